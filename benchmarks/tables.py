@@ -23,11 +23,11 @@ from project_service.deferreds import start
 from project_service.tables.access.identity import Identity
 from project_service.tables.assemble import AS_BYTES
 from project_service.tables.catalog.load import build, read
-from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.execution.execute import Executor
 from project_service.tables.execution.preamble import preamble_of
 from project_service.tables.incoming import Incoming, Sent
+from project_service.tables.model import SchemaCache
 from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
 

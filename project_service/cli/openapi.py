@@ -14,7 +14,7 @@ from project_service.cli.opened import Opened
 from project_service.database.pool import Transaction, in_transaction
 from project_service.settings.model import StageDatabase
 from project_service.tables.catalog.load import build, read
-from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.model import SchemaCache
 from project_service.tables.openapi.document import document, public_url
 from project_service.tables.openapi.rights import rights_sql
 

@@ -13,7 +13,7 @@
                           large for one piece; ``cleanup``: what SQL left on the connection
 ``respond``               from the outcome to the reply
 ``root``, ``openapi``     the description of a database at its root
-``catalog``               the schema cache: how it is read, kept and found out of date
+``model``, ``catalog``    the schema cache: its values, and how it is read, kept and found out of date
 ``errors``, ``failures``  all error responses: ours (those about tokens in ``access``), and PostgreSQL's
 ``assemble``, ``config``  the parts put together of the settings; ``described`` and ``refusals`` are for
                           ``/openapi.json``

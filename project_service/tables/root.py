@@ -9,11 +9,11 @@ from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, Sink, StreamReply
 from project_service.tables import errors
-from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.execution.work import Row
 from project_service.tables.headers import VARY, as_utf8
 from project_service.tables.incoming import Incoming
+from project_service.tables.model import SchemaCache
 from project_service.tables.openapi.document import document, public_url
 from project_service.tables.openapi.rights import rights_sql
 from project_service.tables.parse import media

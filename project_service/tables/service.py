@@ -11,7 +11,6 @@ from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.access.identity import Identities, Identity
 from project_service.tables.catalog.freshness import Freshness
 from project_service.tables.catalog.holder import CacheHolder
-from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.execution.execute import Executor
@@ -20,6 +19,7 @@ from project_service.tables.execution.preamble import preamble_of
 from project_service.tables.execution.work import Row
 from project_service.tables.headers import VARY
 from project_service.tables.incoming import Incoming
+from project_service.tables.model import SchemaCache
 from project_service.tables.parse.request import Head, Request
 from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.respond.options import options_reply

@@ -43,6 +43,7 @@ PURE = [
     "storage/keys.py",
     "storage/ranges.py",
     "storage/s3/sign.py",
+    "tables/model.py",
     "tables/syntax.py",
     "tables/parse",
     "tables/plan",
@@ -117,6 +118,11 @@ class Architecture(TestCase):
                         parts[0] == "project_service" and len(parts) > 1 and parts[1] in others,
                         f"{path.relative_to(ROOT)} imports {name}",
                     )
+
+    def test_what_makes_statements_does_not_import_what_reads_the_schema_cache(self) -> None:
+        for path in sources(*(f"tables/{name}" for name in ("parse", "plan", "sql", "respond"))):
+            for name in imports(path):
+                self.assertFalse(name.startswith("project_service.tables.catalog"), f"{path.name}: {name}")
 
     def test_no_module_imports_the_reactor_when_it_is_loaded(self) -> None:
         for path in sources("."):

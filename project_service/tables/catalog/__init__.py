@@ -1,1 +1,1 @@
-"""The schema cache: what the database offers, as frozen values, and how it is read."""
+"""How the schema cache is read, kept and found out of date. Its values are in ``tables/model``."""

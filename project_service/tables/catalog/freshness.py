@@ -16,8 +16,8 @@ from twisted.logger import Logger
 from project_service.database.pool import Pool
 from project_service.deferreds import SharedRun, with_timeout
 from project_service.tables.catalog.holder import CacheHolder
-from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.catalog.queries import FINGERPRINT
+from project_service.tables.model import SchemaCache
 from project_service.tables.sql.settings import RESET, settings_of
 
 CHANNEL = "pgrst_sync"

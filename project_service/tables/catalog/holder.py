@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from project_service.backoff import Backoff
 from project_service.deferreds import background, cancel
 from project_service.tables import errors
-from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.model import SchemaCache
 
 Load = Callable[[int], Awaitable[SchemaCache]]
 

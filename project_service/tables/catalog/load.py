@@ -11,7 +11,11 @@ from twisted.internet.threads import deferToThreadPool
 
 from project_service.database.pool import Pool, Transaction
 from project_service.tables.catalog.holder import Load
-from project_service.tables.catalog.model import (
+from project_service.tables.catalog.queries import ALL, VERSION, role_settings
+from project_service.tables.catalog.relationships import Keyed, Shown, from_foreign_keys, through_junctions
+from project_service.tables.catalog.views import Origin, base_columns
+from project_service.tables.config import TablesConfig
+from project_service.tables.model import (
     PLAIN,
     Argument,
     Column,
@@ -23,10 +27,6 @@ from project_service.tables.catalog.model import (
     Routine,
     SchemaCache,
 )
-from project_service.tables.catalog.queries import ALL, VERSION, role_settings
-from project_service.tables.catalog.relationships import Keyed, Shown, from_foreign_keys, through_junctions
-from project_service.tables.catalog.views import Origin, base_columns
-from project_service.tables.config import TablesConfig
 from project_service.tables.sql.settings import NO_JIT, RESET, settings_of
 
 Rows = Mapping[str, Any]

@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import frozen
 
-from project_service.tables.catalog.model import Junction, Key, Pairs, Relationship
 from project_service.tables.catalog.views import Origin
+from project_service.tables.model import Junction, Key, Pairs, Relationship
 
 
 @frozen

@@ -8,10 +8,10 @@ from functools import lru_cache
 from attrs import field, frozen
 
 from project_service.tables.access.identity import Identity
-from project_service.tables.catalog.model import Routine, SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.failures import has_nul
 from project_service.tables.incoming import Incoming
+from project_service.tables.model import Routine, SchemaCache
 from project_service.tables.parse.request import Head
 from project_service.tables.sql.settings import (
     FORGET_PLANS,

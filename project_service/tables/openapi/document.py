@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import Any
 from urllib.parse import urlsplit
 
-from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.model import SchemaCache
 from project_service.tables.openapi import relations, routines
 from project_service.tables.parse import media
 

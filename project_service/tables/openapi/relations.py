@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from project_service.tables.catalog.model import Column, Relation, Relationship
+from project_service.tables.model import Column, Relation, Relationship
 from project_service.tables.openapi.types import default_of, schema_of
 from project_service.tables.parse import names
 

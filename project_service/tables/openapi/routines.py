@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from project_service.tables.catalog.model import Argument, Routine
+from project_service.tables.model import Argument, Routine
 from project_service.tables.openapi.relations import summary_of
 from project_service.tables.openapi.types import schema_of
 from project_service.tables.parse import media

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from attrs import evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.catalog.hints import TABLE_SCORE, nearest
-from project_service.tables.catalog.model import Argument, Routine, SchemaCache
+from project_service.tables.model import Argument, Routine, SchemaCache
 from project_service.tables.parse import media
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.request import Request
 from project_service.tables.parse.select import EVERYTHING
+from project_service.tables.plan.hints import TABLE_SCORE, nearest
 from project_service.tables.plan.needs import needed_columns, spelled_out
 from project_service.tables.plan.nodes import ReadPlan, filtered_names
 from project_service.tables.plan.options import PlanOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from project_service.tables import errors
-from project_service.tables.catalog.model import Relation
+from project_service.tables.model import Relation
 from project_service.tables.plan.nodes import Condition, EmbedIsNull, Tree
 from project_service.tables.syntax import Filter, Is, Logic
 

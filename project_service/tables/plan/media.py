@@ -8,7 +8,7 @@ from typing import Literal
 from attrs import evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.catalog.model import Handler, Key, Routine, SchemaCache
+from project_service.tables.model import Handler, Key, Routine, SchemaCache
 from project_service.tables.parse import media
 from project_service.tables.parse.media import MediaType
 

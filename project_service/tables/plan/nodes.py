@@ -7,7 +7,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from project_service.tables.catalog.model import Column, Key, Relation, Relationship
+from project_service.tables.model import Column, Key, Relation, Relationship
 from project_service.tables.syntax import Field, Filter, Range
 
 

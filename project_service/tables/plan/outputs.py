@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from attrs import evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.catalog.model import Column, Key, Relation
+from project_service.tables.model import Column, Key, Relation
 from project_service.tables.plan.nodes import Embedded, Everything, Output, ReadPlan
 from project_service.tables.syntax import Field, SelectColumn
 

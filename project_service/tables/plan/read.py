@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attrs import Factory, define, evolve, field
 
 from project_service.tables import errors
-from project_service.tables.catalog.model import Key, Relation, Relationship, SchemaCache
+from project_service.tables.model import Key, Relation, Relationship, SchemaCache
 from project_service.tables.plan.aliases import alias as sql_alias
 from project_service.tables.plan.conditions import plan_conditions
 from project_service.tables.plan.nodes import Embedded, Everything, Hoisted, Order, Output, ReadPlan

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from project_service.tables import errors
-from project_service.tables.catalog.hints import TABLE_SCORE, nearest
-from project_service.tables.catalog.model import Relation, SchemaCache
+from project_service.tables.model import Relation, SchemaCache
 from project_service.tables.parse.request import Head
+from project_service.tables.plan.hints import TABLE_SCORE, nearest
 
 
 def find_relation(cache: SchemaCache, head: Head) -> Relation:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from project_service.tables import errors
-from project_service.tables.catalog.hints import nearest
-from project_service.tables.catalog.model import Key, Relationship, SchemaCache
+from project_service.tables.model import Key, Relationship, SchemaCache
+from project_service.tables.plan.hints import nearest
 
 _CARDINALITIES = {"m2o": "many-to-one", "o2m": "one-to-many", "o2o": "one-to-one", "m2m": "many-to-many"}
 

@@ -7,7 +7,7 @@ from typing import Literal
 from attrs import evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.catalog.model import Column, Relation, SchemaCache
+from project_service.tables.model import Column, Relation, SchemaCache
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.preferences import Representation
 from project_service.tables.parse.request import Request

@@ -5,8 +5,8 @@ from __future__ import annotations
 from attrs import Factory, evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.catalog.model import Key, Relation, Routine, SchemaCache
 from project_service.tables.config import TablesConfig
+from project_service.tables.model import Key, Relation, Routine, SchemaCache
 from project_service.tables.parse.request import READING, Request
 from project_service.tables.parse.select import EVERYTHING
 from project_service.tables.plan.call import CallPlan, plan_call

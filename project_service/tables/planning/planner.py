@@ -8,9 +8,9 @@ from attrs import define, evolve, field, frozen
 
 from project_service.tables import errors
 from project_service.tables.bounded_cache import BoundedCache
-from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.incoming import Incoming
+from project_service.tables.model import SchemaCache
 from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.request import (
     READING,

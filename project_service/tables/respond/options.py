@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from project_service.http.outbound import Reply
-from project_service.tables.catalog.model import Relation, SchemaCache
 from project_service.tables.headers import VARY
+from project_service.tables.model import Relation, SchemaCache
 from project_service.tables.parse.request import Head
 from project_service.tables.plan.call import unknown_routine
 from project_service.tables.plan.relation import find_relation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from project_service.tables.catalog.model import Argument
+from project_service.tables.model import Argument
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.sql.fragment import BODY, BYTES, TEXT, Sql, joined, parameter
 from project_service.tables.sql.names import ident, qualified

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from project_service.tables.catalog.model import Column, Key
+from project_service.tables.model import Column, Key
 from project_service.tables.plan.nodes import Condition, EmbedIsNull, ReadPlan, Tree
 from project_service.tables.sql.fields import field_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter

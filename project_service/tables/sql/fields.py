@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from project_service.tables.catalog.model import Column
+from project_service.tables.model import Column
 from project_service.tables.plan.nodes import Hoisted, Output
 from project_service.tables.plan.outputs import GATHERING
 from project_service.tables.sql.names import cast_type, ident, literal, qualified

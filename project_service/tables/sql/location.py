@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from project_service.tables.catalog.model import Column
+from project_service.tables.model import Column
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.sql.body import NUMBER
 from project_service.tables.sql.names import ident, qualified

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from project_service.tables.catalog.model import Relation, SchemaCache
+from project_service.tables.model import Relation, SchemaCache
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.sql.embed import is_read
 from project_service.tables.sql.fragment import Sql, joined

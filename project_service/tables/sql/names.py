@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from project_service.tables.catalog.model import Key
+from project_service.tables.model import Key
 
 # Types whose names are key words of SQL; any other name is quoted as an identifier.
 _KEYWORD_TYPES = {

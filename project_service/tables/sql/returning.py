@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from project_service.tables.catalog.model import Relation
+from project_service.tables.model import Relation
 from project_service.tables.sql.names import ident
 
 

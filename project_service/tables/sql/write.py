@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from project_service.tables.catalog.model import Column
+from project_service.tables.model import Column
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.sql.conditions import condition_sql, filtered_value
 from project_service.tables.sql.fragment import BODY, Sql, joined

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.config import TablesConfig
 from project_service.tables.execution.preamble import Preamble, PreambleSql
 from project_service.tables.incoming import Incoming, Sent
+from project_service.tables.model import SchemaCache
 from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.sql.fragment import PLACE, Sql
 from project_service.tables.sql.settings import SetConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from project_service.tables.catalog.load import build
-from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.model import SchemaCache
 
 EXTRAS = {
     "postgis": False,

@@ -15,8 +15,8 @@ from project_service.settings.model import Secret, Settings, Stage, StageDatabas
 from project_service.tables import assemble as assembling
 from project_service.tables.assemble import assemble, heard
 from project_service.tables.catalog.holder import CacheHolder
-from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.errors import TableError
+from project_service.tables.model import SchemaCache
 
 
 class Heard(SynchronousTestCase):

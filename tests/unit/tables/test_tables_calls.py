@@ -7,8 +7,8 @@ from typing import Any
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog.model import Argument, Routine
 from project_service.tables.errors import TableError
+from project_service.tables.model import Argument, Routine
 from project_service.tables.plan.call import CallPlan
 from tests.unit.tables.planning import CACHE, as_json, planned, text
 

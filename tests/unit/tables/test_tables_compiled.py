@@ -8,7 +8,7 @@ from typing import Literal
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.model import SchemaCache
 from project_service.tables.planning.compile import Compiled
 from project_service.tables.planning.probe import UNKNOWN_ROWS
 from tests.unit.tables.planning import CACHE, CONFIG, planned

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.deferreds import start
 from project_service.tables.catalog.freshness import CHANNEL, WAIT_SECONDS, Echo, Freshness
 from project_service.tables.catalog.holder import CacheHolder
-from project_service.tables.catalog.model import SchemaCache
+from project_service.tables.model import SchemaCache
 
 
 class Sending:

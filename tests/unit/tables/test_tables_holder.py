@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
 from project_service.tables.catalog.holder import CacheHolder
-from project_service.tables.catalog.model import SchemaCache
 from project_service.tables.errors import TableError
+from project_service.tables.model import SchemaCache
 
 
 class Catalogue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog.model import Relation, SchemaCache
+from project_service.tables.model import Relation, SchemaCache
 from project_service.tables.planning.compile import Compiled
 from tests.unit.tables.planning import CACHE, as_json, planned
 

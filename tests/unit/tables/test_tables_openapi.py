@@ -12,10 +12,10 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.outbound import Reply
-from project_service.tables.catalog.model import Argument, Column, Relation, Relationship, Routine
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.incoming import Incoming
+from project_service.tables.model import Argument, Column, Relation, Relationship, Routine
 from project_service.tables.openapi.document import document
 from project_service.tables.openapi.relations import definition_of, parameters_of
 from project_service.tables.openapi.relations import path_of as relation_path

@@ -5,8 +5,8 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog.model import Relation, Representation
 from project_service.tables.errors import TableError
+from project_service.tables.model import Relation, Representation
 from tests.unit.tables.planning import CACHE, planned, text
 
 _SHOWN = Representation(to_json=("api", "shown"))

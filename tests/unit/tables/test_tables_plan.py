@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog import hints
-from project_service.tables.catalog.hints import nearest
 from project_service.tables.catalog.views import base_columns
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.parse.query import parse_query
+from project_service.tables.plan import hints
 from project_service.tables.plan.aliases import alias
+from project_service.tables.plan.hints import nearest
 from project_service.tables.planning.planner import Planner
 from project_service.tables.sql.names import cast_type, ident, literal
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text

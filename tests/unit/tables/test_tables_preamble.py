@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.access.identity import Identity
-from project_service.tables.catalog.model import Routine
 from project_service.tables.errors import TableError
 from project_service.tables.execution.preamble import Preamble, preamble_of
 from project_service.tables.incoming import Incoming, Sent
+from project_service.tables.model import Routine
 from project_service.tables.planning.planner import Planner
 from project_service.tables.sql.settings import settings_of
 from tests.unit.tables.planning import CACHE, CONFIG

@@ -9,9 +9,9 @@ import sys
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.catalog.load import build
-from project_service.tables.catalog.model import Relationship, SchemaCache
 from project_service.tables.catalog.views import base_columns
 from project_service.tables.errors import TableError
+from project_service.tables.model import Relationship, SchemaCache
 from project_service.tables.parse.query import parse_query
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.read import Reader

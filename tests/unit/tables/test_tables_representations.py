@@ -7,8 +7,8 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables import described
-from project_service.tables.catalog.model import Argument, Column, Handler, Relation, Relationship, Routine
 from project_service.tables.errors import TableError
+from project_service.tables.model import Argument, Column, Handler, Relation, Relationship, Routine
 from project_service.tables.openapi.document import document
 from project_service.tables.openapi.relations import definition_of
 from project_service.tables.parse.media import OBJECT, parse_accept, parse_media

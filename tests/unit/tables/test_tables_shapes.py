@@ -5,8 +5,8 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog.model import Column, Relation, Relationship, SchemaCache
 from project_service.tables.errors import TableError
+from project_service.tables.model import Column, Relation, Relationship, SchemaCache
 from project_service.tables.openapi.relations import definition_of
 from project_service.tables.parse.media import MediaType
 from project_service.tables.plan.relationships import find_relationship
