@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +28,7 @@ from project_service.lifecycle import Ordered
 from project_service.log import setup as log_setup
 from project_service.network.certificates import Certificates
 from project_service.network.ports import Binder, bind_endpoints, url_of
+from project_service.printing import on_terminal, say, show
 from project_service.process import allow_descriptors, settle
 from project_service.settings.launch import (
     Launch,
@@ -202,27 +202,4 @@ class Startup:
         path = bootstrap.write_credentials(data_dir, credentials)
         if log_setup.on_output() != "text":
             self.log.info("ready on {url}", url=credentials.base_url)
-        _print("\n".join(bootstrap.first_words(credentials, path, _on_terminal())))
-
-
-def say(line: str) -> None:
-    """Tell whoever has started us, and write it to the log, unless the log goes to the same output as text."""
-    if log_setup.on_output() != "text":
-        Startup.log.info("{line}", line=line)
-    _print(line)
-
-
-def _print(text: str) -> None:
-    """Print to standard output; not if there are lines of JSON of the log, unless it is a terminal."""
-    if log_setup.on_output() == "json" and not _on_terminal():
-        return
-    if sys.__stdout__ is not None and not sys.__stdout__.closed:
-        try:
-            print(text, file=sys.__stdout__, flush=True)  # progress is meant to be seen
-        except OSError:
-            return
-
-
-def _on_terminal() -> bool:
-    out = sys.__stdout__
-    return out is not None and not out.closed and out.isatty()
+        show("\n".join(bootstrap.first_words(credentials, path, on_terminal())))

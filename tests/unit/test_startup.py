@@ -11,10 +11,11 @@ from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.log import setup as log_setup
+from project_service.printing import say
 from project_service.settings.configure import BadSettings
 from project_service.settings.launch import Launch
 from project_service.settings.model import Settings
-from project_service.startup import Startup, say
+from project_service.startup import Startup
 from project_service.workers.assignment import Assignment
 from project_service.workers.worker import Worker
 from tests.live.logged import errors_logged
