@@ -41,6 +41,7 @@ def inbound_of(
         host=where.host,
         base_url=settings.public_url or f"{where.scheme}://{where.host}",
         max_json_bytes=settings.max_json_bytes,
+        client_awaited=exchange.client_awaited,
     )
 
 

@@ -30,8 +30,9 @@ class Exchange:
     """The channel calls ``feed``, ``request_complete``, ``fail_body`` and ``connection_lost``; the edge calls the
     rest.
 
-    ``on_gone`` is called when the connection is lost before the answer is out; ``on_body_awaited`` with True when the
-    handler begins, and with False when it ceases, to wait for the client to send more of its body.
+    ``on_gone`` is called when the connection is lost before the answer is out; ``on_client_awaited`` with True when
+    the handler begins, and with False when it ceases, to wait for a client: its own, to send more of its body, or
+    others, to read their answers.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Exchange:
         self.headers = head.headers
         self.status = 0
         self.on_gone: Callable[[], None] | None = None
-        self.on_body_awaited: Callable[[bool], None] | None = None
+        self.on_client_awaited: Callable[[bool], None] | None = None
         self._connection = connection
         self._clock = clock
         self._idle_seconds = idle_seconds
@@ -89,8 +90,13 @@ class Exchange:
     def body_awaited(self, waiting: bool) -> None:
         if self._asked_at is None:
             self._asked_at = self._clock.seconds()
-        if self.on_body_awaited is not None:
-            self.on_body_awaited(waiting)
+        self.client_awaited(waiting)
+
+    # What the handler calls.
+
+    def client_awaited(self, waiting: bool) -> None:
+        if self.on_client_awaited is not None:
+            self.on_client_awaited(waiting)
 
     # What the channel calls.
 

@@ -22,6 +22,8 @@ class Inbound:
     ``client_address`` and ``scheme`` come from a forwarding header only as far as ``trusted_proxies`` says.
     ``base_url`` is ``public_url`` where configured, else scheme and host. ``identify`` works out the caller once
     more, and raises where key or token are no longer good; it is None where the whole body had come with the head.
+    ``client_awaited`` is to be called with True when the handler begins to wait for other clients to read, with False
+    when it ceases to: meanwhile the request needs no place.
     """
 
     method: str
@@ -35,6 +37,7 @@ class Inbound:
     host: str
     base_url: str
     max_json_bytes: int
+    client_awaited: Callable[[bool], None]
     caller: Caller = field(factory=Caller)
     path_args: Mapping[str, str] = field(factory=dict)
     identify: Callable[[], Awaitable[Caller]] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import orjson
 from attrs import field, frozen
@@ -11,6 +11,10 @@ from attrs import field, frozen
 _DECISIVE = frozenset(("accept", "prefer", "range", "content-type", "accept-profile", "content-profile"))
 # Project keys are for this service, not for SQL to read.
 _SECRET = frozenset(("x-service-key", "apikey", "cookie"))
+
+
+def untold(waiting: bool) -> None:
+    """Nobody is told that a request waits for clients."""
 
 
 @frozen
@@ -43,7 +47,7 @@ class Sent:
 @frozen
 class Incoming:
     """``segments`` and ``pairs`` are decoded. ``path`` is the resource's public path, for Location headers;
-    ``presented_key`` the project key that came along."""
+    ``presented_key`` the project key that came along; ``client_awaited`` that of ``Inbound``."""
 
     method: str
     segments: tuple[str, ...]
@@ -54,6 +58,7 @@ class Incoming:
     base_url: str = ""
     presented_key: str | None = field(default=None, repr=False)
     is_service: bool = False
+    client_awaited: Callable[[bool], None] = field(default=untold, eq=False, repr=False)
 
     @property
     def resource(self) -> str:

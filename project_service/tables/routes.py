@@ -69,6 +69,7 @@ async def _incoming(inbound: Inbound) -> Incoming:
         inbound.base_url,
         inbound.headers.derived(presented_key),
         inbound.caller.is_service,
+        inbound.client_awaited,
     )
 
 

@@ -113,7 +113,7 @@ class TableService:
                 return reply
         outcome = await self.executor.execute(planned, preamble)
         if not outcome.whole:
-            return await self.large.after(incoming.path, planned, outcome, preamble)
+            return await self.large.after(incoming.path, planned, outcome, preamble, incoming.client_awaited)
         return reply_to(planned.request, compiled.plan, compiled.rendering, outcome, incoming.path)
 
     async def _root(

@@ -146,10 +146,11 @@ async def test_a_client_that_stops_reading_is_dropped_and_blocks_nobody(tables: 
 
 @pytest_twisted.ensureDeferred
 async def test_slow_readers_leave_connections_to_others(tables: Tables) -> None:
-    """There are more slow readers than connections, and no other request waits for them."""
+    """There are more slow readers than connections, and than places for requests; no other request waits for
+    them."""
     tables.sql(WIDE)
     await until_answered(tables, "HEAD", "/rpc/wide", 200)
-    slow = [socket.create_connection(("127.0.0.1", tables.api.port)) for _ in range(5)]
+    slow = [socket.create_connection(("127.0.0.1", tables.api.port)) for _ in range(12)]
     head = f"GET {BASE}/rpc/wide HTTP/1.1\r\nHost: x\r\nX-Service-Key: {tables.api.anon_key}\r\n\r\n".encode()
     for client in slow:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

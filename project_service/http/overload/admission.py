@@ -6,8 +6,8 @@ break, the lane has more to do than it can, and a longer queue would only delay 
 would wait longer than ``short_seconds`` is refused, until none had to be refused for ``CALM_SECONDS``. (This is the
 idea of CoDel, RFC 8289: a sign of overload is not a long queue but a delay that does not go away.)
 
-A request has a place only while it waits for the service. While it waits for its own client, to send its body or to
-read its answer, it has none.
+A request has a place only while it waits for the service. While it waits for a client, it has none: for its own, to
+send its body or to read its answer, or for those who read the streams before its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
 
 Reason = Literal["full", "standing", "late"]
-# The states of a request: in the queue, being served, waiting for its own client (or not begun), and done.
+# The states of a request: in the queue, being served, waiting for a client (or not begun), and done.
 State = Literal["waiting", "served", "outside", "left"]
 
 
@@ -85,14 +85,14 @@ class Place:
             self.lane.free(self)
 
     def awaits_client(self, waiting: bool) -> None:
-        """Tell that it begins (True) or ceases to wait for its own client."""
+        """Tell that it begins (True) or ceases to wait for a client."""
         if waiting:
             self.step_out()
         else:
             self.step_in()
 
     def step_out(self) -> None:
-        """Give its place to the next, while it waits for its own client."""
+        """Give its place to the next, while it waits for a client."""
         if self.state == "served":
             self.state = "outside"
             self.lane.free(self)

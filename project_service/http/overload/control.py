@@ -66,7 +66,7 @@ class AdmissionControl:
             return None
         if place.waiting:
             self._watch(lane)
-        exchange.on_body_awaited = place.awaits_client
+        exchange.on_client_awaited = place.awaits_client
         return place
 
     def no_connection(self) -> None:

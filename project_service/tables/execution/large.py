@@ -7,6 +7,8 @@ If the cursor's first rows turn out to be all, the reply is sent in one piece, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import evolve, frozen
 
 from project_service.http.outbound import Reply, StreamReply
@@ -14,6 +16,7 @@ from project_service.http.protocol.wire import fault_of
 from project_service.tables.config import TablesConfig
 from project_service.tables.execution.preamble import Preamble
 from project_service.tables.execution.streaming import RowStream, Streams
+from project_service.tables.incoming import untold
 from project_service.tables.planning.planner import Planned
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import head_of_stream, reply_to
@@ -62,7 +65,12 @@ class LargeReplies:
             raise
 
     async def after(
-        self, path: str, planned: Planned, outcome: Outcome, preamble: Preamble
+        self,
+        path: str,
+        planned: Planned,
+        outcome: Outcome,
+        preamble: Preamble,
+        client_awaited: Callable[[bool], None] = untold,
     ) -> Reply | StreamReply:
         """The reply by a cursor, after ``outcome`` has shown that the result is too large for one piece.
 
@@ -72,7 +80,7 @@ class LargeReplies:
         if not _has_body(head):
             return head
         planned.compiled.last.streamed = True
-        stream = await self._open(planned, preamble, outcome)
+        stream = await self._open(planned, preamble, outcome, client_awaited)
         try:
             streamed = evolve(outcome, rows=len(stream.fetched), total=stream.total)
             if _counts(planned) and _has_total(planned, streamed):
@@ -82,13 +90,19 @@ class LargeReplies:
             stream.close()
             raise
 
-    async def _open(self, planned: Planned, preamble: Preamble, likely: Outcome) -> RowStream:
+    async def _open(
+        self,
+        planned: Planned,
+        preamble: Preamble,
+        likely: Outcome,
+        client_awaited: Callable[[bool], None] = untold,
+    ) -> RowStream:
         compiled = planned.compiled
         rows = compiled.statement.stream
         assert rows is not None
         values = rows.values(planned.operands, planned.body, planned.raw)
         return await self.streams.open(
-            preamble, rows, values, compiled.rendering, likely, compiled.leaves_things
+            preamble, rows, values, compiled.rendering, likely, compiled.leaves_things, client_awaited
         )
 
     def _head(self, path: str, planned: Planned, outcome: Outcome) -> Reply:

@@ -12,7 +12,7 @@ that is given back in the middle of its transaction.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from math import ceil
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from project_service.tables.execution.cleanup import clear
 from project_service.tables.execution.preamble import Preamble
 from project_service.tables.execution.prepared import pass_to_role
 from project_service.tables.failures import failure
+from project_service.tables.incoming import untold
 from project_service.tables.plan.media import Rendering
 from project_service.tables.respond.outcome import Outcome, outcome_of_read
 from project_service.tables.respond.rows import end, joined
@@ -89,13 +90,15 @@ class Streams:
         rendering: Rendering,
         likely: Outcome,
         leaves_things: bool = False,
+        client_awaited: Callable[[bool], None] = untold,
     ) -> RowStream:
         """A stream whose first rows have been read. The caller has to write it or to close it.
 
-        ``likely`` is an outcome whose rows are likely to be as large. Raises PGRST003 if no connection is free in
-        time, and what running the query raises.
+        ``likely`` is an outcome whose rows are likely to be as large. ``client_awaited`` is called with True when it
+        begins, and with False when it ceases, to wait for the clients of other streams. Raises PGRST003 if no
+        connection is free in time, and what running the query raises.
         """
-        await self._place()
+        await self._place(client_awaited)
         session = None
         try:
             session = await self.pool.take()
@@ -106,11 +109,17 @@ class Streams:
             raise
         return stream
 
-    async def _place(self) -> None:
+    async def _place(self, client_awaited: Callable[[bool], None]) -> None:
         if len(self.places.waiting) >= self.places.limit * WAITERS_PER_CONNECTION:
             raise errors.pool_timeout()
         place: Deferred[Any] = self.places.acquire()
-        await with_timeout(self.clock, self.acquire_timeout_seconds, place, errors.pool_timeout)
+        if place.called:
+            return
+        client_awaited(True)
+        try:
+            await with_timeout(self.clock, self.acquire_timeout_seconds, place, errors.pool_timeout)
+        finally:
+            client_awaited(False)
 
     def release(self, session: Session | None) -> None:
         self.places.release()

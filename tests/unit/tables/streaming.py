@@ -85,14 +85,17 @@ class Case(SynchronousTestCase):
         self.connection = Connection(2000)
         self.pool = Connections(self.connection)
         self.streams = self.made(16384)
+        self.told: list[bool] = []
 
     def made(self, bytes_per_second: int) -> Streams:
         pace = Pace(60.0, bytes_per_second)
         return Streams(cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
 
     def opened(self, leaves_things: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
+        """``told`` has what was said of waiting for clients."""
         likely = Outcome(rows=100, size=100 * expected_bytes)
-        return start(self.streams.open(preamble(), Sql("SELECT 2"), [], ROWS, likely, leaves_things))
+        query = Sql("SELECT 2"), list[Any](), ROWS, likely, leaves_things
+        return start(self.streams.open(preamble(), *query, self.told.append))
 
     @property
     def given_back(self) -> bool:

@@ -38,6 +38,18 @@ class Turns(Case):
         first.close()
         self.successResultOf(third)
 
+    def test_a_stream_tells_that_it_waits_for_the_clients_of_others(self) -> None:
+        first = self.successResultOf(self.opened())
+        self.assertEqual(self.told, [])
+        second, refused = self.opened(), self.opened()
+        self.assertEqual(self.told, [True, True])
+        self.pool.free.append(Connection())
+        first.close()
+        self.successResultOf(second)
+        self.clock.advance(5.1)
+        self.failureResultOf(refused, TableError)
+        self.assertEqual(self.told, [True, True, False, False])
+
     def test_requests_that_could_not_be_served_in_time_do_not_wait(self) -> None:
         self.successResultOf(self.opened())
         for waiting in [self.opened() for _ in range(WAITERS_PER_CONNECTION)]:
