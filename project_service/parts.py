@@ -20,7 +20,7 @@ from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.deferreds import background, with_timeout
 from project_service.http.caller import Callers
-from project_service.http.health import Check
+from project_service.http.health import Check, NotReady
 from project_service.http.router import Router
 from project_service.lifecycle import Closing, Every, Part, ServicePart
 from project_service.process import give_back
@@ -135,13 +135,13 @@ def _checks(
 
     async def listener_works() -> None:
         if not listener.current:
-            raise RuntimeError("not listening")
+            raise NotReady("nothing listens for notifications")
         if not revocations.current:
             await revocations.catch_up()
 
     async def tables_loaded() -> None:
         if not rest.ready:
-            raise RuntimeError("a schema cache has not been read")
+            raise NotReady("a schema cache has not been read")
 
     return {
         "database": database_works,

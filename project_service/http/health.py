@@ -30,6 +30,11 @@ METRICS_STAND = 20
 TAG = "service"
 
 
+class NotReady(RuntimeError):
+    """Raised by a check whose words may be shown in the log. Of any other fault only the kind is, since its words may
+    hold a secret."""
+
+
 def not_ready(away: Mapping[str, str]) -> ApiError:
     return ApiError(503, "not_ready", "A part of the service is away.", away, (RETRY_AFTER, NO_STORE))
 
@@ -118,7 +123,7 @@ class Health:
             try:
                 await with_timeout(self.clock, CHECK_SECONDS, start(check()), TimeoutError)
             except Exception as fault:
-                self.log.warn("{part} is not ready: {why}", part=name, why=type(fault).__name__)
+                self.log.warn("{part} is not ready: {why}", part=name, why=_why(fault))
                 away[name] = "does not answer as it should"
         return away
 
@@ -129,3 +134,9 @@ class Health:
             ended = self.clock.seconds()
             self._shown_until = ended + METRICS_STAND * (ended - self._shown_at)
         return Reply(200, (("Content-Type", self.metrics.content_type), NO_STORE), self._shown)
+
+
+def _why(fault: Exception) -> str:
+    if isinstance(fault, NotReady):
+        return str(fault)
+    return fault.code if isinstance(fault, ApiError) else type(fault).__name__

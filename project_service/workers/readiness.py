@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from project_service.deferreds import cancel, start, with_timeout
-from project_service.http.health import Check
+from project_service.http.health import Check, NotReady
 
 # A worker that has not checked itself by then is not ready. The parent waits a little longer for the answers.
 WORKER_SECONDS = 3.0
@@ -136,7 +136,7 @@ class Parent:
             return  # the parent is gone, and the other pipe says so
 
     async def all_work(self) -> None:
-        """Raises ``RuntimeError`` unless every worker is there and ready."""
+        """Raises ``NotReady`` unless every worker is there and ready."""
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)
         if len(self._waiting) == 1:
@@ -177,4 +177,4 @@ class Parent:
                 if said == WORKS:
                     one.callback(None)
                 else:
-                    one.errback(RuntimeError("a worker is not ready"))
+                    one.errback(NotReady("another one is starting, is away, or does not work"))

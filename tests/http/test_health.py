@@ -8,10 +8,12 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
-from project_service.http.health import CHECK_SECONDS, METRICS_STAND, Check, Health
+from project_service.errors import database_unavailable
+from project_service.http.health import CHECK_SECONDS, METRICS_STAND, Check, Health, NotReady
 from project_service.http.metrics import Metrics
 from project_service.http.router import Router
 from tests.fakes import App, parse_response, raw_request
@@ -48,6 +50,24 @@ class HealthTests(TestCase):
         error = json.loads(response.body)["error"]
         self.assertEqual((error["code"], list(error["details"])), ("not_ready", ["store"]))
         self.assertNotIn(b"hunter2", response.body)
+
+    def test_the_log_says_why_unless_that_might_be_a_secret(self) -> None:
+        async def waits() -> None:
+            raise NotReady("it has not begun")
+
+        async def away() -> None:
+            raise database_unavailable()
+
+        with capturedLogs() as events:
+            app_of(tables=waits, database=away, store=broken).request("GET", "/ready")
+        self.assertEqual(
+            [formatEvent(one) for one in events if "part" in one],
+            [
+                "tables is not ready: it has not begun",
+                "database is not ready: database_unavailable",
+                "store is not ready: RuntimeError",
+            ],
+        )
 
     def test_responses_may_not_be_cached(self) -> None:
         for path, check in (("/live", works), ("/ready", works), ("/ready", broken), ("/metrics", works)):
