@@ -36,14 +36,14 @@ class Sweeping(TestCase):
         self.successResultOf(start(self.store.put(path, payload, "a/b", {})))
 
     def test_an_upload_that_is_silent_for_a_quarter_of_an_hour_is_swept(self) -> None:
-        version = uuid4()
-        self.app.tables.uploads[version] = ("open", START)
-        self.stored(store_path("open", version))
-        self.successResultOf(start(self.store.start_multipart(store_path("open", version), "a/b", {})))
+        for version in (uuid4(), uuid4()):
+            self.app.tables.uploads[version] = ("open", START)
+            self.stored(store_path("open", version))
+            self.successResultOf(start(self.store.start_multipart(store_path("open", version), "a/b", {})))
         self.app.clock.advance(15 * MINUTE - 1)
         self.assertEqual(self.sweep(orphans=True), Swept(0, 0, 0, 0, 0))
         self.app.clock.advance(1)
-        self.assertEqual(self.sweep(), Swept(1, 1, 1, 0, 0))
+        self.assertEqual(self.sweep(), Swept(2, 2, 2, 0, 0))
         self.assertEqual(self.app.stored(), [])
 
     def test_garbage_of_every_bucket_is_deleted(self) -> None:

@@ -39,12 +39,13 @@ async def test_processes_that_migrate_at_once_apply_each_file_once(empty_databas
 @pytest_twisted.ensureDeferred
 async def test_a_newer_database_and_a_changed_migration_are_refused(database: str) -> None:
     session = await session_on(database)
+    later = shipped()[-1].number + 1
     await session.query(
-        "insert into _project_service.migrations (number, name, sha256) values (9999, '9999_later.sql', '')"
+        "insert into _project_service.migrations (number, name, sha256) values (%s, 'later', '')", (later,)
     )
     with pytest.raises(MigrationRefused, match="newer than this program"):
         await migrate(session, shipped())
-    await session.query("delete from _project_service.migrations where number = 9999")
+    await session.query("delete from _project_service.migrations where number = %s", (later,))
     await session.query("update _project_service.migrations set sha256 = 'x' where number = 1")
     with pytest.raises(MigrationRefused, match="another form"):
         await migrate(session, shipped())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import psycopg2
@@ -74,13 +75,15 @@ async def test_waiting_for_another_process_that_migrates_is_reported(database: s
 async def test_a_migration_that_ran_into_a_deadlock_is_tried_again(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migrating, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(migrating, "PAUSE_SECONDS", 0.5)
     session = await session_on(database)
     # What nextval did is not rolled back.
     await session.query("create sequence public.tries")
     once = "do $$ begin if nextval('public.tries') = 1 then raise sqlstate '40P01'; end if; end $$"
     later = Migration(9000, "9000_x.sql", once)
+    began = time.monotonic()
     assert await migrate(session, [*shipped(), later]) == (later,)
+    assert time.monotonic() - began >= 0.5, "the others had no time to end"
     assert await session.query("select last_value from public.tries") == [(2,)]
     session.close()
 

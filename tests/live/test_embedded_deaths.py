@@ -157,7 +157,7 @@ async def test_the_service_starts_again_after_sigkill(embedded: Embedded) -> Non
 async def test_a_server_that_the_killed_service_had_not_noted_yet_is_stopped(
     embedded: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own lock file names it."""
+    """It is recognised by the directory that it works on."""
     monkeypatch.setattr(cluster, "STOPS", ((signal.SIGKILL, 5.0),))
     service, children = _service(embedded.data_dir)
     os.kill(children[0].pid, signal.SIGSTOP)

@@ -100,6 +100,23 @@ async def test_a_unix_socket_stays_while_workers_come_and_go(tmp_path: Path) -> 
     assert not path.exists()
 
 
+@pytest.mark.parametrize("endpoint", ["tcp:0:interface=127.0.0.1", "unix:{place}/s"])
+@pytest_twisted.ensureDeferred
+async def test_workers_accept_one_connection_at_a_time_and_leave_nothing_open(
+    endpoint: str, tmp_path: Path
+) -> None:
+    """While they finish what is under way, nobody is to be connected and then wait for nothing."""
+    before = _sockets()
+    async with _shared(endpoint.format(place=tmp_path)) as (_, *adopted):
+        assert [port.numberAccepts for port in adopted] == [1, 1]
+    assert _sockets() == before
+
+
+def _sockets() -> int:
+    found = list(Path("/proc/self/fd").iterdir())
+    return sum(one.is_symlink() and str(one.readlink()).startswith("socket:") for one in found)
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_unix_socket_of_systemds_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,7 +128,9 @@ async def test_a_unix_socket_of_systemds_stays_as_it_is(
         path.chmod(0o600)
         systemds.listen()
         monkeypatch.setattr(_SystemdParser, "_sddaemon", ListenFDs([os.dup(systemds.fileno())]))
-        async with _shared("systemd:domain=UNIX:index=0"):
+        async with _shared("systemd:domain=UNIX:index=0") as opened:
+            # Otherwise a process would stand still when another was faster in accepting the connection.
+            assert not any(os.get_blocking(port.fileno()) for port in opened)
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
         # Afterwards systemd still accepts, and starts the service again.
         client.connect(str(path))

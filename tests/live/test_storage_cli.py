@@ -55,6 +55,11 @@ def test_a_bucket_from_its_creation_to_its_deletion(
     code, again, _ = run("storage", "import", "papers", str(files), "--prefix", "in/")
     assert (code, again["imported"], len(again["skipped"])) == (0, [], 2)
 
+    run("bucket", "update", "papers", "--max-object-bytes", "2")
+    (files / "long").write_text("xyz")
+    code, refused, _ = run("storage", "import", "papers", str(files), "--prefix", "in/")
+    assert (code, list(refused["refused"])) == (1, ["in/long"])
+
     code, report, _ = run("storage", "verify")
     assert (code, report["sound"], report["objects"]) == (0, True, 2)
     assert run("storage", "sweep")[0] == 0

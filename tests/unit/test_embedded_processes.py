@@ -213,9 +213,10 @@ class Locks(TestCase):
             fault = self.assertRaises(OSError, DirectoryLock(directory).take)
         self.assertEqual(fault.errno, errno.ENOLCK)
         first, second = DirectoryLock(directory), DirectoryLock(directory)
+        (directory / "lock").write_text("123456789\n")  # of the one before
         first.take()
         refusal = self.assertRaises(InUse, second.take)
-        self.assertIn(f"pid {os.getpid()}", str(refusal))
+        self.assertIn(f"(pid {os.getpid()})", str(refusal))
         self.assertIn("--data-dir", str(refusal))
         first.release()
         second.take()
