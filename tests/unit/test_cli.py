@@ -9,7 +9,6 @@ import sys
 from importlib import import_module
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
-from tempfile import mkdtemp
 from unittest.mock import patch
 
 import click
@@ -34,6 +33,7 @@ from project_service.storage.s3.errors import (
     StoreUnreachable,
     kind_of,
 )
+from tests.places import temporary_directory
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
@@ -97,7 +97,7 @@ class Ending(TestCase):
             self.assertEqual(CliRunner().invoke(main, arguments).exit_code, 2, arguments)
 
     def test_an_invalid_configuration_exits_with_2_and_names_every_fault(self) -> None:
-        config = Path(mkdtemp()) / "bad.toml"
+        config = temporary_directory(self) / "bad.toml"
         config.write_text("[server]\nworkers = 'many'\nnonsense = 1\n")
         ended = CliRunner().invoke(main, ["keys", "list", "--config", str(config)])
         self.assertEqual(ended.exit_code, 2)
@@ -106,7 +106,7 @@ class Ending(TestCase):
         self.assertIn("database.dsn", ended.stderr)
 
     def test_an_unreadable_sql_file_exits_with_2(self) -> None:
-        files = Path(mkdtemp())
+        files = temporary_directory(self)
         (files / "latin1").write_bytes(b"select '\xe4'")
         # libpq would take it for the end of the text, and leave out the rest without a word.
         (files / "nul").write_text("select 1\0; select 2")
@@ -143,14 +143,14 @@ class _Full(StringIO):
 
 class OddPlaces(TestCase):
     def test_a_directory_as_key_file_is_a_failure(self) -> None:
-        for path in ("/", ".", mkdtemp()):
+        for path in ("/", ".", str(temporary_directory(self))):
             ended = CliRunner().invoke(main, ["jwt-keys", "create", "--file", path])
             self.assertEqual(
                 (ended.exit_code, ended.stderr), (1, f"project-service: {path}: Is a directory\n")
             )
 
     def test_a_key_file_whose_name_is_not_unicode_is_made_and_shown(self) -> None:
-        path = os.fsdecode(os.fsencode(mkdtemp()) + b"/\xff")
+        path = os.fsdecode(os.fsencode(str(temporary_directory(self))) + b"/\xff")
         for options in (["--json"], []):
             ended = CliRunner().invoke(main, ["jwt-keys", "create", "--file", path, *options])
             self.assertEqual((ended.exit_code, ended.exception), (0, None))
@@ -178,7 +178,7 @@ class OddPlaces(TestCase):
         with patch.object(sys, "stdout", _Full()):
             why = self.assertRaises(SystemExit, main.main, ["--help"]).code
             self.assertIn("No space left on device", str(why))
-            path = Path(mkdtemp()) / "keys.json"
+            path = temporary_directory(self) / "keys.json"
             with patch.object(sys, "stderr", StringIO()) as said:
                 ended = self.assertRaises(SystemExit, main.main, ["jwt-keys", "create", "--file", str(path)])
         self.assertEqual(ended.code, 1)

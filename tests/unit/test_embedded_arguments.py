@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from random import Random
-from tempfile import mkdtemp
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from twisted.trial.unittest import TestCase
 from project_service import private_file
 from project_service.embedded import ports, postgres, seaweed
 from project_service.embedded.secrets_file import Secrets, load_or_make, load_ports, save_ports
+from tests.places import temporary_directory
 
 SECRETS = Secrets("superuser", "owner", "access", "secret", "signing")
 PORTS = {name: 12001 + number for number, name in enumerate(ports.NAMES)}
@@ -153,7 +153,7 @@ class Ports(TestCase):
 
 class Files(TestCase):
     def test_secrets_are_written_with_private_permissions_from_the_start(self) -> None:
-        path = Path(mkdtemp()) / "secrets.json"
+        path = temporary_directory(self) / "secrets.json"
         before = os.umask(0)
         try:
             private_file.write_json(path, {"a": 1})
@@ -166,7 +166,7 @@ class Files(TestCase):
         self.assertIsNone(private_file.read_json(path.with_name("none")))
 
     def test_secrets_are_made_once_and_not_shown(self) -> None:
-        directory = Path(mkdtemp())
+        directory = temporary_directory(self)
         tokens = iter("abcdefghij")
         made = load_or_make(directory, lambda: next(tokens))
         self.assertEqual(load_or_make(directory, lambda: next(tokens)), made)
@@ -174,14 +174,14 @@ class Files(TestCase):
         self.assertNotIn("a'", repr(made))
 
     def test_lost_secrets_of_an_existing_database_are_not_replaced(self) -> None:
-        directory = Path(mkdtemp())
+        directory = temporary_directory(self)
         (directory / "postgres").mkdir()
         (directory / "postgres" / "PG_VERSION").write_text("18\n")
         fault = self.assertRaises(ValueError, load_or_make, directory, lambda: "x")
         self.assertIn("restore it", str(fault))
 
     def test_ports_are_saved_and_an_unreadable_file_is_ignored(self) -> None:
-        directory = Path(mkdtemp())
+        directory = temporary_directory(self)
         (directory / "run").mkdir()
         self.assertEqual(load_ports(directory), {})
         save_ports(directory, PORTS)

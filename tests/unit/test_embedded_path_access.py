@@ -8,7 +8,6 @@ import re
 import stat
 import subprocess
 from pathlib import Path
-from tempfile import mkdtemp
 from unittest import SkipTest
 
 from hypothesis import given
@@ -32,6 +31,7 @@ from project_service.embedded.path_access import (
     unpack,
     with_pass,
 )
+from tests.places import temporary_directory
 
 SOMEBODY = Account("somebody", 4001, 4002)
 modes = st.integers(0, 0o777)
@@ -82,7 +82,7 @@ class ForReal(TestCase):
     def test_a_private_directory_is_opened_for_one_user_only(self) -> None:
         if os.geteuid() != 0:
             raise SkipTest("only root can become another user")
-        closed = Path(mkdtemp())
+        closed = temporary_directory(self)
         inside = closed / "inside"
         inside.mkdir(mode=0o711)
         (inside / "file").write_text("readable")
@@ -97,7 +97,7 @@ class ForReal(TestCase):
         self.assertEqual(stat.S_IMODE(closed.stat().st_mode) & 0o007, 0)
 
     def test_files_closed_by_a_umask_are_refused_with_advice_that_works(self) -> None:
-        package = Path(mkdtemp()) / "it's"
+        package = temporary_directory(self) / "it's"
         share = package / "share"
         share.mkdir(parents=True)
         for mode, fine in ((0o755, True), (0o751, False), (0o700, False)):

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import mkdtemp
 from unittest import SkipTest
 from unittest.mock import patch
 
@@ -22,12 +21,13 @@ from project_service.embedded.command import Account, Command
 from project_service.embedded.leftovers import drop_stale_pid_files, remembered
 from project_service.embedded.lock import DirectoryLock, InUse
 from project_service.embedded.process_identity import Identity, alive, identify, works_on
+from tests.places import temporary_directory
 
 BOOT = "8cd0c4a1-0000-4000-8000-000000000000"
 
 
-def fake_proc(pid: int, stat: str, cmdline: bytes = b"", cwd: Path | None = None) -> Path:
-    proc = Path(mkdtemp())
+def fake_proc(test: TestCase, pid: int, stat: str, cmdline: bytes = b"", cwd: Path | None = None) -> Path:
+    proc = temporary_directory(test)
     (proc / "sys/kernel/random").mkdir(parents=True)
     (proc / "sys/kernel/random/boot_id").write_text(f"{BOOT}\n")
     home = proc / str(pid)
@@ -45,21 +45,21 @@ def stat_line(pid: int, name: str, state: str, started: int) -> str:
 
 class Identities(TestCase):
     def test_the_start_time_is_read_whatever_the_process_is_called(self) -> None:
-        proc = fake_proc(7, stat_line(7, "we) S 1 (rd", "S", 4711))
+        proc = fake_proc(self, 7, stat_line(7, "we) S 1 (rd", "S", 4711))
         self.assertEqual(identify(7, proc), Identity(7, 4711, BOOT))
 
     @given(st.text(min_size=0, max_size=30).filter(lambda text: "\r" not in text), st.integers(0, 2**63))
     def test_no_process_name_confuses_the_parser(self, name: str, started: int) -> None:
-        proc = fake_proc(7, stat_line(7, name, "S", started))
+        proc = fake_proc(self, 7, stat_line(7, name, "S", started))
         self.assertEqual(identify(7, proc), Identity(7, started, BOOT))
 
     def test_zombies_and_missing_processes_have_no_identity(self) -> None:
-        self.assertIsNone(identify(7, fake_proc(7, stat_line(7, "x", "Z", 1))))
-        self.assertIsNone(identify(8, fake_proc(7, stat_line(7, "x", "S", 1))))
-        self.assertIsNone(identify(7, fake_proc(7, "rubbish")))
+        self.assertIsNone(identify(7, fake_proc(self, 7, stat_line(7, "x", "Z", 1))))
+        self.assertIsNone(identify(8, fake_proc(self, 7, stat_line(7, "x", "S", 1))))
+        self.assertIsNone(identify(7, fake_proc(self, 7, "rubbish")))
 
     def test_a_reused_pid_is_not_alive(self) -> None:
-        proc = fake_proc(7, stat_line(7, "x", "S", 2))
+        proc = fake_proc(self, 7, stat_line(7, "x", "S", 2))
         self.assertTrue(alive(Identity(7, 2, BOOT), proc))
         self.assertFalse(alive(Identity(7, 1, BOOT), proc))
         self.assertFalse(alive(Identity(7, 2, "another boot"), proc))
@@ -70,28 +70,28 @@ class Identities(TestCase):
         self.assertTrue(alive(me))
 
     def test_a_process_works_on_a_directory_by_argument_or_working_directory(self) -> None:
-        here, there = Path(mkdtemp()).resolve(), Path(mkdtemp()).resolve()
+        here, there = temporary_directory(self).resolve(), temporary_directory(self).resolve()
         line = stat_line(7, "x", "S", 1)
-        by_argument = fake_proc(7, line, b"postgres\0-D\0" + os.fsencode(here) + b"\0")
-        by_option = fake_proc(7, line, b"weed\0-dir=" + os.fsencode(here) + b"\0")
-        by_directory = fake_proc(7, line, b"anything\0", cwd=here)
+        by_argument = fake_proc(self, 7, line, b"postgres\0-D\0" + os.fsencode(here) + b"\0")
+        by_option = fake_proc(self, 7, line, b"weed\0-dir=" + os.fsencode(here) + b"\0")
+        by_directory = fake_proc(self, 7, line, b"anything\0", cwd=here)
         for proc in (by_argument, by_option, by_directory):
             self.assertTrue(works_on(7, here, proc))
             self.assertFalse(works_on(7, there, proc))
-        inside = fake_proc(7, line, b"editor\0" + os.fsencode(here / "notes.txt") + b"\0")
+        inside = fake_proc(self, 7, line, b"editor\0" + os.fsencode(here / "notes.txt") + b"\0")
         self.assertFalse(works_on(7, here, inside))
 
 
 class Leftovers(TestCase):
     def test_a_malformed_pid_file_names_no_process(self) -> None:
-        directory = Path(mkdtemp())
+        directory = temporary_directory(self)
         for content in ("", "{}", "[]", '{"pid": "x"}', '{"pid": 1}'):
             (directory / "pid").write_text(content)
             self.assertIsNone(remembered(directory / "pid"))
         self.assertIsNone(remembered(directory / "none"))
 
     def test_a_lock_file_with_a_strangers_pid_is_removed(self) -> None:
-        data = Path(mkdtemp())
+        data = temporary_directory(self)
         strangers, nobodys = data / "postmaster.pid", data / "socket.lock"
         strangers.write_text(f"{os.getpid()}\n{data}\n")
         # A pid that no process has is left to PostgreSQL, which also looks at shared memory.
@@ -103,7 +103,7 @@ class Leftovers(TestCase):
         self.assertTrue(nobodys.exists())
 
     def test_the_lock_file_of_a_killed_server_that_nobody_has_reaped_is_removed(self) -> None:
-        data = Path(mkdtemp()).resolve()
+        data = temporary_directory(self).resolve()
         with subprocess.Popen([sys.executable, "-c", ""], cwd=data) as killed:
             os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
             (data / "postmaster.pid").write_text(f"{killed.pid}\n{data}\n")
@@ -111,7 +111,7 @@ class Leftovers(TestCase):
         self.assertFalse((data / "postmaster.pid").exists())
 
     def test_the_lock_file_of_our_own_server_is_kept(self) -> None:
-        data = Path(mkdtemp()).resolve()
+        data = temporary_directory(self).resolve()
         ours = subprocess.Popen(["sleep", "60"], cwd=data)
         try:
             (data / "postmaster.pid").write_text(f"{ours.pid}\n")
@@ -207,7 +207,7 @@ class Stops(TestCase):
 
 class Locks(TestCase):
     def test_a_second_service_in_the_data_directory_is_refused_with_advice(self) -> None:
-        directory = Path(mkdtemp())
+        directory = temporary_directory(self)
         with patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))):
             # An error of a file system without locks does not mean that somebody holds one.
             fault = self.assertRaises(OSError, DirectoryLock(directory).take)

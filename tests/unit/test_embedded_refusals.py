@@ -6,8 +6,6 @@ import errno
 import os
 import signal
 import subprocess
-from pathlib import Path
-from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
@@ -27,6 +25,7 @@ from project_service.embedded.path_access import GROUP, MASK, NO_ID, Entry, from
 from project_service.embedded.process_identity import identify
 from project_service.embedded.secrets_file import load_or_make
 from tests.live.logged import warnings_logged
+from tests.places import temporary_directory
 
 SOMEBODY = Account("somebody", 4001, 4002)
 
@@ -48,7 +47,7 @@ class Programs(SynchronousTestCase):
 
 class OwnFiles(SynchronousTestCase):
     def test_a_secrets_file_of_another_shape_is_refused(self) -> None:
-        directory = Path(mkdtemp())
+        directory = temporary_directory(self)
         (directory / "embedded.json").write_text('{"superuser_password": "x"}')
         fault = self.assertRaises(ValueError, load_or_make, directory, lambda: "y")
         self.assertEqual(
@@ -58,7 +57,7 @@ class OwnFiles(SynchronousTestCase):
 
 class OwnDirectory(SynchronousTestCase):
     def setUp(self) -> None:
-        self.home = Path(mkdtemp())
+        self.home = temporary_directory(self)
         self.cluster = Cluster(None, self.home, cast(Any, None), lambda line: None)
 
     def test_a_data_directory_without_a_version_is_refused(self) -> None:
@@ -130,7 +129,7 @@ class Reach(SynchronousTestCase):
             self.assertFalse(may_pass((*from_mode(0o770), *others), 0, 0, SOMEBODY))
 
     def test_without_access_control_lists_the_ways_out_are_named(self) -> None:
-        closed = Path(mkdtemp())
+        closed = temporary_directory(self)
         closed.chmod(0o700)
         unsupported = OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
         with patch("os.setxattr", side_effect=unsupported):
@@ -143,7 +142,7 @@ class Leftovers(SynchronousTestCase):
     """Servers that an earlier, killed service has left running."""
 
     def setUp(self) -> None:
-        self.data = Path(mkdtemp()).resolve()
+        self.data = temporary_directory(self).resolve()
         self.process = subprocess.Popen(["sleep", "60"], cwd=self.data)
         self.addCleanup(self.process.wait)
         self.addCleanup(self.process.kill)
@@ -159,7 +158,7 @@ class Leftovers(SynchronousTestCase):
         self.assertEqual(self.process.wait(10), -signal.SIGTERM)
 
     def test_another_directorys_server_is_not_stopped(self) -> None:
-        other = Path(mkdtemp()).resolve()
+        other = temporary_directory(self).resolve()
         (other / "postmaster.pid").write_text((self.data / "postmaster.pid").read_text())
         for data in (other, other / "none"):
             stopping = leftovers.stop_postmaster(data, ((signal.SIGKILL, 1.0),), self.until_it_is_gone)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import mkdtemp
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ProcessDone, ProcessTerminated
@@ -17,6 +16,7 @@ from project_service.embedded.child import LAST_WORDS_SECONDS, Child
 from project_service.embedded.command import ChildFailed, Command
 from project_service.embedded.supervised import FIRST_STARTS, POLL_SECONDS, Program, Supervised
 from tests.live.logged import errors_logged
+from tests.places import temporary_directory
 from tests.unit.fake_process import FakeProcess
 
 
@@ -54,7 +54,7 @@ class Lives(TestCase):
                 prepare=self._prepare,
                 ready=self._ready,
                 not_yet=(NotYet,),
-                pid_file=Path(mkdtemp()) / "pid",
+                pid_file=temporary_directory(self) / "pid",
                 stop_signal=signal.SIGINT,
                 cleanup=self._cleanup,
                 outrun=lambda: self.outrun,
@@ -141,7 +141,9 @@ class Lives(TestCase):
         async def broken() -> None:
             raise KeyError("a bug of ours")
 
-        program = Program("Fake", self._prepare, broken, (NotYet,), Path(mkdtemp()) / "pid", signal.SIGINT)
+        program = Program(
+            "Fake", self._prepare, broken, (NotYet,), temporary_directory(self) / "pid", signal.SIGINT
+        )
         self.supervised = Supervised(self.reactor, program)
         starting = start(self.supervised.start())
         self.last.end(ProcessDone(None))

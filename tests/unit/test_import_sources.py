@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
@@ -14,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.cli.import_sources import Directory, StoreBucket, Unreadable, Upload
 from project_service.deferreds import start
+from tests.places import temporary_directory
 from tests.store_fake import MemoryStore
 
 NOBODY = 65534
@@ -47,7 +46,7 @@ class Parts:
 
 class DirectoryTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.place = Path(mkdtemp())
+        self.place = temporary_directory(self)
         self.place.chmod(0o755)
         (self.place / "sub").mkdir()
         for name in ("b.txt", "a", "sub/c"):

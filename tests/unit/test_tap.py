@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.settings.launch import Launch, exposed_schemas, schemas_of_service_role
 from project_service.tap import Options
 from tests.certificates import issue
+from tests.places import temporary_directory
 
 NAMED = """
 [server]
@@ -33,7 +33,7 @@ jwt_keys_file = "/keys.json"
 
 class OptionTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.config = str(Path(mkdtemp()) / "c.toml")
+        self.config = str(temporary_directory(self) / "c.toml")
         self.write(NAMED)
         self.addCleanup(signal.signal, signal.SIGHUP, signal.getsignal(signal.SIGHUP))
         self.twistd: dict[str, Any] = {}
@@ -139,7 +139,7 @@ class OptionTests(SynchronousTestCase):
 
     def test_relative_names_in_the_configuration_begin_in_twistds_rundir(self) -> None:
         """As they do at a reload. Those on the command line begin where twistd was started, as its own do."""
-        folder = Path(mkdtemp())
+        folder = temporary_directory(self)
         (folder / "authority.pem").write_bytes(issue("localhost").pem)
         self.write(NAMED.replace("[store]", "[store]\nca_file = 'authority.pem'"))
         started = Path.cwd()
