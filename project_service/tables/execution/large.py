@@ -49,7 +49,7 @@ class LargeReplies:
         probe = planned.compiled.probe
         assert probe is not None
         likely = Outcome(rows=probe.rows, size=probe.threshold_bytes)
-        stream = await self._open(planned, preamble, likely)
+        stream = await self._open(planned, preamble, likely, untold)  # it does not wait where it is expected
         try:
             outcome = await stream.outcome(_counts(planned), self.config.stream_threshold_bytes)
             if outcome.whole:
@@ -70,7 +70,7 @@ class LargeReplies:
         planned: Planned,
         outcome: Outcome,
         preamble: Preamble,
-        client_awaited: Callable[[bool], None] = untold,
+        client_awaited: Callable[[bool], None],
     ) -> Reply | StreamReply:
         """The reply by a cursor, after ``outcome`` has shown that the result is too large for one piece.
 
@@ -95,14 +95,14 @@ class LargeReplies:
         planned: Planned,
         preamble: Preamble,
         likely: Outcome,
-        client_awaited: Callable[[bool], None] = untold,
+        client_awaited: Callable[[bool], None],
     ) -> RowStream:
         compiled = planned.compiled
         rows = compiled.statement.stream
         assert rows is not None
         values = rows.values(planned.operands, planned.body, planned.raw)
         return await self.streams.open(
-            preamble, rows, values, compiled.rendering, likely, compiled.leaves_things, client_awaited
+            preamble, rows, values, compiled.rendering, likely, client_awaited, compiled.leaves_things
         )
 
     def _head(self, path: str, planned: Planned, outcome: Outcome) -> Reply:

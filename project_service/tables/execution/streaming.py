@@ -32,7 +32,6 @@ from project_service.tables.execution.cleanup import clear
 from project_service.tables.execution.preamble import Preamble
 from project_service.tables.execution.prepared import pass_to_role
 from project_service.tables.failures import failure
-from project_service.tables.incoming import untold
 from project_service.tables.plan.media import Rendering
 from project_service.tables.respond.outcome import Outcome, outcome_of_read
 from project_service.tables.respond.rows import end, joined
@@ -89,8 +88,8 @@ class Streams:
         values: list[Any],
         rendering: Rendering,
         likely: Outcome,
+        client_awaited: Callable[[bool], None],
         leaves_things: bool = False,
-        client_awaited: Callable[[bool], None] = untold,
     ) -> RowStream:
         """A stream whose first rows have been read. The caller has to write it or to close it.
 

@@ -94,8 +94,8 @@ class Case(SynchronousTestCase):
     def opened(self, leaves_things: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
         """``told`` has what was said of waiting for clients."""
         likely = Outcome(rows=100, size=100 * expected_bytes)
-        query = Sql("SELECT 2"), list[Any](), ROWS, likely, leaves_things
-        return start(self.streams.open(preamble(), *query, self.told.append))
+        query = Sql("SELECT 2"), list[Any](), ROWS, likely
+        return start(self.streams.open(preamble(), *query, self.told.append, leaves_things))
 
     @property
     def given_back(self) -> bool:
