@@ -9,6 +9,7 @@ from typing import Any
 from attrs import evolve
 from twisted.internet.defer import Deferred
 
+from project_service.auth import errors
 from project_service.auth.mail import Letter
 from project_service.auth.model import Account, Email, Origin, SessionInfo, User
 from project_service.auth.passwords import Bcrypt
@@ -41,6 +42,8 @@ class MemoryUsers(State):
         if self.by_key(email.key) is not None:
             self.events.append(evolve(event, result="email_taken"))
             return None
+        if user_id in self.accounts:
+            raise errors.id_taken()
         key = user_id or f"00000000-0000-4000-8000-{next(self.ids):012}"
         account = Account(
             User(key, email.address, event.at, dict(metadata)),

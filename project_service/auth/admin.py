@@ -73,8 +73,6 @@ class Administration:
         if not isinstance(confirmed, bool):
             raise validation_failed({"email_confirmed": "must be true or false"})
         metadata = checked(wanted.get("metadata"))
-        if key is not None and await self.users.find(key) is not None:
-            raise errors.id_taken()
         account = await self.users.create(
             user_id=key,
             email=email,

@@ -128,8 +128,8 @@ class Users(Protocol):
         event: Event,
         user_id: str | None = None,
     ) -> Account | None:
-        """Create an account, with ``session`` as its first if there is one. None if the email is taken. Nobody may
-        have the ``user_id`` that is given."""
+        """Create an account, with ``session`` as its first if there is one. None if the email is taken. Raises
+        ``id_taken`` if somebody has the ``user_id`` that is given."""
 
     async def find(self, user_id: str) -> Account | None: ...
 

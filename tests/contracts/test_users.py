@@ -9,6 +9,7 @@ from attrs import evolve
 
 from project_service.auth.model import Account, Email
 from project_service.auth.ports import Stores
+from project_service.errors import ApiError
 from tests.contracts.users import (
     HASH,
     HOUR,
@@ -64,6 +65,32 @@ async def test_a_user_is_stored_under_the_given_id(stores: Stores) -> None:
     assert account is not None
     assert account.user.id == key
     assert await stores.users.find(key) == account
+
+
+@contract
+async def test_of_many_simultaneous_users_with_one_id_one_is_stored(stores: Stores) -> None:
+    key = str(uuid.uuid4())
+
+    async def attempt(email: Email) -> Account | str:
+        try:
+            account = await stores.users.create(
+                email=email,
+                password_hash=None,
+                metadata={},
+                confirmed=True,
+                session=None,
+                event=event(),
+                user_id=key,
+            )
+        except ApiError as refusal:
+            return refusal.code
+        assert account is not None
+        return account
+
+    found = await all_of(*(attempt(address()) for _ in range(6)))
+    stored = [one for one in found if isinstance(one, Account)]
+    assert [await stores.users.find(key)] == stored
+    assert [one for one in found if one not in stored] == ["id_taken"] * 5
 
 
 @contract
