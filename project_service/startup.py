@@ -34,7 +34,6 @@ from project_service.settings.launch import (
     Launch,
     exposed_schemas,
     schemas_of_service_role,
-    settings_again,
     with_embedded_database,
     with_embedded_store,
 )
@@ -95,8 +94,7 @@ class Startup:
             self._serving.renew()
 
     def _load(self) -> Settings:
-        launch = self._launch
-        return settings_again(launch.config, os.environ, launch.options, launch.data_dir)
+        return self._launch.source.read_again(os.environ)
 
     def _take_over(self, settings: Settings) -> None:
         if self._serving is not None:

@@ -13,8 +13,9 @@ from twisted.python import usage
 
 from project_service.log import setup as log_setup
 from project_service.settings.configure import BadSettings
-from project_service.settings.launch import Launch, placed, settings_for
+from project_service.settings.launch import Launch, placed
 from project_service.settings.model import Settings
+from project_service.settings.source import Source
 from project_service.workers.shares import TooManyWorkers, worker_count
 
 DEFAULT_DATA_DIR = "var"
@@ -67,23 +68,24 @@ class Options(usage.Options):
         try:
             config = placed(Path(self["config"])) if self["config"] is not None else None
             data_dir = placed(Path(self["data-dir"] or DEFAULT_DATA_DIR)) if embedded else None
-            settings = self._settings(config, given, data_dir)
+            source = Source(config, given, data_dir)
+            settings = self._settings(source)
             worker_count(settings)
         except (BadSettings, TooManyWorkers) as fault:
             raise usage.UsageError(f"the configuration cannot be used\n{fault}") from None
         # From now on a SIGHUP that comes too early does not end the process. The daemon handles it when it runs.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self.launch = Launch(settings, config, given, data_dir)
+        self.launch = Launch(settings, source)
         log_setup.install(self.parent, settings.server.log_format, settings.server.log_level)
 
-    def _settings(self, config: Path | None, given: dict[str, Any], data_dir: Path | None) -> Settings:
+    def _settings(self, source: Source) -> Settings:
         """Reads the configuration where the service will run, which is where names in it begin: at the start as at
         a reload."""
         twistd: Any = self.parent
         place = twistd.get("rundir", ".")
         try:
             with chdir(place) if place != "." else nullcontext():
-                return settings_for(config, os.environ, given, data_dir)
+                return source.read(os.environ)
         except OSError as fault:
             raise usage.UsageError(f"--rundir {place}: {fault.strerror}") from None
 

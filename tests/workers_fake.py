@@ -18,6 +18,7 @@ from project_service.deferreds import start
 from project_service.network.certificates import Certificates
 from project_service.settings.launch import Launch
 from project_service.settings.model import Server, Settings
+from project_service.settings.source import Source
 from project_service.workers.supervisor import READY, STATUS_FD, Workers
 from tests.live.logged import errors_logged
 from tests.places import temporary_directory
@@ -98,7 +99,7 @@ class FakeProcess:
 
 
 def two_workers(reactor: FakeReactor, settings: Settings = SETTINGS) -> Workers:
-    return Workers(reactor, Launch(settings, None, {}, None), settings, 2, Certificates())
+    return Workers(reactor, Launch(settings, Source()), settings, 2, Certificates())
 
 
 class TwoWorkers(TestCase):

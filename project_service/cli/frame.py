@@ -22,8 +22,9 @@ from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import InUse
 from project_service.errors import ApiError
 from project_service.settings.configure import BadSettings
-from project_service.settings.launch import Launch, placed, printable, settings_for
+from project_service.settings.launch import Launch, placed, printable
 from project_service.settings.model import Settings, StageDatabase
+from project_service.settings.source import Source
 from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
     NO_SIZE,
@@ -61,8 +62,8 @@ class Invocation:
     def launch(self) -> Launch:
         """As the service's own, with the same settings. Ends the command with exit code 2 if they cannot be used."""
         try:
-            data_dir = self.embeds_into
-            return Launch(settings_for(self.config, os.environ, {}, data_dir), self.config, {}, data_dir)
+            source = Source(self.config, data_dir=self.embeds_into)
+            return Launch(source.read(os.environ), source)
         except BadSettings as fault:
             end(f"the configuration cannot be used\n{fault}", USAGE)
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from attrs import evolve, frozen
 
-from project_service.settings.configure import BadSettings, Fault, load
-from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
+from project_service.settings.configure import BadSettings, Fault
+from project_service.settings.model import Secret, Settings, StageDatabase, Store
+from project_service.settings.source import Source
 
 
 @frozen
 class Launch:
-    """``settings`` are those read at the start; ``config``, ``options`` (the command line's settings by dotted name)
-    and ``data_dir`` are what they are read from again. ``data_dir`` None means that nothing is embedded.
-    """
+    """``settings`` are those read from ``source`` at the start."""
 
     settings: Settings
-    config: Path | None
-    options: Mapping[str, Any]
-    data_dir: Path | None
+    source: Source
+
+    @property
+    def data_dir(self) -> Path | None:
+        """Where servers are embedded that the settings do not name; None if they have to name all."""
+        return self.source.data_dir
 
     @property
     def embeds_database(self) -> bool:
@@ -51,30 +51,6 @@ def placed(path: Path) -> Path:
 def printable(name: Path | str) -> str:
     """``name`` as text that every output takes: bytes of a file's name that are not UTF-8 are escaped."""
     return str(name).encode("utf-8", "backslashreplace").decode()
-
-
-def settings_for(
-    config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], data_dir: Path | None
-) -> Settings:
-    """The settings of a start. With a data directory, what they do not name will be embedded.
-
-    Raises ``BadSettings``.
-    """
-    settings = load(config, environ, options, data_dir is not None)
-    return settings if data_dir is None else with_data_dir_defaults(settings, data_dir)
-
-
-def settings_again(
-    config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], data_dir: Path | None
-) -> Settings:
-    """As ``settings_for``, for reading the configuration again while requests are served.
-
-    Raises ``BadSettings`` for a configuration that is a pipe, as programs that manage secrets use: nobody may be
-    writing into it any more, and reading it would block the process for ever.
-    """
-    if config is not None and config.is_fifo():
-        raise BadSettings([Fault(str(config), "", "is a pipe, which is read at the start only")])
-    return settings_for(config, environ, options, data_dir)
 
 
 def with_embedded_database(settings: Settings, dsn: str) -> Settings:
@@ -113,12 +89,3 @@ def schemas_of_service_role(settings: Settings) -> frozenset[str]:
 
 def _on_system_database(settings: Settings) -> list[StageDatabase]:
     return [database for _, _, database in settings.stage_databases() if database.dsn is None]
-
-
-def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
-    """``settings`` with what embedded mode fills in: the key file below ``data_dir``, and the database dev/main."""
-    if settings.auth.jwt_keys_file is None:
-        settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(data_dir / "jwt-keys.json")))
-    if not settings.stages:
-        settings = evolve(settings, stages={"dev": Stage({"main": StageDatabase()})})
-    return settings

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pickle
 from base64 import b64decode, b64encode
-from typing import Any
+from pathlib import Path
 
 import orjson
-from attrs import asdict, fields, frozen
+from attrs import asdict, evolve, fields, frozen
 
 from project_service import __version__
 from project_service.settings.launch import Launch
 from project_service.settings.model import SECTIONS, Settings, StageDatabase
+from project_service.settings.source import Source
 
 # Settings of an embedded store that only the parent knows, because it started the store. The secret key goes with
 # them, see ``assignment``.
@@ -30,23 +31,23 @@ class Assignment:
     """Everything a worker has to know.
 
     ``settings`` are those in force in the parent, which may differ from what the file says by now. They are None
-    where the worker's code has another version than its parent's; it then reads the configuration itself. ``config``,
-    ``options`` and ``data_dir`` are what it reads the configuration from, then and after a SIGHUP. ``number`` tells
-    it apart from the other ``processes``, counting from 0. ``changes`` is the file descriptor of the memory in which
-    the workers count changes for each other (see ``changes.laid_out``); None under a parent that has none.
+    where the worker's code has another version than its parent's; it then reads them from ``source`` itself, as it
+    does after a SIGHUP. ``number`` tells it apart from the other ``processes``, counting from 0. ``changes`` is the
+    file descriptor of the memory in which the workers count changes for each other (see ``changes.laid_out``); None
+    under a parent that has none.
     """
 
-    config: str | None
-    options: dict[str, Any]
-    data_dir: str | None
+    source: Source
     processes: int
     settings: Settings | None
     number: int = 0
     changes: int | None = None
 
     def to_json(self) -> bytes:
+        told = asdict(self, recurse=False)
+        source = {name: _text(value) for name, value in asdict(told.pop("source")).items()}
         pickled = b64encode(pickle.dumps(self.settings)).decode()
-        return orjson.dumps({**asdict(self, recurse=False), "settings": pickled, "version": version()})
+        return orjson.dumps({**told, **source, "settings": pickled, "version": version()})
 
     @classmethod
     def from_json(cls, raw: bytes) -> Assignment:
@@ -55,7 +56,17 @@ class Assignment:
         # Unpickling is safe, because the line comes from our own parent through a pipe. The versions can differ when
         # the package was upgraded under a running parent; a pickle of another version must not be loaded.
         found = pickle.loads(b64decode(pickled)) if theirs == version() else None  # noqa: S301  # see above
-        return cls(**told, settings=found)
+        config, options, data_dir = (told.pop(one.name) for one in fields(Source))
+        source = Source(_path(config), options, _path(data_dir))
+        return cls(source=source, settings=found, **told)
+
+
+def _text(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def version() -> list[str]:
@@ -74,7 +85,7 @@ def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment
     What the parent has embedded is passed on as command line options, since those win over the configuration file
     whenever a worker reads it again.
     """
-    options = dict(launch.options)
+    options = dict(launch.source.options)
     if launch.embeds_database and settings.database.dsn is not None:
         options["database.dsn"] = settings.database.dsn.reveal()
     if launch.embeds_store and settings.store.secret_access_key is not None:
@@ -82,10 +93,4 @@ def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment
         for name in _REACHED_BY:
             options[f"store.{name}"] = getattr(store, name)
         options["store.secret_access_key"] = settings.store.secret_access_key.reveal()
-    return Assignment(
-        str(launch.config) if launch.config is not None else None,
-        options,
-        str(launch.data_dir) if launch.data_dir is not None else None,
-        processes,
-        settings,
-    )
+    return Assignment(evolve(launch.source, options=options), processes, settings)

@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from attrs import frozen
@@ -38,7 +37,6 @@ from project_service.network.ports import (
 )
 from project_service.network.proxy_protocol import proxied
 from project_service.process import settle
-from project_service.settings.launch import settings_again
 from project_service.settings.model import Settings
 from project_service.settings.reload import reread
 from project_service.workers.assignment import Assignment
@@ -127,9 +125,7 @@ class Worker:
         return self._settings
 
     def _load(self) -> Settings:
-        told = self._told
-        config, data_dir = (Path(path) if path is not None else None for path in (told.config, told.data_dir))
-        return share(settings_again(config, os.environ, told.options, data_dir), told.processes)
+        return share(self._told.source.read_again(os.environ), self._told.processes)
 
     def run(self) -> None:
         reactor = self._reactor

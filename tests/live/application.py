@@ -19,8 +19,9 @@ from project_service.bootstrap import ensure_buckets
 from project_service.database.connect import connector
 from project_service.database.pool import Pool
 from project_service.network.ports import bind_endpoints
-from project_service.settings.launch import Launch, with_data_dir_defaults
+from project_service.settings.launch import Launch
 from project_service.settings.model import Auth, Secret, Server, Settings, Store
+from project_service.settings.source import Source, with_data_dir_defaults
 from project_service.startup import Startup
 
 
@@ -123,7 +124,7 @@ async def said_at_start(settings: Settings) -> str:
     from twisted.internet import reactor
 
     with capturedLogs() as events:
-        startup = Startup(reactor, Launch(settings, None, {}, None))
+        startup = Startup(reactor, Launch(settings, Source()))
         await startup.start()
         await startup.stop()
     return "\n".join(formatEvent(event) for event in events)

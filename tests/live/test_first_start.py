@@ -23,8 +23,8 @@ from twisted.logger import capturedLogs, formatEvent
 from project_service.deferreds import start
 from project_service.log import setup as log_setup
 from project_service.settings.launch import Launch
-from project_service.settings.launch import settings_for as configured
 from project_service.settings.model import Secret, Store
+from project_service.settings.source import Source
 from project_service.startup import Startup
 from tests.live.application import settings_for
 from tests.live.database import run_sql
@@ -75,7 +75,7 @@ async def test_keys_and_buckets_are_made_once_and_shown_only_on_a_terminal(
     database: str, store_settings: Store, tmp_path: Path, terminal: Terminal
 ) -> None:
     data_dir = tmp_path / "made" / "var"
-    launch = Launch(settings_for(database, store_settings, tmp_path), None, {}, data_dir)
+    launch = Launch(settings_for(database, store_settings, tmp_path), Source(data_dir=data_dir))
     path = data_dir / "credentials.json"
 
     async def made() -> dict[str, str]:
@@ -126,7 +126,7 @@ async def test_the_start_waits_for_the_database(
     where = parse_dsn(database)
     settings = settings_for(make_dsn(database, host=str(tmp_path)), store_settings, tmp_path)
     settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(tmp_path / "keys.json")))
-    startup = Startup(reactor, Launch(settings, None, {}, tmp_path))
+    startup = Startup(reactor, Launch(settings, Source(data_dir=tmp_path)))
     with capturedLogs() as events:
         starting = start(startup.start())
         await until(lambda: any("waiting for the database" in str(formatEvent(one)) for one in events))
@@ -160,7 +160,8 @@ async def test_a_reload_reads_the_file_again_and_options_still_win(
         )
 
     write("https://old.test")
-    launch = Launch(configured(config, {}, options, tmp_path), config, options, tmp_path)
+    source = Source(config, options, tmp_path)
+    launch = Launch(source.read({}), source)
     async with started(launch) as startup:
 
         async def allowed() -> list[str] | None:

@@ -21,6 +21,7 @@ from project_service.database.expose import watch_ddl
 from project_service.deferreds import start
 from project_service.settings.launch import Launch
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
+from project_service.settings.source import Source
 from project_service.startup import Startup
 from tests.live.application import said_at_start, serving, settings_for
 from tests.live.database import session_on
@@ -60,7 +61,7 @@ async def test_migrating_may_take_longer_than_a_request(
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
         other.autocommit = True
         cursor.execute("select pg_advisory_lock(%s)", (MIGRATIONS,))
-        migrating = start(Startup(reactor, Launch(hurried, None, {}, None))._migrate())
+        migrating = start(Startup(reactor, Launch(hurried, Source()))._migrate())
 
         async def long_enough() -> bool:
             cursor.execute(
@@ -83,7 +84,7 @@ async def test_a_connection_lost_while_migrating_is_replaced(
         other.autocommit = True
         cursor.execute("select pg_advisory_lock(%s)", (MIGRATIONS,))
         settings = settings_for(database, store_settings, tmp_path)
-        migrating = start(Startup(reactor, Launch(settings, None, {}, None))._migrate())
+        migrating = start(Startup(reactor, Launch(settings, Source()))._migrate())
         seen: set[int] = set()
 
         async def another_waits() -> bool:

@@ -17,6 +17,7 @@ from project_service.settings.configure import BadSettings, Fault
 from project_service.settings.launch import Launch
 from project_service.settings.model import Auth, Database, Secret, Server, Settings, Stage, StageDatabase
 from project_service.settings.reload import reread
+from project_service.settings.source import Source
 from project_service.workers.supervisor import Workers
 from tests.live.logged import errors_logged, warnings_logged
 
@@ -76,7 +77,7 @@ class Reloading(TestCase):
         path = Path(folder.name) / "keys.json"
         path.write_text("{")
         settings = evolve(OLD, auth=Auth(jwt_keys_file=str(path)))
-        workers = Workers(Clock(), Launch(settings, Path("/c"), {}, None), settings, 2, Certificates())
+        workers = Workers(Clock(), Launch(settings, Source(Path("/c"))), settings, 2, Certificates())
         self.assertRaises(KeySetError, workers.reload, settings)
         path.unlink()
         keyfile.create(path, "ES256")

@@ -15,6 +15,7 @@ from project_service.printing import say
 from project_service.settings.configure import BadSettings
 from project_service.settings.launch import Launch
 from project_service.settings.model import Settings
+from project_service.settings.source import Source
 from project_service.startup import Startup
 from project_service.workers.assignment import Assignment
 from project_service.workers.worker import Worker
@@ -76,9 +77,9 @@ class Reloading(TestCase):
         pipe = temporary_directory(self) / "c.toml"
         os.mkfifo(pipe)
         errors = errors_logged(self)
-        Startup(None, Launch(Settings(), pipe, {}, None)).reload()
+        Startup(None, Launch(Settings(), Source(pipe))).reload()
         [said] = errors.flush("the configuration was not reloaded")
         self.assertEqual(said["fault"], f"{pipe}: is a pipe, which is read at the start only")
         worker = Worker.__new__(Worker)
-        worker._told = Assignment(str(pipe), {}, None, 2, None)
+        worker._told = Assignment(Source(pipe), 2, None)
         self.assertRaises(BadSettings, worker._load)

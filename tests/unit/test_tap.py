@@ -56,7 +56,7 @@ class OptionTests(SynchronousTestCase):
 
     def test_without_a_configuration_everything_is_embedded(self) -> None:
         launch = self.launch()
-        self.assertEqual((launch.config, launch.data_dir), (None, Path("var").absolute()))
+        self.assertEqual((launch.source.config, launch.data_dir), (None, Path("var").absolute()))
         self.assertTrue(launch.embeds_database)
         self.assertTrue(launch.embeds_store)
         self.assertEqual(launch.settings.auth.jwt_keys_file, str(Path("var/jwt-keys.json").absolute()))
@@ -65,7 +65,7 @@ class OptionTests(SynchronousTestCase):
 
     def test_with_config_alone_nothing_is_embedded(self) -> None:
         launch = self.launch("-c", self.config)
-        self.assertEqual((launch.config, launch.data_dir), (Path(self.config), None))
+        self.assertEqual((launch.source.config, launch.data_dir), (Path(self.config), None))
         self.assertFalse(launch.embeds_database)
         self.assertFalse(launch.embeds_store)
         self.assertEqual(dict(launch.settings.stages), {})
@@ -111,7 +111,7 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual(server.admin_listen, "tcp:4")
         # They are kept for a reload, and for the workers.
         names = {"server.listen": ["tcp:2", "tcp:3"], "server.workers": "2", "server.admin_listen": "tcp:4"}
-        self.assertEqual(dict(launch.options), names)
+        self.assertEqual(dict(launch.source.options), names)
 
     def test_unusable_options_are_refused_by_name(self) -> None:
         for arguments, said in (
@@ -147,7 +147,7 @@ class OptionTests(SynchronousTestCase):
         relative = os.path.relpath(self.config)
         launch = self.launch("--config", relative, "--data-dir", "var")
         self.assertEqual(launch.settings.store.ca_file, "authority.pem")
-        self.assertEqual((launch.config, launch.data_dir), (started / relative, started / "var"))
+        self.assertEqual((launch.source.config, launch.data_dir), (started / relative, started / "var"))
         self.assertEqual(Path.cwd(), started)
         self.twistd["rundir"] = str(folder / "none")
         said = self.refused("--config", self.config)

@@ -8,6 +8,7 @@ from twisted.logger import LogLevel, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+from project_service.settings.source import Source
 from project_service.workers.assignment import Assignment
 from project_service.workers.worker import Worker
 from tests.live.logged import errors_logged
@@ -22,7 +23,7 @@ class OneOfSeveral(TestCase):
         place = temporary_directory(self)
         self.config = place / "c.toml"
         self.config.write_text("server.log_level = 'warn'")
-        self.worker = Worker(FakeReactor(), Assignment(str(self.config), {}, str(place), 2, None))
+        self.worker = Worker(FakeReactor(), Assignment(Source(self.config, {}, place), 2, None))
 
     def logs(self, level: str) -> bool:
         event = {"log_level": LogLevel.levelWithName(level), "log_namespace": "project_service.http"}

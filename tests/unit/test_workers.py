@@ -12,6 +12,7 @@ from twisted.trial.unittest import TestCase
 from project_service.backoff import CHILD_PAUSES
 from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
+from project_service.settings.source import Source
 from project_service.workers.assignment import Assignment
 from project_service.workers.changes import Changes
 from project_service.workers.worker import Worker
@@ -34,7 +35,7 @@ class RunningReactor(FakeReactor):
 class Stopping(TestCase):
     def test_stopping_twice_stops_the_reactor_once(self) -> None:
         reactor = RunningReactor()
-        worker = Worker(reactor, Assignment(None, {}, "/nowhere", 1, None))
+        worker = Worker(reactor, Assignment(Source(data_dir=Path("/nowhere")), 1, None))
         worker.stop()
         worker.stop()
         self.assertTrue(reactor.stopped)

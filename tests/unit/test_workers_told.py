@@ -10,6 +10,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.settings.launch import Launch, with_embedded_database, with_embedded_store
 from project_service.settings.model import Secret, Settings, Store
+from project_service.settings.source import Source
 from project_service.workers.assignment import Assignment, assignment
 
 
@@ -22,10 +23,10 @@ class Telling(TestCase):
             endpoint_url="http://127.0.0.1:1", access_key_id="a", secret_access_key=Secret("s"), bucket="mine"
         )
         found = with_embedded_store(with_embedded_database(Settings(), "postgresql:///x"), store)
-        launch = Launch(Settings(), None, options, Path("/data"))
+        launch = Launch(Settings(), Source(None, options, Path("/data")))
         told = assignment(launch, found, 2)
         self.assertEqual(
-            told.options,
+            told.source.options,
             {
                 "server.workers": "2",
                 "database.dsn": "postgresql:///x",
@@ -38,12 +39,12 @@ class Telling(TestCase):
                 "store.credentials_file": None,
             },
         )
-        self.assertEqual((told.config, told.data_dir, told.processes), (None, "/data", 2))
+        self.assertEqual((told.source.config, told.source.data_dir), (None, Path("/data")))
         self.assertEqual(Assignment.from_json(told.to_json()), told)
         self.assertEqual(told.settings, found)
 
     def test_a_worker_of_another_version_reads_its_settings_itself(self) -> None:
-        told = assignment(Launch(Settings(), Path("/c.toml"), {}, None), Settings(), 2)
+        told = assignment(Launch(Settings(), Source(Path("/c.toml"))), Settings(), 2)
         with_version = orjson.loads(told.to_json())
         number, *names = with_version["version"]
         self.assertLess({"Server.listen", "StageDatabase.max_rows"}, set(names))
@@ -60,6 +61,5 @@ class Telling(TestCase):
         elsewhere = with_embedded_database(Settings(), "postgresql://elsewhere/x")
         elsewhere = evolve(elsewhere, store=Store(endpoint_url="http://s", secret_access_key=Secret("s")))
         for data_dir in (None, Path("/data")):
-            told = assignment(Launch(elsewhere, Path("/c.toml"), {}, data_dir), elsewhere, 2)
-            self.assertEqual((told.config, told.options), ("/c.toml", {}))
-            self.assertEqual(told.data_dir, data_dir and "/data")
+            told = assignment(Launch(elsewhere, Source(Path("/c.toml"), {}, data_dir)), elsewhere, 2)
+            self.assertEqual(told.source, Source(Path("/c.toml"), {}, data_dir))

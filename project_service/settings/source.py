@@ -1,0 +1,47 @@
+"""Where a process finds its settings, at its start and again after a SIGHUP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from project_service.settings.configure import BadSettings, Fault, load
+from project_service.settings.model import Settings, Stage, StageDatabase
+
+
+@frozen
+class Source:
+    """``config`` is the file. ``options``, the command line's settings by dotted name, win over it and over the
+    environment. With a ``data_dir``, what these do not name is embedded there.
+    """
+
+    config: Path | None = None
+    options: Mapping[str, Any] = field(factory=dict, repr=False)
+    data_dir: Path | None = None
+
+    def read(self, environ: Mapping[str, str]) -> Settings:
+        """Raises ``BadSettings``."""
+        settings = load(self.config, environ, self.options, self.data_dir is not None)
+        return settings if self.data_dir is None else with_data_dir_defaults(settings, self.data_dir)
+
+    def read_again(self, environ: Mapping[str, str]) -> Settings:
+        """As ``read``, while requests are served.
+
+        Raises ``BadSettings`` for a configuration that is a pipe, as programs that manage secrets use: nobody may be
+        writing into it any more, and reading it would block the process for ever.
+        """
+        if self.config is not None and self.config.is_fifo():
+            raise BadSettings([Fault(str(self.config), "", "is a pipe, which is read at the start only")])
+        return self.read(environ)
+
+
+def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
+    """``settings`` with what embedded mode fills in: the key file below ``data_dir``, and the database dev/main."""
+    if settings.auth.jwt_keys_file is None:
+        settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(data_dir / "jwt-keys.json")))
+    if not settings.stages:
+        settings = evolve(settings, stages={"dev": Stage({"main": StageDatabase()})})
+    return settings
