@@ -24,6 +24,10 @@ from project_service.settings.model import Smtp
 
 # For connecting, for each of the server's answers, and for ``MailServer.reach`` as a whole.
 TIMEOUT_SECONDS = 30.0
+# For a letter as a whole. Some servers answer a line at a time, each in time, to keep senders waiting for hours.
+LETTER_SECONDS = 300.0
+# Lines of one answer, all of which are kept until its last.
+MOST_LINES = 1000
 
 # What to tell the operator. Twisted's own texts contain the conversation, so they are not used. ``code`` is the
 # server's.
@@ -62,7 +66,8 @@ class MailServer:
         """Returns when the server has taken ``message``. Otherwise raises Twisted's SMTP errors, whose text must not
         be shown: it contains the conversation with the credentials.
         """
-        await self._converse(Sender, recipient, message)
+        conversation = start(self._converse(Sender, recipient, message))
+        await with_timeout(self.reactor, LETTER_SECONDS, conversation, error.TimeoutError)
 
     async def reach(self) -> None:
         """Connect, secure the connection and log in as for a letter, then leave. Raises ``Unusable``."""
@@ -107,9 +112,17 @@ class MailServer:
 
 
 class Sender(smtp.ESMTPSender):
-    """Twisted's client. Once the letter is done with, an error is not reported but only closes the connection."""
+    """Twisted's client. Once the letter is done with, an error is not reported but only closes the connection. An
+    answer that does not end is refused."""
 
     transport: Any
+    resp: list[bytes]
+
+    def lineReceived(self, line: bytes) -> None:
+        if len(self.resp) < MOST_LINES:
+            super().lineReceived(line)
+        else:
+            self.sendError(smtp.SMTPProtocolError(-1, b"an answer without end"))
 
     def sendError(self, exc: Exception) -> None:
         if self.factory.sendFinished:

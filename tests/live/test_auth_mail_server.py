@@ -12,8 +12,15 @@ import pytest
 import pytest_twisted
 from aiosmtpd.smtp import AuthResult, LoginPassword
 from attrs import evolve
+from twisted.internet.error import TimeoutError
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.task import LoopingCall
+from twisted.mail.smtp import SMTPProtocolError
+from twisted.python.failure import Failure
 
+from project_service.auth import smtp
 from project_service.auth.mail import Letter, SmtpTransport
+from project_service.deferreds import start, with_timeout
 from project_service.settings.model import Secret, Smtp, Store
 from tests.certificates import issue
 from tests.live.auth_service import PASSWORD, api_on, code_for, log_in, post, reactor
@@ -114,3 +121,39 @@ async def test_letters_are_sent_only_to_a_server_with_a_trusted_certificate(
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
         await transport(Letter("ada@example.test", "s", "t"))
         assert len(mailbox.letters) == 1
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.2])
+@pytest_twisted.ensureDeferred
+async def test_an_answer_that_does_not_end_is_given_up(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its lines are kept for ever, nor the place of a letter, of which few are sent at a time."""
+    monkeypatch.setattr(smtp, "LETTER_SECONDS", 1.0)
+    listening = reactor.listenTCP(0, Factory.forProtocol(lambda: Endless(pause)), interface="127.0.0.1")
+    settings = Smtp(
+        host="127.0.0.1", port=listening.getHost().port, sender="noreply@example.test", tls="none"
+    )
+    transport = SmtpTransport(reactor, settings, time.time, lambda: "id")
+    sending = start(transport(Letter("ada@example.test", "s", "t")))
+    try:
+        with pytest.raises(TimeoutError if pause else SMTPProtocolError):
+            await with_timeout(reactor, 10.0, sending, lambda: AssertionError("it is not given up"))
+    finally:
+        await listening.stopListening()
+
+
+class Endless(Protocol):
+    """A server whose greeting has more and more lines, ``pause`` seconds apart."""
+
+    def __init__(self, pause: float) -> None:
+        self._lines = LoopingCall(self._greet, 1 if pause else 100)
+        self._pause = pause
+
+    def connectionMade(self) -> None:
+        self._lines.start(self._pause)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._lines.stop()
+
+    def _greet(self, lines: int) -> None:
+        assert self.transport is not None
+        self.transport.write(b"220-wait\r\n" * lines)
