@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -48,7 +49,11 @@ def browser() -> str:
 @contextmanager
 def opened(browser: str, page: Path) -> Iterator[None]:
     flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}"]
-    with subprocess.Popen([browser, *flags, page.as_uri()], stderr=subprocess.DEVNULL) as process:
+    # Ended by a signal, it does not remove its temporary files.
+    environ = {**os.environ, "TMPDIR": str(page.parent)}
+    with subprocess.Popen(
+        [browser, *flags, page.as_uri()], stderr=subprocess.DEVNULL, env=environ
+    ) as process:
         try:
             yield
         finally:

@@ -32,6 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def daemon(place: Path) -> Iterator[Daemon]:
+    """One service for the module. A test that ends the service has one of its own."""
     with started(place) as one:
         make_ledger(place)
         yield one
@@ -85,28 +86,30 @@ def test_a_killed_worker_is_replaced(daemon: Daemon, place: Path) -> None:
     assert all(tally.broken <= 2 for tally in load.tallies.values())
 
 
-def test_a_killed_parent_loses_nothing(daemon: Daemon, place: Path) -> None:
-    """The next start finds everything. The module's service is gone after this test."""
-    with load_on(place) as load:
-        warmed_up(load)
-        workers = workers_of(daemon)
-        since = monotonic()
-        daemon.kill()
-        with started(place) as again:
-            load.base_url = credentials(place)["base_url"]
-            gone_on(load)
-            load.stop()
-            assert not workers & workers_of(again)
-            judge(load, "the parent killed", since)
-            assert again.stop() == 0, again.text
-    assert children_on(place / "var") == []
+def test_a_killed_parent_loses_nothing(tmp_path: Path) -> None:
+    """The next start finds everything."""
+    with started(tmp_path) as daemon:
+        make_ledger(tmp_path)
+        with load_on(tmp_path) as load:
+            warmed_up(load)
+            workers = workers_of(daemon)
+            since = monotonic()
+            daemon.kill()
+            with started(tmp_path) as again:
+                load.base_url = credentials(tmp_path)["base_url"]
+                gone_on(load)
+                load.stop()
+                assert not workers & workers_of(again)
+                judge(load, "the parent killed", since)
+                assert again.stop() == 0, again.text
+    assert children_on(tmp_path / "var") == []
 
 
-def test_a_full_disk_under_the_log(place: Path) -> None:
+def test_a_full_disk_under_the_log(tmp_path: Path) -> None:
     """Every write to the log fails; requests are answered all the same, and the service ends cleanly."""
-    made = place / "var" / "credentials.json"
-    before = made.stat().st_ino if made.exists() else 0
-    options = ["--listen", "tcp:0:interface=127.0.0.1", "--data-dir", str(place / "var"), "--workers", "2"]
+    data_dir = tmp_path / "var"
+    made = data_dir / "credentials.json"
+    options = ["--listen", "tcp:0:interface=127.0.0.1", "--data-dir", str(data_dir), "--workers", "2"]
     with Path("/dev/full").open("w") as full:
         service = subprocess.Popen(
             [*twistd(sys.executable), "--nodaemon", "--pidfile=", "project-service", *options],
@@ -117,15 +120,15 @@ def test_a_full_disk_under_the_log(place: Path) -> None:
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
     try:
-        eventually(lambda: made.exists() and made.stat().st_ino != before, "being ready")
-        url = credentials(place)["base_url"]
+        eventually(made.exists, "being ready")
+        url = credentials(tmp_path)["base_url"]
         assert answers(f"{url}/ready")
-        killed = pid_of(place / "var", "weed")
+        killed = pid_of(data_dir, "weed")
         os.kill(killed, signal.SIGKILL)  # something to log
         # A 503 of /ready would not do as a sign: the new store may be ready before the test asks.
-        eventually(lambda: pid_of(place / "var", "weed") not in (0, killed), "another store")
+        eventually(lambda: pid_of(data_dir, "weed") not in (0, killed), "another store")
         eventually(lambda: answers(f"{url}/ready"), "readiness")
     finally:
         service.terminate()
     assert service.wait(60) == 0
-    assert children_on(place / "var") == []
+    assert children_on(data_dir) == []

@@ -116,7 +116,10 @@ async def test_a_status_without_a_body_has_none_however_large_the_result(tables:
 async def test_an_error_in_the_middle_breaks_the_response_off(
     tables: Tables, logged_errors: LoggedErrors
 ) -> None:
-    tables.sql("create view breaks as select id, 1/(15000-id) as x from big; grant select on breaks to anon")
+    tables.sql(
+        "create view breaks as select id, 1/(15000-id) as x from generate_series(1, 20000) id;"
+        "grant select on breaks to anon"
+    )
     with pytest.raises(ResponseFailed):
         await tables.request("GET", "/breaks")
     logged_errors.flush()

@@ -51,7 +51,7 @@ def spatial(store_settings: Store, tmp_path_factory: pytest.TempPathFactory) -> 
         wait(lambda: migrated(dsn))
         run_sql(dsn, SCHEMA)
         settings = settings_for(dsn, store_settings, Path(tmp_path_factory.mktemp("spatial")))
-        main = StageDatabase(pool_size=2)
+        main = StageDatabase(pool_size=2, tx_end="commit-allow-override")
         databases = {"main": main, "small": evolve(main, stream_threshold_bytes=100)}
         with held_open(serving(evolve(settings, stages={"dev": Stage(databases=databases)}))) as api:
             yield Tables(api, "")
