@@ -275,16 +275,6 @@ async def test_an_empty_select_shows_empty_objects(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_headers_exposed_to_browsers_are_postgrests(outcomes: Tables) -> None:
-    _, headers, _ = await outcomes.request("GET", "/books?limit=1", headers={"Origin": "http://a.test"})
-    exposed = headers.getRawHeaders("access-control-expose-headers")
-    assert any("Content-Encoding" in line and "Range-Unit" in line for line in exposed)
-    assert any("Preference-Applied" in line for line in exposed)
-    _, headers, _ = await outcomes.request("GET", "/books?limit=1")
-    assert headers.getRawHeaders("access-control-expose-headers") is None
-
-
-@pytest_twisted.ensureDeferred
 @pytest.mark.parametrize(
     ("function", "expected", "why"),
     [
