@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,13 +50,17 @@ def browser() -> str:
 
 @contextmanager
 def opened(browser: str, page: Path) -> Iterator[None]:
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}"]
-    # Ended by a signal, it does not remove its temporary files.
-    environ = {**os.environ, "TMPDIR": str(page.parent)}
-    with subprocess.Popen(
-        [browser, *flags, page.as_uri()], stderr=subprocess.DEVNULL, env=environ
-    ) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
+    # Its files, in a directory with a short name: the path of a socket among them has at most 107 bytes. Killed with
+    # its children, so that none of them writes there when the directory is removed.
+    with tempfile.TemporaryDirectory() as own:
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={own}/profile"]
+        with subprocess.Popen(
+            [browser, *flags, page.as_uri()],
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": own},
+            start_new_session=True,
+        ) as process:
+            try:
+                yield
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
