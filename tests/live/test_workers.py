@@ -181,7 +181,9 @@ def test_a_killed_worker_is_replaced_and_the_others_go_on(daemon: Daemon) -> Non
     assert max(before) in workers_of(daemon)
 
 
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Elsewhere any service that starts meanwhile removes the folder too.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with Daemon(tmp_path / "var", "--workers", "2") as daemon:
         daemon.wait_until_ready()
         workers = workers_of(daemon)
@@ -191,6 +193,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         assert all(metrics in opened_by(pid) for pid in workers)
         daemon.kill()
     eventually(lambda: not any(alive(pid) for pid in workers), "the end of the workers")
+    assert metrics.parent == tmp_path
     assert metrics.is_dir()
     # Only the next parent can remove the folder.
     with Daemon(tmp_path / "var", "--workers", "2") as following:
