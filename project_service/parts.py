@@ -18,7 +18,7 @@ from project_service.database.advisory_lock import SWEEPER, AdvisoryLock
 from project_service.database.connect import connector
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
-from project_service.deferreds import background, with_timeout
+from project_service.deferreds import all_of, background, with_timeout
 from project_service.http.caller import Callers
 from project_service.http.health import Check, NotReady
 from project_service.http.router import Router
@@ -34,8 +34,8 @@ _log = Logger()
 
 # How long a query may still run after the last request has been answered or given up.
 POOL_GRACE_SECONDS = 2.0
-# How long the start waits for the schema cache of a database that may be away.
-SCHEMA_CACHE_SECONDS = 5.0
+# How long the start waits for databases that may be away.
+LISTENING_SECONDS = 5.0
 # How long the listening connection to the system database may be silent. It asks a few times a second.
 LISTENER_ANSWER_SECONDS = 5.0
 # How often freed memory is returned to the system. It takes some milliseconds of a thread.
@@ -108,13 +108,12 @@ def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes)
         ordered=[
             *(Closing(partial(each.close, POOL_GRACE_SECONDS)) for each in (pool, *rest.pools)),
             ServicePart(listener),
-            _Ready(listener, reactor),
             # While the database is away a reading waits for it all the time, and nobody needs it any more.
             ServicePart(polling, cancels=True),
             ServicePart(_giving_back(reactor)),
             store,
             *(ServicePart(service) for service in (*accounts.services, *store.services, *rest.services)),
-            *(_Ready(one, reactor, SCHEMA_CACHE_SECONDS) for one in rest.listeners),
+            _Listening((listener, *rest.listeners), reactor),
         ],
         checks=_checks(pool, listener, revocations, store, rest),
         reload=reload,
@@ -158,26 +157,25 @@ def _giving_back(reactor: Any) -> Every:
 
 
 @frozen
-class _Ready:
-    """A part whose start waits until ``listener`` is current, so that no request is answered from stale memory.
+class _Listening:
+    """A part whose start waits until all ``listeners`` are current, so that no request is answered from stale memory.
 
-    It waits for ``seconds`` at most (None: for as long as it takes), so that a database of the table API that is away
-    does not keep the whole service from starting.
+    It waits for ``LISTENING_SECONDS`` at most: a database that is away must not keep this process from answering what
+    does without it, such as ``/live``. Until then its project keys and schema caches are not read, and what needs
+    them is refused.
     """
 
-    listener: Listener
+    listeners: Sequence[Listener]
     reactor: Any
-    seconds: float | None = None
 
     async def start(self) -> None:
-        ready = self.listener.ready()
-        if self.seconds is None:
-            await ready
-            return
+        await all_of(self._wait_for(listener) for listener in self.listeners)
+
+    async def _wait_for(self, listener: Listener) -> None:
         try:
-            await with_timeout(self.reactor, self.seconds, ready, TimeoutError)
+            await with_timeout(self.reactor, LISTENING_SECONDS, listener.ready(), TimeoutError)
         except TimeoutError:
-            _log.warn("{of} does not answer yet", of=self.listener.of)
+            _log.warn("{of} does not answer yet", of=listener.of)
 
     async def stop(self) -> None:
         return None

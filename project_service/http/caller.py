@@ -139,11 +139,7 @@ def _key_kind(demand: KeyDemand, presented: str | None, keys: KeyRing) -> KeyKin
     return kind
 
 
-def _may_be_revoked(access: Access, headers: HeaderView) -> bool:
-    """Whether the answer depends on something in ``headers`` that may have been revoked. It does not where anybody is
-    let in: ``/live`` never waits."""
-    if access.key == "optional" and access.bearer == "own":
-        return False
+def _shows_something(headers: HeaderView) -> bool:
     return any(headers.get(name) is not None for name in (b"x-service-key", b"apikey", b"authorization"))
 
 
@@ -157,8 +153,11 @@ class Callers:
 
     def at_once(self, access: Access, headers: HeaderView) -> Caller | None:
         """As ``identify``, without waiting: None if ``revocations`` have to catch up first, which is rare."""
-        if self.revocations.current or not _may_be_revoked(access, headers):
+        if self.revocations.current or not _shows_something(headers):
             return identify(access, headers, self.keys, self.tokens)
+        if access.key == "optional" and access.bearer == "own":
+            # Anybody is let in: ``/live`` never waits, nor is a key refused there that nobody can look up now.
+            return Caller()
         return None
 
     async def identify(self, access: Access, headers: HeaderView) -> Caller:

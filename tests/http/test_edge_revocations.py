@@ -68,6 +68,9 @@ class Revoked(TestCase):
         self.app(key="optional", bearer="own")
         self.revocations.current = False
         self.assertIn(b"200 OK", self.ask({**ANON, **USER}).received())
+        # In a process that has just started no key has been read yet.
+        self.keys.kinds.clear()
+        self.assertIn(b"200 OK", self.ask({**ANON, **USER}).received())
 
     def test_a_key_is_checked_again_after_a_slow_body(self) -> None:
         async def store(inbound: Inbound) -> Reply:

@@ -10,21 +10,25 @@ import psycopg2
 import pytest
 import pytest_twisted
 from attrs import evolve
+from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.logger import capturedLogs, formatEvent
 
 from project_service import parts
+from project_service.application import Application
 from project_service.auth import keyfile
 from project_service.auth.keyset import KeySetError
 from project_service.database.advisory_lock import MIGRATIONS
 from project_service.database.expose import watch_ddl
-from project_service.deferreds import start
+from project_service.deferreds import start, with_timeout
+from project_service.network.ports import bind_endpoints
 from project_service.settings.launch import Launch
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
 from project_service.settings.source import Source
 from project_service.startup import Startup
 from tests.live.application import said_at_start, serving, settings_for
 from tests.live.database import session_on
+from tests.live.proxy import Manners, rude_proxy
 from tests.live.services import Services
 from tests.live.waiting import until
 
@@ -107,7 +111,7 @@ async def test_a_connection_lost_while_migrating_is_replaced(
 async def test_a_database_of_the_table_api_that_is_away_delays_no_other_part(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "SCHEMA_CACHE_SECONDS", 0.1)
+    monkeypatch.setattr(parts, "LISTENING_SECONDS", 0.1)
     away = {"dev": Stage({"away": StageDatabase(dsn=Secret("postgresql://127.0.0.1:1/away"))})}
     settings = evolve(settings_for(database, store_settings, tmp_path), stages=away)
     with capturedLogs() as events:
@@ -118,6 +122,43 @@ async def test_a_database_of_the_table_api_that_is_away_delays_no_other_part(
     said = [formatEvent(event) for event in events]
     assert "stages.dev.databases.away does not answer yet" in said
     assert "listening to stages.dev.databases.away failed: no server listens there" in said
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_process_started_while_the_database_is_away_answers_and_recovers(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that replaces another, for one: migrating has been done then."""
+    monkeypatch.setattr(parts, "LISTENING_SECONDS", 0.1)
+    known = parse_dsn(database)
+    settings = settings_for(database, store_settings, tmp_path, database={"acquire_timeout_seconds": 0.2})
+    async with (
+        serving(settings) as first,
+        rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}") as (proxy, port),
+    ):
+        proxy.manners = Manners(refuse=True)
+        away = Secret(make_dsn(database, host="127.0.0.1", port=port))
+        settings = evolve(settings, database=evolve(settings.database, dsn=away))
+        second = Application(reactor, settings, bind_endpoints(reactor, settings.server.listen))
+        await with_timeout(reactor, 20.0, start(second.start()), TimeoutError)
+        api = evolve(first, base_url=f"http://127.0.0.1:{second.addresses[0].port}")
+
+        async def asked(path: str) -> tuple[int, Any]:
+            status, _, body = await api.request("GET", path, key="service")
+            return status, body.get("error")
+
+        async def recovered() -> bool:
+            return (await asked("/ready"))[0] == 200
+
+        assert (await asked("/live"))[0] == 200
+        status, error = await asked("/ready")
+        assert (status, list(error["details"])) == (503, ["database", "notifications", "tables"])
+        status, error = await asked("/storage/buckets/public/objects")
+        assert (status, error["code"]) == (503, "database_unavailable")
+        proxy.manners = Manners()
+        await until(recovered)
+        assert (await asked("/storage/buckets/public/objects"))[0] == 200
+        await second.stop()
 
 
 @pytest_twisted.ensureDeferred
