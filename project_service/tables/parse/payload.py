@@ -70,10 +70,19 @@ def parse_payload(
     if name == media.FORM:
         return _form(body, columns)
     if routine and name in (media.TEXT, media.XML, media.OCTETS):
-        if name != media.OCTETS and b"\0" in body:
-            raise errors.invalid_body("The body holds a NUL character")
+        if name != media.OCTETS:
+            _check_text(body)
         return Payload("raw", name, raw=body)
     raise errors.invalid_body(f"Content-Type not acceptable: {content_type}")
+
+
+def _check_text(body: bytes) -> None:
+    try:
+        body.decode("utf-8")
+    except ValueError:
+        raise errors.invalid_body("The body is not UTF-8") from None
+    if b"\0" in body:
+        raise errors.invalid_body("The body holds a NUL character")
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:

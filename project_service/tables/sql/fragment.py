@@ -80,7 +80,7 @@ def _of_body(operand: Operand, body: str, raw: bytes) -> str | bytes:
     if operand.slot == _BODY_SLOT:
         return body
     if operand.slot == _TEXT_SLOT:
-        return raw.decode("utf-8", "replace")
+        return raw.decode("utf-8")
     return raw if operand.slot == _BYTES_SLOT else operand.text
 
 

@@ -110,6 +110,16 @@ class Members(SynchronousTestCase):
                 found = parse_payload(media, b"x", None, routine)
                 self.assertEqual((found.kind, found.raw), ("raw", b"x"))
 
+    def test_a_text_that_is_not_utf8_is_refused_and_octets_are_kept(self) -> None:
+        """PostgreSQL cannot hold it, and a function should not be given another text than was sent."""
+        for media in ("text/plain", "text/plain; charset=latin-1", "text/xml"):
+            error = self.assertRaises(TableError, parse_payload, media, b"caf\xe9", None, True)
+            self.assertEqual(
+                (error.status, error.code, error.message), (400, "PGRST102", "The body is not UTF-8")
+            )
+        self.assertEqual(parse_payload("text/plain", "café".encode(), None, True).raw, "café".encode())
+        self.assertEqual(parse_payload("application/octet-stream", b"\xe9", None, True).raw, b"\xe9")
+
     def test_a_function_may_be_called_with_an_empty_body(self) -> None:
         self.assertEqual(parse_payload(None, b"", ("a",), True).text, "{}")
 
