@@ -149,7 +149,8 @@ def _common_keys(rows: list[Any]) -> tuple[str, ...]:
 
 def _csv(body: bytes, columns: tuple[str, ...] | None) -> Payload:
     try:
-        rows = list(csv.reader(io.StringIO(body.decode("utf-8"), newline=""), strict=True))
+        # Spreadsheets begin the CSV that they write with a byte order mark. It is no part of the first column's name.
+        rows = list(csv.reader(io.StringIO(body.decode("utf-8-sig"), newline=""), strict=True))
     except (UnicodeDecodeError, csv.Error) as fault:
         raise errors.invalid_body(f"Invalid CSV: {fault}") from None
     rows = [row for row in rows if row]

@@ -76,6 +76,11 @@ class Members(SynchronousTestCase):
         error = self.assertRaises(TableError, parse_payload, form, b"a&" * 25_000 + b"a", None, True)
         self.assertEqual((error.status, error.code), (400, "PGRST102"))
 
+    def test_csv_may_begin_with_a_byte_order_mark(self) -> None:
+        for head in (b"a,b", b'"a",b'):
+            found = parse_payload("text/csv", b"\xef\xbb\xbf" + head + b"\n\xef\xbb\xbfx,y", None, False)
+            self.assertEqual((found.keys, json.loads(found.text)), (("a", "b"), [{"a": "\ufeffx", "b": "y"}]))
+
     def test_malformed_csv_is_refused(self) -> None:
         for body in (b"", b"\n\n", b"a,b\n1", b"a\n1,2", b'a\n"x"y', b'a\n"x', b"a\n\xff"):
             error = self.assertRaises(TableError, parse_payload, "text/csv", body, None, False)
