@@ -211,3 +211,22 @@ async def test_rows_are_the_same_in_every_format_and_page(lawful: Tables) -> Non
         assert [json.loads(line) for line in lines.splitlines()] == whole, path
         table = csv.DictReader(StringIO(await represented(lawful, path, "text/csv"), newline=""))
         assert [int(row["id"]) for row in table] == [row["id"] for row in whole], path
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_count_without_parentheses_is_one_with_them(lawful: Tables) -> None:
+    """PostgreSQL makes it an aggregate, also of no rows: it is there for every shop, in whatever order they come."""
+    for asked in (
+        "/shops?select=id,goods!inner({})&goods.price=gt.4&order=id",
+        "/shops?select=id,goods({})&goods.price=gt.4&goods=not.is.null&order=id",
+        "/shops?select=id,goods({})&goods.price=gt.4&goods=is.null",
+        "/shops?select=id,goods!inner({})&goods.price=gt.4&order=id&limit=2",
+        "/shops?select={}",
+    ):
+        spelt = [
+            await lawful.request("GET", asked.format(word), headers=EXACT) for word in ("count()", "count")
+        ]
+        told = [(status, headers.getRawHeaders("content-range"), body) for status, headers, body in spelt]
+        assert told[0] == told[1], asked
+    shops = await rows(lawful, "/shops?select=id,goods!inner(count)&goods.price=gt.4&order=id")
+    assert [shop["id"] for shop in shops] == list(range(1, 10))

@@ -175,6 +175,7 @@ async def test_filters_on_embedded_aggregates_select_rows_by_their_related_rows(
     shown: dict[str, Any] = {"json": {"room": "x"}, "headers": {"Prefer": "return=representation"}}
     for summed, filters in (
         ("crates!inner(n.sum())", "crates.n=gt.3"),
+        ("crates!inner(count)", "crates.n=gt.3"),
         ("crates!inner(rack_id,n.sum())", "crates.n=gt.3"),
         ("crates!inner(id,racks!inner(count()))", "crates.n=gt.3&crates.racks.id=gt.0"),
         ("crates!inner(id,below:racks(count()))", "crates.n=gt.3&crates.below=not.is.null"),

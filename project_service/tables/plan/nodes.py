@@ -144,6 +144,18 @@ class ReadPlan:
         )
 
     @property
+    def sums(self) -> bool:
+        """Whether one row may stand for several, or for none: if the rows are aggregated, or if ``count`` is selected
+        without parentheses. PostgreSQL takes that for its aggregate, unless there is such a computed column."""
+        return self.grouped or any(
+            isinstance(output, Output)
+            and output.column is None
+            and output.field is not None
+            and output.field.name == "count"
+            for output in self.outputs
+        )
+
+    @property
     def names_one_row(self) -> bool:
         """Whether every column of the primary key has to equal a value. In a view that may still be several rows."""
         key = self.relation.primary_key if self.relation is not None else ()

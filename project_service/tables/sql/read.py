@@ -70,7 +70,7 @@ def select_sql(plan: ReadPlan, parent: Embedded | None = None, origin: str = "")
 def count_sql(plan: ReadPlan, at_most: int | None = None) -> Sql:
     """As many rows as ``plan`` has without its range, but not more than ``at_most``."""
     limit = f" LIMIT {at_most}" if at_most is not None else ""
-    if plan.grouped:
+    if plan.sums:
         return select_sql(evolve(plan, range=Range(), order=())) + limit
     return "SELECT 1" + _from(plan, None, "") + _filtered(plan, []) + limit
 
@@ -148,7 +148,7 @@ def _exists(plan: ReadPlan, embedded: Embedded) -> Sql:
     if embedded.plan.grouped and not group_by(embedded.plan):
         # An aggregate of all rows is one row, even of no rows.
         return Sql("false" if is_cut else "true")
-    if embedded.plan.grouped and is_cut:
+    if embedded.plan.sums and (is_cut or not embedded.plan.grouped):
         return "EXISTS (" + select_sql(embedded.plan, embedded, plan.alias) + ")"
     # A range that begins with the first row has rows if there are any at all, so only others are cut.
     cut = range_sql(range_) if is_cut else Sql("")

@@ -152,7 +152,7 @@ def _at_its_end(first: str, rows: str = SOURCE) -> str:
 def _written(plan: WritePlan) -> str:
     """Further columns: the number of rows written, if the representation may show fewer; and the number that were
     chosen, if more may have been written."""
-    fewer = plan.read.grouped or any(found.join == "inner" for found in plan.read.embeddings)
+    fewer = plan.read.sums or any(found.join == "inner" for found in plan.read.embeddings)
     written = f", (SELECT count(*) FROM {SOURCE}) AS written"
     if plan.may_find_more:
         return f"{written}, (SELECT count(*) FROM {CHOSEN}) AS chosen"
