@@ -11,6 +11,7 @@ from pathlib import Path
 from twisted.logger import Logger
 
 from project_service import private_file
+from project_service.deferreds import all_of
 from project_service.embedded.process_identity import PROC, Identity, alive, identify, processes_of, works_on
 
 log = Logger()
@@ -92,7 +93,14 @@ async def stop_orphans(program: Path, data: Path, stops: Stops, sleep: Sleep) ->
     """Stop the processes that a killed PostgreSQL server left behind. Call it when that server is gone.
 
     They would end by themselves as soon as they are done with what they are doing. But until then they hold the
-    shared memory, and a new server would refuse to start.
+    shared memory, and a new server would refuse to start. One that was stopped (SIGSTOP) takes seconds; so they are
+    stopped side by side.
     """
-    for identity in processes_of(program, data):
-        await _stop(identity, stops, sleep)
+    orphans = processes_of(program, data)
+    if orphans:
+        log.info(
+            "stopping {count} processes that a killed PostgreSQL left on {data}",
+            count=len(orphans),
+            data=str(data),
+        )
+    await all_of(_stop(identity, stops, sleep) for identity in orphans)
