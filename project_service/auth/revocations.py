@@ -76,5 +76,9 @@ class RevokedSessions:
             del self._ended[session_id]
 
     def _hear(self, payload: str) -> None:
-        session_id, _, until = payload.partition(" ")
-        self.add(session_id, float(until))
+        session_id, _, end = payload.partition(" ")
+        until = float(end)
+        # Any database role may notify. What has no end would stay in memory until this process ends.
+        if not math.isfinite(until):
+            raise ValueError("an announced session without an end")
+        self.add(session_id, until)

@@ -29,6 +29,7 @@ from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
     NO_SIZE,
     NO_TLS,
+    SAME_PAGE,
     UNREADABLE,
     UNTRUSTED,
     StoreError,
@@ -151,6 +152,7 @@ _STORE_AWAY = {
     UNREADABLE: "its answer is none of S3",
     NO_SIZE: "it does not say how long an object is",
     NO_NEXT_PAGE: "its list does not say where it goes on",
+    SAME_PAGE: "its list repeats a page",
 }
 
 

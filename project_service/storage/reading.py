@@ -8,6 +8,7 @@ from typing import Any
 from attrs import field, frozen
 
 from project_service.storage.ports import Opened, Store
+from project_service.storage.s3.errors import SAME_PAGE, StoreUnreachable
 from project_service.storage.s3.listing import StoredPage
 
 
@@ -22,14 +23,20 @@ async def whole(opened: Opened) -> bytes:
 
 
 async def pages(store: Store, prefix: str = "") -> AsyncIterator[StoredPage]:
-    """Everything that the store has under ``prefix``, page by page."""
-    token: str | None = None
-    while True:
-        page = await store.list(prefix, token)
+    """Everything that the store has under ``prefix``, page by page.
+
+    Raises ``StoreUnreachable`` where a page comes twice, as from a store that ignores where to go on: there would be
+    no end.
+    """
+    page = await store.list(prefix, None)
+    yield page
+    while page.next_token is not None:
+        following = await store.list(prefix, page.next_token)
+        # Pages without objects may follow each other, as long as they lead somewhere.
+        if following.objects == page.objects and (page.objects or following.next_token == page.next_token):
+            raise StoreUnreachable(SAME_PAGE)
+        page = following
         yield page
-        token = page.next_token
-        if token is None:
-            return
 
 
 @frozen(eq=False)

@@ -32,6 +32,11 @@ class Revocations(TestCase):
         assert self.revoked.is_revoked("session-1")
         assert not self.revoked.is_revoked("session-2")
 
+    def test_what_is_announced_without_an_end_is_not_kept(self) -> None:
+        for payload in ("session-1 inf", "session-1 nan", "session-1", ""):
+            self.assertRaises(ValueError, self.listener.heard[CHANNEL], payload)
+        self.assertEqual(len(self.revoked), 0)
+
     def test_what_was_not_announced_is_read(self) -> None:
         self.stored = [("session-1", 100.0)]
         self.read_new()

@@ -27,6 +27,7 @@ from project_service.keys import LABEL_MAX
 from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
     NO_SIZE,
+    SAME_PAGE,
     UNREADABLE,
     BrokenAnswer,
     StoreError,
@@ -225,6 +226,7 @@ class Explaining(TestCase):
             (UNREADABLE, "its answer is none of S3"),
             (NO_SIZE, "it does not say how long an object is"),
             (NO_NEXT_PAGE, "its list does not say where it goes on"),
+            (SAME_PAGE, "its list repeats a page"),
         ):
             said = frame.explained(StoreUnreachable(told))
             self.assertEqual(said, f"the store cannot be reached: {why}")

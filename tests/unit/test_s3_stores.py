@@ -111,6 +111,12 @@ class Missing(Case):
         self.answer(403)
         self.failureResultOf(asked, StoreError)
 
+    def test_an_etag_that_no_header_can_hold_is_a_failure(self) -> None:
+        for etag in ("a\r\nb: c", "a b", 'a"b', "&#8364;"):
+            asked = self.ask(self.store.complete_multipart("b/k", "u", ("e",)))
+            self.answer(body=f'<R><ETag>"{etag}"</ETag></R>')
+            self.assertEqual(str(self.failureResultOf(asked, StoreUnreachable).value), UNREADABLE)
+
 
 class Lists(Case):
     def test_a_list_of_uploads_that_repeats_itself_ends(self) -> None:

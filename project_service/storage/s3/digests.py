@@ -12,10 +12,13 @@ from hashlib import md5, sha256
 from attrs import frozen
 
 from project_service.storage.s3.body import Payload
+from project_service.storage.s3.errors import UNREADABLE, StoreUnreachable
 
 # Above this, hashing takes long enough to be worth a thread.
 INLINE_DIGEST_BYTES = 128 * 1024
 
+# RFC 9110 section 8.8.3
+_OPAQUE = re.compile(r"[\x21\x23-\x7e\x80-\xff]*")
 _MD5 = re.compile(r"[0-9A-Fa-f]{32}", re.ASCII)
 
 
@@ -44,5 +47,11 @@ class Digests:
 
 
 def bare(etag: str) -> str:
-    """An ETag without its quotes; a proxy in between may have made it a weak one."""
-    return etag.strip().removeprefix("W/").strip('"')
+    """An ETag without its quotes; a proxy in between may have made it a weak one.
+
+    Raises ``StoreUnreachable`` where an HTTP header could not hold it: one that came in XML may have line breaks.
+    """
+    opaque = etag.strip().removeprefix("W/").strip('"')
+    if not _OPAQUE.fullmatch(opaque):
+        raise StoreUnreachable(UNREADABLE)
+    return opaque

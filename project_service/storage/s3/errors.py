@@ -65,6 +65,7 @@ NO_TLS = "no TLS"
 UNREADABLE = "an answer that cannot be read"
 NO_SIZE = "no size of an object"
 NO_NEXT_PAGE = "a list that does not say where it goes on"
+SAME_PAGE = "a list that repeats a page"
 
 
 def kind_of(problem: BaseException | None) -> str:
