@@ -1,0 +1,222 @@
+"""What storage must know, as a few dictionaries, written from ``docs/storage.rst``. Times are Unix seconds.
+
+A question that may be refused is answered with the codes of all refusals that apply; which of them is given is left
+to the service.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from attrs import define, evolve, field, frozen
+
+RANGE_REFUSED = "range_not_satisfiable"
+FOREVER = 2.0**40
+
+
+@frozen
+class Who:
+    """``user`` is an id, None for somebody who has only a key; without ``key`` there is nothing at all."""
+
+    user: str | None = None
+    key: str | None = "anon"
+
+    @property
+    def is_service(self) -> bool:
+        return self.key == "service"
+
+    @property
+    def signed_in(self) -> bool:
+        return self.key is not None and (self.is_service or self.user is not None)
+
+
+@frozen
+class Rules:
+    """As ``/admin/buckets`` shows them, without ``visibility``."""
+
+    max_object_bytes: int | None = None
+    max_bucket_bytes: int | None = None
+    allowed_content_types: tuple[str, ...] | None = None
+    owner_only_writes: bool = False
+
+
+@define
+class Bucket:
+    """``number`` tells a bucket from another that had the same name."""
+
+    public: bool
+    number: int
+    rules: Rules = Rules()
+
+
+@frozen
+class Stored:
+    """``changed`` is in whole seconds, as HTTP's dates are; ``etag`` is bare."""
+
+    payload: bytes
+    content_type: str
+    owner: str | None
+    etag: str
+    changed: int
+
+
+@frozen
+class Condition:
+    """``tag`` belongs to the first two kinds, ``seconds`` to ``If-Unmodified-Since``; the tag ``*`` is any object."""
+
+    header: str = ""
+    tag: str = ""
+    seconds: int = 0
+
+    def refusal(self, there: Stored | None) -> str:
+        """The code of RFC 9110, 13.1, for a change of the object that is ``there``; "" if it may be made."""
+        same = there is not None and self.tag in ("*", there.etag)
+        if self.header == "If-Match" and not same:
+            return "precondition_failed"
+        if self.header == "If-None-Match" and same:
+            return "object_exists" if self.tag == "*" else "precondition_failed"
+        if self.header == "If-Unmodified-Since" and there is not None and there.changed > self.seconds:
+            return "precondition_failed"
+        return ""
+
+
+@define
+class Link:
+    """``uses`` None: any number."""
+
+    bucket: str
+    key: str
+    expires: float
+    uses: int | None
+
+
+@define
+class Model:
+    """``objects`` are by bucket and key, ``links`` by token."""
+
+    buckets: dict[str, Bucket] = field(factory=dict)
+    objects: dict[tuple[str, str], Stored] = field(factory=dict)
+    links: dict[str, Link] = field(factory=dict)
+
+    def of(self, bucket: str) -> dict[str, Stored]:
+        return {key: one for (name, key), one in self.objects.items() if name == bucket}
+
+    def total(self, bucket: str) -> int:
+        return sum(len(one.payload) for one in self.of(bucket).values())
+
+    def unreadable(self, who: Who, bucket: str) -> set[str]:
+        """Why ``who`` may not list, download or presign in ``bucket``."""
+        if who.key is None:
+            return {"project_key_required"}
+        if bucket not in self.buckets:
+            return {"bucket_not_found"}
+        private = not self.buckets[bucket].public
+        return {"authentication_required"} if private and not who.signed_in else set()
+
+    def unwritable(self, who: Who, bucket: str) -> set[str]:
+        if who.key is None:
+            return {"project_key_required"}
+        found = set() if bucket in self.buckets else {"bucket_not_found"}
+        return found if who.signed_in else {*found, "authentication_required"}
+
+    def unchangeable(self, who: Who, bucket: str, key: str, condition: Condition = Condition()) -> set[str]:
+        """Why the object, which may be missing, may not be replaced or removed."""
+        refusals = self.unwritable(who, bucket)
+        if refusals:
+            return refusals
+        there = self.objects.get((bucket, key))
+        guarded = self.buckets[bucket].rules.owner_only_writes and not who.is_service
+        foreign = guarded and there is not None and there.owner != who.user
+        return {"not_owner" if foreign else "", condition.refusal(there)} - {""}
+
+    def does_not_fit(self, bucket: str, key: str, size: int) -> set[str]:
+        """The quota refuses what would add to a bucket that is full by then."""
+        quota = self.buckets[bucket].rules.max_bucket_bytes
+        there = self.objects.get((bucket, key))
+        replaced = 0 if there is None else len(there.payload)
+        over = quota is not None and self.total(bucket) - replaced + size > quota
+        return {"payload_too_large"} if over and size > replaced else set()
+
+    def not_taken(self, bucket: str, key: str, size: int, content_type: str) -> set[str]:
+        """Why the bucket's rules refuse these bytes of this type."""
+        rules = self.buckets[bucket].rules
+        refusals = self.does_not_fit(bucket, key, size)
+        if rules.max_object_bytes is not None and size > rules.max_object_bytes:
+            refusals.add("payload_too_large")
+        family = content_type.partition("/")[0] + "/*"
+        if rules.allowed_content_types is not None and not {content_type, family} & set(
+            rules.allowed_content_types
+        ):
+            refusals.add("unsupported_media_type")
+        return refusals
+
+    def remove_bucket(self, bucket: str) -> None:
+        """Its links go with it."""
+        del self.buckets[bucket]
+        self.remove(bucket, self.of(bucket))
+        self.links = {token: one for token, one in self.links.items() if one.bucket != bucket}
+
+    def remove(self, bucket: str, keys: Iterable[str]) -> None:
+        for key in list(keys):
+            del self.objects[bucket, key]
+
+    def move(self, bucket: str, source: str, target: str, changed: int) -> None:
+        self.objects[bucket, target] = evolve(self.objects.pop((bucket, source)), changed=changed)
+
+    def spent(self, token: str, now: float) -> str:
+        """Why a link opens nothing any more; "" while it does."""
+        if token not in self.links:
+            return "token_not_found"
+        link = self.links[token]
+        if link.expires <= now:
+            return "token_expired"
+        return "token_used" if link.uses == 0 else ""
+
+    def listed(self, bucket: str, prefix: str, recursive: bool) -> list[str]:
+        """The keys and folders that a listing shows, in the order of their bytes."""
+        shown = set()
+        for key in self.of(bucket):
+            if key.startswith(prefix):
+                folder, slash, _ = key[len(prefix) :].partition("/")
+                shown.add(key if recursive or not slash else prefix + folder + slash)
+        return sorted(shown, key=str.encode)
+
+    def shown(self, name: str) -> dict[str, Any]:
+        """What ``/admin/buckets`` shows of a bucket, without the time at which it was created."""
+        bucket, rules = self.buckets[name], self.buckets[name].rules
+        types = rules.allowed_content_types
+        return {
+            "name": name,
+            "visibility": "public" if bucket.public else "private",
+            "max_object_bytes": rules.max_object_bytes,
+            "max_bucket_bytes": rules.max_bucket_bytes,
+            "allowed_content_types": None if types is None else list(types),
+            "owner_only_writes": rules.owner_only_writes,
+            "object_count": len(self.of(name)),
+            "total_bytes": self.total(name),
+        }
+
+
+def ranged(text: str | None, payload: bytes) -> tuple[int, int] | str | None:
+    """The first and last position that ``Range`` asks for, None for the whole, or ``RANGE_REFUSED``.
+
+    RFC 9110, 14.1.2; several ranges are answered with the whole object.
+    """
+    if text is None or not text.startswith("bytes="):
+        return None
+    specs = text.removeprefix("bytes=").split(",")
+    found = [one for spec in specs if (one := _resolved(spec, len(payload))) is not None]
+    if not found:
+        return RANGE_REFUSED
+    return found[0] if len(specs) == 1 else None
+
+
+def _resolved(spec: str, size: int) -> tuple[int, int] | None:
+    matched = re.fullmatch(r"(\d*)-(\d*)", spec)
+    assert matched is not None, "the machine sends no others"
+    first, last = matched.groups()
+    if not first:
+        return (max(0, size - int(last)), size - 1) if size and int(last) else None
+    return (int(first), min(int(last or size), size - 1)) if int(first) < size else None
