@@ -89,12 +89,13 @@ class StorageMachine(RuleBasedStateMachine):
         one = self.model.objects[bucket, key]
         return {"key": key, "size": len(one.payload), "content_type": one.content_type, "etag": one.etag}
 
-    @initialize(data=st.data(), payloads=st.lists(PAYLOADS, min_size=6, max_size=6))
-    def begin(self, data: st.DataObject, payloads: list[bytes]) -> None:
-        for name in ("open", "shut"):
+    @initialize(data=st.data(), rules=RULES, private_rules=RULES)
+    def begin(self, data: st.DataObject, rules: Rules, private_rules: Rules) -> None:
+        for name, wanted in (("open", rules), ("shut", private_rules)):
             self.create_bucket(name, name == "open", Rules())
-            for payload in payloads[:3] if name == "open" else payloads[3:]:
-                self.put_at(name, data.draw(KEYS), data.draw(WRITERS), payload, "", Condition())
+            for _ in range(4):
+                self.put_at(name, data.draw(KEYS), data.draw(WRITERS), data.draw(PAYLOADS), "", Condition())
+            self.change_bucket(name, name == "open", wanted)
 
     # Buckets
 
