@@ -18,14 +18,22 @@ from tests.live.storage_service import Running
 
 
 @pytest.fixture(scope="module")
+def server_settings() -> dict[str, object]:
+    """Those of ``running``; a module may have a fixture of its own instead."""
+    return {"idle_timeout_seconds": 2.0}
+
+
+@pytest.fixture(scope="module")
 def running(
-    module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
+    module_database: str,
+    store_settings: Store,
+    server_settings: dict[str, object],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Running]:
     from twisted.internet import reactor
 
     data_dir = Path(tmp_path_factory.mktemp("storage"))
-    short = {"idle_timeout_seconds": 2.0}
-    settings = settings_for(module_database, store_settings, data_dir, server=short)
+    settings = settings_for(module_database, store_settings, data_dir, server=server_settings)
     with held_open(serving(settings)) as api:
         pool = Pool(connector(reactor, settings), 2, 5.0, reactor)
         behind = assemble(reactor, settings.storage, settings.store, pool)
