@@ -46,8 +46,11 @@ class World(Protocol):
     """A running service, whose buckets have ``prefix`` before their names. Links live ``patience`` times as long as
     the machine asks for."""
 
-    prefix: str
-    patience: int
+    @property
+    def prefix(self) -> str: ...
+
+    @property
+    def patience(self) -> int: ...
 
     def now(self) -> float: ...
 
