@@ -229,8 +229,10 @@ class StorageMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def finish_upload(self, data: st.DataObject) -> None:
+        self.finish(self.held.pop(data.draw(st.integers(0, len(self.held) - 1))))
+
+    def finish(self, one: Held) -> None:
         """The rules hold that are in force at the end; what was refused at the beginning may be refused still."""
-        one = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
         one.request.send(one.payload[len(one.payload) // 2 :])
         answer = one.request.answer()
         bucket = self.model.buckets.get(one.bucket)
@@ -242,6 +244,20 @@ class StorageMachine(RuleBasedStateMachine):
         if code(answer) in one.early - late:
             return
         self.uploaded(answer, one.who, one.bucket, one.key, one.payload, one.content_type, late)
+
+    @rule(data=st.data(), who=WRITERS, payload=PAYLOADS.filter(bool), public=st.booleans(), rules=RULES)
+    def change_a_bucket_during_an_upload(
+        self, data: st.DataObject, who: Who, payload: bytes, public: bool, rules: Rules
+    ) -> None:
+        """The bucket may even be another one of its name."""
+        self.begin_upload(data, who, payload)
+        held = self.held.pop()
+        if data.draw(st.booleans()):
+            self.delete_bucket(held.bucket, True)
+            self.create_bucket(held.bucket, public, rules)
+        else:
+            self.change_bucket(held.bucket, public, rules)
+        self.finish(held)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
