@@ -11,7 +11,7 @@ from project_service.http.caller import presented_key
 from project_service.http.cors import TABLE_EXPOSED
 from project_service.http.headers import HeaderView
 from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, StreamReply
+from project_service.http.outbound import NO_STORE, Reply, StreamReply
 from project_service.http.router import Router
 from project_service.tables import described, errors
 from project_service.tables.headers import read_utf8
@@ -44,6 +44,12 @@ class TableRoutes:
         if service is None:
             raise errors.invalid_path()
         reply = await service.answer(await _incoming(inbound))
+        if inbound.caller.is_service and not any(
+            name.lower() == "cache-control" for name, _ in reply.headers
+        ):
+            # Without Authorization no rule keeps a cache from storing this and showing it to others (RFC 9111
+            # section 3.5 is about that header alone). SQL may decide otherwise.
+            reply = evolve(reply, headers=(*reply.headers, NO_STORE))
         if b"origin" not in inbound.headers:
             return reply
         return evolve(reply, headers=(*reply.headers, TABLE_EXPOSED))

@@ -12,7 +12,7 @@ from project_service.http.router import Router
 from project_service.tables.incoming import Incoming
 from project_service.tables.routes import TableRoutes
 from tests.fakes import App, parse_response, raw_request
-from tests.http.toy_app import ANON
+from tests.http.toy_app import ANON, SERVICE
 
 
 class Asked:
@@ -144,3 +144,22 @@ class Refusals(TestCase):
         response = parse_response(client.received())
         self.assertIn(response.status, (status,) if status else (400, 414), head[:60])
         return json.loads(response.body)
+
+
+class Caching(TestCase):
+    def test_what_the_service_key_shows_may_not_be_cached_unless_sql_says_so(self) -> None:
+        class Told:
+            headers: tuple[tuple[str, str], ...] = ()
+
+            async def answer(self, incoming: Incoming) -> Reply:
+                return Reply(200, self.headers)
+
+        told: Any = Told()
+        app = app_of(told)
+
+        def caching(key: dict[str, str]) -> str | None:
+            return app.request("GET", "/dev/db/main/rest/books", key).header("cache-control")
+
+        self.assertEqual((caching(SERVICE), caching(ANON)), ("no-store", None))
+        told.headers = (("cache-control", "max-age=5"),)
+        self.assertEqual(caching(SERVICE), "max-age=5")
