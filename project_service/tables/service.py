@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from attrs import evolve, frozen
 
-from project_service.http.outbound import Reply, StreamReply
+from project_service.http.outbound import NO_STORE, Reply, StreamReply
 from project_service.tables.access.identity import Identities, Identity
 from project_service.tables.catalog.freshness import Freshness
 from project_service.tables.catalog.holder import CacheHolder
@@ -53,8 +53,9 @@ class TableService:
             return await self._answer(incoming)
         except TableError as fault:
             fault.terse = self.config.error_verbosity == "minimal"
-            varying = () if any(name.lower() == "vary" for name, _ in fault.headers) else (VARY,)
-            fault.headers = (*fault.headers, *varying)
+            # A cache that kept a 404 would hide a table that is created a moment later.
+            named = {name.lower() for name, _ in fault.headers}
+            fault.headers += tuple(one for one in (VARY, NO_STORE) if one[0].lower() not in named)
             raise
 
     async def _answer(self, incoming: Incoming) -> Reply | StreamReply:

@@ -60,6 +60,10 @@ class Options(SynchronousTestCase):
         fault = self.failureResultOf(self.answered(Incoming("OPTIONS", ("none", "x"))), TableError).value
         self.assertEqual(dict(fault.headers)["Vary"], "Accept, Prefer, Range")
 
+    def test_an_error_may_not_be_cached(self) -> None:
+        fault = self.failureResultOf(self.answered(Incoming("OPTIONS", ("none",))), TableError).value
+        self.assertEqual(dict(fault.headers)["Cache-Control"], "no-store")
+
     def test_a_table_without_a_primary_key_does_not_allow_put(self) -> None:
         known = cache()
         heap = evolve(known.relations["api", "works"], name="heap", primary_key=())
