@@ -6,6 +6,7 @@ import itertools
 import time
 from contextlib import suppress
 from http.client import HTTPConnection
+from socket import MSG_PEEK
 
 import pytest
 import pytest_twisted
@@ -78,7 +79,10 @@ class OverSockets:
         connection.putrequest(method, target)
         for name, value in headers.items():
             connection.putheader(name, value)
+        connection.putheader("Expect", "100-continue")
         connection.endheaders()
+        # With the first byte of an answer, which stays where it is, the service has decided about the head.
+        connection.sock.recv(1, MSG_PEEK)
         return OpenOverSocket(connection)
 
     def rules_changed(self) -> None:
