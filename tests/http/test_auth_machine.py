@@ -6,20 +6,19 @@ import re
 from typing import Any
 
 import jwt
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from twisted.trial.unittest import TestCase
 
 from tests.auth_model import FAILURES_MAX, FAILURES_MAX_PER_CLIENT, Letter, Model, User
 from tests.fakes import SERVICE_KEY
 from tests.http.auth_app import Answer, AuthApp
+from tests.machines import play
 
 EMAILS = st.sampled_from(["ada@example.test", "Ada@example.test", "bob@example.test"])
 PASSWORDS = st.sampled_from(["correct horse battery", "another horse entirely"])
@@ -246,12 +245,4 @@ class AuthMachine(RuleBasedStateMachine):
 
 class AnyOrderOfRequests(TestCase):
     def test_what_comes_of_requests_is_what_the_model_says(self) -> None:
-        run_state_machine_as_test(
-            lambda: AuthMachine(self),  # type: ignore[arg-type]  # a factory will do, it says
-            settings=settings(
-                max_examples=60,
-                stateful_step_count=40,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        play(lambda: AuthMachine(self), 60)

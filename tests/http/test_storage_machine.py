@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from attrs import define, field
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
 from tests.fakes import ANON_KEY, SERVICE_KEY, Client, Response, parse_response
 from tests.http.storage_app import ALICE, BOB, StorageApp
+from tests.machines import play
 from tests.storage_fakes import START
 from tests.storage_machine_objects import ObjectsMachine
 from tests.storage_model import Who
@@ -115,12 +115,4 @@ class StorageInMemory(ObjectsMachine):
 
 class AnyOrderOfRequests(TestCase):
     def test_what_comes_of_requests_is_what_the_model_says(self) -> None:
-        run_state_machine_as_test(
-            lambda: StorageInMemory(self),  # type: ignore[arg-type]  # a factory will do, it says
-            settings=settings(
-                max_examples=100,
-                stateful_step_count=40,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        play(lambda: StorageInMemory(self), 100)

@@ -11,14 +11,13 @@ from socket import MSG_PEEK
 import pytest
 import pytest_twisted
 from attrs import field, frozen
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 from twisted.internet.threads import deferToThread
 
 from tests.fakes import Response
 from tests.live.application import Api
 from tests.live.storage_service import Running, nothing_left
 from tests.live.waiting import until
+from tests.machines import play
 from tests.storage_machine_objects import ObjectsMachine
 from tests.storage_model import Who
 
@@ -114,16 +113,5 @@ async def test_what_comes_of_requests_is_what_the_model_says(running: Running) -
     def machine() -> StorageOverSockets:
         return StorageOverSockets(OverSockets(running.api, tokens, f"m{next(numbers)}-"))
 
-    def play() -> None:
-        run_state_machine_as_test(
-            machine,  # type: ignore[arg-type]  # a factory will do, it says
-            settings=settings(
-                max_examples=30,
-                stateful_step_count=40,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
-
-    await deferToThread(play)
+    await deferToThread(play, machine, 30)
     await until(lambda: nothing_left(running))

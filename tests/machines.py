@@ -1,0 +1,21 @@
+"""Plays state machines of Hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+
+def play(machine: Callable[[], RuleBasedStateMachine], examples: int) -> None:
+    """Fails with the shortest run that it finds in which a new ``machine()`` fails."""
+    run_state_machine_as_test(
+        machine,  # type: ignore[arg-type]  # a factory will do, it says
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
