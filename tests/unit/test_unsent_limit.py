@@ -41,6 +41,16 @@ class Cut(SynchronousTestCase):
         self.written(3 * MIB)
         self.assertEqual([one.aborted for one in (slow, fast, last)], [True, False, False])
 
+    def test_a_client_that_has_hardly_begun_is_aborted_last(self) -> None:
+        stalled = self.written(6 * MIB)
+        stalled.unsent_bytes = 3 * MIB
+        self.now = 2.0
+        begun = self.written(4 * MIB)
+        self.now = 2.1
+        begun.unsent_bytes = 3 * MIB + 1
+        self.written(6 * MIB)
+        self.assertEqual([stalled.aborted, begun.aborted], [True, False])
+
     def test_a_single_connection_is_not_limited(self) -> None:
         self.assertFalse(self.written(100 * MIB).aborted)
 

@@ -40,7 +40,7 @@ class _Left:
 class UnsentLimit:
     """Once more than ``most`` bytes are waiting for their clients, whoever takes them most slowly is cut off.
 
-    Those who have had ``GRACE_SECONDS`` for it go first.
+    Those who have had ``GRACE_SECONDS`` for it go first, and those who have had less than a second go last.
     """
 
     def __init__(self, now: Callable[[], float], most: int = MOST_BYTES) -> None:
@@ -73,10 +73,10 @@ class UnsentLimit:
             del still[reader]
         total, now = sum(still.values()), self._now()
 
-        def pace(reader: Reader) -> tuple[bool, float]:
+        def pace(reader: Reader) -> tuple[bool, bool, float]:
             left = self._left[reader]
             seconds = now - left.since
-            return seconds < GRACE_SECONDS, (left.bytes - still[reader]) / max(seconds, 1.0)
+            return seconds < GRACE_SECONDS, seconds < 1.0, (left.bytes - still[reader]) / max(seconds, 1.0)
 
         for reader in sorted(still.keys() - {last}, key=pace):
             if total <= self._most:
