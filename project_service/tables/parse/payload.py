@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-import sys
 from collections.abc import Iterable
 from typing import Any, Literal
 from urllib.parse import parse_qsl
@@ -16,6 +13,7 @@ from attrs import field, frozen
 
 from project_service.tables import errors
 from project_service.tables.parse import media
+from project_service.tables.parse.csv_rows import read_csv
 
 _EMPTY_OR_INVALID = "Empty or invalid json"
 # The white space that JSON allows around a value (RFC 8259 section 2).
@@ -23,14 +21,8 @@ _WHITESPACE = " \t\n\r"
 # Signs of a number that does not fit a double. The search for long runs of digits begins only at the first digit of a
 # run; otherwise it would go through the run again from each of its digits.
 _FAR = re.compile(r"[0-9][eE]\+?[0-9]{3}|(?<![0-9])[0-9]{300}")
-# CSV becomes JSON, in which each line repeats the columns' names. Each cell takes at least one byte, and a name in
-# PostgreSQL has at most 63, so the JSON is at most so many times larger. Longer names are refused where they would
-# make gigabytes of a small body.
-_MOST_AS_NAMES = 63
 # The fields of a form at most: as many as fit into a URL. A megabyte of fields would keep a worker busy for seconds.
 _MOST_FIELDS = 25_000
-# Lifts Python's limit of 128 KiB for a cell. The size of a body is limited where it is read.
-csv.field_size_limit(sys.maxsize)
 
 
 @frozen
@@ -148,26 +140,9 @@ def _common_keys(rows: list[Any]) -> tuple[str, ...]:
 
 
 def _csv(body: bytes, columns: tuple[str, ...] | None) -> Payload:
-    try:
-        # Spreadsheets begin the CSV that they write with a byte order mark. It is no part of the first column's name.
-        rows = list(csv.reader(io.StringIO(body.decode("utf-8-sig"), newline=""), strict=True))
-    except (UnicodeDecodeError, csv.Error) as fault:
-        raise errors.invalid_body(f"Invalid CSV: {fault}") from None
-    rows = [row for row in rows if row]
-    if not rows:
-        raise errors.invalid_body("Empty or invalid CSV")
-    header, *lines = rows
-    if any(len(line) != len(header) for line in lines):
-        raise errors.invalid_body("All lines must have same number of fields")
-    if sum(map(len, header)) * len(lines) > _MOST_AS_NAMES * len(body):
-        raise errors.invalid_body("The names of the columns are too long for so many lines")
-    found = [
-        {key: None if cell == "NULL" else cell for key, cell in zip(header, line, strict=True)}
-        for line in lines
-    ]
-    text = orjson.dumps(found).decode("utf-8")
-    keys = columns if columns is not None else _in_order(header)
-    return Payload("json", media.CSV, text, keys, True, not found, raw=body)
+    found = read_csv(body)
+    keys = columns if columns is not None else _in_order(found.names)
+    return Payload("json", media.CSV, found.json, keys, True, not found.count, raw=body)
 
 
 def _form(body: bytes, columns: tuple[str, ...] | None) -> Payload:

@@ -40,11 +40,6 @@ class Members(SynchronousTestCase):
             found = parse_payload(None, body, ("a",), False)
             self.assertEqual((found.text, found.is_array, found.is_empty), (body.decode(), is_array, False))
 
-    def test_a_csv_cell_may_be_as_long_as_the_body(self) -> None:
-        cell = "x" * 200_000
-        found = parse_payload("text/csv", f"a\n{cell}".encode(), None, False)
-        self.assertEqual(json.loads(found.text), [{"a": cell}])
-
     def test_a_body_with_invalid_utf8_or_nul_is_refused_even_if_columns_are_given(self) -> None:
         for body in (b"{\xff}", b'{"a": "\0"}'):
             error = self.assertRaises(TableError, parse_payload, None, body, ("a",), False)
@@ -61,32 +56,11 @@ class Members(SynchronousTestCase):
             error = self.assertRaises(TableError, parse_payload, None, b'{"a": 1e400' + rest, None, False)
             self.assertEqual((error.code, error.message), ("PGRST102", "Empty or invalid json"))
 
-    def test_a_csv_header_longer_than_any_column_name_is_refused(self) -> None:
-        """It would be repeated for every line: a megabyte of CSV would become a hundred gigabytes of JSON."""
-        body = b"n" * 10_000 + b"\n" + b"x\n" * 10_000
-        error = self.assertRaises(TableError, parse_payload, "text/csv", body, None, False)
-        self.assertEqual((error.status, error.code), (400, "PGRST102"))
-        longest, lines = b"n" * 63, b",\n" * 10_000
-        headed = parse_payload("text/csv", longest + b"," + b"m" * 63 + b"\n" + lines, None, False)
-        self.assertEqual(len(json.loads(headed.text)), 10_000)
-
     def test_a_form_may_have_at_most_25000_fields(self) -> None:
         form = "application/x-www-form-urlencoded"
         self.assertEqual(len(parse_payload(form, b"a&" * 24_999 + b"a", None, True).arguments), 25_000)
         error = self.assertRaises(TableError, parse_payload, form, b"a&" * 25_000 + b"a", None, True)
         self.assertEqual((error.status, error.code), (400, "PGRST102"))
-
-    def test_csv_may_begin_with_a_byte_order_mark(self) -> None:
-        for head in (b"a,b", b'"a",b'):
-            found = parse_payload("text/csv", b"\xef\xbb\xbf" + head + b"\n\xef\xbb\xbfx,y", None, False)
-            self.assertEqual((found.keys, json.loads(found.text)), (("a", "b"), [{"a": "\ufeffx", "b": "y"}]))
-
-    def test_malformed_csv_is_refused(self) -> None:
-        for body in (b"", b"\n\n", b"a,b\n1", b"a\n1,2", b'a\n"x"y', b'a\n"x', b"a\n\xff"):
-            error = self.assertRaises(TableError, parse_payload, "text/csv", body, None, False)
-            self.assertEqual((error.status, error.code), (400, "PGRST102"), body)
-        headed = parse_payload("text/csv", b"a,b\n\n", ("a",), False)
-        self.assertEqual((headed.text, headed.keys, headed.is_empty), ("[]", ("a",), True))
 
     def test_a_form_is_one_object_and_the_last_of_equal_names_counts(self) -> None:
         media, body = "application/x-www-form-urlencoded; charset=utf-8", b"b=x+y&a=&b=%C3%A9"
