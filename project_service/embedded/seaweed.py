@@ -32,6 +32,9 @@ from project_service.storage.s3.connect import connect
 from project_service.storage.s3.errors import StoreError, StoreUnreachable
 
 REGION: Final = "us-east-1"
+# At how much memory it begins to look for garbage more often (Go's GOMEMLIMIT). Without it sixteen uploads at a time
+# made it 2.1 GB, which it kept, and took 37 to 41 s for 256 MiB each; with it 0.9 GB and 45 s, with half of it 62 s.
+MEMORY_LIMIT: Final = "1GiB"
 PROBE_KEY = ".project-service-probe"
 PROBE = b"written and read back at start"
 # A clean stop takes 1 s, but in about 1 of 10 its volume server waits for an idle connection for ever. Killing it
@@ -223,6 +226,7 @@ def environment(data: Path, secrets: Secrets) -> dict[str, str]:
         "WEED_JWT_FILER_SIGNING_KEY": key,
         "WEED_JWT_FILER_SIGNING_READ_KEY": key,
         "WEED_ADMIN_PASSWORD": key,
+        "GOMEMLIMIT": MEMORY_LIMIT,
     }
 
 

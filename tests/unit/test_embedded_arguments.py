@@ -84,6 +84,7 @@ class Seaweed(TestCase):
         self.assertEqual(environment["HOME"], "/data")
         self.assertFalse([name for name in environment if name.startswith(("AWS_", "S3_"))])
         self.assertEqual(environment["WEED_JWT_FILER_SIGNING_KEY"], "signing")
+        self.assertEqual(environment["GOMEMLIMIT"], "1GiB")
 
     def test_the_store_knows_a_single_identity(self) -> None:
         identities = seaweed.identity_file(SECRETS)["identities"]
