@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import socket
 import struct
 import termios
+from contextlib import suppress
 from typing import Any
 
 from twisted.internet.tcp import Connection
@@ -47,10 +49,27 @@ def read_widely(transport: Any, size: int) -> None:
 
 
 def tune(transport: Any) -> None:
-    """Send small writes without delay (TCP_NODELAY), and up to ``SEND_BYTES`` with one system call."""
+    """Send small writes without delay (TCP_NODELAY), up to ``SEND_BYTES`` with one system call, and over loopback
+    without pacing."""
     if hasattr(transport, "setTcpNoDelay"):
         transport.setTcpNoDelay(True)
-    _innermost(transport).SEND_LIMIT = SEND_BYTES
+    innermost = _innermost(transport)
+    innermost.SEND_LIMIT = SEND_BYTES
+    if isinstance(innermost, Connection):
+        _send_unpaced(innermost.socket)
+
+
+def _send_unpaced(handle: socket.socket) -> None:
+    """Over loopback, have the kernel send as fast as the peer takes it, even where the host's congestion control is
+    one that paces (BBR): its timers are a tenth of what a large download costs, and there is no network to spare.
+
+    Reno is the one that every process may choose (tcp(7), ``tcp_allowed_congestion_control``).
+    """
+    if handle.family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError):  # the peer has left already
+            peer = handle.getpeername()[0].removeprefix("::ffff:")  # as a socket for both kinds has IPv4
+            if peer == "::1" or peer.startswith("127."):
+                handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def write_now(transport: Any, data: bytes) -> None:

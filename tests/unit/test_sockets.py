@@ -27,10 +27,14 @@ class Reactor(Clock):
 class Kernel:
     """A fake socket that accepts everything, or as much as there is ``room`` for, and records each call."""
 
-    def __init__(self) -> None:
+    family: int = socket.AF_INET6
+
+    def __init__(self, peer: str = "2001:db8::1") -> None:
         self.taken: list[bytes] = []
         self.room = 1 << 40
         self.broken = False
+        self.algorithms: list[object] = []
+        self._peer = peer
 
     def send(self, data: Any) -> int:
         if self.broken:
@@ -48,8 +52,12 @@ class Kernel:
     def setblocking(self, _: bool) -> None:
         """It never blocks."""
 
-    def setsockopt(self, *_: object) -> None:
-        """Nothing to set."""
+    def getpeername(self) -> tuple[str, int]:
+        return self._peer, 1
+
+    def setsockopt(self, level: int, option: int, value: object) -> None:
+        if (level, option) == (socket.IPPROTO_TCP, socket.TCP_CONGESTION):
+            self.algorithms.append(value)
 
 
 def connected(handle: Any) -> Any:
@@ -97,6 +105,40 @@ class Sends(SynchronousTestCase):
         transport = StringTransport()
         write_now(transport, b"ab")
         self.assertEqual(transport.value(), b"ab")
+
+
+class CongestionControl(SynchronousTestCase):
+    def test_over_loopback_nothing_is_paced(self) -> None:
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            with socket.create_server((host, 0), family=family) as server:
+                ours = socket.create_connection(server.getsockname()[:2])
+                self.addCleanup(ours.close)
+                paced = server.accept()[0]
+                self.addCleanup(paced.close)
+            for one in (ours, paced):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+                tune(connected(one))
+                found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                self.assertEqual(found.rstrip(b"\0"), b"reno", host)
+
+    def test_it_is_left_to_the_host_for_every_other_peer(self) -> None:
+        for peer, algorithms in (
+            ("::ffff:127.0.0.1", [b"reno"]),
+            ("::ffff:192.0.2.127", []),
+            ("192.0.2.1", []),
+            ("2001:db8::1", []),
+        ):
+            kernel = Kernel(peer)
+            tune(connected(kernel))
+            self.assertEqual(kernel.algorithms, algorithms, peer)
+
+    def test_a_unix_socket_and_a_peer_that_has_left_are_no_matter(self) -> None:
+        kernel = Kernel("")
+        kernel.family = socket.AF_UNIX
+        tune(connected(kernel))
+        self.assertEqual(kernel.algorithms, [])
+        with socket.socket() as left:
+            tune(connected(left))
 
 
 class Progress(SynchronousTestCase):
