@@ -181,6 +181,9 @@ class Collected:
     def write(self, data: bytes) -> None:
         self.data += data
 
+    def take(self, source: int, most: int) -> int:
+        return 0
+
     def register_producer(self, producer: Any) -> None:
         """It never pauses."""
 

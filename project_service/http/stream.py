@@ -51,6 +51,16 @@ class Stream:
         self.sent_bytes += len(data)
         self._connection.write(wire.chunk(data) if self._chunked else data)
 
+    def take(self, source: int, most: int) -> int:
+        """As ``Sink.take``."""
+        if self._gone or self._chunked:
+            return 0
+        taken = self._connection.take(source, most if self._left is None else min(most, self._left))
+        if self._left is not None:
+            self._left -= taken
+        self.sent_bytes += taken
+        return taken
+
     async def drained(self) -> None:
         if self._gone:
             raise ClientGone

@@ -78,12 +78,12 @@ def write_now(transport: Any, data: bytes) -> None:
     That saves a turn of the reactor and two calls of ``epoll_ctl``. What the socket does not take is left to
     ``transport.write``.
     """
-    if not isinstance(transport, Connection) or not _ready(transport):
+    if not is_ready(transport):
         transport.write(data)
         return
     left = memoryview(data)
     while left:
-        sent: Any = transport.writeSomeData(left)  # type: ignore[arg-type]  # any buffer will do
+        sent: Any = transport.writeSomeData(left)
         if isinstance(sent, Exception) or not sent:
             # The socket is full or the connection is lost. Either way the transport goes on by itself: it sends the
             # rest later, or notices the loss and tells its protocol in a turn of its own.
@@ -92,10 +92,12 @@ def write_now(transport: Any, data: bytes) -> None:
         left = left[sent:]
 
 
-def _ready(transport: Any) -> bool:
-    """Whether bytes may go to the socket directly: no TLS, not closing, and nothing buffered before them."""
+def is_ready(transport: Any) -> bool:
+    """Whether bytes may go to the socket directly: it is TCP without TLS, not closing, and nothing is buffered before
+    them."""
     return bool(
-        transport.connected
+        isinstance(transport, Connection)
+        and transport.connected
         and not transport.TLS
         and not transport.disconnecting
         and not transport._writeDisconnected

@@ -48,6 +48,9 @@ class _Gathered:
     def write(self, data: bytes) -> None:
         self.data.extend(data)
 
+    def take(self, source: int, most: int) -> int:
+        return 0
+
     def register_producer(self, producer: Any) -> None:
         return
 

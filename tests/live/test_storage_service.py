@@ -6,15 +6,18 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_twisted
+import requests
 from attrs import evolve
 from twisted.internet.threads import deferToThread
 
+from project_service.network.splicing import Splicing
 from tests.live.storage_service import MIB, Running, call, nothing_left
 from tests.live.waiting import until
 
@@ -51,6 +54,53 @@ async def test_a_large_file_is_uploaded_and_downloaded(running: Running, tmp_pat
         assert (gone.status_code, gone.content) == (204, b"")
 
     await deferToThread(session)
+    assert await nothing_left(running)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest_twisted.ensureDeferred
+async def test_large_objects_pass_through_the_kernel_where_that_is_allowed(
+    running: Running, monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    """To several clients at once, of which some read slowly and one leaves: each gets its object and nothing else."""
+    moved: list[int] = []
+    move = Splicing.move
+
+    def counted(splicing: Splicing, *given: Any) -> int:
+        moved.append(move(splicing, *given))
+        return moved[-1]
+
+    payloads = [os.urandom(12 * MIB + number) for number in range(4)]
+
+    def upload(number: int) -> None:
+        sent = call("PUT", running.url(f"moved/{number}"), headers=running.headers(), data=payloads[number])
+        assert sent.status_code == 201, sent.text
+
+    def download(number: int) -> bytes:
+        url, found = running.url(f"moved/{number % 4}"), b""
+        with requests.get(url, headers=running.headers(), stream=True, timeout=30) as got:
+            for piece in got.iter_content(256 * 1024):
+                found += piece
+                if number == 8:
+                    break
+                if number % 2:
+                    time.sleep(0.005)
+        return found
+
+    def session() -> None:
+        with ThreadPoolExecutor(9) as threads:
+            list(threads.map(upload, range(4)))
+            found = list(threads.map(download, range(9)))
+        assert all(found[number] == payloads[number % 4] for number in range(8))
+
+    monkeypatch.setattr(Splicing, "move", counted)
+    if not allowed:
+        monkeypatch.setattr("project_service.network.splicing._moved", lambda *_: 0)
+    await deferToThread(session)
+    assert sum(moved) > 8 * 8 * MIB if allowed else not any(moved)
+    monkeypatch.undo()
+    for number in range(4):
+        await deferToThread(call, "DELETE", running.url(f"moved/{number}"), headers=running.headers())
     assert await nothing_left(running)
 
 

@@ -8,6 +8,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from project_service.deferreds import start
+from project_service.network.splicing import MOST_BYTES
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft
 from project_service.storage.s3.opened import OpenedObject
 from tests.unit.test_s3_connection import Case
@@ -16,13 +17,22 @@ IDLE = 10.0
 
 
 class Sink:
-    """A sink that accepts everything, unless it ``leaves`` or ``pauses`` at the first bytes."""
+    """A sink that accepts everything, unless it ``leaves`` or ``pauses`` at the first bytes.
+
+    It ``takes`` so many bytes at a time from the store's socket, and records what it was asked for.
+    """
 
     def __init__(self, leaves: bool = False, pauses: bool = False) -> None:
         self.data = b""
         self.producer: Any = None
         self.leaves = leaves
         self.pauses = pauses
+        self.takes = 0
+        self.asked: list[tuple[int, int]] = []
+
+    def take(self, source: int, most: int) -> int:
+        self.asked.append((source, most))
+        return min(self.takes, most)
 
     def write(self, data: bytes) -> None:
         self.data += data
@@ -73,6 +83,50 @@ class Opened(OpenCase):
         self.failureResultOf(start(opened.pour(Sink())), BrokenRead)
 
 
+class Taking(OpenCase):
+    """A reader that takes bytes from the store's socket by itself, before they are read."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.sink = Sink()
+        self.length = 2 * MOST_BYTES + 10
+        self.poured = self.pour(self.sink, self.length, b"Content-Length: %d\r\n\r\nhello" % self.length)
+
+    def test_what_is_taken_counts_and_the_end_comes_as_data(self) -> None:
+        self.sink.takes = MOST_BYTES
+        self.assertTrue(self.connection.passed_on(7))
+        self.assertEqual(self.sink.asked, [(7, self.length - 5)])
+        self.assertTrue(self.connection.passed_on(7))
+        self.assertFalse(self.connection.passed_on(7), "what is left is the end")
+        self.connection.dataReceived(b"x" * 5)
+        self.successResultOf(self.poured)
+        self.assertEqual((self.sink.data, self.owner.events), (b"helloxxxxx", ["free"]))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_more_than_was_announced_is_noticed(self) -> None:
+        self.sink.takes = MOST_BYTES
+        for _ in range(2):
+            self.connection.passed_on(7)
+        self.connection.dataReceived(b"x" * 6)
+        self.failureResultOf(self.poured, BrokenRead)
+        self.assertTrue(self.wire.aborted)
+
+    def test_what_is_not_taken_is_read(self) -> None:
+        self.assertFalse(self.connection.passed_on(7))
+        self.connection.dataReceived(b"world")
+        self.assertEqual(self.sink.data, b"helloworld")
+
+    def test_a_store_that_sends_is_not_silent_although_nothing_is_read(self) -> None:
+        self.sink.takes = 1
+        for _ in range(3):
+            self.clock.advance(IDLE * 0.9)
+            self.connection.passed_on(7)
+        self.assertNoResult(self.poured)
+        self.clock.advance(IDLE)
+        self.failureResultOf(self.poured, BrokenRead)
+        self.assertFalse(self.connection.passed_on(7))
+
+
 class Pouring(OpenCase):
     def test_it_ends_with_the_last_byte_and_leaves_nothing_running(self) -> None:
         for answer in (b"Content-Length: 5\r\n\r\nhello", b"Content-Length: 5\r\n\r\n"):
@@ -83,6 +137,19 @@ class Pouring(OpenCase):
                 self.connection.dataReceived(b"hello")
             self.successResultOf(poured)
             self.assertEqual((sink.data, sink.producer, self.clock.getDelayedCalls()), (b"hello", None, []))
+
+    def test_nothing_is_taken_from_the_socket_before_there_is_a_reader_or_without_a_length(self) -> None:
+        for length in (b"Content-Length: 9999999", b"Transfer-Encoding: chunked"):
+            self.setUp()
+            sink = Sink()
+            self.assertFalse(self.connection.passed_on(7))
+            opened = self.open(9999999, length + b"\r\n\r\n")
+            self.assertFalse(self.connection.passed_on(7))
+            poured = start(opened.pour(sink))
+            self.assertFalse(self.connection.passed_on(7))
+            self.assertEqual(len(sink.asked), 1 if b"Length" in length else 0)
+            poured.cancel()
+            self.failureResultOf(poured, CancelledError)
 
     def test_bytes_beyond_the_object_are_not_passed_on(self) -> None:
         sink = Sink()

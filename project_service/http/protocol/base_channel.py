@@ -44,6 +44,10 @@ class BaseChannel:
         if len(data) > LARGE_BYTES:
             self.factory.wrote_much(self)
 
+    def take(self, source: int, most: int) -> int:
+        """As ``wire.Connection.take``."""
+        return int(self.factory.splicing.move(source, self.transport, most))
+
     @property
     def unsent_bytes(self) -> int:
         """As ``unsent_limit.Reader``."""

@@ -16,6 +16,7 @@ from project_service.http.protocol.base_channel import LINGER_SECONDS, BaseChann
 from project_service.http.protocol.dispatch import Dispatch
 from project_service.http.protocol.lean_channel import LeanChannel
 from project_service.http.protocol.twisted_channel import TwistedChannel
+from project_service.network.splicing import Splicing
 
 Channel = LeanChannel | TwistedChannel
 # By the name of the parser, as the setting ``server.http_parser`` has it.
@@ -42,6 +43,7 @@ class ChannelFactory(Factory):
         self._idle_seconds = idle_seconds
         self._limit: ConnectionLimit[Channel] = ConnectionLimit(most, clock.seconds)
         self._unsent = UnsentLimit(clock.seconds)
+        self.splicing = Splicing()
         self._empty: Deferred[None] | None = None
 
     @property

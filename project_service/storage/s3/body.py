@@ -123,6 +123,10 @@ class ByteSink(Protocol):
     """What a response is poured into."""
 
     def write(self, data: bytes) -> None: ...
+    def take(self, source: int, most: int) -> int:
+        """Take up to ``most`` bytes from the socket with the descriptor ``source``; how many were taken. 0 where they
+        have to be read and written."""
+
     def register_producer(self, producer: Any) -> None: ...
     def unregister_producer(self) -> None: ...
 
@@ -166,6 +170,14 @@ class Pour(TwistedProtocol):
         if self._timer is not None:
             self._timer.touch()
         self._sink.write(data)
+
+    def take(self, source: int) -> int:
+        """Have the sink take what comes next from the store's own socket; how many bytes it took."""
+        taken = 0 if self._over else self._sink.take(source, self._left)
+        self._left -= taken
+        if taken and self._timer is not None:
+            self._timer.touch()
+        return taken
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._left == 0:

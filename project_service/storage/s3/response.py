@@ -8,6 +8,8 @@ from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseDone
 
+from project_service.storage.s3.body import Pour
+
 if TYPE_CHECKING:
     from project_service.storage.s3.connection import Connection
     from project_service.storage.s3.response_parser import ResponseParser
@@ -74,6 +76,10 @@ class StoreResponse:
     def detach(self) -> None:
         """The body is complete, and the connection may serve another request. Pausing no longer reaches it."""
         self._connection = None
+
+    def take(self, source: int) -> int:
+        """As ``Pour.take``, where that is the reader."""
+        return self._reader.take(source) if isinstance(self._reader, Pour) else 0
 
     def received(self, data: bytes) -> None:
         if self._reader is None:

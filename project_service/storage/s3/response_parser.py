@@ -67,6 +67,15 @@ class ResponseParser:
         # The parser is kept for chunked bodies only. Without it, all data is body until the connection ends.
         return data if self._parser is None else self._parsed(data)
 
+    def skip(self, count: int) -> None:
+        """Count bytes of the body that do not come this way; fewer than ``left``."""
+        self._left -= count
+
+    @property
+    def left(self) -> int:
+        """How many bytes of the body are still to come, as announced; 0 where none was, or the head is not there."""
+        return self._left
+
     def end(self) -> None:
         """To be called when the connection has ended; raises ``BrokenAnswer`` where the answer is incomplete."""
         until_close = self.begun and self.length is None and self._parser is None
