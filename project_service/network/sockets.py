@@ -66,7 +66,7 @@ def _send_unpaced(handle: socket.socket) -> None:
     Reno is the one that every process may choose (tcp(7), ``tcp_allowed_congestion_control``).
     """
     if handle.family in (socket.AF_INET, socket.AF_INET6):
-        with suppress(OSError):  # the peer has left already
+        with suppress(OSError):  # the peer has left already, or the host forbids to choose
             peer = handle.getpeername()[0].removeprefix("::ffff:")  # as a socket for both kinds has IPv4
             if peer == "::1" or peer.startswith("127."):
                 handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
@@ -93,8 +93,8 @@ def write_now(transport: Any, data: bytes) -> None:
 
 
 def is_ready(transport: Any) -> bool:
-    """Whether bytes may go to the socket directly: it is TCP without TLS, not closing, and nothing is buffered before
-    them."""
+    """Whether bytes may go to the socket directly: there is one, without TLS or another wrapper, it is not closing,
+    and nothing is buffered before them."""
     return bool(
         isinstance(transport, Connection)
         and transport.connected

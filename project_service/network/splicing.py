@@ -13,12 +13,12 @@ from twisted.internet.tcp import Connection
 
 from project_service.network.sockets import is_ready
 
-# How much is moved at a time. What the target does not take at once becomes memory of this process.
-MOST_BYTES = 512 * 1024
 # A pipe has room for a number of pieces, whatever their size: in one of the usual 64 KiB there would be 16.
 _PIPE_BYTES = 1024 * 1024
-# More always follows soon: the end of a body is never moved.
-_FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK | os.SPLICE_F_MORE
+_FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
+# With so much or more, the end may wait for what follows, or for 200 ms if nothing does: whole segments cost less.
+# With less, the source is slower than the target, and nothing waits.
+_BUSY_BYTES = 64 * 1024
 
 
 def ask_first(transport: Any, take: Callable[[int], bool]) -> None:
@@ -35,6 +35,11 @@ def ask_first(transport: Any, take: Callable[[int], bool]) -> None:
         return None if take(transport.fileno()) else read()
 
     transport.doRead = take_or_read  # type: ignore[method-assign]  # the reactor looks it up for each event
+
+
+def ask_no_more(transport: Any) -> None:
+    """Undo ``ask_first``, once the connection is lost: otherwise both would wait for the garbage collector."""
+    vars(transport).pop("doRead", None)
 
 
 @frozen
@@ -57,15 +62,17 @@ class Splicing:
         """Move up to ``most`` bytes from the socket with the descriptor ``source`` to the transport ``target``; how
         many were moved.
 
-        0 if they have to be read and written instead: ``target`` is no plain TCP connection or still has something to
-        send, there is nothing to be read, or the system does not allow it. If ``source`` has failed, reading it shows
-        that. If ``target`` has, that is its own business, as after ``write``.
+        What the target's socket does not take at once becomes memory of this process, as after ``write``.
+
+        0 if they have to be read and written instead: ``target`` is no plain connection or still has something to
+        send, there is nothing to be read, or the system does not allow it. If ``target`` has failed, that is its own
+        business, as after ``write``. If ``source`` has, it looks afterwards as if it were at its end.
         """
         pipe = self._opened() if self._possible and is_ready(target) else None
         if pipe is None:
             return 0
-        moved = left = _moved(source, pipe.writing, min(most, MOST_BYTES))
         try:
+            moved = left = _moved(source, pipe.writing, most)
             while left and (sent := _moved(pipe.reading, target.fileno(), left)):
                 left -= sent
             if left:
@@ -99,7 +106,7 @@ class Splicing:
 
 def _moved(source: int, target: int, most: int) -> int:
     try:
-        return os.splice(source, target, most, flags=_FLAGS)
+        return os.splice(source, target, most, flags=_FLAGS | os.SPLICE_F_MORE * (most >= _BUSY_BYTES))
     except OSError:
         return 0
 

@@ -8,7 +8,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from project_service.deferreds import start
-from project_service.network.splicing import MOST_BYTES
+from project_service.storage.s3.connection import READ_BYTES
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft
 from project_service.storage.s3.opened import OpenedObject
 from tests.unit.test_s3_connection import Case
@@ -89,14 +89,14 @@ class Taking(OpenCase):
     def setUp(self) -> None:
         super().setUp()
         self.sink = Sink()
-        self.length = 2 * MOST_BYTES + 10
+        self.length = 2 * READ_BYTES + 10
         self.poured = self.pour(self.sink, self.length, b"Content-Length: %d\r\n\r\nhello" % self.length)
 
     def test_what_is_taken_counts_and_the_end_comes_as_data(self) -> None:
-        self.sink.takes = MOST_BYTES
+        self.sink.takes = READ_BYTES
         self.assertTrue(self.connection.passed_on(7))
-        self.assertEqual(self.sink.asked, [(7, self.length - 5)])
         self.assertTrue(self.connection.passed_on(7))
+        self.assertEqual(self.sink.asked, [(7, READ_BYTES)] * 2, "not all that is left: never the end")
         self.assertFalse(self.connection.passed_on(7), "what is left is the end")
         self.connection.dataReceived(b"x" * 5)
         self.successResultOf(self.poured)
@@ -104,7 +104,7 @@ class Taking(OpenCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_more_than_was_announced_is_noticed(self) -> None:
-        self.sink.takes = MOST_BYTES
+        self.sink.takes = READ_BYTES
         for _ in range(2):
             self.connection.passed_on(7)
         self.connection.dataReceived(b"x" * 6)

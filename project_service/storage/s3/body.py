@@ -171,9 +171,9 @@ class Pour(TwistedProtocol):
             self._timer.touch()
         self._sink.write(data)
 
-    def take(self, source: int) -> int:
-        """Have the sink take what comes next from the store's own socket; how many bytes it took."""
-        taken = 0 if self._over else self._sink.take(source, self._left)
+    def take(self, source: int, most: int) -> int:
+        """Have the sink take up to ``most`` bytes from the store's own socket; how many it took."""
+        taken = 0 if self._over else self._sink.take(source, min(most, self._left))
         self._left -= taken
         if taken and self._timer is not None:
             self._timer.touch()

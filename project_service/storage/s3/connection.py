@@ -13,7 +13,7 @@ from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IBodyProducer
 
 from project_service.network.sockets import read_widely, tune
-from project_service.network.splicing import MOST_BYTES, ask_first
+from project_service.network.splicing import ask_first, ask_no_more
 from project_service.storage.s3.errors import BrokenAnswer, kind_of
 from project_service.storage.s3.response import DONE, StoreResponse
 from project_service.storage.s3.response_parser import ResponseParser
@@ -100,13 +100,14 @@ class Connection(TwistedProtocol):
         """Whether the body's reader took what has come. It counts those bytes: they never become bytes of ours."""
         incoming, response = self._incoming, self._response
         # The end of a body comes as data: a store that sends more than it announced is noticed there.
-        if incoming is None or response is None or incoming.left <= MOST_BYTES:
+        if incoming is None or response is None or incoming.left <= READ_BYTES:
             return False
-        taken = response.take(source)
+        taken = response.take(source, READ_BYTES)
         incoming.skip(taken)
         return taken > 0
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        ask_no_more(self.transport)
         incoming = self._incoming
         if incoming is not None:
             try:

@@ -77,9 +77,9 @@ class StoreResponse:
         """The body is complete, and the connection may serve another request. Pausing no longer reaches it."""
         self._connection = None
 
-    def take(self, source: int) -> int:
+    def take(self, source: int, most: int) -> int:
         """As ``Pour.take``, where that is the reader."""
-        return self._reader.take(source) if isinstance(self._reader, Pour) else 0
+        return self._reader.take(source, most) if isinstance(self._reader, Pour) else 0
 
     def received(self, data: bytes) -> None:
         if self._reader is None:
