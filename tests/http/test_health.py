@@ -74,8 +74,8 @@ class HealthTests(TestCase):
             response = app_of(database=check).request("GET", path)
             self.assertEqual(response.header("cache-control"), "no-store", path)
 
-    def test_a_check_that_hangs_counts_as_away(self) -> None:
-        app = app_of(store=hangs)
+    def test_checks_that_hang_count_as_away_after_the_time_of_one(self) -> None:
+        app = app_of(database=hangs, store=hangs)
         client = app.connect()
         client.send(raw_request("GET", "/ready", {}, None))
         self.assertEqual(client.received(), b"")
