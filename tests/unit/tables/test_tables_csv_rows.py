@@ -36,7 +36,7 @@ class Csv(SynchronousTestCase):
         self.assertEqual((found.names, found.count), (("a", "b"), len(lines) * times))
 
     def test_many_lines_are_not_objects_at_the_same_time(self) -> None:
-        """As objects these would take 30 MB."""
+        """As objects these would take 47 MB."""
         body = b"a\n" + b"x\n" * 100_000
         tracemalloc.start()
         try:
