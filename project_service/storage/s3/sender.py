@@ -49,7 +49,7 @@ class Sender:
         signed = self.signer.headers(method, url, plain, digest, self.now())
         if body is not None:
             signed["Content-Length"] = str(body.length)
-        return self.client.send(method, url, _head(method, self.address.target(url), signed), body)
+        return self.client.send(method, _head(method, self.address.target(url), signed), body)
 
 
 def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:

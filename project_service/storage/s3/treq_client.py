@@ -27,19 +27,23 @@ from project_service.storage.s3.pool import ConnectionPool
 from project_service.storage.s3.response import StoreResponse
 
 
-class _ReadyURL(EncodedURL):
-    """A URL in its final form."""
+class _NoURL(EncodedURL):
+    """Stands for the URL, which the head already has in its final form. treq would parse and write each one again."""
 
-    __slots__ = ("_text",)
+    __slots__ = ()
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self) -> None:
+        """Without any part."""
 
-    def to_uri(self) -> _ReadyURL:
+    def to_uri(self) -> _NoURL:
         return self
 
     def to_text(self, with_password: bool = False) -> str:
-        return self._text
+        # Always the same one, which urllib remembers.
+        return "http://store/"
+
+
+_NO_URL = _NoURL()
 
 
 class _ReadyHead(Headers):
@@ -102,11 +106,11 @@ class TreqClient:
     def _made(self) -> HTTPClient:
         return HTTPClient(_PoolAgent(self.pool), self._cookies)
 
-    def send(self, method: str, url: str, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
+    def send(self, method: str, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
         """Send ``head``, a whole request but for its body; fires with the answer once its head is there."""
         sent: Deferred[Any] = self._client.request(
             method,
-            _ReadyURL(url),
+            _NO_URL,
             headers=_ReadyHead(head),
             data=body,
             cookies=self._cookies,
