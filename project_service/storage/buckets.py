@@ -16,6 +16,8 @@ from project_service.storage.ports import BucketRows
 
 # How long a bucket's rules are remembered: a change has to hold on every worker and host within a second.
 FRESH_SECONDS = 0.5
+# And while one request reads them again, so that not all that come meanwhile do the same.
+LONGEST_SECONDS = 0.9
 MAX_REMEMBERED = 10_000
 MAX_BYTES = 5 * 1024**4 * 1000
 MAX_CONTENT_TYPES = 100
@@ -25,17 +27,21 @@ EMPTYINGS = 10
 
 @define(eq=False)
 class Buckets:
-    """Buckets as they are in the database. Rules are remembered for half a second; that one does not exist is not."""
+    """Buckets as they are in the database. Their rules are remembered for half a second, or for a little longer while
+    they are read again; that a bucket does not exist is not remembered."""
 
     rows: BucketRows
     clock: IReactorTime
     _seen: dict[str, tuple[float, Bucket]] = field(factory=dict, init=False)
+    _asking: set[str] = field(factory=set, init=False)
 
     async def get(self, name: str) -> Bucket:
-        """The bucket; raises ``bucket_not_found``. Its counters may be half a second old."""
+        """The bucket; raises ``bucket_not_found``. Its rules and counters may be nearly a second old."""
         seen = self._seen.get(name)
-        if seen is not None and self.clock.seconds() - seen[0] < FRESH_SECONDS:
-            return seen[1]
+        if seen is not None:
+            age = self.clock.seconds() - seen[0]
+            if age < (LONGEST_SECONDS if name in self._asking else FRESH_SECONDS):
+                return seen[1]
         return await self.fresh(name)
 
     async def same(self, bucket: Bucket) -> Bucket:
@@ -50,7 +56,7 @@ class Buckets:
         """The bucket as it is now; raises ``bucket_not_found``."""
         # Its age counts from the question, because the answer may have been long on its way.
         asked = self.clock.seconds()
-        bucket = await self.rows.find(name) if keys.is_bucket_name(name) else None
+        bucket = await self._found(name) if keys.is_bucket_name(name) else None
         if bucket is None:
             self._seen.pop(name, None)
             raise errors.bucket_not_found()
@@ -58,6 +64,13 @@ class Buckets:
             self._seen.clear()
         self._seen[name] = (asked, bucket)
         return bucket
+
+    async def _found(self, name: str) -> Bucket | None:
+        self._asking.add(name)
+        try:
+            return await self.rows.find(name)
+        finally:
+            self._asking.discard(name)
 
     async def all(self) -> list[Bucket]:
         return await self.rows.all()

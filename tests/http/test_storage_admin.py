@@ -7,13 +7,15 @@ from typing import Any
 from unittest.mock import patch
 from weakref import ref
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.deferreds import start
-from project_service.errors import ApiError
+from project_service.errors import ApiError, database_unavailable
 from project_service.storage import buckets as buckets_module
 from project_service.storage.buckets import EMPTYINGS, MAX_BYTES
 from project_service.storage.model import Bucket, BucketRules
+from tests.fakes import raw_request
 from tests.http.storage_app import ANON, SERVICE, USER, StorageApp, refused
 from tests.storage_fakes import START, FakeBuckets
 
@@ -167,6 +169,43 @@ class Admin(TestCase):
         with patch.object(FakeBuckets, "find", slow):
             self.assertEqual(self.app.request("GET", path, ANON).status, 200)
         self.assertEqual(self.app.request("GET", path, ANON).status, 401)
+
+    def test_one_request_reads_a_bucket_again_while_others_go_by_what_is_known(self) -> None:
+        path, find, held = (
+            "/storage/buckets/open/objects",
+            FakeBuckets.find,
+            [Deferred[None](), Deferred[None]()],
+        )
+        asked: list[Deferred[None]] = []
+
+        async def slow(rows: FakeBuckets, name: str) -> Bucket | None:
+            asked.append(held[len(asked)])
+            await asked[-1]
+            return await find(rows, name)
+
+        self.app.request("GET", path, ANON)
+        self.app.clock.advance(0.5)
+        with patch.object(FakeBuckets, "find", slow):
+            first = self.app.connect()
+            first.send(raw_request("GET", path, ANON, None))
+            self.assertEqual(self.app.request("GET", path, ANON).status, 200)
+            self.app.clock.advance(0.4)
+            # It might have changed nearly a second ago.
+            second = self.app.connect()
+            second.send(raw_request("GET", path, ANON, None))
+            self.assertEqual((first.received(), second.received(), len(asked)), (b"", b"", 2))
+            for one in held:
+                one.callback(None)
+        for client in (first, second):
+            self.assertIn(b"200 OK", client.received())
+
+    def test_a_bucket_that_could_not_be_read_is_read_by_the_next_request(self) -> None:
+        path = "/storage/buckets/open/objects"
+        self.app.request("GET", path, ANON)
+        self.app.clock.advance(0.5)
+        with patch.object(FakeBuckets, "find", side_effect=database_unavailable()):
+            for _ in range(2):
+                self.assertEqual(self.app.request("GET", path, ANON).status, 503)
 
     def test_a_bucket_found_missing_is_dropped_from_the_cache(self) -> None:
         self.app.put("k")
