@@ -184,8 +184,13 @@ class FakeObjects:
         del self.tables.objects[bucket, source]
         return self._placed(evolve(row, key=target, updated_at=self.tables.now()), old)
 
-    async def begin_upload(self, version: UUID, bucket: str) -> None:
-        self.tables.uploads[version] = (bucket, self.tables.now())
+    async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
+        for version in versions:
+            self.tables.uploads[version] = (bucket, self.tables.now())
+
+    async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
+        for version in versions:
+            self.tables.uploads.pop(version, None)
 
     async def touch_upload(self, version: UUID) -> bool:
         if version not in self.tables.uploads:

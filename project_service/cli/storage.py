@@ -165,9 +165,12 @@ def import_(invocation: frame.Invocation, bucket: str, source: str, prefix: str,
         limit = target.rules.max_object_bytes or open_.settings.storage.max_object_bytes
         conditions = Conditions() if overwrite else Conditions(if_none_match=("*",))
         going = _Import(storage.buckets, storage.objects, target, limit, conditions)
-        async with _opened(open_, source) as files:
-            async for name, upload in files.found():
-                await going.bring(prefix + name, upload)
+        try:
+            async with _opened(open_, source) as files:
+                async for name, upload in files.found():
+                    await going.bring(prefix + name, upload)
+        finally:
+            await storage.announcer.withdraw_all()
         going.show(invocation)
         if going.refused:
             raise frame.Failed("not everything could be imported")

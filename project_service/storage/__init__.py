@@ -5,6 +5,7 @@
                              are sent; ``failures`` turns failures of the store into responses
 ``buckets``, ``access``      buckets and their rules; who may do what
 ``objects``                  changes of objects, in the order of steps that makes every crash harmless
+``announcing``               versions announced before their first byte, in a burst several at a time
 ``attempt``                  a new version, from its announcement until it is an object's or has been given up
 ``intake``, ``form``         the body of an upload, as it arrives
 ``upload``                   the parts of an upload on their way to the store, never more than two in memory

@@ -24,6 +24,7 @@ from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store as StoreSettings
 from project_service.storage import reading
 from project_service.storage.admin import BucketRoutes
+from project_service.storage.announcing import FRESH_SECONDS, Announcer
 from project_service.storage.attempt import Attempts
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads
@@ -73,6 +74,7 @@ class Storage:
     sweeper: Sweeper
     services: tuple[IService, ...]
     _routes: tuple[StorageRoutes, BucketRoutes]
+    announcer: Announcer = field(repr=False)
     _store: Any = field(repr=False)
     _clock: Any = field(repr=False)
 
@@ -114,7 +116,8 @@ class Storage:
             _log.warn("The store cannot be used yet: {kind}", kind=kind)
 
     async def stop(self) -> None:
-        """Close the idle connections to the store."""
+        """Close the idle connections to the store, and leave no announcement behind that nobody has used."""
+        await self.announcer.withdraw_all()
         await self._store.close()
 
     async def _read_probe(self) -> None:
@@ -153,7 +156,8 @@ def build(
         return timedelta(seconds=in_force().keep_removed_seconds)
 
     removal = Removal(store, rows.garbage, keep_removed, reactor)
-    attempts = Attempts(rows.objects, rows.garbage, removal, reactor, uuid4, steps)
+    announcer = Announcer(rows.objects, reactor, uuid4)
+    attempts = Attempts(rows.objects, rows.garbage, removal, announcer, reactor, steps)
     objects = Objects(rows.objects, store, attempts, removal, settings.part_bytes, steps)
     buckets = Buckets(rows.buckets, reactor)
     sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
@@ -165,10 +169,12 @@ def build(
         Links(rows.links, now, lambda: token_urlsafe(32)),
         in_force,
     )
-    loop = Every(settings.sweep_seconds, _sweeping(sweeper, alone), reactor, "storage sweeper", outage_of)
-    return Storage(
-        buckets, objects, sweeper, (loop,), (routes, BucketRoutes(buckets, objects)), store, reactor
+    loops = (
+        Every(settings.sweep_seconds, _sweeping(sweeper, alone), reactor, "storage sweeper", outage_of),
+        Every(FRESH_SECONDS, announcer.withdraw_old, reactor, "announcements", outage_of),
     )
+    admin = BucketRoutes(buckets, objects)
+    return Storage(buckets, objects, sweeper, loops, (routes, admin), announcer, store, reactor)
 
 
 def _sweeping(sweeper: Sweeper, alone: Alone) -> Callable[[], Awaitable[None]]:

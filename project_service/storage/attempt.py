@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from project_service.deferreds import shield, start
 from project_service.errors import ApiError
 from project_service.storage import errors
+from project_service.storage.announcing import Announcer
 from project_service.storage.model import store_path
 from project_service.storage.ports import GarbageRows, ObjectRows
 from project_service.storage.removal import Removal
@@ -96,26 +97,17 @@ class Attempts:
     rows: ObjectRows
     garbage: GarbageRows
     removal: Removal
+    announcer: Announcer
     clock: IReactorTime
-    new_version: Callable[[], UUID]
     steps: Callable[[str], None]
 
     async def begin(self, bucket: str) -> Attempt:
-        """Announce a version, before its first byte. If the client leaves meanwhile, the announcement is undone."""
-        attempt = Attempt(self.new_version(), bucket)
-
-        async def announced() -> None:
-            await self.rows.begin_upload(attempt.version, bucket)
-            if attempt.left:
-                await self._give_up(attempt)
-
-        try:
-            await shield(announced())
-        except CancelledError:
-            attempt.left = True
-            raise
+        """A version that has been announced, before its first byte."""
+        while (version := self.announcer.take(bucket)) is None:
+            # If the client leaves meanwhile, what is announced for it is there for others.
+            await shield(self.announcer.announce(bucket))
         self.steps("announced")
-        return attempt
+        return Attempt(version, bucket)
 
     def keep_alive(self, version: UUID) -> KeepAlive:
         """To be called often: it renews the announcement from time to time.

@@ -73,7 +73,7 @@ class ObjectRows(Protocol):
         """How large an object at ``key`` may be by the bucket's quota, as things are; None without a quota."""
 
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
-        """Make a new object current. Its version must have been announced by ``begin_upload`` and not discarded
+        """Make a new object current. Its version must have been announced by ``begin_uploads`` and not discarded
         since.
 
         Raises ``upload_expired`` otherwise.
@@ -95,8 +95,11 @@ class ObjectRows(Protocol):
         """Raises ``object_in_use`` if rows of the project's own tables refer to the object, or to one at
         ``target``."""
 
-    async def begin_upload(self, version: UUID, bucket: str) -> None:
-        """Announce a version, before any of its bytes go to the store."""
+    async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
+        """Announce versions, before any of their bytes go to the store."""
+
+    async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
+        """Take back announcements of versions under which nothing was ever sent to the store."""
 
     async def touch_upload(self, version: UUID) -> bool:
         """Record that the version is still being uploaded. False where it has been given up meanwhile."""

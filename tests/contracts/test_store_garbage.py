@@ -19,7 +19,7 @@ from tests.contracts.rows import ALICE, ETAG, put, refused, together
 async def test_uploads_and_garbage(rows: Rows) -> None:
     going, dead = uuid4(), uuid4()
     for version in (going, dead):
-        await rows.objects.begin_upload(version, "b")
+        await rows.objects.begin_uploads([version], "b")
     known = (await put(rows, "k")).row.version
     never = uuid4()
     assert await rows.garbage.unknown([going, dead, known, never]) == {never}
@@ -42,10 +42,22 @@ async def test_uploads_and_garbage(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_versions_that_nobody_uses_are_withdrawn(rows: Rows) -> None:
+    used, unused, other = versions = [uuid4() for _ in range(3)]
+    await rows.objects.begin_uploads(versions, "b")
+    assert await rows.garbage.announced(versions) == set(versions)
+    await rows.objects.put(NewObject("b", "k", used, 1, "a/b", ETAG), ALICE)
+    await rows.objects.withdraw_uploads([unused, used])
+    assert await rows.garbage.announced(versions) == {other}
+    assert await rows.garbage.unknown(versions) == {unused}
+    assert await rows.garbage.garbage(10) == []
+
+
+@pytest_twisted.ensureDeferred
 async def test_garbage_is_listed_page_by_page_until_it_is_forgotten(rows: Rows) -> None:
     versions = sorted((uuid4() for _ in range(5)), reverse=True)
     for version in versions:
-        await rows.objects.begin_upload(version, "b")
+        await rows.objects.begin_uploads([version], "b")
         await rows.garbage.discard([version])
     await rows.garbage.forget(versions[:2])
     left = versions[:1:-1]

@@ -6,7 +6,9 @@ import json
 import re
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
+from project_service.deferreds import background
 from project_service.http.router import Router
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage.assemble import build
@@ -104,11 +106,17 @@ class StorageApp(App):
     def upload(self, body: bytes, bucket: str = "open", headers: dict[str, str] = USER) -> Response:
         return self.request("POST", f"/storage/buckets/{bucket}/objects", {**headers, **FORM}, body)
 
+    @property
+    def uploading(self) -> set[UUID]:
+        """The versions that are announced, without those that were announced in advance."""
+        background(self.storage.announcer.withdraw_all(), "withdrawing")
+        return set(self.tables.uploads)
+
     def stored(self) -> list[bytes]:
         """The payloads of the versions that rows refer to. Asserts that the store has these and no others."""
         payloads = [self.store.objects[row.path].payload for row in self.tables.objects.values()]
         assert len(self.store.objects) == len(payloads), "the store holds what no row knows"
-        assert not self.tables.uploads
+        assert not self.uploading
         assert not self.tables.garbage
         assert not self.store.multiparts
         return payloads

@@ -30,7 +30,7 @@ class Broken(TestCase):
             self.assertIsNotNone(response.header("retry-after"))
         self.assertEqual(app.tables.objects, {})
         # The sweeper has to delete what is left, and what the store may still complete.
-        self.assertEqual((len(app.tables.garbage), len(app.tables.uploads)), (1, 1))
+        self.assertEqual((len(app.tables.garbage), len(app.uploading)), (1, 1))
         app.store.away = False
         app.clock.advance(15 * 60)
         self.successResultOf(start(app.storage.sweeper.sweep()))

@@ -55,7 +55,7 @@ class GivenUp(TestCase):
                     app.clock.advance(STALE_AFTER.total_seconds())
                     aborted = dict(app.store.multiparts)
                     self.sweep(app)
-                    self.assertEqual((app.tables.uploads, app.tables.garbage), ({}, {}), name)
+                    self.assertEqual((app.uploading, app.tables.garbage), (set(), {}), name)
                     # The store had received all parts before the upload was aborted.
                     app.store.multiparts.update(aborted)
                     if not stays:

@@ -94,10 +94,10 @@ class Leaving(TestCase):
     """A client leaves. The database does what it was asked for all the same, since the pool shields it, and so do
     these fakes."""
 
-    def test_an_upload_whose_client_leaves_while_it_is_announced_is_withdrawn(self) -> None:
+    def test_an_upload_whose_client_leaves_while_it_is_announced_stores_nothing(self) -> None:
         app = StorageApp()
         objects = type(app.tables.rows().objects)
-        begin = objects.begin_upload
+        begin = objects.begin_uploads
         held: Deferred[None]
 
         async def slow(rows: Any, *args: Any) -> None:
@@ -109,7 +109,7 @@ class Leaving(TestCase):
 
         app.put("old")
         app.steps.clear()
-        self.patch(objects, "begin_upload", slow)
+        self.patch(objects, "begin_uploads", slow)
         copy = b'{"from": "old", "to": "k"}'
         for request in (
             raw_request("PUT", f"{OBJECTS}/k", USER, b"hello"),

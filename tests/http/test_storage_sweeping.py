@@ -174,7 +174,7 @@ class Sweeping(TestCase):
         elsewhere = build(app.clock, given, app.store, rows, now=app.now, alone=busy)
         for storage, left in ((elsewhere, 1), (app.storage, 0)):
             app.tables.garbage[uuid4()] = ("open", START)
-            (loop,) = storage.services
+            loop, _ = storage.services
             loop.startService()
             app.clock.advance(99)
             self.assertEqual(len(app.tables.garbage), 1)
@@ -182,6 +182,20 @@ class Sweeping(TestCase):
             self.assertEqual(len(app.tables.garbage), left)
             loop.stopService()
             app.tables.garbage.clear()
+
+    def test_what_was_announced_in_vain_is_withdrawn_soon_and_at_the_end(self) -> None:
+        _, loop = self.app.storage.services
+        loop.startService()
+        for wait in (lambda: self.app.clock.advance(4), self.stop):
+            for key in "abcd":
+                self.app.put(key)
+            self.assertNotEqual(self.app.tables.uploads, {})
+            wait()
+            self.assertEqual(self.app.tables.uploads, {})
+        loop.stopService()
+
+    def stop(self) -> None:
+        self.successResultOf(start(self.app.storage.stop()))
 
 
 class Verifying(TestCase):

@@ -265,7 +265,7 @@ class Watched(StorageApp):
 
     def step(self, name: str) -> None:
         tables = self.tables
-        there = (self.store.objects, tables.objects, tables.uploads, tables.garbage)
+        there = (self.store.objects, tables.objects, self.uploading, tables.garbage)
         super().step(" ".join([name, *(str(len(one)) for one in there)]))
 
 

@@ -90,6 +90,21 @@ async def test_a_folder_of_another_bucket_is_imported(
 
 
 @pytest_twisted.ensureDeferred
+async def test_no_announcement_outlives_an_import(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path), "--json")
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(10):
+        (source / str(number)).write_bytes(b"x")
+    await deferToThread(here, "bucket", "create", "b")
+    done = await deferToThread(here, "storage", "import", "b", str(source))
+    assert len(done.json["imported"]) == 10
+    assert run_sql(database, "select * from storage.uploads union all select * from storage.garbage") == []
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_bucket_that_is_replaced_meanwhile_gets_nothing(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

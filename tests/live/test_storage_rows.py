@@ -10,9 +10,10 @@ import psycopg2
 import pytest_twisted
 
 from project_service.deferreds import start
+from project_service.errors import ApiError
 from project_service.storage.assemble import Rows, sql_rows
-from project_service.storage.model import Link
-from tests.contracts.rows import ALICE, put, refused
+from project_service.storage.model import Conditions, Link
+from tests.contracts.rows import ALICE, ETAG, SERVICE, bucket_b, put, refused
 from tests.live.database import run_sql
 from tests.live.services import pool_on
 from tests.live.waiting import until
@@ -36,7 +37,7 @@ async def test_a_link_into_a_bucket_that_is_being_deleted_is_refused(database: s
 async def test_the_upload_that_has_been_silent_longest_is_given_up_first(database: str, rows: Rows) -> None:
     versions = [uuid4() for _ in range(3)]
     for age, version in enumerate(versions):
-        await rows.objects.begin_upload(version, "b")
+        await rows.objects.begin_uploads([version], "b")
         ago = timedelta(minutes=age)
         run_sql(
             database, "update storage.uploads set seen_at = now() - %s where version = %s", ago, str(version)
@@ -112,3 +113,22 @@ def test_names_and_keys_are_ordered_bytewise_in_any_database(database: str) -> N
     )
     assert len(ordered) == 8
     assert all(bytewise for _, _, bytewise in ordered), ordered
+
+
+@pytest_twisted.ensureDeferred
+async def test_queries_that_are_asked_often_run_as_they_were_prepared(database: str) -> None:
+    """A parameter of the wrong type would have each of them refused, and sent again unprepared."""
+    pool = pool_on(database, 1)
+    rows = sql_rows(pool)
+    await bucket_b(rows)
+    tags = (None, ("*",), (ETAG,))
+    for conditions in (Conditions(if_match, if_none_match) for if_match in tags for if_none_match in tags):
+        for writer in (ALICE, SERVICE):
+            outcome = start(put(rows, "k", writer=writer, conditions=conditions))
+            await outcome.addErrback(lambda failure: failure.trap(ApiError))
+            await rows.objects.find("b", "k")
+            await rows.buckets.find("b")
+            await rows.links.find(b"1")
+    found = await pool.query("select custom_plans + generic_plans from pg_prepared_statements")
+    await pool.close()
+    assert [count >= 18 for (count,) in found] == [True] * 5

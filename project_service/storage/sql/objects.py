@@ -45,6 +45,9 @@ def _keys_referred_to() -> Iterator[None]:
         raise errors.object_in_use() from None
 
 
+_PUT = "select * from storage.put_object(%s, %s, %s::uuid, %s, %s, %s, %s::uuid, %s, %s::text[], %s::text[])"
+
+
 @frozen(eq=False)
 class SqlObjects:
     database: Pool
@@ -79,19 +82,18 @@ class SqlObjects:
         return int(there + max(0, quota - total))
 
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
-        rows = await self.database.query(
-            "select * from storage.put_object(%(bucket)s, %(key)s, %(version)s::uuid, %(size)s, %(content_type)s,"
-            " %(etag)s, %(owner)s::uuid, %(service)s, %(if_match)s::text[], %(if_none_match)s::text[])",
-            {
-                "bucket": new.bucket,
-                "key": new.key,
-                "version": str(new.version),
-                "size": new.size,
-                "content_type": new.content_type,
-                "etag": new.etag,
-                **_writer(writer),
-                **_conditions(conditions),
-            },
+        rows = await self.database.prepared(
+            _PUT,
+            (
+                new.bucket,
+                new.key,
+                str(new.version),
+                new.size,
+                new.content_type,
+                new.etag,
+                *_writer(writer).values(),
+                *_conditions(conditions).values(),
+            ),
         )
         outcome, replaced, updated_at = rows[0]
         if outcome != "stored":
@@ -137,9 +139,17 @@ class SqlObjects:
             raise errors.refused(outcome)
         return Switched(object_row(tuple(moved)), _uuid(replaced))
 
-    async def begin_upload(self, version: UUID, bucket: str) -> None:
+    async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
+        await self.database.prepared(
+            "insert into storage.uploads (version, bucket) select unnest(%s::uuid[]), %s",
+            # As text: psycopg2 would write a list as an array of texts, which EXECUTE does not take for one of uuids.
+            (f"{{{','.join(map(str, versions))}}}", bucket),
+        )
+
+    async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
         await self.database.query(
-            "insert into storage.uploads (version, bucket) values (%s::uuid, %s)", (str(version), bucket)
+            "delete from storage.uploads where version = any (%s::uuid[])",
+            ([str(version) for version in versions],),
         )
 
     async def touch_upload(self, version: UUID) -> bool:

@@ -1,0 +1,107 @@
+"""Announces versions before their first byte, and some of them in advance while a bucket gets many uploads.
+
+An announcement is a transaction, and most of what a small upload costs the database besides its switch. With some in
+advance most uploads of a burst begin without one. One that nobody took is harmless: nothing was ever sent under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from attrs import define, field, frozen
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from project_service.deferreds import start
+from project_service.storage.ports import ObjectRows
+
+_log = Logger()
+
+# How many versions are announced in advance at most.
+MOST_AHEAD = 31
+# Versions announced in advance may be taken for this long. Afterwards they are withdrawn, and the burst is over.
+FRESH_SECONDS = 2.0
+
+
+@define(eq=False)
+class _Stock:
+    """What is announced for one bucket and taken by nobody, ``since`` the last announcement.
+
+    ``asking`` counts the announcements under way, ``ahead`` how many the last one made in advance.
+    """
+
+    since: float
+    versions: list[UUID] = field(factory=list)
+    asking: int = 0
+    ahead: int = 0
+
+
+@frozen(eq=False)
+class Announcer:
+    """``withdraw_old`` has to be called about every ``FRESH_SECONDS``."""
+
+    rows: ObjectRows
+    clock: IReactorTime
+    new_version: Callable[[], UUID]
+    _stocks: dict[str, _Stock] = field(factory=dict, init=False)
+
+    def take(self, bucket: str) -> UUID | None:
+        """A version that is announced for ``bucket`` and is now the caller's; None where there is none.
+
+        The next ones are announced in the background before the last one is taken.
+        """
+        stock = self._stocks.get(bucket)
+        if stock is None or not stock.versions or self._old(stock):
+            return None
+        version = stock.versions.pop()
+        if not stock.asking and len(stock.versions) < stock.ahead // 4:
+            start(self.announce(bucket)).addErrback(_in_vain)
+        return version
+
+    async def announce(self, bucket: str) -> None:
+        """Announce at least one version, to be taken.
+
+        The faster the last ones were used up, the more are announced at a time: none in advance for the first upload,
+        then 1, 3, 7, up to ``MOST_AHEAD``.
+        """
+        stock = self._stocks.get(bucket)
+        if stock is None:
+            stock = self._stocks[bucket] = _Stock(self.clock.seconds())
+        # Uploads that begin at the same moment need no more than one of them to provide for others.
+        elif not stock.asking:
+            stock.ahead = min(2 * stock.ahead + 1, MOST_AHEAD)
+        versions = [self.new_version() for _ in range(1 if stock.asking else 1 + stock.ahead)]
+        stock.asking += 1
+        try:
+            await self.rows.begin_uploads(versions, bucket)
+        finally:
+            stock.asking -= 1
+        stock.versions.extend(versions)
+        stock.since = self.clock.seconds()
+
+    async def withdraw_old(self) -> None:
+        """Withdraw what nobody has taken for ``FRESH_SECONDS``."""
+        await self._withdraw([bucket for bucket, stock in self._stocks.items() if self._old(stock)])
+
+    async def withdraw_all(self) -> None:
+        """As ``withdraw_old``, of everything; failures are logged, and the sweeper does it later."""
+        try:
+            await self._withdraw(list(self._stocks))
+        except Exception as problem:
+            _log.warn("Announcements are left to the sweeper: {kind}", kind=type(problem).__name__)
+
+    async def _withdraw(self, buckets: list[str]) -> None:
+        stocks = [self._stocks.pop(bucket) for bucket in buckets]
+        unused = [version for stock in stocks for version in stock.versions]
+        if unused:
+            await self.rows.withdraw_uploads(unused)
+
+    def _old(self, stock: _Stock) -> bool:
+        return not stock.asking and self.clock.seconds() - stock.since >= FRESH_SECONDS
+
+
+def _in_vain(problem: Failure) -> None:
+    """The next upload finds nothing to take, announces its own version, and is told what is wrong."""
+    _log.debug("Announcing in advance failed: {kind}", kind=type(problem.value).__name__)

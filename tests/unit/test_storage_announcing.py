@@ -1,0 +1,218 @@
+"""Announcing versions in advance: each upload has an announced version of its own, and none is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.deferreds import start
+from project_service.errors import ApiError, database_unavailable
+from project_service.storage.announcing import FRESH_SECONDS, MOST_AHEAD, Announcer
+from project_service.storage.attempt import Attempts
+from tests.said import captured_logs
+
+# The sizes of the announcements of a burst, and how many uploads they are for.
+GROWING = [1, 2, 4, 8, 16, 32]
+
+
+class Rows:
+    """The table of announced versions. ``held`` announcements are not answered yet."""
+
+    def __init__(self) -> None:
+        self.announced: set[UUID] = set()
+        self.sizes: list[int] = []
+        self.hold = False
+        self.away = False
+        self.held: list[Deferred[None]] = []
+
+    async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
+        self.sizes.append(len(versions))
+        if self.hold:
+            waiting: Deferred[None] = Deferred()
+            self.held.append(waiting)
+            await waiting
+        if self.away:
+            raise database_unavailable()
+        self.announced.update(versions)
+
+    async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
+        if self.away:
+            raise database_unavailable()
+        self.announced.difference_update(versions)
+
+
+class Announced:
+    """Uploads that begin, as requests do, on ``rows``. ``taken`` are their versions."""
+
+    def __init__(self) -> None:
+        self.rows = Rows()
+        self.clock = Clock()
+        self.count = 0
+        self.announcer = Announcer(cast(Any, self.rows), self.clock, self.new)
+        nothing = cast(Any, None)
+        self.attempts = Attempts(nothing, nothing, nothing, self.announcer, self.clock, lambda step: None)
+        self.taken: list[UUID] = []
+
+    def new(self) -> UUID:
+        self.count += 1
+        return UUID(int=self.count)
+
+    def begin(self, bucket: str = "b") -> Deferred[None]:
+        async def begun() -> None:
+            version = (await self.attempts.begin(bucket)).version
+            assert version in self.rows.announced, "it was not announced"
+            assert version not in self.taken, "another upload has it"
+            self.taken.append(version)
+
+        return start(begun())
+
+    @property
+    def unused(self) -> set[UUID]:
+        return self.rows.announced - set(self.taken)
+
+
+class Announcing(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.uploads = Announced()
+        self.rows, self.clock = self.uploads.rows, self.uploads.clock
+        self.announcer = self.uploads.announcer
+
+    def begin(self, count: int = 1, bucket: str = "b") -> None:
+        for _ in range(count):
+            self.successResultOf(self.uploads.begin(bucket))
+
+    def withdraw(self) -> None:
+        self.successResultOf(start(self.announcer.withdraw_old()))
+
+    def test_an_upload_now_and_then_announces_only_itself(self) -> None:
+        for _ in range(3):
+            self.begin()
+            self.clock.advance(FRESH_SECONDS)
+            self.withdraw()
+        self.assertEqual((self.rows.sizes, self.uploads.unused), ([1, 1, 1], set()))
+
+    def test_the_longer_a_burst_the_fewer_uploads_wait_for_the_database(self) -> None:
+        self.begin(sum(GROWING) + 10 * MOST_AHEAD)
+        self.assertEqual(self.rows.sizes[: len(GROWING)], GROWING)
+        self.assertEqual(set(self.rows.sizes[len(GROWING) :]), {MOST_AHEAD + 1})
+        self.assertLess(len(self.rows.sizes), len(GROWING) + 12)
+
+    def test_the_next_are_announced_before_the_last_is_taken(self) -> None:
+        self.begin(sum(GROWING))
+        self.rows.hold = True
+        self.begin(MOST_AHEAD)
+        self.assertEqual(len(self.rows.held), 1)
+        self.rows.held.pop().callback(None)
+        self.rows.hold = False
+        self.begin(MOST_AHEAD)
+
+    def test_of_uploads_that_begin_at_once_one_provides_for_others(self) -> None:
+        self.begin()
+        self.rows.hold = True
+        beginning = [self.uploads.begin() for _ in range(4)]
+        self.assertEqual(self.rows.sizes, [1, 2, 1, 1, 1])
+        # In any order: each of them has a version as soon as there is one.
+        for held in reversed(self.rows.held):
+            held.callback(None)
+        for one in beginning:
+            self.successResultOf(one)
+        self.assertEqual(len(self.uploads.unused), 1)
+
+    def test_each_bucket_has_its_own(self) -> None:
+        self.begin(3, "a")
+        self.begin(1, "b")
+        self.assertEqual(self.rows.sizes, [1, 2, 1])
+
+    def test_what_nobody_takes_is_withdrawn_and_the_burst_is_over(self) -> None:
+        self.begin(10)
+        self.assertNotEqual(self.uploads.unused, set())
+        self.clock.advance(FRESH_SECONDS - 0.1)
+        self.withdraw()
+        self.assertNotEqual(self.uploads.unused, set())
+        self.clock.advance(0.1)
+        self.withdraw()
+        self.assertEqual(self.uploads.unused, set())
+        self.begin()
+        self.assertEqual(self.rows.sizes[-1], 1)
+
+    def test_an_old_one_is_not_taken_even_if_nobody_has_withdrawn_it(self) -> None:
+        """A process may have been stopped for so long that the sweeper has given it up."""
+        self.begin(2)
+        self.rows.announced.clear()
+        self.clock.advance(FRESH_SECONDS)
+        self.begin()
+
+    def test_a_client_that_leaves_meanwhile_leaves_its_version_to_others(self) -> None:
+        self.rows.hold = True
+        leaving = self.uploads.begin()
+        leaving.addErrback(lambda _: None)
+        leaving.cancel()
+        self.successResultOf(leaving)
+        self.rows.held.pop().callback(None)
+        self.begin()
+        self.assertEqual(self.rows.sizes, [1])
+
+    def test_nothing_is_withdrawn_while_more_is_being_announced(self) -> None:
+        self.rows.hold = True
+        slow = self.uploads.begin()
+        self.clock.advance(FRESH_SECONDS)
+        self.withdraw()
+        self.rows.held.pop().callback(None)
+        self.successResultOf(slow)
+        self.assertEqual((self.rows.sizes, self.uploads.unused), ([1], set()))
+
+    def test_a_failure_is_told_to_those_who_need_the_database(self) -> None:
+        self.begin(sum(GROWING))
+        self.rows.away = True
+        with captured_logs() as events:
+            self.begin(len(self.uploads.unused))
+        self.assertEqual({event["log_level"].name for event in events}, {"debug"})
+        self.failureResultOf(self.uploads.begin(), ApiError)
+        self.rows.away = False
+        self.begin()
+
+    def test_at_the_end_everything_is_withdrawn_or_left_to_the_sweeper(self) -> None:
+        for away, left in ((False, 0), (True, 1)):
+            self.begin(2)
+            self.rows.away = away
+            with captured_logs() as events:
+                self.successResultOf(start(self.announcer.withdraw_all()))
+            self.assertEqual(len(self.uploads.unused), left)
+            self.assertEqual([event["log_level"].name for event in events], ["warn"] * left)
+
+
+class AnyOrder(SynchronousTestCase):
+    @given(st.lists(st.sampled_from(["begin", "wait", "withdraw", "hold", "answer"]), max_size=200))
+    def test_each_upload_has_an_announced_version_and_in_the_end_none_is_left(self, steps: list[str]) -> None:
+        uploads = Announced()
+        rows, beginning = uploads.rows, []
+
+        def withdraw() -> None:
+            self.successResultOf(start(uploads.announcer.withdraw_old()))
+
+        for step in steps:
+            if step == "begin":
+                beginning.append(uploads.begin())
+            elif step == "wait":
+                uploads.clock.advance(FRESH_SECONDS / 2)
+            elif step == "withdraw":
+                withdraw()
+            elif step == "hold":
+                rows.hold = True
+            elif rows.held:
+                rows.held.pop(0).callback(None)
+        rows.hold = False
+        while rows.held:
+            rows.held.pop().callback(None)
+        for one in beginning:
+            self.successResultOf(one)
+        uploads.clock.advance(FRESH_SECONDS)
+        withdraw()
+        self.assertEqual(uploads.unused, set())
