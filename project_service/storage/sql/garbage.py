@@ -10,11 +10,7 @@ from attrs import frozen
 
 from project_service.database.pool import Pool
 from project_service.storage.model import ObjectRow
-from project_service.storage.sql.rows import ALL_COLUMNS, object_row
-
-
-def _texts(versions: Sequence[UUID]) -> list[str]:
-    return [str(version) for version in versions]
+from project_service.storage.sql.rows import ALL_COLUMNS, object_row, uuid_array
 
 
 @frozen(eq=False)
@@ -22,7 +18,9 @@ class SqlGarbage:
     database: Pool
 
     async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
-        rows = await self.database.query("select storage.discard_uploads(%s::uuid[])", (_texts(versions),))
+        rows = await self.database.query(
+            "select storage.discard_uploads(%s::uuid[])", (uuid_array(versions),)
+        )
         return [UUID(version) for (version,) in rows]
 
     async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]:
@@ -44,8 +42,8 @@ class SqlGarbage:
         return [(UUID(version), bucket) for version, bucket in rows]
 
     async def forget(self, versions: Sequence[UUID]) -> None:
-        await self.database.query(
-            "delete from storage.garbage where version = any (%s::uuid[])", (_texts(versions),)
+        await self.database.prepared(
+            "delete from storage.garbage where version = any (%s::uuid[])", (uuid_array(versions),)
         )
 
     async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
@@ -53,19 +51,19 @@ class SqlGarbage:
             "select v from unnest(%s::uuid[]) v where not exists (select from storage.objects where version = v)"
             " and not exists (select from storage.uploads where version = v)"
             " and not exists (select from storage.garbage where version = v)",
-            (_texts(versions),),
+            (uuid_array(versions),),
         )
         return {UUID(version) for (version,) in rows}
 
     async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
         rows = await self.database.query(
-            "select version from storage.uploads where version = any (%s::uuid[])", (_texts(versions),)
+            "select version from storage.uploads where version = any (%s::uuid[])", (uuid_array(versions),)
         )
         return {UUID(version) for (version,) in rows}
 
     async def current(self, versions: Sequence[UUID]) -> set[UUID]:
         rows = await self.database.query(
-            "select version from storage.objects where version = any (%s::uuid[])", (_texts(versions),)
+            "select version from storage.objects where version = any (%s::uuid[])", (uuid_array(versions),)
         )
         return {UUID(version) for (version,) in rows}
 

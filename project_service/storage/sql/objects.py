@@ -14,18 +14,19 @@ from project_service.storage import errors
 from project_service.storage.model import UNCONDITIONAL, Conditions, ObjectRow, Page, Writer
 from project_service.storage.ports import NewObject, Switched
 from project_service.storage.sql import pages
-from project_service.storage.sql.rows import ALL_COLUMNS, COLUMNS, object_row
+from project_service.storage.sql.rows import ALL_COLUMNS, COLUMNS, object_row, uuid_array
+
+# How the functions that change objects are told who asks, and on what conditions.
+_TERMS = "%s::uuid, %s, %s::text[], %s::text[]"
 
 
-def _writer(writer: Writer) -> dict[str, object]:
-    return {"owner": _text(writer.user_id), "service": writer.is_service}
-
-
-def _conditions(conditions: Conditions) -> dict[str, object]:
-    return {
-        "if_match": None if conditions.if_match is None else list(conditions.if_match),
-        "if_none_match": None if conditions.if_none_match is None else list(conditions.if_none_match),
-    }
+def _terms(writer: Writer, conditions: Conditions) -> tuple[object, ...]:
+    tags = (conditions.if_match, conditions.if_none_match)
+    return (
+        _text(writer.user_id),
+        writer.is_service,
+        *(None if one is None else list(one) for one in tags),
+    )
 
 
 def _text(value: UUID | None) -> str | None:
@@ -43,9 +44,6 @@ def _keys_referred_to() -> Iterator[None]:
         yield
     except (ForeignKeyViolation, RestrictViolation):
         raise errors.object_in_use() from None
-
-
-_PUT = "select * from storage.put_object(%s, %s, %s::uuid, %s, %s, %s, %s::uuid, %s, %s::text[], %s::text[])"
 
 
 @frozen(eq=False)
@@ -83,7 +81,7 @@ class SqlObjects:
 
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
         rows = await self.database.prepared(
-            _PUT,
+            f"select * from storage.put_object(%s, %s, %s::uuid, %s, %s, %s, {_TERMS})",
             (
                 new.bucket,
                 new.key,
@@ -91,8 +89,7 @@ class SqlObjects:
                 new.size,
                 new.content_type,
                 new.etag,
-                *_writer(writer).values(),
-                *_conditions(conditions).values(),
+                *_terms(writer, conditions),
             ),
         )
         outcome, replaced, updated_at = rows[0]
@@ -107,10 +104,9 @@ class SqlObjects:
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Mapping[str, UUID]:
         with _keys_referred_to():
-            rows = await self.database.query(
-                "select * from storage.delete_objects(%(bucket)s, %(keys)s::text[], %(owner)s::uuid, %(service)s,"
-                " %(if_match)s::text[], %(if_none_match)s::text[])",
-                {"bucket": bucket, "keys": list(keys), **_writer(writer), **_conditions(conditions)},
+            rows = await self.database.prepared(
+                f"select * from storage.delete_objects(%s, %s::text[], {_TERMS})",
+                (bucket, list(keys), *_terms(writer, conditions)),
             )
         outcomes = {outcome for outcome, _, _ in rows}
         for refusal in ("bucket_not_found", "not_owner", "object_exists", "precondition_failed"):
@@ -123,16 +119,9 @@ class SqlObjects:
     ) -> Switched:
         columns = ", ".join(f"(moved).{column}" for column in COLUMNS)
         with _keys_referred_to():
-            rows = await self.database.query(
-                f"select outcome, replaced, {columns} from storage.move_object(%(bucket)s, %(source)s, %(target)s,"
-                " %(owner)s::uuid, %(service)s, %(if_match)s::text[], %(if_none_match)s::text[])",
-                {
-                    "bucket": bucket,
-                    "source": source,
-                    "target": target,
-                    **_writer(writer),
-                    **_conditions(conditions),
-                },
+            rows = await self.database.prepared(
+                f"select outcome, replaced, {columns} from storage.move_object(%s, %s, %s, {_TERMS})",
+                (bucket, source, target, *_terms(writer, conditions)),
             )
         outcome, replaced, *moved = rows[0]
         if outcome != "moved":
@@ -142,14 +131,12 @@ class SqlObjects:
     async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
         await self.database.prepared(
             "insert into storage.uploads (version, bucket) select unnest(%s::uuid[]), %s",
-            # As text: psycopg2 would write a list as an array of texts, which EXECUTE does not take for one of uuids.
-            (f"{{{','.join(map(str, versions))}}}", bucket),
+            (uuid_array(versions), bucket),
         )
 
     async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
         await self.database.query(
-            "delete from storage.uploads where version = any (%s::uuid[])",
-            ([str(version) for version in versions],),
+            "delete from storage.uploads where version = any (%s::uuid[])", (uuid_array(versions),)
         )
 
     async def touch_upload(self, version: UUID) -> bool:

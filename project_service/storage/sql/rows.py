@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
 from project_service.database.session import Row
@@ -16,3 +17,8 @@ def object_row(row: Row) -> ObjectRow:
     bucket, key, version, size, content_type, etag, owner, updated_at = row
     owner_id = None if owner is None else UUID(owner)
     return ObjectRow(bucket, key, UUID(version), size, content_type, etag, owner_id, updated_at)
+
+
+def uuid_array(values: Iterable[UUID]) -> str:
+    """A parameter for an array of uuids. psycopg2 would write a list as an array of texts, which EXECUTE refuses."""
+    return f"{{{','.join(map(str, values))}}}"
