@@ -133,10 +133,13 @@ async def test_queries_that_are_asked_often_run_as_they_were_prepared(database: 
             await done_or_refused(put(rows, "k", writer=writer, conditions=conditions))
             await rows.objects.find("b", "k")
             await rows.buckets.find("b")
+            uses = None if writer == SERVICE else 1
+            await rows.links.add(uuid4().bytes, Link("b", "k", datetime.now(UTC), uses))
             await rows.links.find(b"1")
+            await rows.links.use(b"1", datetime.now(UTC))
             await rows.garbage.forget([uuid4(), uuid4()])
             await done_or_refused(rows.objects.delete("b", ["k", "l"], writer, conditions))
             await done_or_refused(rows.objects.move("b", "m", "n", writer, conditions))
     found = await pool.query("select custom_plans + generic_plans from pg_prepared_statements")
     await pool.close()
-    assert [count >= 18 for (count,) in found] == [True] * 8
+    assert [count >= 18 for (count,) in found] == [True] * 10

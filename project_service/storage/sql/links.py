@@ -16,9 +16,10 @@ class SqlLinks:
     database: Pool
 
     async def add(self, token_hash: bytes, link: Link) -> None:
-        rows = await self.database.query(
+        rows = await self.database.prepared(
             "insert into storage.links (token_hash, bucket, key, expires_at, uses_left)"
-            " select %s, name, %s, %s, %s from storage.buckets where name = %s for key share returning 1",
+            " select %s::bytea, name, %s, %s::timestamptz, %s::integer"
+            " from storage.buckets where name = %s for key share returning 1",
             (token_hash, link.key, link.expires_at, link.uses_left, link.bucket),
         )
         if not rows:
@@ -32,7 +33,7 @@ class SqlLinks:
         return Link(*rows[0]) if rows else None
 
     async def use(self, token_hash: bytes, now: datetime) -> bool:
-        rows = await self.database.query(
+        rows = await self.database.prepared(
             "update storage.links set uses_left = uses_left - 1"
             " where token_hash = %s and expires_at > %s and (uses_left is null or uses_left > 0) returning 1",
             (token_hash, now),
