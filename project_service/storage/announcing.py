@@ -6,10 +6,11 @@ advance most uploads of a burst begin without one. One that nobody took is harml
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from uuid import UUID
 
-from attrs import define, field, frozen
+from attrs import define, field
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -27,18 +28,26 @@ FRESH_SECONDS = 2.0
 
 @define(eq=False)
 class _Stock:
-    """What is announced for one bucket and taken by nobody, ``since`` the last announcement.
+    """What is announced for one bucket and taken by nobody: ``versions`` with the time since when, the oldest first.
 
-    ``asking`` counts the announcements under way, ``ahead`` how many the last one made in advance.
+    ``since`` is the time of the last announcement, ``ahead`` how many it made in advance, ``asking`` the number of
+    those under way.
     """
 
     since: float
-    versions: list[UUID] = field(factory=list)
-    asking: int = 0
-    ahead: int = 0
+    versions: deque[tuple[float, UUID]] = field(factory=deque, init=False)
+    ahead: int = field(default=0, init=False)
+    asking: int = field(default=0, init=False)
+
+    def old(self, before: float) -> list[UUID]:
+        """Removes the versions that have been announced since ``before`` or longer, and returns them."""
+        found = []
+        while self.versions and self.versions[0][0] <= before:
+            found.append(self.versions.popleft()[1])
+        return found
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Announcer:
     """``withdraw_old`` has to be called about every ``FRESH_SECONDS``."""
 
@@ -46,6 +55,7 @@ class Announcer:
     clock: IReactorTime
     new_version: Callable[[], UUID]
     _stocks: dict[str, _Stock] = field(factory=dict, init=False)
+    _unused: list[UUID] = field(factory=list, init=False)
 
     def take(self, bucket: str) -> UUID | None:
         """A version that is announced for ``bucket`` and is now the caller's; None where there is none.
@@ -53,9 +63,12 @@ class Announcer:
         The next ones are announced in the background before the last one is taken.
         """
         stock = self._stocks.get(bucket)
-        if stock is None or not stock.versions or self._old(stock):
+        if stock is None:
             return None
-        version = stock.versions.pop()
+        self._unused += stock.old(self._late())
+        if not stock.versions:
+            return None
+        _, version = stock.versions.popleft()
         if not stock.asking and len(stock.versions) < stock.ahead // 4:
             start(self.announce(bucket)).addErrback(_in_vain)
         return version
@@ -78,28 +91,36 @@ class Announcer:
             await self.rows.begin_uploads(versions, bucket)
         finally:
             stock.asking -= 1
-        stock.versions.extend(versions)
         stock.since = self.clock.seconds()
+        stock.versions.extend((stock.since, version) for version in versions)
 
     async def withdraw_old(self) -> None:
         """Withdraw what nobody has taken for ``FRESH_SECONDS``."""
-        await self._withdraw([bucket for bucket, stock in self._stocks.items() if self._old(stock)])
+        late = self._late()
+        for bucket, stock in list(self._stocks.items()):
+            self._unused += stock.old(late)
+            if stock.since <= late and not stock.asking:
+                del self._stocks[bucket]
+        await self._withdraw()
 
     async def withdraw_all(self) -> None:
-        """As ``withdraw_old``, of everything; failures are logged, and the sweeper does it later."""
+        """Withdraw what nobody has taken; failures are logged, and the sweeper does it later."""
+        for stock in self._stocks.values():
+            self._unused += stock.old(self.clock.seconds())
+        self._stocks.clear()
         try:
-            await self._withdraw(list(self._stocks))
+            await self._withdraw()
         except Exception as problem:
             _log.warn("Announcements are left to the sweeper: {kind}", kind=type(problem).__name__)
 
-    async def _withdraw(self, buckets: list[str]) -> None:
-        stocks = [self._stocks.pop(bucket) for bucket in buckets]
-        unused = [version for stock in stocks for version in stock.versions]
+    async def _withdraw(self) -> None:
+        unused, self._unused = self._unused, []
         if unused:
             await self.rows.withdraw_uploads(unused)
 
-    def _old(self, stock: _Stock) -> bool:
-        return not stock.asking and self.clock.seconds() - stock.since >= FRESH_SECONDS
+    def _late(self) -> float:
+        """What was announced then, or before, must not be taken any more."""
+        return self.clock.seconds() - FRESH_SECONDS
 
 
 def _in_vain(problem: Failure) -> None:

@@ -25,9 +25,12 @@ GROWING = [1, 2, 4, 8, 16, 32]
 class Rows:
     """The table of announced versions. ``held`` announcements are not answered yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.announced: set[UUID] = set()
+        self.times: dict[UUID, float] = {}
         self.sizes: list[int] = []
+        self.withdrawn: list[UUID] = []
         self.hold = False
         self.away = False
         self.held: list[Deferred[None]] = []
@@ -41,10 +44,12 @@ class Rows:
         if self.away:
             raise database_unavailable()
         self.announced.update(versions)
+        self.times.update(dict.fromkeys(versions, self.clock.seconds()))
 
     async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
         if self.away:
             raise database_unavailable()
+        self.withdrawn += versions
         self.announced.difference_update(versions)
 
 
@@ -52,8 +57,8 @@ class Announced:
     """Uploads that begin, as requests do, on ``rows``. ``taken`` are their versions."""
 
     def __init__(self) -> None:
-        self.rows = Rows()
         self.clock = Clock()
+        self.rows = Rows(self.clock)
         self.count = 0
         self.announcer = Announcer(cast(Any, self.rows), self.clock, self.new)
         nothing = cast(Any, None)
@@ -69,6 +74,7 @@ class Announced:
             version = (await self.attempts.begin(bucket)).version
             assert version in self.rows.announced, "it was not announced"
             assert version not in self.taken, "another upload has it"
+            assert self.clock.seconds() - self.rows.times[version] < FRESH_SECONDS, "it is old"
             self.taken.append(version)
 
         return start(begun())
@@ -149,6 +155,22 @@ class Announcing(SynchronousTestCase):
         self.clock.advance(FRESH_SECONDS)
         self.begin()
 
+    def test_none_grows_old_in_a_burst_that_lasts(self) -> None:
+        """The sweeper would give it up."""
+        for _ in range(100):
+            self.begin(MOST_AHEAD)
+            self.clock.advance(FRESH_SECONDS / 4)
+        ages = [self.clock.seconds() - self.rows.times[version] for version in self.uploads.unused]
+        self.assertLess(max(ages), FRESH_SECONDS)
+
+    def test_a_slow_database_does_not_make_them_old(self) -> None:
+        self.rows.hold = True
+        slow = self.uploads.begin()
+        self.clock.advance(2 * FRESH_SECONDS)
+        self.rows.held.pop().callback(None)
+        self.successResultOf(slow)
+        self.assertEqual(self.rows.sizes, [1])
+
     def test_a_client_that_leaves_meanwhile_leaves_its_version_to_others(self) -> None:
         self.rows.hold = True
         leaving = self.uploads.begin()
@@ -215,4 +237,6 @@ class AnyOrder(SynchronousTestCase):
             self.successResultOf(one)
         uploads.clock.advance(FRESH_SECONDS)
         withdraw()
+        withdraw()
         self.assertEqual(uploads.unused, set())
+        self.assertEqual(len(rows.withdrawn), uploads.count - len(uploads.taken))
