@@ -7,42 +7,48 @@ advance most uploads of a burst begin without one. One that nobody took is harml
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 from uuid import UUID
 
 from attrs import define, field
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from project_service.deferreds import start
+from project_service.database.sqlstate import outage_of
+from project_service.deferreds import start, with_timeout
 from project_service.storage.ports import ObjectRows
 
 _log = Logger()
 
-# How many versions are announced in advance at most.
+# How many are announced in advance at a time, at most.
 MOST_AHEAD = 31
-# Versions announced in advance may be taken for this long. Afterwards they are withdrawn, and the burst is over.
+# What nobody has taken for so long is withdrawn, and the burst is over.
 FRESH_SECONDS = 2.0
+# What is older must not be taken: the sweeper may have given it up (sweeper.STALE_AFTER). A process that was stopped,
+# or that waited for a slow database, has such.
+USABLE_SECONDS = 5 * 60.0
+# How long withdrawing may take: the end of a process waits for it.
+PATIENCE_SECONDS = 2.0
 
 
 @define(eq=False)
 class _Stock:
-    """What is announced for one bucket and taken by nobody: ``versions`` with the time since when, the oldest first.
+    """What is announced for one bucket and taken by nobody: ``versions`` with their times, the oldest first.
 
-    ``since`` is the time of the last announcement, ``ahead`` how many it made in advance, ``asking`` the number of
-    those under way.
+    ``ahead`` is how many were announced in advance last time, ``asking`` the number of announcements under way.
     """
 
-    since: float
     versions: deque[tuple[float, UUID]] = field(factory=deque, init=False)
     ahead: int = field(default=0, init=False)
     asking: int = field(default=0, init=False)
 
-    def old(self, before: float) -> list[UUID]:
-        """Removes the versions that have been announced since ``before`` or longer, and returns them."""
+    def older(self, than: float) -> list[UUID]:
+        """Removes the versions of that time and before, and returns them."""
         found = []
-        while self.versions and self.versions[0][0] <= before:
+        while self.versions and self.versions[0][0] <= than:
             found.append(self.versions.popleft()[1])
         return found
 
@@ -56,21 +62,22 @@ class Announcer:
     new_version: Callable[[], UUID]
     _stocks: dict[str, _Stock] = field(factory=dict, init=False)
     _unused: list[UUID] = field(factory=list, init=False)
+    _going: set[Deferred[None]] = field(factory=set, init=False)
 
     def take(self, bucket: str) -> UUID | None:
         """A version that is announced for ``bucket`` and is now the caller's; None where there is none.
 
-        The next ones are announced in the background before the last one is taken.
+        When few are left of many, the next are announced in the background.
         """
         stock = self._stocks.get(bucket)
         if stock is None:
             return None
-        self._unused += stock.old(self._late())
+        self._unused += stock.older(self.clock.seconds() - USABLE_SECONDS)
         if not stock.versions:
             return None
         _, version = stock.versions.popleft()
         if not stock.asking and len(stock.versions) < stock.ahead // 4:
-            start(self.announce(bucket)).addErrback(_in_vain)
+            self._announce_in_background(bucket)
         return version
 
     async def announce(self, bucket: str) -> None:
@@ -79,50 +86,66 @@ class Announcer:
         The faster the last ones were used up, the more are announced at a time: none in advance for the first upload,
         then 1, 3, 7, up to ``MOST_AHEAD``.
         """
+        # Their age counts from the question, because the answer may have been long on its way.
+        asked = self.clock.seconds()
         stock = self._stocks.get(bucket)
         if stock is None:
-            stock = self._stocks[bucket] = _Stock(self.clock.seconds())
-        # Uploads that begin at the same moment need no more than one of them to provide for others.
-        elif not stock.asking:
-            stock.ahead = min(2 * stock.ahead + 1, MOST_AHEAD)
-        versions = [self.new_version() for _ in range(1 if stock.asking else 1 + stock.ahead)]
+            ahead, stock = 0, _Stock()
+            self._stocks[bucket] = stock
+        else:
+            # Uploads that begin at the same moment need no more than one of them to provide for others.
+            ahead = 0 if stock.asking else min(2 * stock.ahead + 1, MOST_AHEAD)
+        versions = [self.new_version() for _ in range(1 + ahead)]
         stock.asking += 1
         try:
             await self.rows.begin_uploads(versions, bucket)
         finally:
             stock.asking -= 1
-        stock.since = self.clock.seconds()
-        stock.versions.extend((stock.since, version) for version in versions)
+        stock.ahead = max(ahead, stock.ahead)
+        stock.versions.extend((asked, version) for version in versions)
 
     async def withdraw_old(self) -> None:
-        """Withdraw what nobody has taken for ``FRESH_SECONDS``."""
-        late = self._late()
+        """Withdraw what nobody has taken for ``FRESH_SECONDS``. If that fails, the sweeper gives it up later."""
+        late = self.clock.seconds() - FRESH_SECONDS
         for bucket, stock in list(self._stocks.items()):
-            self._unused += stock.old(late)
-            if stock.since <= late and not stock.asking:
+            self._unused += stock.older(late)
+            if not stock.asking and not stock.versions:
                 del self._stocks[bucket]
-        await self._withdraw()
+        await self._patiently(self._withdraw())
 
     async def withdraw_all(self) -> None:
-        """Withdraw what nobody has taken; failures are logged, and the sweeper does it later."""
+        """As ``withdraw_old``, whatever nobody has taken; nobody must take any more."""
+        await self._patiently(self._end())
+
+    async def _end(self) -> None:
+        while self._going:
+            await next(iter(self._going))
         for stock in self._stocks.values():
-            self._unused += stock.old(self.clock.seconds())
+            self._unused += stock.older(self.clock.seconds())
         self._stocks.clear()
-        try:
-            await self._withdraw()
-        except Exception as problem:
-            _log.warn("Announcements are left to the sweeper: {kind}", kind=type(problem).__name__)
+        await self._withdraw()
 
     async def _withdraw(self) -> None:
         unused, self._unused = self._unused, []
         if unused:
             await self.rows.withdraw_uploads(unused)
 
-    def _late(self) -> float:
-        """What was announced then, or before, must not be taken any more."""
-        return self.clock.seconds() - FRESH_SECONDS
+    async def _patiently(self, withdrawing: Coroutine[Deferred[Any], Any, None]) -> None:
+        try:
+            await with_timeout(self.clock, PATIENCE_SECONDS, start(withdrawing), TimeoutError)
+        except CancelledError:
+            raise
+        except Exception as problem:
+            _log.warn("Announcements are left to the sweeper: {kind}", kind=type(problem).__name__)
+
+    def _announce_in_background(self, bucket: str) -> None:
+        announcing = start(self.announce(bucket))
+        self._going.add(announcing)
+        announcing.addErrback(_in_vain).addBoth(lambda _: self._going.discard(announcing))
 
 
-def _in_vain(problem: Failure) -> None:
-    """The next upload finds nothing to take, announces its own version, and is told what is wrong."""
-    _log.debug("Announcing in advance failed: {kind}", kind=type(problem.value).__name__)
+def _in_vain(failure: Failure) -> None:
+    """The next upload finds nothing to take, announces its own version, and is told of an outage."""
+    fault = failure.value
+    if not isinstance(fault, CancelledError) and (fault is None or outage_of(fault) is None):
+        _log.failure("announcing versions in advance failed", failure)

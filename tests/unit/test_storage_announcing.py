@@ -8,14 +8,15 @@ from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
 from project_service.errors import ApiError, database_unavailable
-from project_service.storage.announcing import FRESH_SECONDS, MOST_AHEAD, Announcer
+from project_service.storage.announcing import FRESH_SECONDS, MOST_AHEAD, PATIENCE_SECONDS, Announcer
 from project_service.storage.attempt import Attempts
+from project_service.storage.sweeper import STALE_AFTER
 from tests.said import captured_logs
 
 # The sizes of the announcements of a burst, and how many uploads they are for.
@@ -23,7 +24,7 @@ GROWING = [1, 2, 4, 8, 16, 32]
 
 
 class Rows:
-    """The table of announced versions. ``held`` announcements are not answered yet."""
+    """The table of announced versions. ``held`` announcements are there, but not answered yet."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -32,25 +33,33 @@ class Rows:
         self.sizes: list[int] = []
         self.withdrawn: list[UUID] = []
         self.hold = False
-        self.away = False
+        self.fault: Exception | None = None
         self.held: list[Deferred[None]] = []
 
     async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
         self.sizes.append(len(versions))
+        if self.fault is not None:
+            raise self.fault
+        self.announced.update(versions)
+        self.times.update(dict.fromkeys(versions, self.clock.seconds()))
+        await self.answered()
+
+    async def answered(self) -> None:
         if self.hold:
             waiting: Deferred[None] = Deferred()
             self.held.append(waiting)
             await waiting
-        if self.away:
-            raise database_unavailable()
-        self.announced.update(versions)
-        self.times.update(dict.fromkeys(versions, self.clock.seconds()))
 
     async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
-        if self.away:
-            raise database_unavailable()
+        if self.fault is not None:
+            raise self.fault
         self.withdrawn += versions
         self.announced.difference_update(versions)
+        await self.answered()
+
+    def sweep(self) -> None:
+        late = self.clock.seconds() - STALE_AFTER.total_seconds()
+        self.announced = {version for version in self.announced if self.times[version] > late}
 
 
 class Announced:
@@ -63,7 +72,7 @@ class Announced:
         self.announcer = Announcer(cast(Any, self.rows), self.clock, self.new)
         nothing = cast(Any, None)
         self.attempts = Attempts(nothing, nothing, nothing, self.announcer, self.clock, lambda step: None)
-        self.taken: list[UUID] = []
+        self.taken: set[UUID] = set()
 
     def new(self) -> UUID:
         self.count += 1
@@ -74,14 +83,13 @@ class Announced:
             version = (await self.attempts.begin(bucket)).version
             assert version in self.rows.announced, "it was not announced"
             assert version not in self.taken, "another upload has it"
-            assert self.clock.seconds() - self.rows.times[version] < FRESH_SECONDS, "it is old"
-            self.taken.append(version)
+            self.taken.add(version)
 
         return start(begun())
 
     @property
     def unused(self) -> set[UUID]:
-        return self.rows.announced - set(self.taken)
+        return self.rows.announced - self.taken
 
 
 class Announcing(SynchronousTestCase):
@@ -124,12 +132,15 @@ class Announcing(SynchronousTestCase):
         self.rows.hold = True
         beginning = [self.uploads.begin() for _ in range(4)]
         self.assertEqual(self.rows.sizes, [1, 2, 1, 1, 1])
-        # In any order: each of them has a version as soon as there is one.
-        for held in reversed(self.rows.held):
+        for held in self.rows.held:
             held.callback(None)
         for one in beginning:
             self.successResultOf(one)
         self.assertEqual(len(self.uploads.unused), 1)
+        # The burst goes on where it was.
+        self.rows.hold = False
+        self.begin(2)
+        self.assertEqual(self.rows.sizes[5:], [4])
 
     def test_each_bucket_has_its_own(self) -> None:
         self.begin(3, "a")
@@ -148,20 +159,30 @@ class Announcing(SynchronousTestCase):
         self.begin()
         self.assertEqual(self.rows.sizes[-1], 1)
 
-    def test_an_old_one_is_not_taken_even_if_nobody_has_withdrawn_it(self) -> None:
-        """A process may have been stopped for so long that the sweeper has given it up."""
-        self.begin(2)
-        self.rows.announced.clear()
-        self.clock.advance(FRESH_SECONDS)
-        self.begin()
+    def test_what_the_sweeper_may_have_given_up_is_not_taken(self) -> None:
+        """Nobody has withdrawn it while the process was stopped, or in an import, which does not do so."""
+        self.begin(sum(GROWING))
+        self.clock.advance(STALE_AFTER.total_seconds())
+        self.rows.sweep()
+        self.begin(2 * MOST_AHEAD)
+
+    def test_nor_if_its_announcement_was_answered_late(self) -> None:
+        self.begin(sum(GROWING))
+        self.rows.hold = True
+        self.begin(len(self.uploads.unused))
+        self.clock.advance(STALE_AFTER.total_seconds())
+        self.rows.sweep()
+        self.rows.hold = False
+        self.rows.held.pop().callback(None)
+        self.begin(2 * MOST_AHEAD)
 
     def test_none_grows_old_in_a_burst_that_lasts(self) -> None:
-        """The sweeper would give it up."""
-        for _ in range(100):
+        """After a quarter of an hour the sweeper would give it up."""
+        for _ in range(500):
             self.begin(MOST_AHEAD)
-            self.clock.advance(FRESH_SECONDS / 4)
+            self.clock.advance(0.9 * FRESH_SECONDS)
         ages = [self.clock.seconds() - self.rows.times[version] for version in self.uploads.unused]
-        self.assertLess(max(ages), FRESH_SECONDS)
+        self.assertLess(max(ages), 2 * FRESH_SECONDS)
 
     def test_a_slow_database_does_not_make_them_old(self) -> None:
         self.rows.hold = True
@@ -190,40 +211,95 @@ class Announcing(SynchronousTestCase):
         self.successResultOf(slow)
         self.assertEqual((self.rows.sizes, self.uploads.unused), ([1], set()))
 
-    def test_a_failure_is_told_to_those_who_need_the_database(self) -> None:
+    def test_an_outage_is_told_to_those_who_need_the_database(self) -> None:
         self.begin(sum(GROWING))
-        self.rows.away = True
+        self.rows.fault = database_unavailable()
         with captured_logs() as events:
             self.begin(len(self.uploads.unused))
-        self.assertEqual({event["log_level"].name for event in events}, {"debug"})
-        self.failureResultOf(self.uploads.begin(), ApiError)
-        self.rows.away = False
+        self.assertEqual(list(events), [])
+        for _ in range(10):
+            self.failureResultOf(self.uploads.begin(), ApiError)
+        self.rows.fault = None
         self.begin()
 
+    def test_a_failure_is_no_reason_to_announce_more(self) -> None:
+        self.rows.fault = database_unavailable()
+        for _ in range(10):
+            self.failureResultOf(self.uploads.begin(), ApiError)
+        self.rows.fault = None
+        self.begin()
+        self.assertEqual(self.rows.sizes[-1], 2)
+
+    def test_a_fault_in_the_background_is_logged(self) -> None:
+        self.begin(sum(GROWING))
+        self.rows.fault = TypeError("ours")
+        self.begin(len(self.uploads.unused))
+        self.assertNotEqual(self.flushLoggedErrors(TypeError), [])
+
     def test_at_the_end_everything_is_withdrawn_or_left_to_the_sweeper(self) -> None:
-        for away, left in ((False, 0), (True, 1)):
+        for fault, left in ((None, 0), (database_unavailable(), 1)):
             self.begin(2)
-            self.rows.away = away
+            self.rows.fault = fault
             with captured_logs() as events:
-                self.successResultOf(start(self.announcer.withdraw_all()))
+                self.end()
             self.assertEqual(len(self.uploads.unused), left)
             self.assertEqual([event["log_level"].name for event in events], ["warn"] * left)
 
+    def test_what_is_being_announced_at_the_end_is_withdrawn_too(self) -> None:
+        self.begin(sum(GROWING))
+        self.rows.hold = True
+        self.begin(len(self.uploads.unused))
+        ending = start(self.announcer.withdraw_all())
+        self.rows.hold = False
+        self.rows.held.pop().callback(None)
+        self.successResultOf(ending)
+        self.assertEqual(self.uploads.unused, set())
+
+    def test_the_end_does_not_wait_for_a_database_that_says_nothing(self) -> None:
+        self.begin(2)
+        self.rows.hold = True
+        for work in (self.announcer.withdraw_old, self.announcer.withdraw_all):
+            self.clock.advance(FRESH_SECONDS)
+            with captured_logs() as events:
+                waiting = start(work())
+                self.clock.advance(PATIENCE_SECONDS)
+                self.successResultOf(waiting)
+            self.assertEqual([event["log_level"].name for event in events], ["warn"])
+            self.rows.hold = False
+            self.begin(2)
+            self.rows.hold = True
+
+    def test_being_cancelled_is_no_failure(self) -> None:
+        self.begin(2)
+        self.rows.hold = True
+        ending = start(self.announcer.withdraw_all())
+        ending.cancel()
+        self.failureResultOf(ending, CancelledError)
+
+    def end(self) -> None:
+        self.successResultOf(start(self.announcer.withdraw_all()))
+
 
 class AnyOrder(SynchronousTestCase):
-    @given(st.lists(st.sampled_from(["begin", "wait", "withdraw", "hold", "answer"]), max_size=200))
+    @given(st.lists(st.sampled_from(["begin", "wait", "stop", "withdraw", "hold", "answer"]), max_size=200))
     def test_each_upload_has_an_announced_version_and_in_the_end_none_is_left(self, steps: list[str]) -> None:
         uploads = Announced()
         rows, beginning = uploads.rows, []
 
         def withdraw() -> None:
+            held, rows.hold = rows.hold, False
             self.successResultOf(start(uploads.announcer.withdraw_old()))
+            rows.hold = held
 
         for step in steps:
             if step == "begin":
                 beginning.append(uploads.begin())
             elif step == "wait":
                 uploads.clock.advance(FRESH_SECONDS / 2)
+            elif step == "stop":
+                # A process that stands still sends nothing and hears nothing, nor do its timers run.
+                uploads.clock.rightNow += STALE_AFTER.total_seconds()
+                rows.sweep()
             elif step == "withdraw":
                 withdraw()
             elif step == "hold":

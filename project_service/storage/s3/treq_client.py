@@ -33,7 +33,7 @@ class _NoURL(EncodedURL):
     __slots__ = ()
 
     def __init__(self) -> None:
-        """Without any part."""
+        super().__init__(scheme="http", host="store")
 
     def to_uri(self) -> _NoURL:
         return self
