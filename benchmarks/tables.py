@@ -28,6 +28,7 @@ from project_service.tables.execution.execute import Executor
 from project_service.tables.execution.preamble import preamble_of
 from project_service.tables.incoming import Incoming, Sent
 from project_service.tables.model import SchemaCache
+from project_service.tables.parse.request import make_request
 from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
 
@@ -112,7 +113,9 @@ def message(running: Running, case: Case) -> tuple[str, list[str]]:
         extensions.register_type(AS_BYTES, cursor)
         head, key = planner.head(incoming)
         for _ in range(3):
-            planned = planner.plan(cache, key, *planner.request(incoming, head))
+            shape, query, operands = planner.query(incoming, head)
+            request = make_request(head, query, incoming.pairs, incoming.body)
+            planned = planner.plan(cache, key, shape, request, operands)
             told = preamble_of(config, cache, incoming, head, identity, planned.compiled.read_only, None)
             # Nothing in it waits, so it is over at once.
             done: Any = start(Executor(config, cast(Any, asked)).execute(planned, told)).result

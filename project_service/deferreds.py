@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Generic, Protocol, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -15,6 +15,12 @@ from project_service.errors import ApiError, Away
 T = TypeVar("T")
 
 log = Logger()
+
+
+class InThread(Protocol):
+    """Runs ``work``, which must touch nothing that others change, off the reactor's thread."""
+
+    def __call__(self, work: Callable[[], T]) -> Awaitable[T]: ...
 
 
 def start(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:

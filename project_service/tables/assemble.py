@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import asdict, frozen
 from psycopg2 import extensions
 from twisted.application.service import IService
-from twisted.internet.defer import DeferredSemaphore
+from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 
 from project_service.database import dsn as dsns
@@ -16,6 +16,7 @@ from project_service.database.connect import Connector, milliseconds
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.database.session import Session
+from project_service.deferreds import InThread
 from project_service.http.caller import TokenVerifier
 from project_service.http.router import Router
 from project_service.settings.model import Settings, StageDatabase
@@ -40,6 +41,7 @@ CHANNEL = "pgrst"
 # The oids of text, json, jsonb, xml and the character types: they arrive as bytes and are sent on as bytes.
 _RAW_TYPES = (25, 114, 142, 3802, 1042, 1043, 18, 19)
 AS_BYTES = extensions.new_type(_RAW_TYPES, "PGRST_BYTES", extensions.BYTES)
+T = TypeVar("T")
 
 
 @frozen
@@ -81,6 +83,7 @@ def assemble(
     Raises ``ValueError`` for keys or a path to the role that cannot be used.
     """
     timeout = milliseconds(settings.database.statement_timeout_seconds)
+    in_thread = _one_at_a_time(reactor)
     services: dict[tuple[str, str], TableService] = {}
     listeners: list[Listener] = []
     pools: list[Pool] = []
@@ -91,7 +94,7 @@ def assemble(
             identities = identities_of(config, verifier, now)
         except ValueError as fault:
             raise ValueError(f"{where}: {fault}") from None
-        own, listener, service = _database(reactor, settings, config, identities, where)
+        own, listener, service = _database(reactor, settings, config, identities, in_thread, where)
         services[stage, name] = service
         listeners.append(listener)
         pools.extend(own)
@@ -104,6 +107,7 @@ def _database(
     settings: Settings,
     config: TablesConfig,
     identities: Identities,
+    in_thread: InThread,
     where: str,
 ) -> tuple[list[Pool], Listener, TableService]:
     dsn = config.dsn or settings.database.dsn
@@ -123,10 +127,21 @@ def _database(
         Planner(config),
         Freshness(holder, pool, echo),
         Executor(config, pool),
-        Root(config, lambda work: deferToThreadPool(reactor, reactor.getThreadPool(), work)),
+        Root(config, in_thread),
         LargeReplies(config, streams),
+        in_thread,
     )
     return list(dict.fromkeys((pool, streams.pool))), listener, service
+
+
+def _one_at_a_time(reactor: Any) -> InThread:
+    """Python runs one thread at a time, so a second one would only take turns away from the reactor."""
+    free = DeferredSemaphore(1)
+
+    def in_thread(work: Callable[[], T]) -> Deferred[T]:
+        return free.run(deferToThreadPool, reactor, reactor.getThreadPool(), work)
+
+    return in_thread
 
 
 def _pool(reactor: Any, settings: Settings, connector: Connector, size: int) -> Pool:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import orjson
 from attrs import evolve, frozen
 
+from project_service.deferreds import InThread
 from project_service.http.outbound import Reply, Sink, StreamReply
 from project_service.tables import errors
 from project_service.tables.config import TablesConfig
@@ -22,7 +23,6 @@ from project_service.tables.respond.outcome import as_bytes
 from project_service.tables.sql.fragment import Sql
 
 RunReadOnly = Callable[[Sql], Awaitable[list[Row]]]
-InThread = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 _NOTHING = Sql("SELECT 1")
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import TypeVar
 
 from attrs import evolve, frozen
 
+from project_service.deferreds import InThread
 from project_service.http.outbound import NO_STORE, Reply, StreamReply
 from project_service.tables.access.identity import Identities, Identity
 from project_service.tables.catalog.freshness import Freshness
@@ -20,12 +22,14 @@ from project_service.tables.execution.work import Row
 from project_service.tables.headers import VARY
 from project_service.tables.incoming import Incoming
 from project_service.tables.model import SchemaCache
-from project_service.tables.parse.request import Head, Request
+from project_service.tables.parse.payload import slow_to_read
+from project_service.tables.parse.request import Head, Request, make_request
 from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.respond.options import options_reply
 from project_service.tables.respond.replies import deprecated_names, reply_to
 from project_service.tables.root import Root, nothing
 from project_service.tables.sql.fragment import Sql
+from project_service.tables.syntax import Query
 from project_service.tables.timing import Timing
 
 # The errors for something that the schema cache does not have: a handler of a media type, a relationship, a function,
@@ -47,6 +51,7 @@ class TableService:
     executor: Executor
     root: Root
     large: LargeReplies
+    in_thread: InThread
 
     async def answer(self, incoming: Incoming) -> Reply | StreamReply:
         try:
@@ -73,9 +78,10 @@ class TableService:
             if delegated is None:
                 return await self._root(incoming, head, identity, cache, timing)
             head_key = head = delegated
-        asked = self.planner.request(incoming, head)
+        shape, query, operands = self.planner.query(incoming, head)
+        request = await self._request(incoming, head, query)
         timing.mark("parse")
-        cache, planned = await self._planned(cache, head_key, *asked)
+        cache, planned = await self._planned(cache, head_key, shape, request, operands)
         timing.mark("plan")
         reply = await self._run(incoming, cache, planned, identity)
         timing.mark("transaction")
@@ -84,6 +90,10 @@ class TableService:
         if planned.compiled.renamed:
             reply = evolve(reply, headers=(*reply.headers, deprecated_names(planned.compiled.renamed)))
         return self._timed(reply, timing)
+
+    async def _request(self, incoming: Incoming, head: Head, query: Query) -> Request:
+        made = partial(make_request, head, query, incoming.pairs, incoming.body)
+        return await self.in_thread(made) if slow_to_read(head.content_type, incoming.body) else made()
 
     async def _planned(
         self, cache: SchemaCache, head_key: Hashable, shape: Hashable, request: Request, operands: list[str]

@@ -24,6 +24,9 @@ _FAR = re.compile(r"[0-9][eE]\+?[0-9]{3}|(?<![0-9])[0-9]{300}")
 # The fields of a form at most: as many as fit into a URL. A megabyte of fields would keep a worker busy for seconds.
 _MOST_FIELDS = 25_000
 
+# Larger CSV is worth a thread.
+INLINE_CSV_BYTES = 16 * 1024
+
 
 @frozen
 class Payload:
@@ -41,6 +44,16 @@ class Payload:
     is_empty: bool = False
     raw: bytes = field(repr=False, default=b"")
     arguments: tuple[tuple[str, str], ...] = ()
+
+
+def slow_to_read(content_type: str | None, body: bytes) -> bool:
+    """Whether others would wait for long while this body is read: a mebibyte of CSV may have half a million lines.
+
+    JSON is read by a single call, for which all threads wait.
+    """
+    if len(body) <= INLINE_CSV_BYTES or content_type is None:
+        return False
+    return media.parse_media(content_type).name == media.CSV
 
 
 def parse_payload(

@@ -16,7 +16,6 @@ from project_service.tables.parse.request import (
     READING,
     Head,
     Request,
-    make_request,
     parse_head,
     takes_arguments,
 )
@@ -81,11 +80,12 @@ class Planner:
             raise errors.invalid_preferences([f"tx={asked}"])
         return evolve(head, preferences=head.preferences.without("tx"))
 
-    def request(self, incoming: Incoming, head: Head) -> tuple[Hashable, Request, list[str]]:
+    def query(self, incoming: Incoming, head: Head) -> tuple[Hashable, Query, list[str]]:
+        """The query with its shape and, in the order of the plan's slots, its operands."""
         arguments = takes_arguments(head)
         shape, operands = shape_of_query(incoming.pairs, arguments)
         query = self._queries.made((arguments, shape), lambda: parse_query(incoming.pairs, arguments))
-        return shape, make_request(head, query, incoming.pairs, incoming.body), operands
+        return shape, query, operands
 
     def plan(
         self, cache: SchemaCache, head_key: Hashable, shape: Hashable, request: Request, operands: list[str]

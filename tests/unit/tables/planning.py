@@ -9,6 +9,7 @@ from project_service.tables.config import TablesConfig
 from project_service.tables.execution.preamble import Preamble, PreambleSql
 from project_service.tables.incoming import Incoming, Sent
 from project_service.tables.model import SchemaCache
+from project_service.tables.parse.request import make_request
 from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.sql.fragment import PLACE, Sql
 from project_service.tables.sql.settings import SetConfig
@@ -48,7 +49,8 @@ def planned(
     headers = tuple(pair for pair in said if pair[1])
     incoming = Incoming(method, tuple(path.split("/")), pairs, Sent.of(headers), body)
     head, key = planner.head(incoming)
-    shape, request, operands = planner.request(incoming, head)
+    shape, query, operands = planner.query(incoming, head)
+    request = make_request(head, query, pairs, body)
     return planner.plan(cache, key, shape, request, operands)
 
 

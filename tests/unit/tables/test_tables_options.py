@@ -28,7 +28,7 @@ class Options(SynchronousTestCase):
         config = TablesConfig(schemas=("api",), **settings)
         parts: Any = SimpleNamespace(current=cache(), identify=lambda *_: None)
         unused = cast(Any, None)
-        service = TableService(config, parts, parts, Planner(config), unused, unused, unused, unused)
+        service = TableService(config, parts, parts, Planner(config), unused, unused, unused, unused, unused)
         return start(service.answer(incoming))
 
     def headers(self, *segments: str, server_timing: bool = True) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import orjson
 from attrs import evolve
@@ -25,6 +25,7 @@ from project_service.tables.service import TableService
 from project_service.tables.sql.fragment import Sql
 from tests.unit.tables.planning import CACHE, CONFIG
 
+T = TypeVar("T")
 PLAIN = evolve(CONFIG, openapi="ignore-privileges")
 
 
@@ -46,7 +47,7 @@ class Executor:
         return [(b'["works"]', b'["find"]')]
 
 
-async def here(work: Callable[[], bytes]) -> bytes:
+async def here(work: Callable[[], T]) -> T:
     return work()
 
 
@@ -64,7 +65,7 @@ class AtRoot(SynchronousTestCase):
         )
         executor = cast(Any, self.executor)
         root = Root(config, here)
-        service = TableService(config, parts, parts, Planner(config), parts, executor, root, parts)
+        service = TableService(config, parts, parts, Planner(config), parts, executor, root, parts, here)
         headers = Sent.of((("accept", accept),))
         return start(service.answer(Incoming(method, (), tuple(query.items()), headers)))
 

@@ -1,0 +1,74 @@
+"""Large CSV is read in a thread, so that others are answered meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.deferreds import start
+from project_service.http.outbound import Reply, StreamReply
+from project_service.tables.access.identity import Identity
+from project_service.tables.errors import TableError
+from project_service.tables.execution.preamble import Preamble
+from project_service.tables.incoming import Incoming, Sent
+from project_service.tables.parse.payload import INLINE_CSV_BYTES
+from project_service.tables.planning.planner import Planned, Planner
+from project_service.tables.respond.outcome import Outcome
+from project_service.tables.service import TableService
+from tests.unit.tables.planning import CACHE, CONFIG
+
+T = TypeVar("T")
+
+
+class Large(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.threads: list[Deferred[None]] = []
+        self.written: list[int] = []
+        parts: Any = SimpleNamespace(
+            current=CACHE, identify=lambda *_: Identity("anon", "{}", False), expected=lambda planned: False
+        )
+        executor, unused = cast(Any, self), cast(Any, None)
+        self.service = TableService(
+            CONFIG, parts, parts, Planner(CONFIG), unused, executor, unused, parts, self.in_thread
+        )
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        self.threads.append(Deferred())
+        await self.threads[-1]
+        return work()
+
+    async def execute(self, planned: Planned, told: Preamble) -> Outcome:
+        self.written.append(len(planned.body))
+        return Outcome(rows=0)
+
+    def post(self, body: bytes, media: str = "text/csv") -> Deferred[Reply | StreamReply]:
+        headers = Sent.of((("content-type", media),))
+        return start(self.service.answer(Incoming("POST", ("works",), (), headers, body)))
+
+    def test_large_csv_is_read_in_a_thread_and_a_small_one_at_once(self) -> None:
+        large = self.post(b"id\n" + b"1\n" * (INLINE_CSV_BYTES // 2))
+        self.assertEqual(self.successResultOf(self.post(b"id\n1\n")).status, 201)
+        self.assertNoResult(large)
+        self.threads.pop().callback(None)
+        self.assertEqual(self.successResultOf(large).status, 201)
+        self.assertEqual((len(self.written), self.threads), (2, []))
+
+    def test_its_faults_are_refused_as_those_of_any_other(self) -> None:
+        refused = self.post(b"id\n" + b"1,2\n" * INLINE_CSV_BYTES)
+        self.threads.pop().callback(None)
+        self.assertEqual(self.failureResultOf(refused, TableError).value.code, "PGRST102")
+
+    def test_json_of_any_size_is_read_at_once(self) -> None:
+        """Its parser lets no other thread run."""
+        rows = b",".join([b'{"id":1}'] * INLINE_CSV_BYTES)
+        self.assertEqual(self.successResultOf(self.post(b"[" + rows + b"]", "application/json")).status, 201)
+
+    def test_a_client_that_leaves_meanwhile_writes_nothing(self) -> None:
+        left = self.post(b"id\n" + b"1\n" * INLINE_CSV_BYTES)
+        left.cancel()
+        self.failureResultOf(left, CancelledError)
+        self.assertEqual(self.written, [])
