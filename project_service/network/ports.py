@@ -123,6 +123,12 @@ async def close(port: IListeningPort) -> None:
         log.failure("a port did not close cleanly")
 
 
+async def leave(port: Any) -> None:
+    """As ``close``, for a port from which other processes still accept. Shutting it down would make that fail."""
+    port._shouldShutdown = False
+    await close(port)
+
+
 def queue_length(reactor: Any, endpoint: str) -> int:
     """How many connections may wait to be accepted at a port that was opened as ``endpoint``."""
     return int(endpoint_from(reactor, endpoint)._backlog) if _says_its_queue(endpoint) else BACKLOG

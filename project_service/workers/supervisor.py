@@ -27,7 +27,7 @@ from project_service.deferreds import cancel
 from project_service.http.metrics import MULTIPROCESS
 from project_service.log import setup as log_setup
 from project_service.network.certificates import Certificates
-from project_service.network.ports import bind_endpoints, close
+from project_service.network.ports import bind_endpoints, leave
 from project_service.settings.launch import Launch
 from project_service.settings.model import Settings
 from project_service.workers.assignment import assignment
@@ -110,7 +110,7 @@ class Workers:
         self._stopping = True
         ports, self._ports = self._ports, []
         for port in ports:
-            await close(port)
+            await leave(port)
         workers = list(self._workers.values())
         for worker in workers:
             worker.signal(signal.SIGTERM)

@@ -21,7 +21,7 @@ from twisted.python.systemd import ListenFDs
 
 from project_service.errors import ApiError
 from project_service.network.certificates import Certificates
-from project_service.network.ports import BACKLOG, CannotListen, bind_endpoints, close, take_turns
+from project_service.network.ports import BACKLOG, CannotListen, bind_endpoints, close, leave, take_turns
 from project_service.settings.model import Store
 from project_service.workers.worker import adopt
 from tests.certificates import issue
@@ -98,6 +98,18 @@ async def test_a_unix_socket_stays_while_workers_come_and_go(tmp_path: Path) -> 
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
     assert not path.exists()
+
+
+@pytest_twisted.ensureDeferred
+async def test_workers_can_accept_until_they_are_told_to_end() -> None:
+    """The parent closes its ports first. A worker that was just accepting would log an error."""
+    async with _shared(LOOPBACK) as opened:
+        address, (accepting, _) = opened[0].getHost(), [port.socket for port in opened[1:]]
+        await leave(opened.pop(0))
+        with socket.create_connection((address.host, address.port), 5):
+            accepting.setblocking(True)
+            accepted, _ = accepting.accept()
+            accepted.close()
 
 
 @pytest.mark.parametrize("endpoint", ["tcp:0:interface=127.0.0.1", "unix:{place}/s"])
