@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from project_service.database.sqlstate import outage_of
 from project_service.deferreds import shield, start
 from project_service.errors import ApiError
 from project_service.storage import errors
@@ -130,8 +131,7 @@ class Attempts:
         """Give up after ``failure``. Where the database or the store failed, that is done in the background: the
         client does not wait for the same part a second time."""
         giving_up = shield(self._give_up(attempt))
-        failed = isinstance(failure, ApiError) and failure.status >= 500
-        if failed or isinstance(failure, errors.STORE_FAILURES):
+        if isinstance(failure, errors.STORE_FAILURES) or outage_of(failure) is not None:
             giving_up.addErrback(_left_to_sweeper)
         else:
             await giving_up

@@ -9,8 +9,10 @@ from unittest.mock import patch
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
+from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
 from project_service.errors import database_unavailable
 from project_service.storage.s3.errors import StoreError, StoreUnreachable
@@ -49,13 +51,32 @@ class Broken(TestCase):
 
     def test_a_database_that_is_away_is_waited_for_once(self) -> None:
         app = StorageApp()
-
-        async def away(*_: object) -> None:
-            raise database_unavailable()
-
-        self.patch(FakeObjects, "put", away)
         self.patch(MemoryStore, "delete", lambda store, path: Deferred())
-        self.assertEqual(refused(app.put("k")), (503, "database_unavailable"))
+        # What the database raises is translated by the application, which is not there.
+        for fault, status in ((database_unavailable(), 503), (DatabaseGone("lost"), 500)):
+
+            async def away(*_: object, fault: Exception = fault) -> None:
+                raise fault
+
+            with patch.object(FakeObjects, "put", away):
+                self.assertEqual(app.put("k").status, status)
+        self.flushLoggedErrors(DatabaseGone)
+
+    def test_what_a_lost_connection_leaves_to_the_sweeper_is_logged(self) -> None:
+        app = StorageApp()
+
+        async def gone(*_: object) -> None:
+            raise DatabaseGone("the connection was lost")
+
+        with (
+            patch.object(FakeObjects, "put", gone),
+            patch.object(FakeGarbage, "discard", gone),
+            captured_logs() as events,
+        ):
+            app.put("k")
+        self.flushLoggedErrors(DatabaseGone)
+        said = [formatEvent(event) for event in events]
+        self.assertIn("An upload is left to the sweeper: DatabaseGone", said)
 
     def test_a_refusal_is_sent_once_nothing_is_left(self) -> None:
         app = StorageApp()
