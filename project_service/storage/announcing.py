@@ -29,9 +29,9 @@ MOST_AHEAD = 31
 FRESH_SECONDS = 2.0
 # What is older must not be taken: the sweeper may have given it up (sweeper.STALE_AFTER). A process that was stopped,
 # or that waited for a slow database, has such.
-USABLE_SECONDS = 5 * 60.0
+USABLE_SECONDS = 60.0
 # How long withdrawing may take: the end of a process waits for it.
-PATIENCE_SECONDS = 2.0
+PATIENCE_SECONDS = 1.0
 
 
 @define(eq=False)
@@ -62,7 +62,8 @@ class Announcer:
     new_version: Callable[[], UUID]
     _stocks: dict[str, _Stock] = field(factory=dict, init=False)
     _unused: list[UUID] = field(factory=list, init=False)
-    _going: set[Deferred[None]] = field(factory=set, init=False)
+    _asking: int = field(default=0, init=False)
+    _quiet: Deferred[None] | None = field(default=None, init=False)
 
     def take(self, bucket: str) -> UUID | None:
         """A version that is announced for ``bucket`` and is now the caller's; None where there is none.
@@ -77,15 +78,24 @@ class Announcer:
             return None
         _, version = stock.versions.popleft()
         if not stock.asking and len(stock.versions) < stock.ahead // 4:
-            self._announce_in_background(bucket)
+            start(self.announce(bucket)).addErrback(_in_vain)
         return version
 
     async def announce(self, bucket: str) -> None:
-        """Announce at least one version, to be taken.
+        """Announce at least one version, to be taken. Not to be cancelled.
 
         The faster the last ones were used up, the more are announced at a time: none in advance for the first upload,
         then 1, 3, 7, up to ``MOST_AHEAD``.
         """
+        self._asking += 1
+        try:
+            await self._announce(bucket)
+        finally:
+            self._asking -= 1
+            if self._quiet is not None and not self._asking:
+                self._quiet.callback(None)
+
+    async def _announce(self, bucket: str) -> None:
         # Their age counts from the question, because the answer may have been long on its way.
         asked = self.clock.seconds()
         stock = self._stocks.get(bucket)
@@ -118,8 +128,9 @@ class Announcer:
         await self._patiently(self._end())
 
     async def _end(self) -> None:
-        while self._going:
-            await next(iter(self._going))
+        if self._asking:
+            self._quiet = Deferred()
+            await self._quiet
         for stock in self._stocks.values():
             self._unused += stock.older(self.clock.seconds())
         self._stocks.clear()
@@ -137,11 +148,6 @@ class Announcer:
             raise
         except Exception as problem:
             _log.warn("Announcements are left to the sweeper: {kind}", kind=type(problem).__name__)
-
-    def _announce_in_background(self, bucket: str) -> None:
-        announcing = start(self.announce(bucket))
-        self._going.add(announcing)
-        announcing.addErrback(_in_vain).addBoth(lambda _: self._going.discard(announcing))
 
 
 def _in_vain(failure: Failure) -> None:

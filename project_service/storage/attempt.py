@@ -131,7 +131,7 @@ class Attempts:
         """Give up after ``failure``. Where the database or the store failed, that is done in the background: the
         client does not wait for the same part a second time."""
         giving_up = shield(self._give_up(attempt))
-        if isinstance(failure, errors.STORE_FAILURES) or outage_of(failure) is not None:
+        if _passing(failure):
             giving_up.addErrback(_left_to_sweeper)
         else:
             await giving_up
@@ -155,5 +155,13 @@ class Attempts:
             await self.removal.remove(claimed, attempt.bucket)
 
 
+def _passing(failure: BaseException) -> bool:
+    """Whether the database or the store failed, not we."""
+    return isinstance(failure, errors.STORE_FAILURES) or outage_of(failure) is not None
+
+
 def _left_to_sweeper(problem: Failure) -> None:
-    _log.warn("An upload is left to the sweeper: {kind}", kind=type(problem.value).__name__)
+    if problem.value is not None and _passing(problem.value):
+        _log.warn("An upload is left to the sweeper: {kind}", kind=type(problem.value).__name__)
+    else:
+        _log.failure("an upload is left to the sweeper", problem)

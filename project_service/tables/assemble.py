@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from attrs import asdict, frozen
 from psycopg2 import extensions
 from twisted.application.service import IService
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 
 from project_service.database import dsn as dsns
@@ -16,7 +16,7 @@ from project_service.database.connect import Connector, milliseconds
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.database.session import Session
-from project_service.deferreds import InThread
+from project_service.deferreds import InThread, shield
 from project_service.http.caller import TokenVerifier
 from project_service.http.router import Router
 from project_service.settings.model import Settings, StageDatabase
@@ -83,7 +83,7 @@ def assemble(
     Raises ``ValueError`` for keys or a path to the role that cannot be used.
     """
     timeout = milliseconds(settings.database.statement_timeout_seconds)
-    in_thread = _one_at_a_time(reactor)
+    in_thread = one_at_a_time(reactor)
     services: dict[tuple[str, str], TableService] = {}
     listeners: list[Listener] = []
     pools: list[Pool] = []
@@ -134,12 +134,22 @@ def _database(
     return list(dict.fromkeys((pool, streams.pool))), listener, service
 
 
-def _one_at_a_time(reactor: Any) -> InThread:
-    """Python runs one thread at a time, so a second one would only take turns away from the reactor."""
+def one_at_a_time(reactor: Any) -> InThread:
+    """Python runs one thread at a time, so a second one would only take turns away from the reactor.
+
+    Work that has begun cannot be stopped. So whoever leaves meanwhile does not make room for another.
+    """
     free = DeferredSemaphore(1)
 
-    def in_thread(work: Callable[[], T]) -> Deferred[T]:
-        return free.run(deferToThreadPool, reactor, reactor.getThreadPool(), work)
+    async def held(work: Callable[[], T]) -> T:
+        try:
+            return await deferToThreadPool(reactor, reactor.getThreadPool(), work)
+        finally:
+            free.release()
+
+    async def in_thread(work: Callable[[], T]) -> T:
+        await free.acquire()
+        return await shield(held(work))
 
     return in_thread
 

@@ -246,12 +246,18 @@ class Announcing(SynchronousTestCase):
             self.assertEqual([event["log_level"].name for event in events], ["warn"] * left)
 
     def test_what_is_being_announced_at_the_end_is_withdrawn_too(self) -> None:
+        """In the background, or for a client that has left."""
         self.begin(sum(GROWING))
         self.rows.hold = True
         self.begin(len(self.uploads.unused))
+        leaving = self.uploads.begin("other")
+        leaving.addErrback(lambda _: None)
+        leaving.cancel()
         ending = start(self.announcer.withdraw_all())
         self.rows.hold = False
-        self.rows.held.pop().callback(None)
+        for held in self.rows.held:
+            self.assertNoResult(ending)
+            held.callback(None)
         self.successResultOf(ending)
         self.assertEqual(self.uploads.unused, set())
 

@@ -30,8 +30,6 @@ from project_service.storage.s3.response import StoreResponse
 class _NoURL(EncodedURL):
     """Stands for the URL, which the head already has in its final form. treq would parse and write each one again."""
 
-    __slots__ = ()
-
     def __init__(self) -> None:
         super().__init__(scheme="http", host="store")
 

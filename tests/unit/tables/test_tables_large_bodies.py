@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
 from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.access.identity import Identity
+from project_service.tables.assemble import one_at_a_time
 from project_service.tables.errors import TableError
 from project_service.tables.execution.preamble import Preamble
 from project_service.tables.incoming import Incoming, Sent
@@ -72,3 +75,69 @@ class Large(SynchronousTestCase):
         left.cancel()
         self.failureResultOf(left, CancelledError)
         self.assertEqual(self.written, [])
+
+
+class Threads:
+    """A reactor with a pool of threads in which nothing ends by itself. ``begun`` is what was handed to it."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[Callable[[bool, Any], None], Callable[[], Any]]] = []
+
+    def getThreadPool(self) -> Threads:
+        return self
+
+    def callFromThread(self, call: Callable[..., None], *args: Any) -> None:
+        call(*args)
+
+    def callInThreadWithCallback(
+        self, told: Callable[[bool, Any], None], work: Callable[[], Any], *_: Any
+    ) -> None:
+        self.begun.append((told, work))
+
+    def end(self) -> None:
+        told, work = self.begun.pop()
+        try:
+            result = work()
+        except Exception:
+            told(False, Failure())
+        else:
+            told(True, result)
+
+
+class OneAtATime(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.threads = Threads()
+        self.in_thread = one_at_a_time(self.threads)
+
+    def run_in_thread(self, work: Callable[[], T]) -> Deferred[T]:
+        async def ran() -> T:
+            return await self.in_thread(work)
+
+        return start(ran())
+
+    def test_the_next_begins_when_the_first_has_ended_well_or_not(self) -> None:
+        first, second, third = (self.run_in_thread(partial(divmod, 1, number)) for number in (0, 1, 1))
+        for one in (first, second, third):
+            self.assertEqual(len(self.threads.begun), 1)
+            self.assertNoResult(one)
+            self.threads.end()
+        self.failureResultOf(first, ZeroDivisionError)
+        self.assertEqual((self.successResultOf(second), self.successResultOf(third)), ((1, 0), (1, 0)))
+
+    def test_who_leaves_makes_no_room_while_the_work_goes_on(self) -> None:
+        first, second = self.run_in_thread(int), self.run_in_thread(int)
+        first.cancel()
+        self.failureResultOf(first, CancelledError)
+        self.assertEqual(len(self.threads.begun), 1)
+        self.threads.end()
+        self.threads.end()
+        self.assertEqual(self.successResultOf(second), 0)
+
+    def test_what_nobody_waits_for_any_more_never_begins(self) -> None:
+        first, second, third = (self.run_in_thread(int) for _ in range(3))
+        second.cancel()
+        self.failureResultOf(second, CancelledError)
+        self.threads.end()
+        self.threads.end()
+        self.assertEqual((self.successResultOf(first), self.successResultOf(third)), (0, 0))
+        self.assertEqual(self.threads.begun, [])
