@@ -57,6 +57,12 @@ class FakePort:
     closed: bool = False
     slow: bool = False
     left: Deferred[None] = field(factory=Deferred)
+    # Whether closing it shuts its socket down, which the workers share.
+    _shouldShutdown: bool = field(default=True, init=False)
+
+    @property
+    def shut_down(self) -> bool:
+        return self.closed and self._shouldShutdown
 
     def getHost(self) -> IPv4Address:
         return IPv4Address("TCP", "127.0.0.1", self.number)

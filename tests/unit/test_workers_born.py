@@ -55,6 +55,7 @@ class Born(TwoWorkers):
         self.ports[-1].slow = True
         stopping = start(self.workers.stop())
         self.assertEqual([port.closed for port in self.ports], [True] * 3)
+        self.assertEqual([port.shut_down for port in self.ports], [False] * 3)
         self.assertEqual((self.first.signals, self.second.signals), ([], []))
         self.ports[-1].left.callback(None)
         self.successResultOf(stopping)

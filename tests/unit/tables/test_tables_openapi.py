@@ -4,7 +4,7 @@ are described."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote
 
 import orjson
@@ -27,8 +27,6 @@ from project_service.tables.root import Root
 from project_service.tables.syntax import Field, Filter
 from tests.unit.tables.planning import CACHE, CONFIG
 
-T = TypeVar("T")
-
 
 def _references(within: Any) -> Iterator[str]:
     if isinstance(within, dict):
@@ -40,8 +38,6 @@ def _references(within: Any) -> Iterator[str]:
 
 
 class Described(SynchronousTestCase):
-    made_elsewhere: Any = None
-
     def described(self, config: TablesConfig) -> dict[str, Any]:
         incoming = Incoming("GET", (), path="/rest/", base_url="http://here")
         head = parse_head("GET", (), (), config.schemas)
@@ -56,9 +52,9 @@ class Described(SynchronousTestCase):
             return found
         raise AssertionError("it waits")
 
-    async def elsewhere(self, work: Callable[[], T]) -> T:
-        self.made_elsewhere = made = work()
-        return made
+    async def elsewhere(self, work: Callable[[], Any]) -> Any:
+        self.made_elsewhere = work()
+        return self.made_elsewhere
 
     async def asked(self, sql: object) -> list[tuple[Any, ...]]:
         return [(b'["works"]', b"[]")]
