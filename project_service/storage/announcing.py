@@ -55,7 +55,10 @@ class _Stock:
 
 @define(eq=False)
 class Announcer:
-    """``withdraw_old`` has to be called about every ``FRESH_SECONDS``."""
+    """``withdraw_old`` has to be called about every ``FRESH_SECONDS``.
+
+    ``_quiet`` fires when none of the announcements under way, of which there are ``_asking``, is any more.
+    """
 
     rows: ObjectRows
     clock: IReactorTime
@@ -93,7 +96,8 @@ class Announcer:
         finally:
             self._asking -= 1
             if self._quiet is not None and not self._asking:
-                self._quiet.callback(None)
+                quiet, self._quiet = self._quiet, None
+                quiet.callback(None)
 
     async def _announce(self, bucket: str) -> None:
         # Their age counts from the question, because the answer may have been long on its way.

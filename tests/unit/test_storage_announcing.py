@@ -186,6 +186,8 @@ class Announcing(SynchronousTestCase):
             held.callback(None)
         self.successResultOf(ending)
         self.assertEqual(self.uploads.unused, set())
+        # A request that still comes is served.
+        self.begin()
 
     def test_the_end_does_not_wait_for_a_database_that_says_nothing(self) -> None:
         self.begin(2)
