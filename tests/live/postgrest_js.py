@@ -14,7 +14,7 @@ import pytest
 def ran_by_node(folder: Path, program: str, *args: str) -> Any:
     """What ``program``, a module, writes as JSON. Skips the test if the client cannot be installed."""
     if shutil.which("npm") is None:
-        pytest.skip("npm, which comes with Node, is not installed")
+        pytest.skip("npm is not installed (.ci/run installs it)")
     (folder / "package.json").write_text('{"type": "module"}')
     # Not --silent: what npm says of a failure is the reason for the skip.
     install = ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", "@supabase/postgrest-js@2"]

@@ -89,14 +89,14 @@ print(faults() - before)
 class Reads(SynchronousTestCase):
     def test_the_buffer_of_a_large_read_is_not_requested_from_the_system_each_time(self) -> None:
         if platform.libc_ver()[0] != "glibc":
-            raise SkipTest("only glibc can be told so")
+            raise SkipTest("only glibc has mallopt and malloc_trim")
         self.assertLess(int(said(READS)), 1000)
 
 
 class GivenBack(SynchronousTestCase):
     def test_freed_memory_below_living_objects_is_returned_to_the_system(self) -> None:
         if platform.libc_ver()[0] != "glibc":
-            raise SkipTest("only glibc can be told so")
+            raise SkipTest("only glibc has mallopt and malloc_trim")
         program = (
             "from benchmarks.memory import resident; from project_service.process import give_back, settle; "
             "import os; settle(); many = [bytearray(200_000) for _ in range(400)]; last = many.pop(); del many; "
