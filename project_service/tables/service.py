@@ -29,7 +29,6 @@ from project_service.tables.respond.options import options_reply
 from project_service.tables.respond.replies import deprecated_names, reply_to
 from project_service.tables.root import Root, nothing
 from project_service.tables.sql.fragment import Sql
-from project_service.tables.syntax import Query
 from project_service.tables.timing import Timing
 
 # The errors for something that the schema cache does not have: a handler of a media type, a relationship, a function,
@@ -79,7 +78,9 @@ class TableService:
                 return await self._root(incoming, head, identity, cache, timing)
             head_key = head = delegated
         shape, query, operands = self.planner.query(incoming, head)
-        request = await self._request(incoming, head, query)
+        made = partial(make_request, head, query, incoming.pairs, incoming.body)
+        slow = slow_to_read(head.content_type, incoming.body)
+        request = await self.in_thread(made) if slow else made()
         timing.mark("parse")
         cache, planned = await self._planned(cache, head_key, shape, request, operands)
         timing.mark("plan")
@@ -90,10 +91,6 @@ class TableService:
         if planned.compiled.renamed:
             reply = evolve(reply, headers=(*reply.headers, deprecated_names(planned.compiled.renamed)))
         return self._timed(reply, timing)
-
-    async def _request(self, incoming: Incoming, head: Head, query: Query) -> Request:
-        made = partial(make_request, head, query, incoming.pairs, incoming.body)
-        return await self.in_thread(made) if slow_to_read(head.content_type, incoming.body) else made()
 
     async def _planned(
         self, cache: SchemaCache, head_key: Hashable, shape: Hashable, request: Request, operands: list[str]
