@@ -42,6 +42,7 @@ def inbound_of(
         base_url=settings.public_url or f"{where.scheme}://{where.host}",
         max_json_bytes=settings.max_json_bytes,
         client_awaited=exchange.client_awaited,
+        any_origin="*" in settings.cors_origins,
     )
 
 

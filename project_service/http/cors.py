@@ -6,13 +6,20 @@ from project_service.errors import Headers
 from project_service.http.headers import HeaderView
 
 EXPOSED = (
-    "Content-Range, Content-Location, Location, Content-Disposition, ETag, Preference-Applied, "
-    "Retry-After, X-Request-Id"
+    "Accept-Ranges, Content-Range, Content-Location, Location, Content-Disposition, ETag, Last-Modified, "
+    "Preference-Applied, Retry-After, X-Request-Id"
 )
 MAX_AGE_SECONDS = 86400
+# What operators ask for is nothing for pages: these paths send no CORS headers.
+_FOR_OPERATORS = frozenset((b"/live", b"/ready", b"/metrics"))
 
 
 _ANY = (("Access-Control-Allow-Origin", "*"), ("Access-Control-Expose-Headers", EXPOSED))
+
+
+def for_pages(path: bytes) -> bool:
+    """Whether pages of other origins may be allowed to use ``path``."""
+    return path not in _FOR_OPERATORS
 
 
 def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) -> Headers:

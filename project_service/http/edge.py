@@ -179,7 +179,7 @@ class Edge:
             self._account(exchange, inbound, route, started)
 
     def _matched(self, inbound: Inbound) -> Match | Reply:
-        if cors.is_preflight(inbound.method, inbound.headers):
+        if cors.is_preflight(inbound.method, inbound.headers) and cors.for_pages(inbound.raw_path):
             methods = self._router.allowed(inbound.raw_path)
             if self._router.style_of(inbound.raw_path) == "tables":
                 return Reply(200, cors.table_preflight_headers(inbound.headers))

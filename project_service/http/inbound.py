@@ -23,7 +23,7 @@ class Inbound:
     ``base_url`` is ``public_url`` where configured, else scheme and host. ``identify`` works out the caller once
     more, and raises where key or token are no longer good; it is None where the whole body had come with the head.
     ``client_awaited`` is to be called with True when the handler begins to wait for other clients to read, with False
-    when it ceases to: meanwhile the request needs no place.
+    when it ceases to: meanwhile the request needs no place. ``any_origin``: pages of every origin may read responses.
     """
 
     method: str
@@ -38,6 +38,7 @@ class Inbound:
     base_url: str
     max_json_bytes: int
     client_awaited: Callable[[bool], None]
+    any_origin: bool = False
     caller: Caller = field(factory=Caller)
     path_args: Mapping[str, str] = field(factory=dict)
     identify: Callable[[], Awaitable[Caller]] | None = None

@@ -76,11 +76,12 @@ class Responses:
     ) -> list[tuple[str, str]]:
         """``own`` with those that all responses have. Framing is not among them."""
         asked, names = exchange.headers, settings.trace_headers
+        path = exchange.target.partition(b"?")[0]
         return [
             ("Date", self.date()),
             *own,
             ("X-Request-Id", request_id),
-            *cors.origin_headers(settings.cors_origins, asked, own),
+            *(cors.origin_headers(settings.cors_origins, asked, own) if cors.for_pages(path) else ()),
             *(trace.echoed(names, exchange.method, exchange.target, asked) if names else ()),
         ]
 

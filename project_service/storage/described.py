@@ -81,6 +81,7 @@ _OBJECT_HEADERS = {
     "Accept-Ranges": "bytes",
     "Cache-Control": "As the bucket's visibility asks.",
     "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "cross-origin, if pages of every origin may read responses.",
 }
 # "binary" says it to generators that do not know JSON Schema's contentMediaType, and a type of its own to those that
 # pass over "*/*".

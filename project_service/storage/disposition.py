@@ -14,6 +14,10 @@ SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self
 # Browsers must take the content type as it is sent, whatever the bytes look like.
 NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
 
+# A page that is isolated (``Cross-Origin-Embedder-Policy: require-corp``) may show the object too. It is sent where
+# CORS lets pages of every origin read the object anyway.
+ANY_ORIGIN = ("Cross-Origin-Resource-Policy", "cross-origin")
+
 # Characters replaced in the plain file name: all but printable ASCII, and those with a meaning within quotes.
 _NOT_PLAIN = re.compile(r'[^ -~]|["\\%]')
 # A quoted string. One without an end reaches to the end of the header: trying again from each quote would take long.

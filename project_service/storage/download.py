@@ -18,7 +18,7 @@ from project_service.http.body import ClientGone
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, Sink, StreamReply
 from project_service.storage import conditions, errors
-from project_service.storage.disposition import NO_SNIFFING, presentation
+from project_service.storage.disposition import ANY_ORIGIN, NO_SNIFFING, presentation
 from project_service.storage.model import ObjectRow
 from project_service.storage.ports import ObjectRows, Opened, Store
 from project_service.storage.ranges import ByteRange, parse_range
@@ -70,6 +70,8 @@ class Downloads:
 
     async def _answer(self, inbound: Inbound, row: ObjectRow, terms: Terms) -> Reply | StreamReply:
         validators = _validators(row, terms)
+        if inbound.any_origin:
+            validators = (*validators, ANY_ORIGIN)
         if conditions.for_read(inbound.headers, row):
             return Reply(304, (*validators, NO_SNIFFING))
         part = _requested(inbound, row)

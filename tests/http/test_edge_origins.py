@@ -12,8 +12,8 @@ from tests.http.toy_app import app_of, hello
 from tests.told import told
 
 READABLE = (
-    "Content-Range, Content-Location, Location, Content-Disposition, ETag, Preference-Applied, "
-    "Retry-After, X-Request-Id"
+    "Accept-Ranges, Content-Range, Content-Location, Location, Content-Disposition, ETag, Last-Modified, "
+    "Preference-Applied, Retry-After, X-Request-Id"
 )
 
 
@@ -73,6 +73,20 @@ class CrossOrigin(TestCase):
         self.assertEqual(response.header("access-control-allow-origin"), "*")
         self.assertEqual(response.header("access-control-expose-headers"), READABLE)
         self.assertIsNone(response.header("access-control-allow-credentials"))
+
+    def test_paths_of_operators_have_no_cors_headers(self) -> None:
+        asked = {"Origin": "https://a.test", "Access-Control-Request-Method": "GET"}
+        for path in ("/live", "/ready", "/metrics"):
+            for method, status in (("GET", 200), ("OPTIONS", 204), ("PUT", 405)):
+                response = app_of(hello, path).request(method, path + "?x", asked)
+                self.assertEqual(response.status, status, (method, path))
+                names = [name for name, _ in response.headers if name.lower().startswith("access-control")]
+                self.assertEqual(names, [], (method, path))
+        self.assertIsNotNone(
+            app_of(hello, "/livestock")
+            .request("GET", "/livestock", asked)
+            .header("access-control-allow-origin")
+        )
 
     def test_publicly_cacheable_responses_allow_any_origin(self) -> None:
         """The request that filled the cache may have had no Origin."""

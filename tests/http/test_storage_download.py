@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service.storage.download import ObjectLost
@@ -36,6 +37,18 @@ class Whole(TestCase):
             "Content-Security-Policy": None,
         }
         self.assertEqual({name: response.header(name) for name in expected}, expected)
+
+    def test_isolated_pages_may_show_what_every_origin_may_read(self) -> None:
+        """Cross-Origin-Resource-Policy, without which a page with COEP ``require-corp`` shows no image."""
+        made = self.app.post("/storage/buckets/open/presign", {"key": "d/ö.png", "uses": 0})
+        link = json.loads(made.body)["url"].removeprefix("http://api.example.test")
+        for path in (f"{BASE}/d/%C3%B6.png", link):
+            for headers, status in (({}, 200), ({"Range": "bytes=1-2"}, 206), ({"If-None-Match": "*"}, 304)):
+                for origins, policy in ((("*",), "cross-origin"), (("https://a.test",), None)):
+                    self.app.edge.settings = evolve(self.app.edge.settings, cors_origins=origins)
+                    response = self.app.request("GET", path, {**ANON, **headers})
+                    self.assertEqual(response.status, status)
+                    self.assertEqual(response.header("cross-origin-resource-policy"), policy, (path, headers))
 
     def test_head_has_the_same_headers_and_does_not_ask_the_store(self) -> None:
         opened = len(self.app.store.opened)

@@ -1,15 +1,19 @@
-"""A stored HTML page that is opened inline cannot act as the site, shown in headless Chromium."""
+"""What pages may do with objects, shown in headless Chromium: a stored page that is opened inline cannot act as the
+site; pages of other origins see what they need for ranges, and may show objects even if they are isolated."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 import pytest_twisted
 from twisted.internet.threads import deferToThread
+from twisted.web.resource import Resource
+from twisted.web.server import Request, Site
 
 from project_service.settings.model import Store
 from tests.live import documented_clients
@@ -76,3 +80,59 @@ async def test_no_script_of_a_stored_page_runs(api: Api, browser: str, tmp_path:
     dom = await deferToThread(shown, browser, f"{made[2]['url']}&inline=true", tmp_path / "b")
     assert ">here<" in dom
     assert ">ran<" not in dom
+
+
+PIXEL = b"<svg xmlns='http://www.w3.org/2000/svg' width='7' height='7'><rect width='7' height='7' fill='red'/></svg>"
+STYLE = b"#seen { width: 123px }"
+# A page of another origin that has isolated itself. It writes what it saw into its document.
+ISOLATED = """<!doctype html><link rel=stylesheet href="%(style)s"><p id=seen>...</p>
+<img src="%(image)s&inline=true"><script type=module>
+const saw = [self.crossOriginIsolated]
+const image = document.images[0]
+await image.decode().catch(() => {})
+saw.push(image.naturalWidth, getComputedStyle(document.getElementById('seen')).width)
+for (const [url, headers] of [["%(image)s", {}], ["%(object)s", { 'X-Service-Key': "%(key)s" }]]) {
+  const answer = await fetch(url, { headers: { ...headers, Range: 'bytes=1-3' } })
+  saw.push(answer.status, answer.headers.get('Accept-Ranges'), answer.headers.get('Content-Range'))
+  saw.push(answer.headers.get('Last-Modified') !== null, await answer.text())
+}
+document.getElementById('seen').textContent = JSON.stringify(saw)
+</script>"""
+
+
+class IsolatedPage(Resource):
+    isLeaf = True
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self._page = page.encode()
+
+    def render_GET(self, request: Request) -> bytes:
+        request.setHeader("Content-Type", "text/html; charset=utf-8")
+        request.setHeader("Cross-Origin-Embedder-Policy", "require-corp")
+        request.setHeader("Cross-Origin-Opener-Policy", "same-origin")
+        return self._page
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_isolated_page_of_another_origin_shows_objects_and_sees_that_ranges_are_possible(
+    api: Api, browser: str, tmp_path: Path
+) -> None:
+    links: dict[str, Any] = {}
+    objects = "/storage/buckets/public/objects"
+    for name, content_type, payload in (("image", "image/svg+xml", PIXEL), ("style", "text/css", STYLE)):
+        path = f"{objects}/{name}"
+        await api.request("PUT", path, key="service", data=payload, headers={"Content-Type": content_type})
+        made = await api.request(
+            "POST", "/storage/buckets/public/presign", key="service", json={"key": name, "uses": 0}
+        )
+        links[name] = made[2]["url"]
+    page = ISOLATED % {**links, "object": f"{api.base_url}{objects}/image", "key": api.anon_key}
+    port = api.reactor.listenTCP(0, Site(IsolatedPage(page)), interface="127.0.0.1")
+    try:
+        url = f"http://127.0.0.1:{port.getHost().port}/"
+        dom = await deferToThread(shown, browser, url, tmp_path / "c")
+    finally:
+        await port.stopListening()
+    ranged = '206,"bytes","bytes 1-3/99",true,"svg"'.replace("99", str(len(PIXEL)))
+    assert f'>[true,7,"123px",{ranged},{ranged}]<' in dom, dom
