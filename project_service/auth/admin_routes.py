@@ -35,7 +35,8 @@ class AdminRoutes:
 
     async def create(self, inbound: Inbound) -> Reply:
         account = await self.administration.create(await inbound.json_object(), origin_of(inbound))
-        return token_reply({"user": account.view()}, 201)
+        location = inbound.location(f"/admin/users/{account.user.id}")
+        return token_reply({"user": account.view()}, 201, location)
 
     async def read(self, inbound: Inbound) -> Reply:
         account = await self.administration.find(inbound.path_args["user_id"])

@@ -17,6 +17,7 @@ from project_service.http.openapi.described import (
     BOOLEAN,
     COUNT,
     JSON,
+    LOCATION,
     MOMENT,
     STRING,
     UUID,
@@ -25,7 +26,6 @@ from project_service.http.openapi.described import (
     Named,
     Parameter,
     Schema,
-    Taken,
     array,
     exactly,
     in_path,
@@ -98,16 +98,15 @@ def _enveloped(data: Schema | Named) -> Schema:
     return exactly(data=data, error={"type": "null"})
 
 
-def _answer(summary: str, data: Schema | Named, status: int = 200) -> Answer:
-    return Answer(status, summary, {JSON: _enveloped(data)}, {"Cache-Control": "no-store"})
+def _answer(summary: str, data: Schema | Named) -> Answer:
+    return Answer(200, summary, {JSON: _enveloped(data)}, {"Cache-Control": "no-store"})
+
+
+def _created(summary: str, data: Schema | Named) -> Answer:
+    return evolve(_answer(summary, data), status=201, headers={"Cache-Control": "no-store", **LOCATION})
 
 
 NOTHING = Answer(200, "Done.", {JSON: _enveloped({"type": "null"})})
-
-
-def _takes(optional: Mapping[str, Schema] | None = None, **required: Schema) -> Taken:
-    """A body with these members; unknown ones are ignored."""
-    return takes(optional, False, **required)
 
 
 SIGN_UP = Described(
@@ -115,13 +114,13 @@ SIGN_UP = Described(
     TAG,
     "Make a user and his first session",
     (
-        _answer("The new user's session", SESSION, 201),
+        _created("The new user's session", SESSION),
         _answer(
             "With auth.confirm_email: the user must first post the token that was mailed to /auth/verify",
             exactly(user=USER, session={"type": "null"}),
         ),
     ),
-    body=_takes({"metadata": METADATA}, email=EMAIL, password=PASSWORD),
+    body=takes({"metadata": METADATA}, email=EMAIL, password=PASSWORD),
     errors=(errors.email_taken(), _WEAK, errors.signup_disabled(), *_MAILED),
 )
 LOG_IN = Described(
@@ -129,7 +128,7 @@ LOG_IN = Described(
     TAG,
     "Begin a session",
     (_answer("The session", SESSION),),
-    body=_takes(email=EMAIL, password=STRING),
+    body=takes(email=EMAIL, password=STRING),
     errors=(*_GUESSED, errors.user_disabled(), errors.email_not_confirmed()),
 )
 REFRESH = Described(
@@ -137,7 +136,7 @@ REFRESH = Described(
     TAG,
     "Exchange a refresh token for the next tokens of its session",
     (_answer("The session with its next tokens", SESSION),),
-    body=_takes(refresh_token=STRING),
+    body=takes(refresh_token=STRING),
     errors=(errors.invalid_refresh_token(), errors.refresh_token_reused()),
 )
 RECOVER = Described(
@@ -145,7 +144,7 @@ RECOVER = Described(
     TAG,
     "Mail a token for a new password",
     (NOTHING,),
-    body=_takes(email=EMAIL),
+    body=takes(email=EMAIL),
     errors=_MAILED,
     details="The answer is the same, and takes the same time, whether or not there is such a user.",
 )
@@ -157,7 +156,7 @@ RESET = Described(
     TAG,
     "Set a new password with a mailed token; every session ends",
     (NOTHING,),
-    body=_takes(token=STRING, password=PASSWORD),
+    body=takes(token=STRING, password=PASSWORD),
     errors=(errors.invalid_one_time_token(), _WEAK),
 )
 VERIFY = Described(
@@ -165,7 +164,7 @@ VERIFY = Described(
     TAG,
     "Confirm an address with a mailed token",
     (_answer("The session of its owner", SESSION),),
-    body=_takes(token=STRING),
+    body=takes(token=STRING),
     errors=(errors.invalid_one_time_token(),),
 )
 LOG_OUT = Described(
@@ -190,7 +189,7 @@ DELETE_USER = Described(
     TAG,
     "Delete the signed-in user with all his sessions",
     (NOTHING,),
-    body=_takes(current_password=STRING),
+    body=takes(current_password=STRING),
     errors=(*_GUESSED, errors.user_in_use()),
 )
 LIST_SESSIONS = Described(
@@ -243,7 +242,7 @@ CREATE_USER = Described(
     "createUser",
     ADMIN_TAG,
     "Make a user with a password, an imported bcrypt hash, or neither (then he recovers one)",
-    (_answer("The new user", exactly(user=ADMIN_USER), 201),),
+    (_created("The new user", exactly(user=ADMIN_USER)),),
     body=takes(
         {
             "id": {**UUID, "description": "Of an imported user, who keeps it. A new one by default."},

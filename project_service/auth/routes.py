@@ -37,8 +37,8 @@ def signed_in(inbound: Inbound) -> Claims:
     return inbound.caller.user
 
 
-def token_reply(data: Mapping[str, Any], status: int = 200) -> Reply:
-    return envelope(data, status, (NO_STORE,))
+def token_reply(data: Mapping[str, Any], status: int = 200, *more: tuple[str, str]) -> Reply:
+    return envelope(data, status, (NO_STORE, *more))
 
 
 @frozen
@@ -76,41 +76,41 @@ class AuthRoutes:
         router.route(jwks, described.READ_KEYS, methods=("GET",), key="optional", bearer="own")(self.jwks)
 
     async def sign_up(self, inbound: Inbound) -> Reply:
-        body = await inbound.json_object()
+        body = await inbound.members("email", "password", "metadata")
         made = await self.accounts.sign_up(
             body.get("email"), body.get("password"), body.get("metadata"), origin_of(inbound)
         )
         if isinstance(made, IssuedSession):
-            return token_reply(made.view(), 201)
+            return token_reply(made.view(), 201, inbound.location("/auth/user"))
         return token_reply({"user": made.view(), "session": None})
 
     async def log_in(self, inbound: Inbound) -> Reply:
-        body = await inbound.json_object()
+        body = await inbound.members("email", "password")
         session = await self.accounts.log_in(body.get("email"), body.get("password"), origin_of(inbound))
         return token_reply(session.view())
 
     async def refresh(self, inbound: Inbound) -> Reply:
-        body = await inbound.json_object()
+        body = await inbound.members("refresh_token")
         session = await self.sessions.refresh(body.get("refresh_token"), origin_of(inbound))
         return token_reply(session.view())
 
     async def recover(self, inbound: Inbound) -> Reply:
-        body = await inbound.json_object()
+        body = await inbound.members("email")
         await self.recovery.recover(body.get("email"), origin_of(inbound))
         return envelope(None)
 
     async def resend(self, inbound: Inbound) -> Reply:
-        body = await inbound.json_object()
+        body = await inbound.members("email")
         await self.recovery.resend(body.get("email"), origin_of(inbound))
         return envelope(None)
 
     async def reset(self, inbound: Inbound) -> Reply:
-        body = await inbound.json_object()
+        body = await inbound.members("token", "password")
         await self.recovery.reset(body.get("token"), body.get("password"), origin_of(inbound))
         return envelope(None)
 
     async def verify(self, inbound: Inbound) -> Reply:
-        body = await inbound.json_object()
+        body = await inbound.members("token")
         session = await self.recovery.verify(body.get("token"), origin_of(inbound))
         return token_reply(session.view())
 
@@ -133,7 +133,7 @@ class AuthRoutes:
 
     async def delete_user(self, inbound: Inbound) -> Reply:
         caller = signed_in(inbound)
-        body = await inbound.json_object()
+        body = await inbound.members("current_password")
         await self.profile.delete(caller, body.get("current_password"), origin_of(inbound))
         return envelope(None)
 

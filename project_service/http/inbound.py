@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from attrs import define, field
 
@@ -83,6 +83,19 @@ class Inbound:
         if not isinstance(value, dict):
             raise errors.invalid_json("The body must be a JSON object.")
         return value
+
+    async def members(self, *known: str) -> dict[str, Any]:
+        """As ``json_object``, and ``validation_failed`` naming all members that are not ``known``."""
+        given = await self.json_object()
+        errors.refuse_unknown(given, known)
+        return given
+
+    def location(self, path: str) -> tuple[str, str]:
+        """The header of a 201 that says where the new resource is. ``path`` is not percent-encoded yet.
+
+        It has no scheme and host, so it is right behind a proxy of which the service has not been told.
+        """
+        return "Location", urlsplit(self.base_url).path.rstrip("/") + quote(path)
 
 
 def parse_query(raw: bytes, bare_names: bool = True) -> list[tuple[str, str]]:

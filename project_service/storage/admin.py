@@ -39,7 +39,8 @@ class BucketRoutes:
         body = await inbound.json_object()
         name = body.pop("name", None)
         rules = parse_rules(body, name_faults(name))
-        return _answered((await self.buckets.create(name, BucketRules(**rules))).as_json(), 201)
+        bucket = await self.buckets.create(name, BucketRules(**rules))
+        return _answered(bucket.as_json(), 201, inbound.location(f"{BUCKETS}/{bucket.name}"))
 
     async def list(self, inbound: Inbound) -> Reply:
         return _answered({"buckets": [bucket.as_json() for bucket in await self.buckets.all()]})
@@ -66,6 +67,6 @@ class BucketRoutes:
         return _answered({"deleted": count})
 
 
-def _answered(value: object, status: int = 200) -> Reply:
+def _answered(value: object, status: int = 200, *more: tuple[str, str]) -> Reply:
     """By the service key alone, which a cache does not know for a credential."""
-    return json_reply(value, status, (NO_STORE,))
+    return json_reply(value, status, (NO_STORE, *more))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 
 from attrs import evolve
 
@@ -15,6 +16,7 @@ from project_service.errors import (
 from project_service.http.openapi.described import (
     BOOLEAN,
     JSON,
+    LOCATION,
     Answer,
     Described,
     Named,
@@ -71,7 +73,7 @@ _SENT_REFUSED: tuple[ApiError, ...] = (
 
 
 def json_answer(status: int, summary: str, schema: Schema | Named) -> Answer:
-    return Answer(status, summary, {JSON: schema})
+    return Answer(status, summary, {JSON: schema}, LOCATION if status == HTTPStatus.CREATED else {})
 
 
 _OBJECT_HEADERS = {

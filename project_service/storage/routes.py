@@ -19,7 +19,7 @@ from project_service.storage.download import Downloads, Terms
 from project_service.storage.failures import translated
 from project_service.storage.form import boundary_of
 from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links
-from project_service.storage.model import Bucket, Writer
+from project_service.storage.model import Bucket, ObjectRow, Writer
 from project_service.storage.objects import Objects, Received, Recheck
 from project_service.storage.ports import ObjectRows
 from project_service.storage.upload import SizeLimit
@@ -95,7 +95,7 @@ class StorageRoutes:
         form, length = intake.FormIntake(inbound.body, boundary, bucket, check_key), inbound.body.length
         recheck = self._recheck(bucket)
         switched = await self.objects.upload(bucket, writer, stated, limit, length, form.fill, recheck)
-        return json_reply(switched.row.as_json(), 201)
+        return _created(inbound, bucket, switched.row)
 
     async def upload_raw(self, inbound: Inbound) -> Reply:
         key = keys.parse_key(inbound.path_args["key"])
@@ -111,7 +111,9 @@ class StorageRoutes:
         await self.objects.check_room(bucket, key, least)
         recheck = self._recheck(bucket)
         switched = await self.objects.upload(bucket, writer, stated, limit, length, fill, recheck)
-        return json_reply(switched.row.as_json(), 201 if switched.replaced is None else 200)
+        if switched.replaced is not None:
+            return json_reply(switched.row.as_json())
+        return _created(inbound, bucket, switched.row)
 
     async def download(self, inbound: Inbound) -> Reply | StreamReply:
         bucket = await self._readable(inbound)
@@ -162,7 +164,7 @@ class StorageRoutes:
             await self.buckets.same(bucket)
 
         switched = await self.objects.copy(bucket, source, target, writer, stated, recheck)
-        return json_reply(switched.row.as_json(), 201)
+        return _created(inbound, bucket, switched.row)
 
     async def move(self, inbound: Inbound) -> Reply:
         bucket, writer = await self._writable(inbound)
@@ -215,3 +217,8 @@ class StorageRoutes:
         if bucket.public:
             return (("Cache-Control", f"public, max-age={self.in_force().public_max_age_seconds}"),)
         return (NOT_SHARED,)
+
+
+def _created(inbound: Inbound, bucket: Bucket, row: ObjectRow) -> Reply:
+    location = inbound.location(f"/storage/buckets/{bucket.name}/objects/{row.key}")
+    return json_reply(row.as_json(), 201, (location,))

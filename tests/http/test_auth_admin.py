@@ -39,6 +39,7 @@ class Admin(TestCase):
         )
         assert answer.status == 201
         user = answer.data["user"]
+        assert answer.response.header("location") == f"/admin/users/{user['id']}"
         assert user["email"] == "ada@example.test"
         assert (user["disabled"], user["email_confirmed"], user["last_login_at"]) == (False, True, None)
         assert not any("hash" in name for name in user)

@@ -25,6 +25,28 @@ class SignUp(TestCase):
         assert answer.response.header("cache-control") == "no-store"
         assert self.app.user(answer.data["access_token"]).data == {"user": user}
 
+    def test_a_signup_says_where_the_user_is(self) -> None:
+        assert self.app.sign_up().response.header("location") == "/auth/user"
+
+    def test_unknown_members_are_refused_by_every_json_body(self) -> None:
+        token = self.app.sign_up().data["access_token"]
+        for method, path, known in (
+            ("POST", "/auth/signup", {"email": "b@example.test", "password": PASSWORD}),
+            ("POST", "/auth/login", {"email": "ada@example.test", "password": PASSWORD}),
+            ("POST", "/auth/refresh", {"refresh_token": "x"}),
+            ("POST", "/auth/recover", {"email": "ada@example.test"}),
+            ("POST", "/auth/resend", {"email": "ada@example.test"}),
+            ("POST", "/auth/reset", {"token": "x", "password": PASSWORD}),
+            ("POST", "/auth/verify", {"token": "x"}),
+            ("PATCH", "/auth/user", {"metadata": {}}),
+            ("DELETE", "/auth/user", {"current_password": PASSWORD}),
+        ):
+            answer = self.app.call(method, path, {**known, "metdata": {}, "Email": None}, token=token)
+            assert (answer.status, answer.code) == (422, "validation_failed"), path
+            assert sorted(answer.details) == ["Email", "metdata"], path
+        assert self.app.user(token).status == 200
+        assert self.app.log_in("b@example.test").status == 401
+
     def test_metadata_is_kept(self) -> None:
         body = {
             "email": "a@example.test",

@@ -185,6 +185,23 @@ class Documents(TestCase):
         self.assertNotIn("requestBody", auth["logout"])
         self.assertNotIn("content", objects["delete"]["responses"]["204"])
 
+    def test_json_bodies_of_auth_and_storage_are_closed(self) -> None:
+        bodies = {
+            (path, method): operation["requestBody"]["content"].get("application/json")
+            for path, method, operation in self.operations()
+            if path.startswith(("/auth", "/storage", "/admin")) and "requestBody" in operation
+        }
+        taken = {one: content["schema"] for one, content in bodies.items() if content is not None}
+        self.assertGreater(len(taken), 15)
+        for one, schema in taken.items():
+            self.assertIs(schema["additionalProperties"], False, one)
+
+    def test_created_resources_have_a_location(self) -> None:
+        for path, method, operation in self.operations():
+            created = operation["responses"].get("201")
+            if created is not None and path.startswith(("/auth", "/storage", "/admin")):
+                self.assertIn("Location", created["headers"], (path, method))
+
     def test_errors_have_the_form_of_their_part_and_their_codes(self) -> None:
         for path, method, form, codes in (
             ("/auth/login", "post", "Error", ["invalid_credentials", "project_key_invalid"]),

@@ -50,7 +50,7 @@ class Admin(TestCase):
             "owner_only_writes": True,
         }
         response = self.app.post("/admin/buckets", given, SERVICE)
-        self.assertEqual(response.status, 201)
+        self.assertEqual((response.status, response.header("location")), (201, "/admin/buckets/b.new"))
         expected = {**given, "object_count": 0, "total_bytes": 0, "created_at": "2026-11-21T00:00:00.000Z"}
         self.assertEqual(json.loads(response.body), expected)
         self.assertEqual(json.loads(self.app.request("GET", "/admin/buckets/b.new", SERVICE).body), expected)

@@ -13,7 +13,7 @@ from project_service.storage.download import MOST_READINGS, ObjectLost
 from project_service.storage.model import BucketRules
 from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
 from tests.fakes import parse_response, raw_request
-from tests.http.storage_app import SERVICE, USER, StorageApp, refused
+from tests.http.storage_app import OBJECTS, SERVICE, USER, StorageApp, refused
 from tests.store_fake import MemoryStore
 
 
@@ -28,7 +28,7 @@ class CopyMoveDelete(TestCase):
 
     def test_copy_duplicates_the_object(self) -> None:
         response = self.post("copy", "a", "b/c")
-        self.assertEqual(response.status, 201)
+        self.assertEqual((response.status, response.header("location")), (201, f"{OBJECTS}/b/c"))
         value = json.loads(response.body)
         self.assertEqual((value["key"], value["size"], value["content_type"]), ("b/c", 3, "text/x-a"))
         self.assertEqual(self.app.stored(), [b"aaa", b"aaa"])

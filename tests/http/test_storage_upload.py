@@ -8,7 +8,9 @@ from datetime import timedelta
 from hashlib import md5
 from itertools import product
 from typing import Any
+from urllib.parse import quote
 
+from attrs import evolve
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
@@ -27,6 +29,23 @@ from tests.http.storage_app import (
 )
 from tests.storage_fakes import START
 from tests.store_fake import MemoryStore
+
+
+class Created(TestCase):
+    def test_a_new_object_says_where_it_is(self) -> None:
+        app = StorageApp()
+        for key in ("a.txt", "a/b c", "100%?#.txt", "ключ/é", "a:b@c+d&e=f;g"):
+            for response in (app.upload(file_form(b"there", key=key)), app.put(quote(f"{key}2"), b"there")):
+                self.assertEqual(response.status, 201)
+                location = response.header("location") or ""
+                self.assertTrue(location.startswith(f"{OBJECTS}/"), location)
+                self.assertEqual(app.request("GET", location, USER).body, b"there")
+        self.assertIsNone(app.put("a.txt", b"replaced").header("location"))
+
+    def test_the_location_is_below_the_path_of_public_url(self) -> None:
+        app = StorageApp()
+        app.edge.settings = evolve(app.edge.settings, public_url="https://example.test/backend")
+        self.assertEqual(app.upload(file_form()).header("location"), f"/backend{OBJECTS}/a.txt")
 
 
 class Sizes(TestCase):

@@ -24,6 +24,7 @@ UUID: Schema = {"type": "string", "format": "uuid"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 ANY: Schema = {}
 JSON = "application/json"
+LOCATION = {"Location": "The path of what was created."}
 
 _PATH_ARGUMENT = re.compile(r"<(?:\w+:)?(\w+)>")
 
@@ -119,11 +120,9 @@ def array(items: Schema | Named, **more: Any) -> Schema:
     return {"type": "array", "items": items, **more}
 
 
-def takes(
-    optional: Mapping[str, Schema] | None = None, closed: bool = True, /, **required: Schema | Named
-) -> Taken:
-    """A body that is an object in JSON; ``closed``: members with other names are refused."""
-    return Taken({JSON: obj(required, closed, **required, **(optional or {}))})
+def takes(optional: Mapping[str, Schema] | None = None, /, **required: Schema | Named) -> Taken:
+    """A body that is an object in JSON; members with other names are refused."""
+    return Taken({JSON: obj(required, **required, **(optional or {}))})
 
 
 def path_of(url: str) -> str:
