@@ -147,8 +147,8 @@ UPLOAD_RAW = Described(
         json_answer(200, "The metadata of an object that replaced another", OBJECT),
     ),
     (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF, in_header("Content-MD5", "Refused unless the body has this MD5.")),
-    Taken(_BYTES, required=False, summary="Any bytes, or none."),
-    (*_SENT_REFUSED, errors.bad_digest("why")),
+    Taken(_BYTES, required=False, summary="Any bytes; none need Content-Length: 0."),
+    (*_SENT_REFUSED, errors.bad_digest("why"), errors.length_required()),
     BOTH,
 )
 DOWNLOAD = Described(

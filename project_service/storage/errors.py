@@ -87,6 +87,11 @@ def piece_of_an_object() -> ApiError:
     return errors.bad_request("bad_request", "An object is uploaded whole; Content-Range is not supported.")
 
 
+def length_required() -> ApiError:
+    """RFC 9110 section 15.5.12."""
+    return ApiError(411, "length_required", "An upload needs a body; an empty one needs Content-Length: 0.")
+
+
 def bad_digest(why: str) -> ApiError:
     return errors.bad_request("bad_digest", f"The header Content-MD5 {why}.")
 

@@ -56,6 +56,15 @@ def refuse_form(headers: HeaderView) -> None:
         raise unsupported_media_type("the object itself; a form is sent by POST")
 
 
+def require_body(inbound: Inbound) -> None:
+    """Raise where the request says nothing of a body: somebody forgot it, and would replace the object by nothing.
+
+    An empty object is stored by ``Content-Length: 0``, or by chunks of which there is none.
+    """
+    if inbound.body.length == 0 and b"content-length" not in inbound.headers:
+        raise errors.length_required()
+
+
 def whole(body: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
     value = body.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:

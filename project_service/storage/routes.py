@@ -103,6 +103,7 @@ class StorageRoutes:
         stated = conditions.for_write(inbound.headers)
         requests.refuse_partial_and_encoded(inbound.headers)
         requests.refuse_form(inbound.headers)
+        requests.require_body(inbound)
         limit, least = self._limit(bucket), intake.least_size(inbound.body.length)
         limit.check(least)
         declared, digest = inbound.headers.text(b"content-type"), inbound.headers.text(b"content-md5")

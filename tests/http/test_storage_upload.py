@@ -16,6 +16,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.storage.model import BucketRules
 from tests.http.storage_app import (
+    ANON,
     FORM,
     OBJECTS,
     USER,
@@ -180,6 +181,29 @@ class Whole(TestCase):
             head({"Content-Length": "1", "Content-MD5": "x", "Expect": "100-continue"}, "PUT", OBJECTS + "/k")
         )
         self.assertTrue(client.received().startswith(b"HTTP/1.1 400 "))
+
+    def test_a_put_that_says_nothing_of_a_body_replaces_nothing(self) -> None:
+        app = StorageApp()
+        app.put("k", b"kept")
+        client = app.connect()
+        client.send(head({}, "PUT", f"{OBJECTS}/k"))
+        self.assertIn(b'"length_required"', client.received())
+        self.assertEqual(app.stored(), [b"kept"])
+        # A refusal of the caller comes first.
+        client = app.connect()
+        client.send(
+            f"PUT {OBJECTS}/k HTTP/1.1\r\nHost: x\r\nX-Service-Key: {ANON['X-Service-Key']}\r\n\r\n".encode()
+        )
+        self.assertIn(b" 401 ", client.received())
+
+    def test_an_empty_object_that_is_meant(self) -> None:
+        app = StorageApp()
+        for lines, body in (({"Content-Length": "0"}, b""), ({"Transfer-Encoding": "chunked"}, b"0\r\n\r\n")):
+            app.put("k", b"gone")
+            client = app.connect()
+            client.send(head(lines, "PUT", f"{OBJECTS}/k") + body)
+            self.assertIn(b" 200 ", client.received())
+            self.assertEqual(app.stored(), [b""])
 
     def test_a_form_sent_by_put(self) -> None:
         app = StorageApp()
