@@ -17,6 +17,20 @@ RETRY_AFTER = ("Retry-After", "2")
 # The code of an expired token is the same as of any invalid one; only this message is different.
 EXPIRED = "The access token has expired."
 
+# The headers that responses with these statuses always have (RFC 9110 section 11.6.1 for 401). ``Allow`` of a 405
+# depends on the path.
+_REQUIRED = {401: ("WWW-Authenticate", "Bearer"), 429: RETRY_AFTER, 503: RETRY_AFTER}
+
+
+def has_header(headers: Headers, name: str) -> bool:
+    return any(given.lower() == name.lower() for given, _ in headers)
+
+
+def with_required(status: int, headers: Headers) -> Headers:
+    """``headers``, with a default for the one that a response with ``status`` must have, if it is not there."""
+    required = _REQUIRED.get(status)
+    return headers if required is None or has_header(headers, required[0]) else (*headers, required)
+
 
 class ApiError(Exception):
     """A refusal or failure with its HTTP status and code.
@@ -45,7 +59,7 @@ class ApiError(Exception):
         self.code = code
         self.message = message
         self.details = details
-        self.headers = headers
+        self.headers = with_required(status, headers)
 
     def body(self) -> bytes:
         """The error in the JSON envelope of authentication and storage."""
@@ -153,6 +167,13 @@ def unsupported_media_type(expected: str) -> ApiError:
     return ApiError(415, "unsupported_media_type", f"The body must be {expected}.")
 
 
+def content_encoded() -> ApiError:
+    """415 for a body with a content coding. ``Accept-Encoding`` says which are accepted (RFC 9110 section
+    12.5.3)."""
+    message = "The body must be sent without a content encoding."
+    return ApiError(415, "unsupported_media_type", message, headers=(("Accept-Encoding", "identity"),))
+
+
 def headers_too_large(limit: int) -> ApiError:
     return ApiError(431, "headers_too_large", f"The request headers are larger than {limit} bytes.")
 
@@ -200,32 +221,27 @@ def session_revoked() -> ApiError:
     return ApiError(401, "session_revoked", message, headers=challenge("invalid_token", message))
 
 
-def _unavailable(code: str, message: str) -> ApiError:
-    return ApiError(503, code, message, headers=(RETRY_AFTER,))
-
-
 def refused_by_project(status: int, message: str) -> ApiError:
     """A refusal by a trigger of the project's own, which chose ``status`` (4xx) and ``message``."""
-    headers = {401: challenge(), 429: (RETRY_AFTER,)}.get(status, ())
-    return ApiError(status, "refused_by_project", message, headers=headers)
+    return ApiError(status, "refused_by_project", message)
 
 
 def overloaded() -> ApiError:
-    return _unavailable("overloaded", "The service has more to do than it can; try again shortly.")
+    return ApiError(503, "overloaded", "The service has more to do than it can; try again shortly.")
 
 
 def database_unavailable() -> ApiError:
-    error = _unavailable("database_unavailable", "The database cannot be reached at the moment.")
+    error = ApiError(503, "database_unavailable", "The database cannot be reached at the moment.")
     error.table_code = "PGRST000"
     return error
 
 
 def store_unavailable() -> ApiError:
-    return _unavailable("store_unavailable", "The object store cannot be reached at the moment.")
+    return ApiError(503, "store_unavailable", "The object store cannot be reached at the moment.")
 
 
 def shutting_down() -> ApiError:
-    return _unavailable("shutting_down", "The service is stopping.")
+    return ApiError(503, "shutting_down", "The service is stopping.")
 
 
 def request_timeout() -> ApiError:

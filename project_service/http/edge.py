@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from attrs import evolve
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service import errors
-from project_service.errors import ApiError
+from project_service.errors import ApiError, has_header
 from project_service.http import cors
 from project_service.http.arrival import EdgeSettings, client_of, inbound_of
 from project_service.http.body import ClientGone
@@ -169,6 +170,10 @@ class Edge:
                 # A Deferred that failed keeps the failure, and this its traceback, which holds all that the request
                 # held. Together they would wait for the garbage collector.
                 failure.__traceback__ = None
+            if reply.status == 405 and not has_header(reply.headers, "Allow"):
+                # A trigger of the project's own chose the status.
+                others = [one for one in self._router.allowed(inbound.raw_path) if one != inbound.method]
+                reply = evolve(reply, headers=(*reply.headers, ("Allow", ", ".join(others))))
             if isinstance(reply, StreamReply):
                 place.leave()  # from here on the time is spent by the client, who reads
             if self._closing:
@@ -197,6 +202,7 @@ class Edge:
         inbound.caller = self._callers.at_once(*who) or await self._callers.identify(*who)
         if not inbound.body.complete:
             inbound.identify = partial(self._callers.identify, *who)
+        inbound.refuse_coded_body()
         return await match.route.handler(inbound)
 
     def _turn_away(self, exchange: Exchange, reply: Reply) -> None:

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from project_service.deferreds import all_of, background, start, with_timeout
-from project_service.errors import RETRY_AFTER, ApiError
+from project_service.errors import ApiError
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.openapi.described import JSON, STRING, Answer, Described, exactly
@@ -36,7 +36,7 @@ class NotReady(RuntimeError):
 
 
 def not_ready(away: Mapping[str, str]) -> ApiError:
-    return ApiError(503, "not_ready", "A part of the service is away.", away, (RETRY_AFTER, NO_STORE))
+    return ApiError(503, "not_ready", "A part of the service is away.", away, (NO_STORE,))
 
 
 def _says(word: str) -> Answer:

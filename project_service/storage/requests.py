@@ -39,15 +39,10 @@ def max_keys(inbound: Inbound) -> int:
     return int(value)
 
 
-def refuse_partial_and_encoded(headers: HeaderView) -> None:
-    """Raise for an upload with ``Content-Range`` or ``Content-Encoding``.
-
-    A piece would replace the whole object (RFC 9110 section 14.5), and the coding of the bytes would be forgotten.
-    """
+def refuse_partial(headers: HeaderView) -> None:
+    """Raise for an upload with ``Content-Range``: a piece would replace the whole object (RFC 9110 section 14.5)."""
     if headers.get(b"content-range") is not None:
         raise errors.piece_of_an_object()
-    if headers.get(b"content-encoding") not in (None, b"", b"identity"):
-        raise unsupported_media_type("sent without a content encoding")
 
 
 def refuse_form(headers: HeaderView) -> None:

@@ -83,7 +83,7 @@ class StorageRoutes:
     async def upload_form(self, inbound: Inbound) -> Reply:
         bucket, writer = await self._writable(inbound)
         stated = conditions.for_write(inbound.headers)
-        requests.refuse_partial_and_encoded(inbound.headers)
+        requests.refuse_partial(inbound.headers)
         boundary = boundary_of(inbound.headers.text(b"content-type"))
         limit, least = self._limit(bucket), intake.least_size(inbound.body.length, intake.FORM_OVERHEAD_BYTES)
         limit.check(least)
@@ -101,7 +101,7 @@ class StorageRoutes:
         key = keys.parse_key(inbound.path_args["key"])
         bucket, writer = await self._writable(inbound)
         stated = conditions.for_write(inbound.headers)
-        requests.refuse_partial_and_encoded(inbound.headers)
+        requests.refuse_partial(inbound.headers)
         requests.refuse_form(inbound.headers)
         requests.require_body(inbound)
         limit, least = self._limit(bucket), intake.least_size(inbound.body.length)

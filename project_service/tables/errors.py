@@ -85,6 +85,7 @@ def unsatisfiable_range(details: str, content_range: str | None = None) -> Table
 
 
 def invalid_upsert_filters() -> TableError:
+    """A 405, for which the service adds ``Allow``."""
     message = "Filters must include all and only primary key columns with 'eq' operators"
     return TableError(405, "PGRST105", message)
 
@@ -252,17 +253,17 @@ def no_table(schema: str, name: str, near: str | None) -> TableError:
 def database_away() -> TableError:
     """No connection can be made. 503, for which PostgREST's clients try again."""
     message = "Database connection error. Retrying the connection."
-    return TableError(503, "PGRST000", message, headers=(RETRY_AFTER,))
+    return TableError(503, "PGRST000", message)
 
 
 def database_unreachable() -> TableError:
     message = "Database connection error. Retrying the connection."
-    return TableError(503, "PGRST001", message, headers=(RETRY_AFTER,))
+    return TableError(503, "PGRST001", message)
 
 
 def schema_cache_missing() -> TableError:
     message = "Could not query the database for the schema cache. Retrying."
-    return TableError(503, "PGRST002", message, headers=(RETRY_AFTER,))
+    return TableError(503, "PGRST002", message)
 
 
 def pool_timeout() -> TableError:

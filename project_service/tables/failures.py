@@ -9,15 +9,16 @@ import psycopg2
 
 from project_service.database.session import DatabaseGone
 from project_service.database.sqlstate import words
-from project_service.errors import Headers
 from project_service.tables import errors
 from project_service.tables.errors import TableError
 from project_service.tables.headers import as_utf8, is_header, is_status, settable
 
+READ_ONLY = "25006"  # read_only_sql_transaction
+
 _EXACT = {
     "23503": 409,
     "23505": 409,
-    "25006": 405,
+    READ_ONLY: 405,
     "42883": 404,
     "42P01": 404,
     "42P17": 500,
@@ -89,15 +90,12 @@ def from_sqlstate(
     """The response to an error of the database. Where a right is missing, ``authenticated`` decides on 403 or 401."""
     if code == "PGRST":
         return _raised_as_json(message, details)
-    headers: Headers = ()
     status = _status(code, message)
     if code == "42501":
         status = 403 if authenticated else 401
     elif code == "22023" and message.startswith('role "'):
         status = 401
-    if status == 401:
-        headers = (("WWW-Authenticate", "Bearer"),)
-    error = TableError(status, code, message, details, hint, headers)
+    error = TableError(status, code, message, details, hint)
     if code == f"PT{status}":
         error.reason = message
     return error

@@ -9,6 +9,7 @@ from typing import TypeVar
 from attrs import evolve, frozen
 
 from project_service.deferreds import InThread
+from project_service.errors import Headers, has_header
 from project_service.http.outbound import NO_STORE, Reply, StreamReply
 from project_service.tables.access.identity import Identities, Identity
 from project_service.tables.catalog.freshness import Freshness
@@ -19,13 +20,14 @@ from project_service.tables.execution.execute import Executor
 from project_service.tables.execution.large import LargeReplies
 from project_service.tables.execution.preamble import preamble_of
 from project_service.tables.execution.work import Row
+from project_service.tables.failures import READ_ONLY
 from project_service.tables.headers import VARY
 from project_service.tables.incoming import Incoming
 from project_service.tables.model import SchemaCache
 from project_service.tables.parse.payload import slow_to_read
 from project_service.tables.parse.request import Head, Request, make_request
 from project_service.tables.planning.planner import Planned, Planner
-from project_service.tables.respond.options import options_reply
+from project_service.tables.respond.options import options_reply, other_methods
 from project_service.tables.respond.replies import deprecated_names, reply_to
 from project_service.tables.root import Root, nothing
 from project_service.tables.sql.fragment import Sql
@@ -54,13 +56,27 @@ class TableService:
 
     async def answer(self, incoming: Incoming) -> Reply | StreamReply:
         try:
-            return await self._answer(incoming)
+            reply = await self._answer(incoming)
         except TableError as fault:
             fault.terse = self.config.error_verbosity == "minimal"
             # A cache that kept a 404 would hide a table that is created a moment later.
-            named = {name.lower() for name, _ in fault.headers}
-            fault.headers += tuple(one for one in (VARY, NO_STORE) if one[0].lower() not in named)
+            added = (VARY, NO_STORE, *self._allow(incoming, fault.status, fault.code))
+            fault.headers += tuple(one for one in added if not has_header(fault.headers, one[0]))
             raise
+        if reply.status == 405 and not has_header(reply.headers, "Allow"):
+            return evolve(reply, headers=(*reply.headers, *self._allow(incoming, reply.status)))
+        return reply
+
+    def _allow(self, incoming: Incoming, status: int, code: str = "") -> Headers:
+        """``Allow`` for a 405 that comes from the plan or from SQL. Without the schema cache's relation or function
+        there is none, and the edge has to name the methods."""
+        if status != 405:
+            return ()
+        try:
+            head, _ = self.planner.head(incoming)
+            return (other_methods(self.holder.current, head, code == READ_ONLY),)
+        except TableError:
+            return ()
 
     async def _answer(self, incoming: Incoming) -> Reply | StreamReply:
         timing = Timing(self.config.server_timing)

@@ -297,3 +297,27 @@ class Framing(TestCase):
         client.send(b"GET /x HTTP/1.0\r\n\r\n")
         self.assertEqual(parse_response(client.received()).header("connection"), "close")
         self.assertTrue(client.transport.ended)
+
+
+class Coded(TestCase):
+    def test_a_body_with_a_content_encoding_is_415_before_the_handler_sees_it(self) -> None:
+        app = app_of(hello, methods=("POST", "DELETE"))
+        for coding in ("gzip", "GZIP", "identity, br", "aws-chunked", "x"):
+            response = app.request("POST", "/x", {"Content-Encoding": coding}, b"{}")
+            self.assertEqual(json.loads(response.body)["error"]["code"], "unsupported_media_type", coding)
+            self.assertEqual((response.status, response.header("accept-encoding")), (415, "identity"))
+            self.assertEqual(app.request("DELETE", "/x", {"Content-Encoding": coding}, b"{}").status, 415)
+
+    def test_also_in_a_second_header_and_chunked(self) -> None:
+        client = app_of(hello, methods=("POST",)).connect()
+        client.send(
+            b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Encoding: identity\r\nContent-Encoding: gzip\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        self.assertEqual(parse_response(client.received()).status, 415)
+
+    def test_identity_and_the_coding_of_no_body_are_ignored(self) -> None:
+        app = app_of(hello, methods=("POST",))
+        for coding in ("identity", "Identity", "", "identity,"):
+            self.assertEqual(app.request("POST", "/x", {"Content-Encoding": coding}, b"{}").status, 200)
+        self.assertEqual(app.request("POST", "/x", {"Content-Encoding": "gzip"}).status, 200)

@@ -7,11 +7,13 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
+from project_service.errors import ApiError, Headers
+from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply
 from project_service.http.router import Router
 from project_service.tables.incoming import Incoming
 from project_service.tables.routes import TableRoutes
-from tests.fakes import App, parse_response
+from tests.fakes import App, Response, parse_response
 from tests.http.toy_app import ANON, app_of, hello
 
 BASE = "/dev/db/main/rest"
@@ -99,3 +101,36 @@ class OfTables(TestCase):
             asked = Asked()
             tables(asked).request(method, BASE + path, ANON)
             self.assertEqual(asked.methods, [method], path)
+
+    def test_a_body_with_a_content_encoding_is_415_in_the_form_of_the_table_api(self) -> None:
+        asked = Asked()
+        for method in ("POST", "PATCH", "PUT", "DELETE"):
+            headers = {**ANON, "Content-Type": "application/json", "Content-Encoding": "gzip"}
+            response = tables(asked).request(method, f"{BASE}/books", headers, b"{}")
+            self.assertEqual(
+                (response.status, json.loads(response.body)["code"]), (415, "unsupported_media_type")
+            )
+        self.assertEqual(asked.methods, [])
+
+
+class Required(TestCase):
+    """Headers that a status must not come without, whatever chose it."""
+
+    def answered(self, status: int, headers: Headers = ()) -> Response:
+        async def refuse(inbound: Inbound) -> Reply:
+            raise ApiError(status, "refused", "No.", headers=headers)
+
+        return app_of(refuse, methods=("PATCH", "GET")).request("PATCH", "/x")
+
+    def test_405_has_allow_without_the_method_that_was_refused(self) -> None:
+        self.assertEqual(self.answered(405).header("allow"), "GET, HEAD, OPTIONS")
+        self.assertEqual(self.answered(405, (("allow", "GET"),)).header("allow"), "GET")
+
+    def test_429_and_503_have_retry_after(self) -> None:
+        for status in (429, 503):
+            self.assertEqual(self.answered(status).header("retry-after"), "2")
+            self.assertEqual(self.answered(status, (("retry-after", "60"),)).header("retry-after"), "60")
+
+    def test_401_has_a_challenge(self) -> None:
+        self.assertEqual(self.answered(401).header("www-authenticate"), "Bearer")
+        self.assertIsNone(self.answered(403).header("www-authenticate"))

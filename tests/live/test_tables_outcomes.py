@@ -34,6 +34,11 @@ create function full_disk() returns void language plpgsql
   as $$ begin raise exception 'no space left' using errcode = '53100', detail = 'what was written'; end $$;
 create function in_vain() returns void language plpgsql set statement_timeout = '50ms'
   as $$ begin perform pg_sleep(9); end $$;
+create function inserting() returns int language sql as $$ insert into counted default values returning id $$;
+create function raising(state text) returns void language plpgsql stable
+  as $$ begin raise exception 'no' using errcode = state; end $$;
+create function answering(status text) returns text language sql
+  as $$ select set_config('response.status', status, true) $$;
 grant all on counted to anon
 """
 
@@ -43,7 +48,7 @@ def outcomes(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
     tables.sql(
-        "drop function several, pairs, shown, silent, left_alone, full_disk, in_vain;"
+        "drop function several, pairs, shown, silent, left_alone, full_disk, in_vain, inserting, raising, answering;"
         "drop type pair; drop table counted, others; drop function speak"
     )
 
@@ -292,3 +297,24 @@ async def test_errors_that_clients_cannot_fix_are_logged_with_their_reason(
     assert status == expected
     assert re.search(why, said)
     assert "what was written" not in said
+
+
+@pytest_twisted.ensureDeferred
+async def test_405_has_allow_and_429_and_503_have_retry_after_wherever_they_come_from(
+    outcomes: Tables,
+) -> None:
+    for method, path, sent, expected in (
+        ("GET", "/rpc/inserting", None, (405, "OPTIONS,POST", None)),
+        ("HEAD", "/rpc/inserting", None, (405, "OPTIONS,POST", None)),
+        ("GET", "/rpc/raising?state=PT405", None, (405, "OPTIONS,POST", None)),
+        ("POST", "/rpc/answering", {"status": "405"}, (405, "OPTIONS", None)),
+        ("PUT", "/counted?note=eq.x", {}, (405, "OPTIONS,GET,HEAD,POST,PATCH,DELETE", None)),
+        ("GET", "/rpc/raising?state=PT503", None, (503, None, "2")),
+        ("GET", "/rpc/raising?state=57P01", None, (503, None, "2")),
+        ("GET", "/rpc/raising?state=PT429", None, (429, None, "2")),
+        ("POST", "/rpc/answering", {"status": "429"}, (429, None, "2")),
+        ("POST", "/rpc/answering", {"status": "503"}, (503, None, "2")),
+    ):
+        status, headers, _ = await outcomes.request(method, path, json=sent)
+        found = (status, *((headers.getRawHeaders(name) or [None])[0] for name in ("allow", "retry-after")))
+        assert found == expected, (method, path)

@@ -54,6 +54,7 @@ def _of_request(described: Described) -> Iterator[ApiError]:
     if described.body is not None:
         yield errors.request_timeout()
         yield ApiError(413, "payload_too_large", "The body is larger than allowed here.")
+        yield errors.content_encoded()
 
 
 def _of_values(described: Described) -> Iterator[ApiError]:

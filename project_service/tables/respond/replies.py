@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from attrs import evolve
 
-from project_service.errors import Headers
+from project_service.errors import Headers, with_required
 from project_service.http.outbound import Reply
 from project_service.tables import errors
 from project_service.tables.headers import VARY, as_utf8
@@ -172,11 +172,10 @@ def _finished(
         *((("Content-Profile", as_utf8(request.head.schema)),) if request.head.profiled else ()),
         VARY,
     )
-    if not said:
-        return Reply(status, headers, body)
-    names = {name.lower() for name, _ in said}
-    kept = tuple(header for header in headers if header[0].lower() not in names)
-    return Reply(status, (*kept, *said), body)
+    if said:
+        names = {name.lower() for name, _ in said}
+        headers = (*(header for header in headers if header[0].lower() not in names), *said)
+    return Reply(status, with_required(status, headers), body)
 
 
 def deprecated_names(renamed: tuple[tuple[str, str], ...]) -> tuple[str, str]:

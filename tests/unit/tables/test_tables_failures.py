@@ -63,6 +63,23 @@ class Failures(SynchronousTestCase):
         self.assertEqual(error.status, 401)
         self.assertIn(("WWW-Authenticate", "Bearer"), error.headers)
 
+    def test_a_status_that_sql_chose_has_the_headers_it_requires(self) -> None:
+        for code, header in (
+            ("PT401", ("WWW-Authenticate", "Bearer")),
+            ("PT429", ("Retry-After", "2")),
+            ("PT503", ("Retry-After", "2")),
+            ("57P01", ("Retry-After", "2")),
+            ("53300", ("Retry-After", "2")),
+        ):
+            self.assertIn(header, from_sqlstate(code, "m", None, None, True).headers, code)
+        for status, header in ((401, ("WWW-Authenticate", "Bearer")), (429, ("Retry-After", "2"))):
+            detail = json.dumps({"status": status, "headers": {}})
+            error = from_sqlstate("PGRST", '{"code": "7", "message": "no"}', detail, None, True)
+            self.assertIn(header, error.headers)
+        detail = json.dumps({"status": 503, "headers": {"retry-after": "60"}})
+        error = from_sqlstate("PGRST", '{"code": "7", "message": "no"}', detail, None, True)
+        self.assertEqual([value for name, value in error.headers if name.lower() == "retry-after"], ["60"])
+
     def test_a_role_that_does_not_exist_is_401(self) -> None:
         self.assertEqual(from_sqlstate("22023", 'role "x" does not exist', None, None, True).status, 401)
         self.assertEqual(from_sqlstate("22023", "invalid value", None, None, True).status, 400)

@@ -17,7 +17,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.incoming import Incoming
 from project_service.tables.parse.request import parse_head
 from project_service.tables.planning.planner import Planner
-from project_service.tables.respond.options import options_reply
+from project_service.tables.respond.options import options_reply, other_methods
 from project_service.tables.routes import TableRoutes
 from project_service.tables.service import TableService
 from tests.unit.tables.schema import cache
@@ -70,6 +70,19 @@ class Options(SynchronousTestCase):
         head = parse_head("OPTIONS", ("heap",), (), ("api",))
         found = options_reply(evolve(known, relations={heap.key: heap}), head)
         self.assertEqual(dict(found.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PATCH,DELETE")
+
+    def test_the_allow_of_a_405_leaves_out_what_was_refused(self) -> None:
+        for method, segments, only_reads, allow in (
+            ("PUT", ("works",), False, "OPTIONS,GET,HEAD,POST,PATCH,DELETE"),
+            ("GET", ("rpc", "find"), True, "OPTIONS,POST"),
+            ("HEAD", ("rpc", "whole"), True, "OPTIONS,POST"),
+            ("POST", ("works",), True, "OPTIONS,GET,HEAD"),
+            ("POST", ("rpc", "find"), True, "OPTIONS"),
+            ("POST", ("rpc", "find"), False, "OPTIONS,GET,HEAD"),
+            ("GET", (), False, "OPTIONS"),
+        ):
+            head = parse_head(method, segments, (), ("api",))
+            self.assertEqual(other_methods(cache(), head, only_reads), ("Allow", allow), (method, segments))
 
     def test_unknown_relations_and_functions_are_404(self) -> None:
         for segments, code, what in (
