@@ -147,7 +147,6 @@ class MemorySessions(State):
             return None
         session.access_expires_at = max(session.access_expires_at, access_expires_at)
         since = now - reuse_window
-        recent = session.salt and session.rotated_at > since
         if session.current == digest:
             if session.previous and session.salt:
                 session.older[session.previous] = session.salt, session.rotated_at
@@ -157,7 +156,12 @@ class MemorySessions(State):
             self.by_digest[successor] = session.id
             self.issued[successor] = now
             return Rotation("rotated", session.id, account.user)
-        if (session.previous == digest and recent) or session.older.get(digest, (b"", since))[1] > since:
+        if (session.previous == digest and session.salt) or session.older.get(digest, (b"", since))[
+            1
+        ] > since:
+            if session.previous == digest and session.rotated_at <= since:
+                session.rotated_at = session.refreshed_at = now
+                session.expires_at, session.address = max(session.expires_at, expires_at), origin.address
             salts = {one: kept[0] for one, kept in session.older.items() if kept[1] > since - reuse_window}
             if session.previous and session.salt:
                 salts[session.previous] = session.salt
@@ -209,8 +213,6 @@ class MemoryStore(MemoryUsers, MemorySessions, MemoryAttempts, MemoryTokens):
         for digest in [one for one, at in self.issued.items() if at < tokens_before and one not in last]:
             del self.issued[digest], self.by_digest[digest]
         for session in self.session_rows.values():
-            if session.rotated_at < salt_before:
-                session.salt = b""
             session.older = {key: kept for key, kept in session.older.items() if kept[1] >= salt_before}
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.expires_at >= now}
         self.letter_rows = [one for one in self.letter_rows if one.expires_at >= now]

@@ -83,6 +83,8 @@ class Model:
             return "invalid_refresh_token"
         if token.successor is None or now < token.replaced + REUSE_SECONDS:
             return ""
+        if self.refreshes[token.successor].successor is None:
+            return ""
         expired = now >= token.replaced + REFRESH_SECONDS
         return "invalid_refresh_token" if expired else "refresh_token_reused"
 
@@ -104,6 +106,12 @@ class Model:
         token.successor, token.replaced = successor, now
         self.refreshes[successor] = Refresh(token.session)
         self.sessions[token.session].used = now
+
+    def repeat(self, refresh: str, now: float) -> None:
+        """If the answer to the first use was lost, it is given now."""
+        token = self.refreshes[refresh]
+        if now >= token.replaced + REUSE_SECONDS:
+            token.replaced = self.sessions[token.session].used = now
 
     def end(self, user: str, but: str | None = None) -> None:
         for key, session in self.sessions.items():

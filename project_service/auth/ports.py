@@ -81,9 +81,9 @@ class LoginReservation(Reservation):
 class Rotation:
     """What became of a refresh token.
 
-    ``rotated``: its successor is active now. ``repeated``: it was replaced a moment ago, and ``salts``, by the digest
-    of the token that each belongs to, lead to the active one. ``stolen``: it was used again too late, and the session
-    has been ended.
+    ``rotated``: its successor is active now. ``repeated``: it was replaced a moment ago, or its successor was never
+    used; ``salts``, by the digest of the token that each belongs to, lead to the active one. ``stolen``: it was used
+    again otherwise, and the session has been ended.
     """
 
     outcome: Literal["rotated", "repeated", "stolen"]
@@ -230,8 +230,8 @@ class Housekeeping(Protocol):
     ) -> bool:
         """Delete what has expired. False if another worker is doing so.
 
-        Salts of refresh tokens that were replaced before ``salt_before`` are deleted. Of refresh tokens issued before
-        ``tokens_before`` only the last two of each session are kept.
+        Salts of refresh tokens that were replaced before ``salt_before`` are deleted, except those of the active
+        tokens' parents. Of refresh tokens issued before ``tokens_before`` only the last two of each session are kept.
         """
 
 

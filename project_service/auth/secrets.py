@@ -35,7 +35,7 @@ def successor(text: str, salt: bytes) -> Opaque:
 
     Because it is derived, a client that uses a token twice (a retry, two tabs) gets the same successor, although only
     digests are stored. To anybody who does not have both the old token and the 256-bit salt it is as unpredictable as
-    a random one; and the salt is deleted when the reuse window is over.
+    a random one; and the salt is deleted when the old token is good for nothing any more.
     """
     return _opaque(base64url.encode(hmac.digest(salt, text.encode("ascii"), "sha256")))
 

@@ -120,21 +120,43 @@ async def test_a_token_that_would_have_expired_unused_is_forgotten(stores: Store
 
 
 @contract
-async def test_a_repeat_after_the_window_is_theft(stores: Stores) -> None:
-    first = session()
+async def test_a_repeat_after_the_window_is_theft_once_the_successor_was_used(stores: Stores) -> None:
+    first, child = session(), digest()
     await made(stores, first=first)
-    await rotate(stores, first.digest, digest())
+    await rotate(stores, first.digest, child)
     # Repeats do not prolong the window.
     assert (await rotate(stores, first.digest, digest(), NOW + 9 * SECOND)).outcome == "repeated"
+    assert (await rotate(stores, child, digest(), NOW + 9 * SECOND)).outcome == "rotated"
     assert (await rotate(stores, first.digest, digest(), NOW + 10 * SECOND)).outcome == "stolen"
+
+
+@contract
+async def test_a_token_whose_successor_was_never_used_stays_good(stores: Stores) -> None:
+    """The answer with the successor was lost. When it is given again, the window begins anew for other tabs."""
+    first, child, later = session(), digest(), NOW + 20 * HOUR
+    account = await made(stores, first=first)
+    await rotate(stores, first.digest, child, salt=b"1" * 32)
+    await stores.housekeeping.clean(later, later, later, LONG_AGO)
+    there = Origin("192.0.2.99", "another browser")
+    for at in (later, later + 9 * SECOND):
+        repeated = await rotate(stores, first.digest, digest(), at, origin=there)
+        assert (repeated.outcome, repeated.salts) == ("repeated", {first.digest: b"1" * 32})
+    (found,) = await stores.sessions.alive(account.user.id, later)
+    assert (found.refreshed_at, found.expires_at) == (later, later + 24 * HOUR)
+    assert found.address == "192.0.2.99"
+    assert (await rotate(stores, child, grandchild := digest(), later + 9 * SECOND)).outcome == "rotated"
+    assert (await rotate(stores, first.digest, digest(), later + 9 * SECOND)).outcome == "repeated"
+    assert (await rotate(stores, grandchild, digest(), later + 9 * SECOND)).outcome == "rotated"
+    assert (await rotate(stores, first.digest, digest(), later + 10 * SECOND)).outcome == "stolen"
 
 
 @contract
 async def test_a_repeat_without_a_salt_is_theft(stores: Stores) -> None:
     """The window may have been made wider since: what the repeat should get is not known any more."""
-    first = session()
+    first, child = session(), digest()
     await made(stores, first=first)
-    await rotate(stores, first.digest, digest())
+    await rotate(stores, first.digest, child)
+    await rotate(stores, child, digest())
     await stores.housekeeping.clean(NOW + SECOND, NOW + SECOND, LONG_AGO, LONG_AGO)
     assert (await rotate(stores, first.digest, digest(), NOW + 2 * SECOND)).outcome == "stolen"
 

@@ -122,6 +122,7 @@ class AuthMachine(RuleBasedStateMachine):
                 self.model.rotate(token, given, self.now)
             else:
                 assert given == last
+                self.model.repeat(token, self.now)
             self.model.allow(session, answer.data["access_token"], self.now)
 
     @precondition(lambda self: self.model.accesses)

@@ -40,8 +40,25 @@ class Refresh(TestCase):
         assert second.data["refresh_token"] == first["refresh_token"]
         assert self.app.refresh(first["refresh_token"]).status == 200
 
+    def test_a_refresh_whose_answer_was_lost_can_be_repeated_until_its_token_is_used(self) -> None:
+        self.app.refresh(self.session["refresh_token"])
+        successors = set()
+        for _ in range(6):
+            self.app.clock.advance(3600)
+            answer = self.app.refresh(self.session["refresh_token"])
+            assert (answer.status, answer.data["expires_at"]) == (200, int(self.app.clock.seconds()) + 3600)
+            successors.add(answer.data["refresh_token"])
+        (successor,) = successors
+        # Six tabs that wake up together: one goes on before another has asked.
+        following = self.app.refresh(successor).data["refresh_token"]
+        assert self.app.refresh(self.session["refresh_token"]).data["refresh_token"] == following
+        self.app.clock.advance(10)
+        assert self.app.refresh(successor).data["refresh_token"] == following
+        assert self.app.refresh(self.session["refresh_token"]).code == "refresh_token_reused"
+
     def test_a_later_reuse_ends_the_session_and_its_access_tokens(self) -> None:
-        current = self.app.refresh(self.session["refresh_token"]).data
+        successor = self.app.refresh(self.session["refresh_token"]).data
+        current = self.app.refresh(successor["refresh_token"]).data
         self.app.clock.advance(10)
         answer = self.app.refresh(self.session["refresh_token"])
         assert (answer.status, answer.code) == (401, "refresh_token_reused")
@@ -139,7 +156,8 @@ class LogOut(TestCase):
         self.app.store.on_ended = lambda session_id, until: None
         self.log_out(self.first)
         assert self.alive() == [False, True, True]
-        self.app.refresh(self.second["refresh_token"])
+        successor = self.app.refresh(self.second["refresh_token"]).data
+        self.app.refresh(successor["refresh_token"])
         self.app.clock.advance(10)
         assert self.app.refresh(self.second["refresh_token"]).code == "refresh_token_reused"
         assert self.alive() == [False, False, True]

@@ -24,14 +24,12 @@ create function looked_at() returns trigger language plpgsql as $$ begin
 end $$;
 create trigger looked_at after delete on auth.audit
     referencing old table as touched for each statement execute function looked_at();
-create trigger looked_at after update on auth.sessions
+create trigger looked_at after update on auth.refresh_tokens
     referencing old table as touched for each statement execute function looked_at();
 insert into auth.audit (at, actor, action, result)
     select %(now)s - interval '91 days', '', '', '' from generate_series(1, %(many)s);
-insert into auth.sessions (id, user_id, created_at, refreshed_at, rotated_at, expires_at, access_expires_at,
-        current_hash, salt)
-    select gen_random_uuid(), id, %(now)s, %(now)s, %(now)s, 'infinity', 'infinity', '', '' from auth.users,
-        generate_series(1, %(many)s);
+insert into auth.refresh_tokens (token_hash, session_id, replaced_at, salt, issued_at)
+    select int4send(n), id, %(now)s, '', %(now)s from auth.sessions, generate_series(1, %(many)s) n;
 """
 
 
@@ -39,11 +37,11 @@ insert into auth.sessions (id, user_id, created_at, refreshed_at, rotated_at, ex
 async def test_no_statement_touches_more_than_a_batch_or_changes_nothing(database: str) -> None:
     later = NOW + HOUR
     async with stores_on(database) as stores:
-        await made(stores)
+        await made(stores, first=session())
         with closing(psycopg2.connect(database)) as connection, connection, connection.cursor() as cursor:
             cursor.execute(LOOK, {"now": NOW, "many": upkeep.BATCH + 1})
         assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW - timedelta(days=90)) is True
-    assert run_sql(database, "select count(*) from auth.sessions where salt is not null") == [(0,)]
+    assert run_sql(database, "select count(*) from auth.refresh_tokens where salt is not null") == [(0,)]
     assert run_sql(database, "select count(*) from auth.audit where action = ''") == [(0,)]
 
 
@@ -53,11 +51,12 @@ async def test_locked_rows_are_left_for_the_next_time(database: str) -> None:
     async with stores_on(database) as stores:
         first = session()
         await made(stores, first=first)
-        await rotate(stores, first.digest, digest())
+        await rotate(stores, first.digest, child := digest())
+        await rotate(stores, child, digest())
         run_sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', %s)", NOW + MINUTE)
-        left = "select count(salt), (select count(*) from auth.throttle) from auth.sessions"
+        left = "select count(salt), (select count(*) from auth.throttle) from auth.refresh_tokens"
         with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
-            cursor.execute("select from auth.sessions for update")
+            cursor.execute("select from auth.refresh_tokens for update")
             cursor.execute("select from auth.throttle for update")
             assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW) is True
             assert run_sql(database, left) == [(1, 1)]

@@ -11,6 +11,7 @@ import pytest_twisted
 from twisted.logger import capturedLogs, formatEvent
 
 from project_service.settings.model import Store
+from tests.live.application import Api
 from tests.live.auth_service import PASSWORD, all_of, api_on, code_for, log_in, post
 from tests.live.database import run_sql
 from tests.live.waiting import until
@@ -45,6 +46,33 @@ async def test_a_session_from_signup_to_deletion(
     )
     assert PASSWORD not in stored
     assert run_sql(database, "select action, result from auth.audit order by id")[-1] == ("delete_user", "ok")
+
+
+@pytest_twisted.ensureDeferred
+async def test_six_tabs_go_on_after_a_lost_answer_and_a_restart_on_two_hosts(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    async def refreshed(api: Api, token: str) -> str:
+        status, answer = await post(api, "/auth/refresh", {"refresh_token": token})
+        assert status == 200, answer
+        return str(answer["data"]["refresh_token"])
+
+    async with api_on(database, store_settings, tmp_path) as api:
+        session = await api.sign_up("ada@example.test")
+        lost = await refreshed(api, session["refresh_token"])
+    run_sql(database, "update auth.sessions set rotated_at = rotated_at - interval '1 hour'")
+    async with (
+        api_on(database, store_settings, tmp_path) as here,
+        api_on(database, store_settings, tmp_path) as there,
+    ):
+        hosts = (here, there) * 3
+        assert set(await all_of(*(refreshed(api, session["refresh_token"]) for api in hosts))) == {lost}
+        (following,) = set(await all_of(*(refreshed(api, lost) for api in hosts)))
+        run_sql(database, "update auth.sessions set rotated_at = rotated_at - interval '1 hour'")
+        assert await refreshed(there, lost) == following
+        run_sql(database, "update auth.refresh_tokens set replaced_at = replaced_at - interval '1 hour'")
+        status, answer = await post(here, "/auth/refresh", {"refresh_token": session["refresh_token"]})
+        assert (status, answer["error"]["code"]) == (401, "refresh_token_reused")
 
 
 @pytest_twisted.ensureDeferred

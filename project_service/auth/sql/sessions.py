@@ -31,7 +31,7 @@ select {USER} from u
 )
 
 _ROTATE = Query(
-    "exchange a refresh token: rotate, repeat or revoke (see the function in ``0007_old_refresh_tokens.sql``)",
+    "exchange a refresh token: rotate, repeat or revoke (see the function in ``0011_lost_refreshes.sql``)",
     f"""
 select {USER}, r.session_id::text, r.outcome, r.salts::text
 from auth.rotate_refresh_token(%(digest)s, %(successor)s, %(salt)s, %(now)s, %(reuse_window)s, %(expires)s,

@@ -41,22 +41,17 @@ delete from {table} where ctid in (select ctid from gone) returning 1
         ),
     )
 )
-_WIPE_SALTS = tuple(
-    Query(
-        f"salts of {table} whose reuse window has passed",
-        f"""
-update {table} set salt = null where {key} in (
-    select {key} from {table} where salt is not null and {moment} < %(salt_before)s
+# Not those of the parents of active tokens, which are in auth.sessions.
+_WIPE_SALTS = Query(
+    "salts of tokens whose reuse window has passed",
+    """
+update auth.refresh_tokens set salt = null where token_hash in (
+    select token_hash from auth.refresh_tokens where salt is not null and replaced_at < %(salt_before)s
     limit %(batch)s for update skip locked)
 returning 1
 """,
-    )
-    for table, key, moment in (
-        ("auth.sessions", "id", "rotated_at"),
-        ("auth.refresh_tokens", "token_hash", "replaced_at"),
-    )
 )
-_ALL = (*_WIPE_SALTS, *_EXPIRED)
+_ALL = (_WIPE_SALTS, *_EXPIRED)
 
 
 @frozen
