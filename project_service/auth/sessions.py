@@ -25,8 +25,8 @@ class SessionService:
         """Exchange a refresh token for new tokens of its session.
 
         For a token that was replaced less than ``refresh_reuse_seconds`` ago, or whose successor has never been used
-        (the answer was lost), that is the refresh token which is active now. Raises ``invalid_refresh_token``, ``refresh_token_reused`` (the session has been ended) and
-        ``validation_failed``.
+        (the answer was lost), that is the refresh token which is active now. Raises ``invalid_refresh_token``,
+        ``refresh_token_reused`` (the session has been ended) and ``validation_failed``.
         """
         presented = require_text("refresh_token", token)
         digest = secrets.digest(presented)
