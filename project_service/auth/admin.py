@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
-from project_service import base64url
+from project_service import base64url, whole_numbers
 from project_service.auth import errors, passwords
 from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
@@ -190,9 +190,10 @@ def page_size(limit: str | None) -> int:
     """How many entries a page has. Raises ``validation_failed``."""
     if limit is None:
         return PAGE
-    if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 1 <= int(limit) <= LARGEST_PAGE):
+    size = whole_numbers.from_digits(limit)
+    if size is None or not 1 <= size <= LARGEST_PAGE:
         raise validation_failed({"limit": f"must be a number from 1 to {LARGEST_PAGE}"})
-    return int(limit)
+    return size
 
 
 def cursor_after(last: Account) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from project_service import whole_numbers
 from project_service.cli import frame
 from project_service.cli.opened import Opened
 from project_service.errors import ApiError
@@ -68,10 +69,10 @@ def _changes(
 
 
 def _whole(name: str, text: str) -> int:
-    # Python refuses to read longer numbers, and no size is as large.
-    if not (text.isascii() and text.isdigit() and len(text) <= 100):
+    number = whole_numbers.from_digits(text)
+    if number is None or number < 0:
         raise click.BadParameter("must be a whole number or none", param_hint=f"--{name.replace('_', '-')}")
-    return int(text)
+    return number
 
 
 def _line(bucket: Bucket) -> str:

@@ -14,11 +14,10 @@ from attrs import frozen
 
 from project_service.http.protocol import fields
 from project_service.regular_file import regular
+from project_service.whole_numbers import from_digits
 
 Kind = Callable[[Any], Any]
 
-# A number with more digits is out of every range.
-_NUMBER = re.compile(r"[+-]?[0-9]{1,100}\Z")
 # In characters: PostgREST's reference, "jwt-secret".
 _LEAST_SECRET = 32
 
@@ -98,8 +97,8 @@ def flag(value: Any) -> bool:
 
 def whole(least: int, most: int | None = None) -> Kind:
     def read(value: Any) -> int:
-        if isinstance(value, str) and _NUMBER.match(value):
-            value = int(value)
+        if isinstance(value, str):
+            value = from_digits(value.removeprefix("+"))
         if not isinstance(value, int) or isinstance(value, bool):
             raise ValueError("must be a whole number")
         if value < least or (most is not None and value > most):

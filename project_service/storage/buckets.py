@@ -8,6 +8,7 @@ from typing import Any
 from attrs import define, field
 from twisted.internet.interfaces import IReactorTime
 
+from project_service import whole_numbers
 from project_service.errors import ApiError, no_text, validation_failed
 from project_service.storage import content_types, errors, keys
 from project_service.storage.model import RULES, Bucket, BucketRules
@@ -131,12 +132,19 @@ def parse_rules(given: Mapping[str, Any], found: Mapping[str, str] | None = None
         if name in RULES:
             why = _fault(name, value)
             if why is None:
-                rules[name] = tuple(value) if isinstance(value, list) else value
+                rules[name] = _stored(value)
             else:
                 faults[name] = why
     if faults:
         raise validation_failed(faults)
     return rules
+
+
+def _stored(value: Any) -> Any:
+    """A valid rule as it is kept: 1e6 is a whole number too."""
+    if isinstance(value, list):
+        return tuple(value)
+    return int(value) if isinstance(value, float) else value
 
 
 def _fault(name: str, value: Any) -> str | None:
@@ -151,5 +159,6 @@ def _fault(name: str, value: Any) -> str | None:
         if fine and all(isinstance(one, str) and content_types.is_pattern(one) for one in value):
             return None
         return "must be null or a list of media types, as image/png or image/*"
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return None if whole and 0 < value <= MAX_BYTES else "must be null or a whole number above 0"
+    number = whole_numbers.from_json(value)
+    fine = number is not None and 0 < number <= MAX_BYTES
+    return None if fine else f"must be null or a whole number from 1 to {MAX_BYTES}"

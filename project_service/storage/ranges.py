@@ -6,11 +6,10 @@ import re
 
 from attrs import frozen
 
+from project_service import whole_numbers
 from project_service.storage import errors
 
 _SPEC = re.compile(r"(\d*)-(\d*)", re.ASCII)
-# A position beyond any object. It stands for numbers with more digits, as section 14.1.2 allows any number of them.
-_BEYOND = 10**19
 
 
 @frozen
@@ -51,12 +50,14 @@ def _resolve(spec: str, size: int) -> ByteRange | None:
         length = min(_position(match[2]), size)
         return ByteRange(size - length, length) if length else None
     first = _position(match[1])
-    last = _position(match[2]) if match[2] else _BEYOND
+    last = _position(match[2]) if match[2] else whole_numbers.BEYOND
     if last < first:
         raise errors.range_not_satisfiable(size)
     return ByteRange(first, min(last, size - 1) - first + 1) if first < size else None
 
 
 def _position(digits: str) -> int:
-    significant = digits.lstrip("0")
-    return int(significant or "0") if len(significant) <= 19 else _BEYOND
+    """Section 14.1.2 allows any number of digits."""
+    number = whole_numbers.from_digits(digits)
+    assert number is not None
+    return number

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from project_service import whole_numbers
 from project_service.errors import (
     refuse_unknown,
     require_text,
@@ -34,9 +35,10 @@ def max_keys(inbound: Inbound) -> int:
     value = inbound.query_value("max_keys")
     if value is None:
         return DEFAULT_MAX_KEYS
-    if not (value.isascii() and value.isdigit() and len(value) <= 9 and 1 <= int(value) <= MOST_MAX_KEYS):
+    number = whole_numbers.from_digits(value)
+    if number is None or not 1 <= number <= MOST_MAX_KEYS:
         raise validation_failed({"max_keys": f"must be a whole number from 1 to {MOST_MAX_KEYS}"})
-    return int(value)
+    return number
 
 
 def refuse_partial(headers: HeaderView) -> None:
@@ -61,10 +63,10 @@ def require_body(inbound: Inbound) -> None:
 
 
 def whole(body: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
-    value = body.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+    number = whole_numbers.from_json(body.get(name, default))
+    if number is None or not least <= number <= most:
         raise validation_failed({name: f"must be a whole number from {least} to {most}"})
-    return value
+    return number
 
 
 def presign(body: Mapping[str, Any], default_seconds: int) -> tuple[str, int, int]:

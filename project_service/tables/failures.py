@@ -11,7 +11,8 @@ from project_service.database.session import DatabaseGone
 from project_service.database.sqlstate import words
 from project_service.tables import errors
 from project_service.tables.errors import TableError
-from project_service.tables.headers import as_utf8, is_header, is_status, settable
+from project_service.tables.headers import as_utf8, is_header, settable, status_of
+from project_service.whole_numbers import from_digits
 
 READ_ONLY = "25006"  # read_only_sql_transaction
 
@@ -108,7 +109,7 @@ def has_nul() -> TableError:
 
 def _status(code: str, message: str) -> int:
     if code.startswith("PT"):
-        return int(code[2:]) if code[2:].isdigit() and is_status(int(code[2:])) else 500
+        return status_of(from_digits(code[2:])) or 500
     if code == "21000" and message.endswith("WHERE clause"):
         return 400
     if code == "42883" and message.startswith("function xmlagg("):
@@ -123,14 +124,13 @@ def _raised_as_json(message: str, details: str | None) -> TableError:
         return errors.unreadable_raise(f"Invalid JSON value for MESSAGE: '{message}'", _MESSAGE_HINT)
     if details is None:
         return errors.unreadable_raise("DETAIL is missing in the RAISE statement", _DETAIL_HINT)
-    shape = _object(details)
-    if shape is None or not _is_shape(shape):
+    shape = _object(details) or {}
+    status = status_of(shape.get("status"))
+    if status is None or not (_are_headers(shape.get("headers")) and _are_texts(shape, (), ("status_text",))):
         return errors.unreadable_raise(f"Invalid JSON value for DETAIL: '{details}'", _DETAIL_HINT)
     types = [value for name, value in shape["headers"].items() if name.lower() == "content-type"]
     headers = settable(pair for pair in shape["headers"].items() if pair[0].lower() != "content-type")
-    error = TableError(
-        shape["status"], said["code"], said["message"], said.get("details"), said.get("hint"), headers
-    )
+    error = TableError(status, said["code"], said["message"], said.get("details"), said.get("hint"), headers)
     if types:
         error.content_type = as_utf8(types[0])
     error.reason = shape.get("status_text")
@@ -148,14 +148,6 @@ def _object(text: str) -> dict[str, Any] | None:
 def _are_texts(found: dict[str, Any], needed: tuple[str, ...], optional: tuple[str, ...]) -> bool:
     given = (*needed, *(key for key in optional if found.get(key) is not None))
     return all(isinstance(found.get(key), str) for key in given)
-
-
-def _is_shape(found: dict[str, Any]) -> bool:
-    return (
-        is_status(found.get("status"))
-        and _are_headers(found.get("headers"))
-        and _are_texts(found, (), ("status_text",))
-    )
 
 
 def _are_headers(found: object) -> bool:

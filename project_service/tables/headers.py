@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from project_service import whole_numbers
 from project_service.errors import Headers
 from project_service.http.protocol import fields, wire
 
@@ -38,6 +39,7 @@ def read_utf8(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-def is_status(value: object) -> bool:
-    """Whether ``value`` is the status of a final response. (JSON's ``true`` would be an ``int`` in Python.)"""
-    return isinstance(value, int) and not isinstance(value, bool) and 200 <= value <= 599
+def status_of(value: object) -> int | None:
+    """The status of a final response that a JSON value is, or None."""
+    number = whole_numbers.from_json(value)
+    return number if number is not None and 200 <= number <= 599 else None

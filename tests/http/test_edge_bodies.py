@@ -34,6 +34,11 @@ class Bodies(TestCase):
         client.send(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
         self.assertEqual(parse_response(client.received()).body, b"abcde")
 
+    def test_a_length_may_have_any_number_of_leading_zeros(self) -> None:
+        client = app_of(echo, methods=("POST",)).connect()
+        client.send(raw_request("POST", "/x", {"Content-Length": "0" * 5000 + "3"}, None) + b"abc")
+        self.assertEqual(parse_response(client.received()).body, b"abc")
+
     def test_a_chunked_body_that_is_too_long_is_413(self) -> None:
         for surplus, status in ((b"", 200), (b"1\r\nx\r\n", 413)):
             client = app_of(echo, methods=("POST",)).connect()

@@ -74,6 +74,7 @@ class Admin(TestCase):
             {"name": "n", "visibility": "secret"}, {"name": "n", "max_object_bytes": 0},
             {"name": "n", "max_object_bytes": "1"}, {"name": "n", "max_bucket_bytes": -1},
             {"name": "n", "max_bucket_bytes": True}, {"name": "n", "max_bucket_bytes": 2**63},
+            {"name": "n", "max_bucket_bytes": 10**400}, {"name": "n", "max_bucket_bytes": 1.5},
             {"name": "n", "allowed_content_types": "image/*"}, {"name": "n", "allowed_content_types": ["image"]},
             {"name": "n", "allowed_content_types": {"a/b": True}}, {"name": "n", "allowed_content_types": [1]},
             {"name": "n", "allowed_content_types": ["a/b"] * 101}, {"name": "n", "allowed_content_types": 1},
@@ -101,6 +102,10 @@ class Admin(TestCase):
             self.assertEqual(response.status, 201, rules)
             shown = json.loads(response.body)
             self.assertEqual({name: shown[name] for name in rules}, rules)
+
+    def test_a_size_may_be_written_as_a_float(self) -> None:
+        response = self.app.post("/admin/buckets", {"name": "n", "max_object_bytes": 1e6}, SERVICE)
+        self.assertIn(b'"max_object_bytes":1000000,', response.body)
 
     def test_every_wrong_field_is_named(self) -> None:
         for given in ({"name": "No", "visibility": "x", "other": 1}, {"visibility": "x", "other": 1}):

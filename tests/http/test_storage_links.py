@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from tests.http.storage_app import SERVICE, StorageApp, refused
+from tests.http.storage_app import SERVICE, USER, StorageApp, refused
 from tests.said import logged_until_the_end
 from tests.storage_fakes import FakeLinks
 from tests.store_fake import FakeOpened, MemoryStore
@@ -181,6 +181,27 @@ class Links(TestCase):
         self.assertEqual(self.app.request("GET", path).body, b"newer")
         self.app.post("/storage/buckets/shut/move", {"from": "d/k.txt", "to": "other"})
         self.assertEqual(refused(self.app.request("GET", path)), (404, "object_not_found"))
+
+    def test_a_whole_number_may_be_written_in_any_way_that_json_has(self) -> None:
+        headers = {**USER, "Content-Type": "application/json"}
+        for text, status in (
+            ("60.0", 200),
+            ("6e1", 200),
+            ("6.048E5", 200),
+            ("1e15", 422),
+            ("1e400", 422),
+            ("-1e400", 422),
+            ("0.5e400", 422),
+            ("9" * 20, 422),
+            ("9" * 400, 422),
+            ("9" * 5000, 422),
+            ("-" + "9" * 5000, 422),
+            ("6e-1", 422),
+        ):
+            for field in ("expires_in_seconds", "uses"):
+                body = f'{{"key": "d/k.txt", "{field}": {text}}}'.encode()
+                response = self.app.request("POST", PRESIGN, headers, body)
+                self.assertEqual(response.status, status, body[:80])
 
     def test_what_presign_refuses(self) -> None:
         self.assertEqual(refused(self.app.post(PRESIGN, {"key": "none"})), (404, "object_not_found"))

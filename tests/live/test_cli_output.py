@@ -58,7 +58,7 @@ def test_buckets(project: Command) -> None:
     assert (changed["max_object_bytes"], changed["max_bucket_bytes"]) == (10, None)
     refused = project("bucket", "update", "papers", "--max-object-bytes", "0")
     assert refused == failed(
-        "A value is not allowed.\n  max_object_bytes: must be null or a whole number above 0"
+        "A value is not allowed.\n  max_object_bytes: must be null or a whole number from 1 to 5497558138880000"
     )
     assert project("bucket", "delete", "papers", "--json").json == {"name": "papers", "deleted": True}
     assert project("bucket", "delete", "papers") == failed("There is no such bucket.")

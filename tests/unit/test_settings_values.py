@@ -146,7 +146,7 @@ class Values(TestCase):
             )
         with self.assertRaises(BadSettings) as caught:
             load(None, {"PROJECT_SERVICE__DATABASE__POOL_SIZE": "9" * 5000}, {}, True)
-        self.assertEqual(str(caught.exception), "environment: database.pool_size must be a whole number")
+        self.assertEqual(str(caught.exception), "environment: database.pool_size must be from 1 to 10000")
 
     def test_a_byte_order_mark_is_skipped(self) -> None:
         path = temporary_directory(self) / "c.toml"

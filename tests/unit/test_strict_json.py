@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
+from project_service import whole_numbers
 from project_service.errors import ApiError
 from project_service.http.strict_json import MAX_DEPTH, loads
 
@@ -55,6 +57,31 @@ class Json(TestCase):
             self.assertTrue(loads(opened * deepest + b"0" + closed * deepest))
             self.assertRaises(ApiError, loads, opened * (deepest + 1) + b"0" + closed * (deepest + 1))
 
-    def test_very_long_numbers_are_refused(self) -> None:
-        for raw in (b"1" * 1_000_000, b"[1" + b"0" * 1_000_000 + b".5]"):
+    def test_numbers_may_have_any_length(self) -> None:
+        for raw, value in {
+            b"1" * 1_000_000: whole_numbers.BEYOND,
+            b"-1" + b"0" * 400: -(10**400),
+            b"[1" + b"0" * 1_000_000 + b".5]": [math.inf],
+            b"-1E400": -math.inf,
+            b'[{"a":1e400},0.' + b"0" * 400 + b"1]": [{"a": math.inf}, 0.0],
+        }.items():
+            self.assertEqual(loads(raw), value)
+
+    def test_beside_a_long_number_the_rules_are_the_same(self) -> None:
+        for raw in (
+            b'{"a":1,"a":1e400}',
+            b'[{"b":{"a":1,"\\u0061":2}},1e400]',
+            b'["\\ud800",1e400]',
+            b"[NaN,1e400]",
+            b"[-Infinity,1e400]",
+            b"[01,1e400]",
+            b"[1e400,]",
+            b'"\xff1e400"',
+            b"\xef\xbb\xbf1e400",
+        ):
             self.assertRaises(ApiError, loads, raw)
+
+    def test_great_depth_is_named_as_the_reason(self) -> None:
+        for levels in (MAX_DEPTH + 1, 1024, 100_000):
+            fault = self.assertRaises(ApiError, loads, b"[" * levels + b"]" * levels)
+            self.assertIn("deeper", fault.message)

@@ -129,5 +129,6 @@ def _asks_to_close(headers: HeaderView) -> bool:
 def _content_length(headers: HeaderView) -> int | None:
     declared = headers.get(b"content-length")
     if declared is not None:
-        return int(declared)
+        # The parsers refuse what is no number or too large, but not zeros before it. ``int`` takes only 4300 digits.
+        return int(declared.strip().lstrip(b"0") or b"0")
     return None if b"transfer-encoding" in headers else 0

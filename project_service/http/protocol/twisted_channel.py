@@ -137,7 +137,13 @@ class TwistedChannel(BaseChannel, HTTPChannel):
             self.refuse(too_many_headers())
             return False
         name, _, value = line.partition(b":")
-        too_long = name.lower() == b"content-length" and len(value.strip()) > MAX_LENGTH_DIGITS
+        digits = value.strip()
+        is_length = name.lower() == b"content-length"
+        if is_length and digits.isdigit():
+            # twisted.web takes only as many digits as ``int`` does.
+            digits = digits.lstrip(b"0") or b"0"
+            line = name + b": " + digits
+        too_long = is_length and len(digits) > MAX_LENGTH_DIGITS
         if too_long or _CONTROL.search(value):
             self._respondToBadRequestAndDisconnect()
             return False

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from project_service.tables.parse.scanner import END, Scanner
 from project_service.tables.syntax import Field, JsonStep
+from project_service.whole_numbers import from_digits
 
 FIELD_NAME = "field name (* or [a..z0..9_$])"
 # Names of parameters that are not filters: those of the whole request, and those that may come after the path to an
@@ -17,7 +18,9 @@ AT_PATH = ("order", "limit", "offset", "and", "or")
 _NAME = re.compile(r"[\w$ ]+(?:-(?!>)[\w$ ]+)*")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _UNESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_INDEX = re.compile(r"-?\d{1,9}(?=$|->|::|[.,)\s])")
+_INDEX = re.compile(r"-?[0-9]+(?=$|->|::|[.,)\s])")
+# PostgreSQL takes an index as an int. No array has as many elements.
+_MOST_INDEX = 2**31 - 1
 _DIGITS = re.compile(r"\d+")
 _KEY = re.compile(r"[^(\-:.,>)]+(?:-(?!>)[^(\-:.,>)]+)*")
 
@@ -84,9 +87,9 @@ def json_path(scanner: Scanner) -> tuple[JsonStep, ...]:
 
 
 def _json_key(scanner: Scanner) -> str | int:
-    index = scanner.match(_INDEX)
+    index = from_digits(scanner.match(_INDEX) or "")
     if index is not None:
-        return int(index)
+        return max(-_MOST_INDEX, min(index, _MOST_INDEX))
     if scanner.peek("-"):
         _refuse_index(scanner)
     key = quoted(scanner)

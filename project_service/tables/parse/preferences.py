@@ -8,6 +8,7 @@ from typing import Literal
 from attrs import frozen
 
 from project_service.tables import errors
+from project_service.whole_numbers import from_digits
 
 _VALUES = {
     "resolution": ("merge-duplicates", "ignore-duplicates"),
@@ -67,7 +68,10 @@ def parse_preferences(headers: Iterable[str]) -> Preferences:
         if not word:
             continue
         name, _, value = word.partition("=")
-        if value in _VALUES.get(name, ()) or (name == "timezone" and value) or _is_maximum(name, value):
+        maximum = _maximum(value) if name == "max-affected" else None
+        if maximum is not None:
+            known.setdefault(name, str(maximum))
+        elif value in _VALUES.get(name, ()) or (name == "timezone" and value):
             known.setdefault(name, value)
         else:
             unknown.append(word)
@@ -76,5 +80,7 @@ def parse_preferences(headers: Iterable[str]) -> Preferences:
     return Preferences(tuple(known.items()))
 
 
-def _is_maximum(name: str, value: str) -> bool:
-    return name == "max-affected" and value.isascii() and value.isdigit() and len(value) <= 18
+def _maximum(value: str) -> int | None:
+    number = from_digits(value)
+    # Far more than can be affected is as good as any number, and fits into a header.
+    return None if number is None or number < 0 else min(number, 2**63 - 1)

@@ -12,13 +12,12 @@ from project_service.tables.parse import names
 from project_service.tables.parse.filters import Operands, looks_like_filter, parse_filter
 from project_service.tables.parse.logic import parse_logic
 from project_service.tables.parse.order import parse_order
-from project_service.tables.parse.ranges import MOST, limited, refuse, window
+from project_service.tables.parse.ranges import limited, refuse, window
 from project_service.tables.parse.scanner import Scanner
 from project_service.tables.parse.select import EVERYTHING, parse_select
 from project_service.tables.syntax import Condition, Field, Operand, OrderTerm, Path, Query, Range, SelectItem
+from project_service.whole_numbers import from_digits
 
-# In a URL a plus is a space: ``limit=+5``.
-_INTEGER = re.compile(r"\s*-?[0-9]{1,40}\s*")
 # What HTTP libraries append to the name of a parameter that is a list: ``x[0]=gt.1&x[1]=lt.9`` or ``x[]=gt.1``.
 _LISTED = re.compile(r"\[[0-9]*\]$")
 
@@ -66,8 +65,13 @@ def refuse_no_numbers(pairs: Sequence[tuple[str, str]]) -> None:
     """Raise PGRST100 for a ``limit`` or ``offset`` that is not a number. For writes, which must not ignore it: more
     rows than the client meant would be written."""
     for name, value in pairs:
-        if name in ("limit", "offset") and not _INTEGER.fullmatch(value):
+        if name in ("limit", "offset") and _integer(value) is None:
             raise errors.invalid_parameter(f"The {name} of a write has to be a number")
+
+
+def _integer(value: str) -> int | None:
+    # In a URL a plus is a space: ``limit=+5``.
+    return from_digits(value.strip())
 
 
 def _range(found: _Gathered, path: Path) -> Range:
@@ -129,11 +133,8 @@ def _cut(found: _Gathered, which: str, path: Path, value: str) -> None:
     One that is not a number is noted as None. For an offset that means 0; for a limit it means none, or, where there
     is an offset too, 0 (see ``_range``).
     """
-    number = int(value) if _INTEGER.fullmatch(value) else None
-    if which == "offset":
-        found.offsets[path] = number
-    else:
-        found.limits[path] = None if number is None else min(number, MOST)
+    numbers = found.offsets if which == "offset" else found.limits
+    numbers[path] = _integer(value)
 
 
 def _path(text: str) -> Path:

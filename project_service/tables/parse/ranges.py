@@ -7,10 +7,9 @@ from typing import NoReturn
 
 from project_service.tables import errors
 from project_service.tables.syntax import Range
+from project_service.whole_numbers import from_digits
 
-_RANGE = re.compile(r"([0-9]{1,40})-([0-9]{1,40})?")
-# The greatest limit: PostgreSQL's largest bigint.
-MOST = 2**63 - 1
+_RANGE = re.compile(r"([0-9]+)-([0-9]+)?")
 
 
 def parse_range(header: str | None) -> Range:
@@ -18,15 +17,15 @@ def parse_range(header: str | None) -> Range:
     found = _RANGE.fullmatch(header.strip()) if header else None
     if found is None:
         return Range()
-    first = int(found.group(1))
-    if found.group(2) is None:
+    first, last = (from_digits(digits or "") for digits in found.groups())
+    assert first is not None
+    if last is None:
         return Range(first)
-    last = int(found.group(2))
     if last < first:
         raise errors.unsatisfiable_range(
             "The lower boundary must be lower than or equal to the upper boundary in the Range header."
         )
-    return Range(first, min(last - first + 1, MOST))
+    return Range(first, last - first + 1)
 
 
 def limited(limit: int | None) -> Range:

@@ -10,7 +10,8 @@ from attrs import frozen
 
 from project_service.errors import Headers
 from project_service.tables import errors
-from project_service.tables.headers import is_header, is_status, settable
+from project_service.tables.headers import is_header, settable, status_of
+from project_service.whole_numbers import from_digits
 
 
 @frozen
@@ -106,6 +107,7 @@ def status_from_sql(outcome: Outcome) -> int | None:
     """The status in ``response.status``. Raises PGRST112 if it is none."""
     if outcome.status is None:
         return None
-    if not outcome.status.isdigit() or not is_status(int(outcome.status)):
+    status = status_of(from_digits(outcome.status.decode()))
+    if status is None:
         raise errors.invalid_response_status()
-    return int(outcome.status)
+    return status

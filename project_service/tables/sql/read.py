@@ -47,6 +47,7 @@ from project_service.tables.sql.order import order_sql
 from project_service.tables.syntax import Range
 
 SOURCE = "pgrst_source"
+_MOST_ROWS = 2**63 - 1
 
 
 def select_sql(plan: ReadPlan, parent: Embedded | None = None, origin: str = "") -> Sql:
@@ -248,10 +249,10 @@ def _where(plan: ReadPlan, parent: Embedded | None, origin: str) -> Sql:
 
 
 def range_sql(range_: Range) -> Sql:
-    """LIMIT and OFFSET."""
+    """LIMIT and OFFSET. PostgreSQL counts rows in a bigint, and no relation has more than that."""
     found = Sql("")
     if range_.limit is not None:
-        found = " LIMIT " + parameter(str(range_.limit))
+        found = " LIMIT " + parameter(str(min(range_.limit, _MOST_ROWS)))
     if range_.offset:
-        found = found + " OFFSET " + parameter(str(range_.offset))
+        found = found + " OFFSET " + parameter(str(min(range_.offset, _MOST_ROWS)))
     return found

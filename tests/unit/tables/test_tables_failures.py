@@ -90,6 +90,9 @@ class Failures(SynchronousTestCase):
         error = from_sqlstate("PGRST", message, detail, None, True)
         self.assertEqual((error.status, error.code, error.hint), (418, "7", "try"))
         self.assertIn(("X-Tea", "pot"), error.headers)
+        for status in ("418.0", "4.18e2"):
+            detail = f'{{"status": {status}, "headers": {{}}}}'
+            self.assertEqual(from_sqlstate("PGRST", message, detail, None, True).status, 418)
         detail = json.dumps({"status": 418, "headers": {"content-type": "application/problem+json"}})
         said = error_reply(from_sqlstate("PGRST", message, detail, None, True), True).headers
         types = [value for name, value in said if name.lower() == "content-type"]

@@ -7,7 +7,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.tables.errors import TableError
 from project_service.tables.parse.query import parse_query
 from project_service.tables.parse.ranges import intersect, parse_range
+from project_service.tables.sql.read import range_sql
 from project_service.tables.syntax import Range
+from project_service.whole_numbers import BEYOND
 
 
 class Ranges(SynchronousTestCase):
@@ -51,10 +53,25 @@ class Ranges(SynchronousTestCase):
         for header, expected in (
             (f"{most}-{most}", Range(most, 1)),
             (f"1{'0' * 20}-", Range(10**20)),
-            (f"5-1{'0' * 20}", Range(5, most)),
+            (f"1{'0' * 400}-", Range(10**400)),
+            (f"{'9' * 9000}-", Range(BEYOND)),
+            (f"{'0' * 9000}5-{'0' * 50}7", Range(5, 3)),
+            (f"5-1{'0' * 20}", Range(5, 10**20 - 4)),
             ("٣-٤", Range()),
         ):
             self.assertEqual(parse_range(header), expected, header)
+
+    def test_a_range_beyond_any_table_is_sent_as_the_largest_that_postgresql_takes(self) -> None:
+        most = str(2**63 - 1)
+        for digits in ("9223372036854775808", "9" * 400, "9" * 9000):
+            found = self.asked(f"offset={digits}&limit={digits}")
+            self.assertEqual(range_sql(found).values(), [most, most])
+            self.assertEqual(range_sql(self.asked(f"limit={digits}")).values(), [most])
+            self.assertEqual(range_sql(parse_range(f"{digits}-")).values(), [most])
+            self.assertEqual(self.asked(f"offset=-{digits}"), Range())
+            self.assertEqual(self.asked(f"offset={'0' * 9000}2&limit={'0' * 41}3"), Range(2, 3))
+            self.assertRaises(TableError, self.asked, f"limit=-{digits}")
+        self.assertRaises(TableError, parse_range, f"{'9' * 401}-{'9' * 400}")
 
     def test_the_range_header_and_the_parameters_intersect(self) -> None:
         self.assertEqual(intersect(Range(0, 0), Range(0, 5)), Range(0, 0))

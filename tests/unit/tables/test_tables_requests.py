@@ -123,7 +123,6 @@ class Preferred(SynchronousTestCase):
             "max-affected=-1",
             "max-affected=x",
             "max-affected=\u00b2",
-            f"max-affected={10**18}",
             "max-rows=1",
             "wait=10",
         ):
@@ -133,6 +132,10 @@ class Preferred(SynchronousTestCase):
         most = f"max-affected={10**18 - 1}"
         found = parse_preferences([f" handling=strict,, {most} ,timezone=UTC", "count=exact, count=planned"])
         self.assertEqual(found.max_affected, 10**18 - 1)
+        for digits in (str(2**63), "9" * 400, "9" * 9000):
+            found_most = parse_preferences([f"handling=strict, max-affected={digits}"])
+            self.assertEqual(found_most.get("max-affected"), str(2**63 - 1))
+        self.assertEqual(parse_preferences([f"max-affected={'0' * 9000}7"]).get("max-affected"), "7")
         self.assertEqual((found.get("timezone"), found.get("count")), ("UTC", "exact"))
         self.assertIsNone(parse_preferences(["handling=strict"]).max_affected)
 

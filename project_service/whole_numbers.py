@@ -1,0 +1,28 @@
+"""Whole numbers in requests. They may have any number of digits; Python's ``int`` refuses texts of more than 4300."""
+
+from __future__ import annotations
+
+import re
+
+# Stands for all numbers with more digits: it is beyond every limit there is.
+BEYOND = 10**1000
+
+_DIGITS = re.compile(r"-?[0-9]+")
+
+
+def from_digits(text: str) -> int | None:
+    """The number that ``text`` is: ASCII digits, perhaps after a minus. None for any other text. A number beyond
+    ``BEYOND`` becomes that, with its sign."""
+    if not _DIGITS.fullmatch(text):
+        return None
+    significant = text.lstrip("-").lstrip("0") or "0"
+    number = int(significant) if len(significant) <= 1000 else BEYOND
+    return -number if text.startswith("-") else number
+
+
+def from_json(value: object) -> int | None:
+    """The whole number that a JSON value is, or None. ``60.0`` and ``6e1`` are whole numbers as well (JSON Schema,
+    "Validation", section 6.1.1)."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,38 @@
+"""Whole numbers in texts and in JSON, whatever their length."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from project_service.whole_numbers import BEYOND, from_digits, from_json
+
+
+class WholeNumbers(TestCase):
+    @given(st.integers(-(10**1000) + 1, 10**1000 - 1), st.integers(0, 9000))
+    def test_digits_are_read_exactly_and_leading_zeros_do_not_count(self, number: int, zeros: int) -> None:
+        sign = "-" if number < 0 else ""
+        self.assertEqual(from_digits(f"{sign}{'0' * zeros}{abs(number)}"), number)
+
+    def test_a_number_of_more_than_a_thousand_digits_is_beyond_every_limit(self) -> None:
+        for text in ("1" + "0" * 1000, "9" * 1001, "7" * 100_000):
+            self.assertEqual((from_digits(text), from_digits(f"-{text}")), (BEYOND, -BEYOND))
+
+    @given(st.text())
+    def test_other_texts_are_no_numbers(self, text: str) -> None:
+        number = from_digits(text)
+        if number is not None:
+            self.assertEqual(str(number), text.lstrip("0") or "0")
+
+    def test_only_ascii_digits_count(self) -> None:
+        for text in ("", "-", "+1", "1.0", "1e1", " 1", "1\n", "1_0", "\u0663", "\u00b2", "0x1", "--1"):
+            self.assertIsNone(from_digits(text), text)
+
+    def test_json_writes_whole_numbers_with_a_point_or_an_exponent_too(self) -> None:
+        for value, number in ((60, 60), (60.0, 60), (6e1, 60), (-0.0, 0), (1e22, 10**22), (BEYOND, BEYOND)):
+            self.assertEqual(from_json(value), number)
+        for nothing in (0.5, math.inf, math.nan, True, "60", None, [60]):
+            self.assertIsNone(from_json(nothing), nothing)
