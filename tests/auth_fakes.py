@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from project_service.auth import errors
 from project_service.auth.mail import Letter
-from project_service.auth.model import Account, Email, Origin, SessionInfo, User
+from project_service.auth.model import Account, Email, Origin, SessionInfo, User, folded
 from project_service.auth.passwords import Bcrypt
 from project_service.auth.ports import (
     MOST_LISTED,
@@ -22,7 +22,7 @@ from project_service.auth.ports import (
     Stores,
 )
 from tests.auth_limits_fake import MemoryAttempts, MemoryTokens
-from tests.auth_state import State
+from tests.auth_state import Counter, State
 
 
 class MemoryUsers(State):
@@ -83,6 +83,7 @@ class MemoryUsers(State):
         self.letter_rows = [
             one for one in self.letter_rows if (one.user_id, one.purpose) != (user_id, "recovery")
         ]
+        self.counters.get(("login", folded(account.user.email)), Counter()).failed = []
         return self.changed(evolve(account, password_hash=password_hash), event)
 
     async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:

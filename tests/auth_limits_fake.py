@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from attrs import evolve
 
-from project_service.auth.model import Email, User, folded
+from project_service.auth.model import Account, Email, User, folded
 from project_service.auth.ports import (
     Event,
     Limit,
@@ -41,7 +41,16 @@ class MemoryAttempts(State):
         counter.failed, counter.pending = failed, [*pending, mark]
         return Reservation("free", 0.0, mark)
 
-    async def settle(self, scope: str, subject: str, mark: datetime | None, outcome: Outcome) -> None:
+    async def settle(
+        self,
+        scope: str,
+        subject: str,
+        mark: datetime | None,
+        outcome: Outcome,
+        event: Event | None = None,
+    ) -> None:
+        if event is not None:
+            self.events.append(event)
         counter = self.counters.get((scope, subject))
         if mark is None or counter is None:
             return
@@ -72,6 +81,12 @@ class MemoryAttempts(State):
         await self.settle("login_address", address, held.address_mark, there)
         if event is not None:
             self.events.append(event)
+
+    async def unlock(self, account: Account, event: Event) -> None:
+        own = [key for key, one in self.session_rows.items() if one.user_id == account.user.id]
+        for key in (("login", folded(account.user.email)), *(("session", one) for one in own)):
+            self.counters.pop(key, None)
+        self.events.append(event)
 
 
 class MemoryTokens(State):

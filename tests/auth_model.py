@@ -49,7 +49,8 @@ class Letter:
 
 @define
 class Model:
-    """``failures`` are the times of failed logins, by address of mail or of a client."""
+    """``failures`` are the times of failed logins, by address of mail or of a client, and of wrong current passwords,
+    by session."""
 
     users: dict[str, User] = field(factory=dict)
     sessions: dict[str, Session] = field(factory=dict)
@@ -144,12 +145,16 @@ class Model:
         limits = ((email.lower(), FAILURES_MAX), (client, FAILURES_MAX_PER_CLIENT))
         return any(self._recent(subject, now) >= most for subject, most in limits)
 
+    def is_session_limited(self, session: str, now: float) -> bool:
+        """Whether its user's current password is refused, be it right or wrong."""
+        return self._recent(session, now) >= FAILURES_MAX
+
     def _recent(self, subject: str, now: float) -> int:
         return sum(at > now - FAILURES_WINDOW for at in self.failures.get(subject, []))
 
-    def failed(self, email: str, client: str, now: float) -> None:
-        for subject in (email.lower(), client):
-            self.failures.setdefault(subject, []).append(now)
+    def failed(self, *subjects: str, now: float) -> None:
+        for subject in subjects:
+            self.failures.setdefault(subject.lower(), []).append(now)
 
-    def succeeded(self, email: str) -> None:
-        self.failures.pop(email.lower(), None)
+    def succeeded(self, subject: str) -> None:
+        self.failures.pop(subject.lower(), None)

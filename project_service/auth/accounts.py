@@ -51,7 +51,7 @@ class Accounts:
     async def _sign_up(
         self, email: Email, password: bytes, metadata: Mapping[str, Any], origin: Origin
     ) -> IssuedSession | User:
-        attempt = await self.throttle.reserve("signup", origin, self.context.signups())
+        attempt = await self.throttle.reserve_by_address("signup", origin, self.context.signups())
         hashed = await attempt.during(self.hashes.hash(password))
         confirm = self.context.settings.confirm_email
         session, refresh = self.context.new_session(origin)
@@ -87,7 +87,9 @@ class Accounts:
         return await shield(self._log_in(address, candidate, origin))
 
     async def _log_in(self, email: Email, password: bytes | None, origin: Origin) -> IssuedSession:
-        account, attempt = await self.check_password(email, password, "login", origin)
+        attempt = await self.throttle.reserve_login(email, origin)
+        failure = self._event("login", email, attempt.account, origin, "invalid_credentials")
+        account = await self.check_password(password, attempt.account, attempt, failure)
         refusal = self._refusal(account)
         if refusal is not None:
             await attempt.settle("released", self._event("login", email, account, origin, refusal.code))
@@ -130,22 +132,16 @@ class Accounts:
         return await change(again)
 
     async def check_password(
-        self, email: Email, password: bytes | None, action: str, origin: Origin
-    ) -> tuple[Account, Attempt]:
-        """Returns the account and the reserved attempt, which the caller has to settle.
-
-        If the password is wrong, the attempt is settled as a failure, recorded in the audit as ``action``, and
-        ``invalid_credentials`` is raised. Raises ``rate_limited`` and ``overloaded`` too.
-        """
-        attempt = await self.throttle.reserve_login(email, origin)
-        account = attempt.account
+        self, password: bytes | None, account: Account | None, attempt: Attempt, failure: Event
+    ) -> Account:
+        """The account, if the password is right; the caller has to settle the attempt. Otherwise it is settled as
+        ``failure``, and ``invalid_credentials`` is raised. Raises ``overloaded`` too."""
         stored = account.password_hash if account else None
         right = await attempt.during(self.hashes.matches(password, stored))
         if account is None or not right:
-            event = self._event(action, email, account, origin, "invalid_credentials")
-            await attempt.settle("failed", event)
+            await attempt.settle("failed", failure)
             raise errors.invalid_credentials()
-        return account, attempt
+        return account
 
     def _refusal(self, account: Account) -> ApiError | None:
         if account.disabled_at is not None:

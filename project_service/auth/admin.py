@@ -14,7 +14,7 @@ from project_service.auth import errors, passwords
 from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
 from project_service.auth.model import Account, Email, Origin, email_of
-from project_service.auth.ports import Actor, Event, Sessions, Users
+from project_service.auth.ports import Actor, Attempts, Event, Sessions, Users
 from project_service.deferreds import shield
 from project_service.errors import ApiError, refuse_unknown, validation_failed
 
@@ -37,6 +37,7 @@ class Administration:
 
     users: Users
     sessions: Sessions
+    attempts: Attempts
     hashes: Hashes
     now: Callable[[], datetime]
     password_min_bytes: Callable[[], int]
@@ -129,6 +130,13 @@ class Administration:
         for session_id, until in gone:
             self.ended(session_id, until)
         return len(gone)
+
+    async def unlock(self, identity: str, origin: Origin) -> Account:
+        """Let a user log in again after too many wrong passwords. Raises ``user_not_found``."""
+        account = await self.find(identity)
+        event = self._event("unlock_user", account.user.id, origin, account.user.email)
+        await self.attempts.unlock(account, event)
+        return account
 
     async def _hash(self, wanted: Mapping[str, Any], email: Email) -> bytes | None:
         if "password_hash" in wanted:

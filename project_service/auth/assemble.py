@@ -159,6 +159,7 @@ def put_together(
     administration = Administration(
         users=users,
         sessions=stores.sessions,
+        attempts=stores.attempts,
         hashes=hashes,
         now=context.now,
         password_min_bytes=lambda: context.settings.password_min_bytes,

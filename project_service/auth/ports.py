@@ -95,7 +95,15 @@ class Rotation:
 class Attempts(Protocol):
     async def reserve(self, scope: str, subject: str, limit: Limit, now: datetime) -> Reservation: ...
 
-    async def settle(self, scope: str, subject: str, mark: datetime | None, outcome: Outcome) -> None: ...
+    async def settle(
+        self,
+        scope: str,
+        subject: str,
+        mark: datetime | None,
+        outcome: Outcome,
+        event: Event | None = None,
+    ) -> None:
+        """Settle an attempt and, if there is an ``event``, record it."""
 
     async def reserve_login(
         self, email: Email, address: str, per_email: Limit, per_address: Limit, now: datetime
@@ -106,6 +114,9 @@ class Attempts(Protocol):
     ) -> None:
         """Settle both counters and, if there is an ``event``, record it. "cleared" clears the account's counter, but
         in the address's only this attempt."""
+
+    async def unlock(self, account: Account, event: Event) -> None:
+        """Forget all attempts at the password of ``account``, those of its sessions too."""
 
 
 @frozen
@@ -144,7 +155,7 @@ class Users(Protocol):
     async def set_password(
         self, user_id: str, password_hash: bytes, proof: Proof | None, event: Event
     ) -> Account | None:
-        """Set the password and end all sessions except the ``proof``'s.
+        """Set the password, forget failed logins of the account, and end all sessions except the ``proof``'s.
 
         If the proof does not hold any more, nothing is changed and None is returned: meanwhile the password was
         changed, the user disabled, or the session ended.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.auth import errors, passwords
 from project_service.auth.accounts import Accounts
 from project_service.auth.context import Context
 from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
-from project_service.auth.model import Account, Email, Origin, User, email_of
+from project_service.auth.model import Account, Origin, User, email_of
 from project_service.auth.ports import Proof, Users
 from project_service.deferreds import shield
 from project_service.errors import refuse_unknown, session_revoked, validation_failed
@@ -51,7 +51,7 @@ class Profile:
         if "password" in wanted:
             email = email_of(account.user)
             raw = passwords.acceptable(wanted["password"], email, self.context.settings.password_min_bytes)
-            account = await self._set_password(caller, email, wanted.get("current_password"), raw, origin)
+            account = await self._set_password(caller, account, wanted.get("current_password"), raw, origin)
         elif "current_password" in wanted:
             raise validation_failed({"current_password": "goes with a new password"})
         if metadata is not None:
@@ -63,46 +63,48 @@ class Profile:
         return account
 
     async def _set_password(
-        self, caller: Claims, email: Email, current: object, new: bytes, origin: Origin
+        self, caller: Claims, account: Account, current: object, new: bytes, origin: Origin
     ) -> Account:
         async def change(proof: Proof) -> Account | None:
             hashed = await self.hashes.hash(new)
             event = self.context.done_by("set_password", caller, origin)
             return await self.users.set_password(caller.sub, hashed, proof, event)
 
-        return self._there(await self._proven(caller, email, current, "set_password", origin, change))
+        return self._there(await self._proven(caller, account, current, "set_password", origin, change))
 
     async def delete(self, caller: Claims, current: object, origin: Origin) -> None:
         """Delete the account and all its sessions.
 
         Raises ``invalid_credentials``, ``rate_limited`` and ``user_in_use``.
         """
-        email = email_of((await self._account(caller)).user)
+        account = await self._account(caller)
 
         async def change(proof: Proof) -> bool:
             event = self.context.done_by("delete_user", caller, origin)
             return await self.users.delete(caller.sub, event, proof)
 
-        await shield(self._proven(caller, email, current, "delete_user", origin, change))
+        await shield(self._proven(caller, account, current, "delete_user", origin, change))
 
     async def _proven(
         self,
         caller: Claims,
-        email: Email,
+        account: Account,
         current: object,
         action: str,
         origin: Origin,
         change: Callable[[Proof], Awaitable[T]],
     ) -> T:
-        """What ``change`` returns, once the caller has proven that he knows his password ``current``. It is checked
-        under the limits of a login, because a stolen access token must not be enough.
+        """What ``change`` returns, once the caller has proven that he knows his password ``current``. Failures are
+        limited as those of a login are, because a stolen access token must not be enough.
 
         ``change`` is made on condition of a proof, because the password may be changed while it is being checked, and
         then the old one must not be enough either. If ``change`` returns nothing, this raises ``session_revoked`` if
         the user is deleted or disabled, otherwise ``invalid_credentials``.
         """
         candidate = passwords.candidate(current, "current_password")
-        account, attempt = await self.accounts.check_password(email, candidate, action, origin)
+        attempt = await self.accounts.throttle.reserve_by_session(caller.sid)
+        failure = evolve(self.context.done_by(action, caller, origin), result="invalid_credentials")
+        await self.accounts.check_password(candidate, account, attempt, failure)
         await attempt.settle("cleared")
         made = await self.accounts.with_password(
             candidate, account, lambda known: change(Proof(known.password_hash, caller.sid))

@@ -42,7 +42,7 @@ class Letters:
         ``validation_failed`` too."""
         self.require()
         address = Email.parse(email)
-        attempt = await self.throttle.reserve("mail", origin, self.context.per_address())
+        attempt = await self.throttle.reserve_by_address("mail", origin, self.context.per_address())
         await attempt.settle("failed")
         await self.send(address, purpose, origin)
 

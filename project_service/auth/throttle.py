@@ -26,13 +26,14 @@ T = TypeVar("T")
 
 @frozen
 class Attempt:
-    """A reserved attempt, which has to be settled. ``account`` is the one with the email of a login."""
+    """A reserved attempt, which has to be settled. ``account`` is the one with the email of a login, if there is
+    one."""
 
     _settle: Callable[[Outcome, Event | None], Awaitable[None]]
     account: Account | None = None
 
     async def settle(self, outcome: Outcome, event: Event | None = None) -> None:
-        """Say what became of the attempt. That of a login may be recorded in the audit as ``event``."""
+        """Say what became of the attempt, and record it in the audit as ``event`` if there is one."""
         await self._settle(outcome, event)
 
     async def during(self, work: Awaitable[T]) -> T:
@@ -72,11 +73,18 @@ class Throttle:
 
         return Attempt(settle, held.account)
 
-    async def reserve(self, scope: str, origin: Origin, limit: Limit) -> Attempt:
-        """An attempt of another kind, ``scope``, counted by client address only."""
-        address = place(origin.address)
-        held = await self._reserved(lambda: self.attempts.reserve(scope, address, limit, self.context.now()))
-        return Attempt(lambda outcome, _: self.attempts.settle(scope, address, held.mark, outcome))
+    async def reserve_by_address(self, scope: str, origin: Origin, limit: Limit) -> Attempt:
+        """An attempt of another kind, ``scope``, counted by client address."""
+        return await self._reserve(scope, place(origin.address), limit)
+
+    async def reserve_by_session(self, session_id: str) -> Attempt:
+        """An attempt at the password of a signed-in user, counted by his session: what others do, at the login or
+        from the same address, must not keep him from his own account."""
+        return await self._reserve("session", session_id, self.context.per_email())
+
+    async def _reserve(self, scope: str, subject: str, limit: Limit) -> Attempt:
+        held = await self._reserved(lambda: self.attempts.reserve(scope, subject, limit, self.context.now()))
+        return Attempt(lambda outcome, event: self.attempts.settle(scope, subject, held.mark, outcome, event))
 
     async def _reserved(self, reserve: Callable[[], Awaitable[R]]) -> R:
         for _ in range(PAUSES):

@@ -1,4 +1,4 @@
-"""``project-service user``: create, list, disable, enable, delete, end sessions."""
+"""``project-service user``: create, list, disable, enable, unlock, delete, end sessions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from attrs import frozen
 from project_service.auth.admin import LARGEST_PAGE, Administration
 from project_service.auth.model import Account, Origin
 from project_service.auth.passwords import MAX_BYTES, Bcrypt
+from project_service.auth.sql.attempts import SqlAttempts
 from project_service.auth.sql.sessions import SqlSessions
 from project_service.auth.sql.users import SqlUsers
 from project_service.cli import frame
@@ -90,6 +91,19 @@ def enable(invocation: frame.Invocation, user: str) -> None:
 @command.command()
 @_USER
 @frame.options
+def unlock(invocation: frame.Invocation, user: str) -> None:
+    """Let a user log in again at once after too many wrong passwords, his own or other people's."""
+
+    async def work(users: Administration) -> None:
+        account = await users.unlock(user, HERE)
+        invocation.show({"id": account.user.id, "unlocked": True}, f"unlocked {account.user.id}")
+
+    _run(invocation, work)
+
+
+@command.command()
+@_USER
+@frame.options
 def delete(invocation: frame.Invocation, user: str) -> None:
     """Delete a user and his sessions. What he uploaded stays, and so do rows without a foreign key to him."""
 
@@ -137,6 +151,7 @@ def _run(invocation: frame.Invocation, work: Callable[[Administration], Awaitabl
             Administration(
                 users=SqlUsers(open_.pool),
                 sessions=SqlSessions(open_.pool),
+                attempts=SqlAttempts(open_.pool),
                 hashes=_AtOnce(Bcrypt(settings.bcrypt_cost)),
                 now=lambda: datetime.now(UTC),
                 password_min_bytes=lambda: settings.password_min_bytes,

@@ -6,12 +6,14 @@ import uuid
 from typing import Any
 
 from project_service.auth.model import Email
-from project_service.auth.ports import Limit, Stores
+from project_service.auth.ports import Limit, Proof, Stores
 from tests.contracts.users import (
+    HASH,
     HOUR,
     LONG_AGO,
     MINUTE,
     NOW,
+    OTHER_HASH,
     SECOND,
     WINDOW,
     address,
@@ -19,6 +21,7 @@ from tests.contracts.users import (
     contract,
     event,
     made,
+    session,
 )
 
 
@@ -132,6 +135,48 @@ async def test_zero_is_no_limit(stores: Stores) -> None:
     held = await stores.attempts.reserve("t", uuid.uuid4().hex, Limit(0, MINUTE), NOW)
     assert (held.verdict, held.mark) == ("free", None)
     await stores.attempts.settle("t", "nobody", None, "failed")
+
+
+@contract
+async def test_unlocking_forgets_the_attempts_at_one_password(stores: Stores) -> None:
+    """Those under way too: they may have been abandoned, and would count as failures soon."""
+    first, others, free, once = session(), session(), Limit(0, HOUR), Limit(1, HOUR)
+    account, other = await made(stores, first=first), await made(stores, first=others)
+    emails = [Email.parse(one.user.email) for one in (account, other)]
+    for email in emails:
+        held = await stores.attempts.reserve_login(email, uuid.uuid4().hex, once, free, NOW)
+        await stores.attempts.settle_login(email, uuid.uuid4().hex, held, "failed", None)
+    for one in (first, others):
+        await stores.attempts.reserve("session", one.id, once, NOW)
+
+    async def verdicts() -> list[str]:
+        held = [await stores.attempts.reserve_login(one, "there", once, free, NOW) for one in emails]
+        own = [await stores.attempts.reserve("session", one.id, once, NOW) for one in (first, others)]
+        return [*(one.verdict for one in held), *(one.verdict for one in own)]
+
+    assert await verdicts() == ["refused", "refused", "busy", "busy"]
+    await stores.attempts.unlock(account, event("unlock_user"))
+    assert await verdicts() == ["free", "refused", "free", "busy"]
+
+
+@contract
+async def test_a_new_password_forgets_failed_logins(stores: Stores) -> None:
+    first, once = session(), Limit(1, HOUR)
+    account = await made(stores, first=first)
+    email = Email.parse(account.user.email)
+
+    async def failed() -> None:
+        held = await stores.attempts.reserve_login(email, "", once, Limit(0, HOUR), NOW)
+        assert held.verdict == "free"
+        await stores.attempts.settle_login(email, "", held, "failed", None)
+
+    await failed()
+    assert await stores.users.set_password(account.user.id, OTHER_HASH, None, event()) is not None
+    await failed()
+    # A change that is refused forgets nothing.
+    assert await stores.users.set_password(account.user.id, HASH, Proof(HASH, first.id), event()) is None
+    held = await stores.attempts.reserve_login(email, "", once, Limit(0, HOUR), NOW)
+    assert held.verdict == "refused"
 
 
 @contract

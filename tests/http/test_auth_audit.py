@@ -100,7 +100,7 @@ class Audit(TestCase):
             ({"current_password": "wrong"}, "delete_user"),
         ):
             self.call("PATCH" if "password" in body else "DELETE", "/auth/user", body, token=second)
-            assert self.told() == [(action, "invalid_credentials", "anonymous")]
+            assert self.told() == [(action, "invalid_credentials", "user")]
         self.call("POST", "/auth/logout?scope=global", token=second)
         assert self.told() == [("logout_global", "ok", "user")]
         last = self.log_in(ANOTHER).data["access_token"]

@@ -43,13 +43,59 @@ class BruteForce(TestCase):
         self.guess(2)
         assert self.app.log_in().status == 200
 
-    def test_a_right_current_password_clears_it_too(self) -> None:
+    def test_a_new_password_clears_it_too(self) -> None:
+        session = self.app.log_in().data
+        own = {"password": "another good one", "current_password": PASSWORD}
+        operators = f"/admin/users/{session['user']['id']}"
+        self.guess(3)
+        assert self.app.call("PATCH", "/auth/user", own, token=session["access_token"]).status == 200
+        assert self.app.log_in(password="another good one").status == 200
+        self.app.reload(login_failures_max_per_address=0)
+        self.guess(3)
+        assert self.app.log_in(password="another good one").status == 429
+        body = {"password": "a third good one"}
+        assert self.app.call("PATCH", operators, body, X_Service_Key="service-key").status == 200
+        assert self.app.log_in(password="a third good one").status == 200
+
+    def test_failures_of_others_do_not_keep_a_signed_in_user_from_his_settings(self) -> None:
+        """Neither those at his account nor those from his address."""
         token = self.app.log_in().data["access_token"]
-        self.guess(2)
+        self.guess(3)
+        for number in range(2):
+            self.guess(1, f"user{number}@example.test")
+        assert self.app.log_in().status == self.app.log_in("user0@example.test").status == 429
         wanted = {"password": "another good one", "current_password": PASSWORD}
         assert self.app.call("PATCH", "/auth/user", wanted, token=token).status == 200
-        self.guess(2)
-        assert self.app.log_in(password="another good one").status == 200
+        body = {"current_password": "another good one"}
+        assert self.app.call("DELETE", "/auth/user", body, token=token).status == 200
+
+    def test_wrong_current_passwords_count_for_their_session_alone(self) -> None:
+        one, other = (self.app.log_in().data["access_token"] for _ in range(2))
+        wrong = {"current_password": "wrong"}
+        for _ in range(3):
+            assert self.app.call("DELETE", "/auth/user", wrong, token=one).code == "invalid_credentials"
+        right = {"current_password": PASSWORD, "password": "another good one"}
+        answer = self.app.call("PATCH", "/auth/user", right, token=one)
+        assert (answer.code, answer.response.header("retry-after")) == ("rate_limited", "900")
+        assert self.app.log_in().status == 200
+        for _ in range(2):
+            assert self.app.call("DELETE", "/auth/user", wrong, token=other).code == "invalid_credentials"
+        assert self.app.call("PATCH", "/auth/user", right, token=other).status == 200
+
+    def test_simultaneous_guesses_with_one_token_are_limited(self) -> None:
+        token = self.app.log_in().data["access_token"]
+        self.app.hashes.checks.clear()
+        gate: Deferred[None] = Deferred()
+        self.app.hashes.gate = gate
+        sent = {"Authorization": f"Bearer {token}"}
+        wrong = {"current_password": "wrong"}
+        clients = [self.app.begin("DELETE", "/auth/user", wrong, **sent) for _ in range(20)]
+        assert len(self.app.hashes.checks) == 3
+        self.app.hashes.gate = None
+        gate.callback(None)
+        self.app.clock.pump([0.1] * 2)
+        answers = sorted(client.received()[:12] for client in clients)
+        assert answers == [b"HTTP/1.1 401"] * 3 + [b"HTTP/1.1 429"] * 17
 
     def test_successes_do_not_count(self) -> None:
         assert [self.app.log_in().status for _ in range(20)] == [200] * 20

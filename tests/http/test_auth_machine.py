@@ -89,7 +89,7 @@ class AuthMachine(RuleBasedStateMachine):
             assert answer.code == "rate_limited"
         elif user is None or self.model.users[user].password != password:
             assert answer.code == "invalid_credentials", answer.body
-            self.model.failed(email, client, self.now)
+            self.model.failed(email, client, now=self.now)
         elif self.model.users[user].disabled:
             assert answer.code == "user_disabled"
         else:
@@ -158,7 +158,7 @@ class AuthMachine(RuleBasedStateMachine):
         session = self.model.accesses[token].session
         user = self.model.sessions[session].user
         if outcome == "":
-            outcome = self.checked(user, current)
+            outcome = self.checked(session, current)
         if password is None:
             self.call("DELETE", "/auth/user", {"current_password": current}, outcome, token)
         else:
@@ -168,19 +168,29 @@ class AuthMachine(RuleBasedStateMachine):
             self.model.forget(user)
         elif outcome == "" and password is not None:
             self.model.users[user].password = password
+            self.model.succeeded(self.model.users[user].email)
             self.model.end(user, but=session)
             self.model.void_letters(user)
 
-    def checked(self, user: str, password: str, client: str = "192.0.2.7") -> str:
-        """What comes of a current password; a wrong one counts as a failed login."""
-        known = self.model.users[user]
-        if self.model.is_limited(known.email, client, self.now):
+    def checked(self, session: str, password: str) -> str:
+        """What comes of a current password; wrong ones count by session."""
+        if self.model.is_session_limited(session, self.now):
             return "rate_limited"
-        if known.password != password:
-            self.model.failed(known.email, client, self.now)
+        if self.model.users[self.model.sessions[session].user].password != password:
+            self.model.failed(session, now=self.now)
             return "invalid_credentials"
-        self.model.succeeded(known.email)
+        self.model.succeeded(session)
         return ""
+
+    @precondition(lambda self: self.model.users)
+    @rule(data=st.data(), password=PASSWORDS)
+    def set_password(self, data: st.DataObject, password: str) -> None:
+        user = self.one_of(data, self.model.users)
+        assert self.administer("PATCH", f"/admin/users/{user}", {"password": password}).status == 200
+        self.model.users[user].password = password
+        self.model.succeeded(self.model.users[user].email)
+        self.model.end(user)
+        self.model.void_letters(user)
 
     @precondition(lambda self: self.model.users)
     @rule(data=st.data(), disabled=st.booleans())

@@ -92,7 +92,8 @@ class Meanwhile(TestCase):
         client, gate = self.begin("DELETE", {"current_password": "wrong"})
         client.hang_up()
         gate.callback(None)
-        counter = self.app.store.counter("login", "ada@example.test")
+        session = self.app.auth.verifier.verify(self.session["access_token"]).sid
+        counter = self.app.store.counter("session", session)
         assert (len(counter.failed), counter.pending) == (1, [])
 
     def test_an_operator_that_hangs_up_gets_all_it_asked_for(self) -> None:

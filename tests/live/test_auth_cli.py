@@ -42,6 +42,14 @@ def test_a_user_is_created_disabled_enabled_listed_and_deleted(
     assert f"{user['id']}  disabled  " in listed.out
     assert project("user", "enable", user["id"]).code == 0
     assert [one["disabled"] for one in project("user", "list", "--json").json] == [False]
+    attempts = (
+        "insert into auth.throttle values ('login', 'ada@example.test', array[now()], array[now()], now())"
+    )
+    run_sql(database, attempts)
+    assert project("user", "unlock", "Ada@example.test").out == f"unlocked {user['id']}\n"
+    assert run_sql(database, "select failed, pending from auth.throttle") == [([], [])]
+    assert project("user", "unlock", "nobody@example.test").code == 1
+    assert run_sql(database, "select action from auth.audit order by id")[-1] == ("unlock_user",)
     assert project("user", "end-sessions", user["id"]).out == "ended 0\n"
     assert project("user", "delete", "ada@example.test").out == f"deleted {user['id']}\n"
     gone = project("user", "delete", "ada@example.test")

@@ -79,7 +79,7 @@ def test_users(project: Command, database: str) -> None:
     assert project("user", "enable", one, "--json").json["disabled"] is False
     assert re.fullmatch(f"{one}  active    {TIME}  a@example.test\n", project("user", "list").out)
     assert project("user", "delete", one, "--json").json == {"id": one, "deleted": True}
-    for command in ("disable", "enable", "delete", "end-sessions"):
+    for command in ("disable", "enable", "unlock", "delete", "end-sessions"):
         assert project("user", command, one) == failed("There is no such user.")
     # These are more users than one page of /admin/users has.
     run_sql(

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from attrs import frozen
 
-from project_service.auth.model import Email
+from project_service.auth.model import Account, Email
 from project_service.auth.ports import Event, Limit, LoginReservation, Outcome, Reservation
 from project_service.auth.sql.query import Query
 from project_service.auth.sql.rows import ACCOUNT, RECORD, account, event_params
@@ -19,9 +19,9 @@ select verdict, wait_seconds, mark
 from auth.reserve_attempt(%(scope)s, %(subject)s, %(most)s, %(window)s, %(now)s)
 """,
 )
-_SETTLE = Query(
-    "settle an attempt", "select auth.settle_attempt(%(scope)s, %(subject)s, %(mark)s, %(outcome)s)"
-)
+_SETTLE = "select auth.settle_attempt(%(scope)s, %(subject)s, %(mark)s, %(outcome)s)"
+_SETTLE_QUIETLY = Query("settle an attempt", _SETTLE)
+_SETTLE_ON_RECORD = Query("settle an attempt and record it", f"{_SETTLE};\n{RECORD}")
 _RESERVE_LOGIN = Query(
     "reserve a login under both limits, and read the account in the same round trip",
     f"""
@@ -36,6 +36,16 @@ select auth.settle_attempt('login', %(email)s, %(mark)s, %(outcome)s),
 """
 _SETTLE_LOGIN_QUIETLY = Query("settle a login", _SETTLE_LOGIN)
 _SETTLE_LOGIN_ON_RECORD = Query("settle a login and record it", f"{_SETTLE_LOGIN};\n{RECORD}")
+_UNLOCK = Query(
+    "forget the attempts at the password of an account, at the login and in its sessions",
+    f"""
+update auth.throttle set failed = '{{}}', pending = '{{}}'
+    where (scope, subject) in (
+        select 'login', email_key from auth.users where id = %(id)s::uuid
+        union all select 'session', id::text from auth.sessions where user_id = %(id)s::uuid);
+{RECORD}
+""",
+)
 
 
 @frozen
@@ -51,9 +61,19 @@ class SqlAttempts:
         assert row is not None
         return Reservation(*row)
 
-    async def settle(self, scope: str, subject: str, mark: datetime | None, outcome: Outcome) -> None:
-        if mark is not None:
-            await _SETTLE.run(self.database, scope=scope, subject=subject, mark=mark, outcome=outcome)
+    async def settle(
+        self,
+        scope: str,
+        subject: str,
+        mark: datetime | None,
+        outcome: Outcome,
+        event: Event | None = None,
+    ) -> None:
+        params = {"scope": scope, "subject": subject, "mark": mark, "outcome": outcome}
+        if event is not None:
+            await _SETTLE_ON_RECORD.run(self.database, **params, **event_params(event))
+        elif mark is not None:
+            await _SETTLE_QUIETLY.run(self.database, **params)
 
     async def reserve_login(
         self, email: Email, address: str, per_email: Limit, per_address: Limit, now: datetime
@@ -85,3 +105,6 @@ class SqlAttempts:
             address_outcome="released" if outcome == "cleared" else outcome,
             **({} if event is None else event_params(event)),
         )
+
+    async def unlock(self, account: Account, event: Event) -> None:
+        await _UNLOCK.run(self.database, id=account.user.id, **event_params(event))

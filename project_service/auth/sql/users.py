@@ -71,11 +71,13 @@ _PROVEN = """(%(known_hash)s is null or password_hash = %(known_hash)s and disab
 # Hashes are salted, so this cannot be true because of somebody else's change.
 _IS_SET = "exists (select from auth.users where id = %(id)s::uuid and password_hash = %(hash)s)"
 _SET_PASSWORD = Query(
-    "a new password ends the other sessions",
+    "a new password ends the other sessions, and guesses at the old one do not count any more",
     f"""
 update auth.users set password_hash = %(hash)s where id = %(id)s::uuid and {_PROVEN};
 {_END_SESSIONS} and {_IS_SET};
 delete from auth.one_time_tokens where user_id = %(id)s::uuid and purpose = 'recovery' and {_IS_SET};
+update auth.throttle set failed = '{{}}'
+    where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid) and {_IS_SET};
 {RECORD} where {_IS_SET};
 select {ACCOUNT} from auth.users u where id = %(id)s::uuid and password_hash = %(hash)s
 """,
