@@ -67,6 +67,49 @@ async def test_rows_excluded_by_an_inner_embedding_are_not_written(writes: Table
 
 
 @pytest_twisted.ensureDeferred
+async def test_tests_of_embedded_relations_select_the_rows_of_a_read(writes: Tables) -> None:
+    writes.sql(
+        "create table trees (id int primary key, name text);"
+        "create table leaves (id int primary key, tree_id int references trees, name text);"
+        "create table nests (id int primary key, leaf_id int references leaves, tree_id int references trees);"
+        "create view groves as select * from trees;"
+        "insert into trees select n, 'tree' || n from generate_series(1, 5) n;"
+        "insert into leaves values (1, 1, 'a'), (2, 1, 'b'), (3, 2, 'a'), (4, null, 'c');"
+        "insert into nests values (1, 1, 2), (2, null, 4);"
+        "create function leaf(trees) returns setof leaves rows 1 language sql stable as "
+        "$$ select * from leaves where tree_id = $1.id order by id limit 1 $$;"
+        "grant all on trees, leaves, nests, groves to anon"
+    )
+    for path, expected in {
+        "/trees?select=id,leaves()&leaves=is.null": [3, 4, 5],
+        "/trees?select=id,leaves()&leaves=not.is.null": [1, 2],
+        "/trees?select=id,of:leaves(name)&of=is.null": [3, 4, 5],
+        "/trees?select=id,of:leaves(name)&leaves=is.null": [3, 4, 5],
+        "/trees?select=id,leaves()&leaves.name=eq.b&leaves=is.null": [2, 3, 4, 5],
+        "/trees?select=id,leaves(),nests()&or=(leaves.is.null,nests.not.is.null)": [2, 3, 4, 5],
+        "/trees?select=id,leaves(),nests()&not.and=(leaves.is.null,id.gt.3)": [1, 2, 3],
+        "/trees?select=id,leaves(nests())&leaves.nests=is.null&leaves=not.is.null": [1, 2],
+        "/trees?select=id,leaves!inner(nests())&leaves.nests=not.is.null": [1],
+        "/trees?select=id,leaves()&leaves=is.null&order=id.desc&limit=2": [4, 5],
+        "/trees?select=id,leaf()&leaf=is.null": [3, 4, 5],
+        "/groves?select=id,leaves()&leaves=is.null&order=id&limit=1&offset=1": [4],
+        "/leaves?select=id,trees(name)&trees=is.null": [4],
+        "/leaves?select=id,...trees(tree:name)&trees.name=eq.tree2&trees=not.is.null": [3],
+    }.items():
+        await until_answered(writes, "GET", path, 200)
+        assert sorted(row["id"] for row in (await writes.request("GET", path))[2]) == expected, path
+        assert await written(writes, "PATCH", path, json={"name": "x"}) == expected, path
+        writes.sql("update trees set name = 'tree' || id")
+        writes.sql("update leaves set name = case id when 2 then 'b' when 4 then 'c' else 'a' end")
+    assert await written(
+        writes, "DELETE", "/trees?select=id,leaves(),nests()&leaves=is.null&nests=is.null"
+    ) == [3, 5]
+    status, _, body = await writes.request("DELETE", "/trees?select=id,leaves()&leaves=eq.1")
+    assert (status, body["code"]) == (400, "PGRST120")
+    writes.sql("drop table trees, leaves, nests cascade")
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_write_that_sets_nothing_returns_nothing(writes: Tables) -> None:
     assert await written(writes, "POST", "/held", json=[]) == []
     assert await written(writes, "PATCH", "/held?id=gt.0&select=id,kept(name)", json={}) == []

@@ -11,9 +11,8 @@ from project_service.tables.model import Column, Relation, SchemaCache
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.preferences import Representation
 from project_service.tables.parse.request import Request
-from project_service.tables.plan.conditions import plan_conditions
 from project_service.tables.plan.needs import needed_columns, spelled_out
-from project_service.tables.plan.nodes import Condition, ReadPlan
+from project_service.tables.plan.nodes import Condition, Embedded, ReadPlan
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.read import Reader
 from project_service.tables.syntax import Filter, Range
@@ -71,12 +70,10 @@ class WritePlan:
 
 def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request) -> WritePlan:
     """Raises PGRST105, 109, 204 and those of ``Reader.plan``; 21000 for a write without a filter."""
-    method, query, preferences = request.head.method, request.query, request.head.preferences
-    filters = [condition for path, condition in query.filters if path == ()]
+    method, preferences = request.head.method, request.head.preferences
     key_filters = _key_filters(request, relation) if method == "PUT" else ()
-    read = _read_plan(cache, options, relation, request)
-    _refuse_unfiltered(method, bool(filters) or _narrows(read), options)
-    conditions, _ = plan_conditions(filters, relation, {})
+    conditions, read = _chosen_and_read(cache, options, relation, request)
+    _refuse_unfiltered(method, bool(conditions) or _narrows(read), options)
     representation = _representation(method, preferences.get("return"))
     everything, returning = _returning(relation, representation, read)
     conflict, merges = _conflict(relation, request)
@@ -114,15 +111,18 @@ def _narrows(read: ReadPlan) -> bool:
     return any(plan.conditions or _narrows(plan) for plan in inner)
 
 
-def _read_plan(cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request) -> ReadPlan:
-    """The plan for reading what was written. Filters on the relation's own columns are left out: they choose what is
-    written."""
-    query = evolve(
-        request.query,
-        filters=tuple(found for found in request.query.filters if found[0] != ()),
-    )
+def _chosen_and_read(
+    cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request
+) -> tuple[tuple[Condition, ...], ReadPlan]:
+    """The conditions that choose what a PATCH or DELETE writes, planned as those of a GET, and the plan for reading
+    what was written. That has none of them: a row is returned even if it no longer meets them."""
+    query = request.query
+    if request.head.method not in ("PATCH", "DELETE"):
+        query = evolve(query, filters=tuple(one for one in query.filters if one[0] != ()))
     reader = Reader(cache, relation.schema, options)
-    return reader.plan(relation.key, query, Range(), from_source=True, capped=False)
+    plan = reader.plan(relation.key, query, Range(), from_source=True, capped=False)
+    outputs = tuple(evolve(one, needed=False) if isinstance(one, Embedded) else one for one in plan.outputs)
+    return plan.conditions, evolve(plan, conditions=(), outputs=outputs)
 
 
 def _representation(method: str, asked: str | None) -> Representation:

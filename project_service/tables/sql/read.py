@@ -87,10 +87,10 @@ def _filtered(plan: ReadPlan, terms: list[Sql]) -> Sql:
     tests = Counter([alias for alias, _ in decided] + [named[name] for name in _tested(others)])
     before, there = _looked_for(plan, tests)
 
-    def presence(condition: EmbedIsNull) -> Sql:
+    def test(condition: EmbedIsNull) -> Sql:
         return _present(there[named[condition.embedded]], condition.negated)
 
-    terms = [*terms, *(condition_sql(plan, condition, presence) for condition in others)]
+    terms = [*terms, *(condition_sql(plan, condition, test) for condition in others)]
     terms.extend(_present(there[alias], wanted) for alias, wanted in decided)
     return before + " WHERE " + joined(terms, " AND ") if terms else Sql("")
 
@@ -127,6 +127,13 @@ def _tested(conditions: Iterable[Condition]) -> Iterator[str]:
             yield from _tested(condition.terms)
         elif isinstance(condition, EmbedIsNull):
             yield condition.embedded
+
+
+def presence(plan: ReadPlan, condition: EmbedIsNull) -> Sql:
+    """The test whether an embedded relation has rows, for a statement that does not join it."""
+    embedded = plan.embedding(condition.embedded)
+    assert embedded is not None
+    return _present(_exists(plan, embedded), condition.negated)
 
 
 def inner_terms(plan: ReadPlan) -> list[Sql]:

@@ -10,7 +10,7 @@ from project_service.tables.sql.conditions import condition_sql, filtered_value
 from project_service.tables.sql.fragment import BODY, Sql, joined
 from project_service.tables.sql.names import ident, literal, qualified
 from project_service.tables.sql.order import order_sql
-from project_service.tables.sql.read import inner_terms, range_sql, rows_apart
+from project_service.tables.sql.read import inner_terms, presence, range_sql, rows_apart
 from project_service.tables.sql.returning import returned
 from project_service.tables.syntax import Filter
 
@@ -212,7 +212,7 @@ def _where(plan: WritePlan) -> Sql:
 
 def _terms(plan: WritePlan) -> list[Sql]:
     return [
-        *(condition_sql(plan.read, condition) for condition in plan.conditions),
+        *(condition_sql(plan.read, one, partial(presence, plan.read)) for one in plan.conditions),
         *inner_terms(plan.read),
     ]
 
