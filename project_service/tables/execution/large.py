@@ -100,9 +100,17 @@ class LargeReplies:
         compiled = planned.compiled
         rows = compiled.statement.stream
         assert rows is not None
-        values = rows.values(planned.operands, planned.body, planned.raw)
+        given = planned.operands, planned.body, planned.raw
+        header = compiled.statement.header
         return await self.streams.open(
-            preamble, rows, values, compiled.rendering, likely, client_awaited, compiled.leaves_things
+            preamble,
+            rows,
+            rows.values(*given),
+            compiled.rendering,
+            likely,
+            client_awaited,
+            compiled.leaves_things,
+            None if header is None else (header, header.values(*given)),
         )
 
     def _head(self, path: str, planned: Planned, outcome: Outcome) -> Reply:

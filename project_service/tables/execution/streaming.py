@@ -33,8 +33,8 @@ from project_service.tables.execution.preamble import Preamble
 from project_service.tables.execution.prepared import pass_to_role
 from project_service.tables.failures import failure
 from project_service.tables.plan.media import Rendering
-from project_service.tables.respond.outcome import Outcome, outcome_of_read
-from project_service.tables.respond.rows import end, joined
+from project_service.tables.respond.outcome import Outcome, as_bytes, outcome_of_read
+from project_service.tables.respond.rows import begin, end, joined
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.locks import locks_by_planning
 from project_service.tables.sql.statement import SAID
@@ -90,12 +90,14 @@ class Streams:
         likely: Outcome,
         client_awaited: Callable[[bool], None],
         leaves_things: bool = False,
+        header: tuple[Sql, list[Any]] | None = None,
     ) -> RowStream:
         """A stream whose first rows have been read. The caller has to write it or to close it.
 
-        ``likely`` is an outcome whose rows are likely to be as large. ``client_awaited`` is called with True when it
-        begins, and with False when it ceases, to wait for the clients of other streams. Raises PGRST003 if no
-        connection is free in time, and what running the query raises.
+        ``likely`` is an outcome whose rows are likely to be as large. ``header`` is the query for the first line of
+        CSV, with its values. ``client_awaited`` is called with True when it begins, and with False when it ceases, to
+        wait for the clients of other streams. Raises PGRST003 if no connection is free in time, and what running the
+        query raises.
         """
         await self._place(client_awaited)
         session = None
@@ -103,6 +105,8 @@ class Streams:
             session = await self.pool.take()
             stream = RowStream(self, session, preamble, rendering, _rows_of_chunk(likely), leaves_things)
             await stream.open(rows, values)
+            if header is not None:
+                await stream.read_header(*header)
         except BaseException:
             self.release(session)
             raise
@@ -142,6 +146,7 @@ class RowStream:
     leaves_things: bool = False
     fetched: list[Any] = field(factory=list, init=False)
     more: bool = field(default=False, init=False)
+    header: bytes = field(default=b"", init=False)
     closed: bool = field(default=False, init=False)
 
     log = Logger()
@@ -165,6 +170,10 @@ class RowStream:
             await self._or_refused(pass_to_role(self.session, preamble))
         self.fetched = await self._fetched(text, [*preamble.values, *values, *values])
 
+    async def read_header(self, sql: Sql, values: list[Any]) -> None:
+        ((line,),) = await self._asked(sql.for_driver, values)
+        self.header = as_bytes(line)
+
     async def __call__(self, sink: Sink) -> None:
         try:
             await self._write(sink)
@@ -182,7 +191,7 @@ class RowStream:
             self.fetched, size = self.fetched + rows, size + _size(rows)
         ((headers, status),) = await self._asked(SAID)
         count = len(self.fetched)
-        body = b"" if self.more else self._chunk(True) + end(self.rendering, not count)
+        body = b"" if self.more else self._chunk(True) + end(self.rendering)
         found = outcome_of_read((self.total if counted else None, count, body, headers, status))
         return evolve(found, whole=not self.more)
 
@@ -202,11 +211,12 @@ class RowStream:
             self.streams.release(self.session)
 
     def _chunk(self, first: bool) -> bytes:
-        return joined(self.rendering, self.fetched, first) if self.fetched else b""
+        before = begin(self.rendering, self.header) if first else b""
+        return before + joined(self.rendering, self.fetched, first) if self.fetched else before
 
     async def _write(self, sink: Sink) -> None:
         allowed, first = self.streams.pace.patience_seconds, True
-        while self.fetched:
+        while self.fetched or first:
             chunk = self._chunk(first)
             sink.write(chunk)
             first = False
@@ -215,7 +225,7 @@ class RowStream:
             self._suit(len(chunk))
             allowed = await self._taken(sink, allowed, len(chunk))
             self.fetched = await self._fetched(self._fetch())
-        sink.write(end(self.rendering, first))
+        sink.write(end(self.rendering))
 
     async def _taken(self, sink: Sink, allowed: float, size: int) -> float:
         """Wait until the client has read enough to be sent more. Returns how many seconds it may take for the next

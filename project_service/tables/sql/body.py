@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from project_service.tables.plan.media import Rendering
 from project_service.tables.sql.call import SCALAR
+from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.names import qualified
 
 ROWS = "_t"
@@ -12,6 +13,8 @@ ROWS = "_t"
 # called with their schema, because an application's computed column, such as ``count(authors)``, would match it too.
 ROW = f"{ROWS}.*"
 NUMBER = f"pg_catalog.count({ROW})"
+# The part of a statement's WITH that has CSV's first line.
+_HEADER = "pgrst_header"
 
 
 def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -> str:
@@ -48,9 +51,27 @@ def _json(item: str, rendering: Rendering, single: bool) -> str:
 
 
 def _csv() -> str:
-    """A line with the names of the columns, taken from the first row, then the rows."""
-    names = f"(SELECT string_agg(k, ',') FROM json_object_keys((pg_catalog.json_agg({ROW}) -> 0)) AS k)"
-    return f"coalesce({names}, '') || E'\\n' || coalesce(string_agg({_csv_row()}, E'\\n'), '')"
+    """A line with the names of the columns, then the rows."""
+    return f"(SELECT line FROM {_HEADER}) || E'\\n' || coalesce(string_agg({_csv_row()}, E'\\n'), '')"
+
+
+def with_header(rendering: Rendering, rows: Sql) -> Sql:
+    """What a statement's WITH needs for the body besides its sources: for CSV, the names of the columns of
+    ``rows``."""
+    return f", {_HEADER} AS (" + header_sql(rows) + ")" if rendering.form == "csv" else Sql("")
+
+
+def header_sql(rows: Sql) -> Sql:
+    """A SELECT of CSV's first line: the names of the columns of ``rows``, also if there are no rows.
+
+    The names are those of a row of nulls, so that ``rows`` are planned but not read.
+    """
+    name = """CASE WHEN name ~ '[",\r\n]' THEN '"' || replace(name, '"', '""') || '"' ELSE name END"""
+    return (
+        f"SELECT coalesce(string_agg({name}, ','), '') AS line FROM json_object_keys(("
+        "SELECT row_to_json(pgrst_nulls.*) FROM (SELECT pgrst_none.* FROM (SELECT) AS pgrst_one LEFT JOIN "
+        "(SELECT * FROM (" + rows + ") AS pgrst_rows LIMIT 0) AS pgrst_none ON TRUE) AS pgrst_nulls)) AS name"
+    )
 
 
 def is_streamable(rendering: Rendering) -> bool:
@@ -58,18 +79,17 @@ def is_streamable(rendering: Rendering) -> bool:
     return rendering.explain is None and rendering.form in ("json", "csv", "ndjson", "geojson")
 
 
-def row_sql(rendering: Rendering, scalar: bool) -> tuple[str, str]:
-    """Of a body that ``is_streamable``: a row as its text in the body; and for CSV, with the first row, that row as
-    JSON, for the columns' names."""
+def row_sql(rendering: Rendering, scalar: bool) -> str:
+    """A row as its text in a body that ``is_streamable``."""
     item = f"{ROWS}.{SCALAR}" if scalar else ROW
     if rendering.form == "csv":
-        return _csv_row(), f"CASE WHEN row_number() OVER () = 1 THEN row_to_json({ROW}) END"
+        return _csv_row()
     if rendering.form == "ndjson":
-        return _ndjson_row(item), "null"
+        return _ndjson_row(item)
     if rendering.form == "geojson":
-        return f"ST_AsGeoJSON({ROW})", "null"
+        return f"ST_AsGeoJSON({ROW})"
     text = _json_row(item)
-    return f"json_strip_nulls({text})" if rendering.nulls_stripped else text, "null"
+    return f"json_strip_nulls({text})" if rendering.nulls_stripped else text
 
 
 def _json_row(item: str) -> str:
@@ -84,6 +104,5 @@ def _ndjson_row(item: str) -> str:
 
 
 def _csv_row() -> str:
-    """A row as CSV, made as PostgREST does it: PostgreSQL's text of the row without its brackets."""
-    text = f"({ROW})::text"
-    return f"substring({text}, 2, length({text}) - 2)"
+    """A row as CSV: PostgreSQL's text of the row without its brackets, and with single backslashes."""
+    return rf"replace(left(substr(({ROW})::text, 2), -1), '\\', '\')"

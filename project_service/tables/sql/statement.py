@@ -8,7 +8,15 @@ from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.sql.body import NUMBER, ROWS, body_sql, is_streamable, row_sql
+from project_service.tables.sql.body import (
+    NUMBER,
+    ROWS,
+    body_sql,
+    header_sql,
+    is_streamable,
+    row_sql,
+    with_header,
+)
 from project_service.tables.sql.call import SCALAR, call_sql
 from project_service.tables.sql.fragment import PROBE, Sql
 from project_service.tables.sql.location import location_sql
@@ -32,14 +40,15 @@ class Statement:
 
     If there is a ``stream``, ``sql`` reads at most one row more than the probe allows, and leaves out a body that is
     too large. It then also returns the body's size and, if the bounds ask for it, the number of all rows. A result
-    that does not fit is read by ``stream`` instead, each row of which is a text, the total if it was asked for, and
-    the names of the columns if it is CSV. ``count`` is the query to EXPLAIN, if an estimate of the total was asked
-    for.
+    that does not fit is read by ``stream`` instead, each row of which is a text, and the total if it was asked for.
+    ``header`` returns the first line of a stream of CSV. ``count`` is the query to EXPLAIN, if an estimate of the
+    total was asked for.
     """
 
     sql: Sql
     count: Sql | None = None
     stream: Sql | None = None
+    header: Sql | None = None
 
 
 @frozen
@@ -76,14 +85,17 @@ def read_statement(
     counted, total = _total(plan, count, max_rows)
     estimate = count_sql(plan) if count in ("planned", "estimated") else None
     body = "''" if bounds.leaves_out(rendering) else body_sql(rendering)
+    # Made of the rows' own SELECT, since PostgreSQL would compute the source apart if the header read it too.
+    counted = with_header(rendering, rows) + counted
     if bounds.streams(plan.range, rendering):
         sql = f"WITH {_apart(SOURCE, plan)} (" + rows + ")" + counted + _probing(total, body, bounds, SOURCE)
+        header = header_sql(rows) if rendering.form == "csv" else None
         if count != "exact":
-            return Statement(sql, estimate, _streamed(rendering, rows))
+            return Statement(sql, estimate, _streamed(rendering, rows), header)
         counted = "WITH pgrst_count AS (" + count_sql(plan) + ")"
-        return Statement(sql, None, counted + _streamed(rendering, rows, total))
+        return Statement(sql, None, counted + _streamed(rendering, rows, total), header)
     if count == "exact" and plan.range.whole:
-        counted, total = Sql(""), NUMBER
+        counted, total = with_header(rendering, rows), NUMBER
     source = f"WITH {SOURCE} AS (" + rows + ")"
     sql = source + counted + _answer(total, body) + f" FROM (SELECT * FROM {SOURCE}) AS {ROWS}"
     return Statement(_explained(sql, rendering), estimate)
@@ -130,7 +142,9 @@ def write_statement(plan: WritePlan, rendering: Rendering) -> Statement:
         + (f"{CHOSEN} AS (" + chosen_sql(plan) + "), " if plan.may_find_more else "")
         + f"{SOURCE} AS ("
         + write_sql(plan)
-        + f") SELECT {updated} AS updated, {NUMBER} AS page_total, {location_sql(plan)} AS location, "
+        + ")"
+        + (with_header(rendering, rows) if plan.representation == "representation" else "")
+        + f" SELECT {updated} AS updated, {NUMBER} AS page_total, {location_sql(plan)} AS location, "
         + f"{body} AS body, {_GUCS}{written} FROM ("
         + rows
         + f") AS {ROWS}"
@@ -178,10 +192,13 @@ def call_statement(
     counted, total = _total_of_call(plan, count, all_there)
     body = "''" if empty else body_sql(rendering, routine.is_scalar, not routine.is_set)
     source = f"WITH {SOURCE} AS (" + call_sql(plan) + ")"
+    # A function that PostgreSQL may inline is named once more for the header: two reads of the source prevent that.
+    header = with_header(rendering, source + " " + rows if routine.may_be_inlined else rows)
     if routine.is_set and count is None and bounds.streams(range_, rendering):
         streamed = source + _streamed(rendering, rows, scalar=routine.is_scalar)
-        whole = source + f", {_apart('pgrst_rows', plan.read)} (" + rows + ")"
-        return Statement(whole + _probing(total, body, bounds, "pgrst_rows"), None, streamed)
+        whole = source + f", {_apart('pgrst_rows', plan.read)} (" + rows + ")" + header
+        alone = source + " " + header_sql(rows) if rendering.form == "csv" else None
+        return Statement(whole + _probing(total, body, bounds, "pgrst_rows"), None, streamed, alone)
     if bounds.to_the_end and (routine.is_set or plan.read is not None):
         # A function in FROM has run to its end before PostgreSQL hands on its first row.
         total = _at_its_end(
@@ -191,7 +208,15 @@ def call_statement(
     begin, end = (
         ("(SELECT) AS pgrst_one LEFT JOIN ", " ON TRUE") if single and plan.read is not None else ("", "")
     )
-    sql = source + counted + _answer(total, body, number) + f" FROM {begin}(" + rows + f") AS {ROWS}{end}"
+    sql = (
+        source
+        + header
+        + counted
+        + _answer(total, body, number)
+        + f" FROM {begin}("
+        + rows
+        + f") AS {ROWS}{end}"
+    )
     return Statement(_explained(sql, rendering))
 
 
@@ -219,10 +244,8 @@ def _total_of_call(plan: CallPlan, count: str | None, all_there: str | None) -> 
 
 
 def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool = False) -> Sql:
-    """The SELECT of a stream: each row as its text in the body, the total, and the names of the columns where the
-    body needs them."""
-    text, names = row_sql(rendering, scalar)
-    return f" SELECT {text}::text, {total}, {names} FROM (" + rows + f") AS {ROWS}"
+    """The SELECT of a stream: each row as its text in the body, and the total."""
+    return f" SELECT {row_sql(rendering, scalar)}::text, {total} FROM (" + rows + f") AS {ROWS}"
 
 
 def _rows_of_call(plan: CallPlan, range_: Range) -> Sql:
