@@ -39,6 +39,8 @@ class Tables:
     uploads: dict[UUID, tuple[str, datetime]] = field(factory=dict)
     garbage: dict[UUID, tuple[str, datetime]] = field(factory=dict)
     links: dict[bytes, Link] = field(factory=dict)
+    # When a key was last left by an object.
+    removed: dict[tuple[str, str], datetime] = field(factory=dict)
 
     def rows(self) -> Rows:
         return Rows(FakeBuckets(self), FakeObjects(self), FakeGarbage(self), FakeLinks(self))
@@ -145,6 +147,7 @@ class FakeObjects:
             raise errors.bucket_full()
         if self.tables.uploads.pop(new.version, None) is None:
             raise errors.upload_expired()
+        keeps = writer.is_service and writer.user_id is None
         row = ObjectRow(
             new.bucket,
             new.key,
@@ -152,10 +155,21 @@ class FakeObjects:
             new.size,
             new.content_type,
             new.etag,
-            writer.user_id,
+            old.owner if keeps and old is not None else writer.user_id,
             self.tables.now(),
+            new.max_age_seconds,
         )
         return self._placed(row, old)
+
+    async def change(
+        self, bucket: str, key: str, changes: Mapping[str, Any], conditions: Conditions = UNCONDITIONAL
+    ) -> ObjectRow:
+        row = self.tables.objects.get((bucket, key))
+        if row is None:
+            raise errors.object_not_found()
+        self._check(row, BucketRules(), Writer(None, is_service=True), conditions)
+        self.tables.objects[bucket, key] = evolve(row, **changes)
+        return self.tables.objects[bucket, key]
 
     async def delete(
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
@@ -168,6 +182,7 @@ class FakeObjects:
             self._check(found.get(key), rules, writer, conditions)
         for key, row in found.items():
             del self.tables.objects[bucket, key]
+            self.tables.removed[bucket, key] = self.tables.now()
             self.tables.garbage[row.version] = (bucket, self.tables.now())
         return {key: row.version for key, row in found.items()}
 
@@ -182,6 +197,7 @@ class FakeObjects:
         self._check(row, rules, writer, UNCONDITIONAL)
         self._check(old, rules, writer, conditions)
         del self.tables.objects[bucket, source]
+        self.tables.removed[bucket, source] = self.tables.now()
         return self._placed(evolve(row, key=target, updated_at=self.tables.now()), old)
 
     async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
@@ -213,6 +229,9 @@ class FakeObjects:
             raise errors.refused(outcome)
 
     def _placed(self, row: ObjectRow, old: ObjectRow | None) -> Switched:
+        before = self.tables.removed.get((row.bucket, row.key)) if old is None else old.updated_at
+        second = row.updated_at.replace(microsecond=0)
+        row = evolve(row, changed_twice=before is not None and before >= second)
         self.tables.objects[row.bucket, row.key] = row
         if old is not None:
             self.tables.garbage[old.version] = (row.bucket, self.tables.now())

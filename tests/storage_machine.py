@@ -82,7 +82,10 @@ class StorageMachine(RuleBasedStateMachine):
         shown = json.loads(answer.body)
         changed = datetime.fromisoformat(shown["last_modified"]).timestamp()
         assert abs(changed - self.world.now()) < 60
-        self.model.objects[bucket, key] = Stored(payload, kind, who.user, shown["etag"], int(changed))
+        there = self.model.objects.get((bucket, key))
+        kept = there is not None and who.is_service and who.user is None
+        owner = there.owner if kept and there is not None else who.user
+        self.model.objects[bucket, key] = Stored(payload, kind, owner, shown["etag"], int(changed))
         assert shown == {**self.metadata(bucket, key), "last_modified": shown["last_modified"]}
 
     def metadata(self, bucket: str, key: str) -> dict[str, Any]:

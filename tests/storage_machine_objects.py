@@ -35,7 +35,7 @@ class ObjectsMachine(StorageMachine):
         self.read(answer, method, bucket, key, expected)
         if answer.status < 300:
             public = self.model.buckets[bucket].public
-            assert answer.header("Cache-Control") == "public, max-age=3600" if public else "private, no-store"
+            assert answer.header("Cache-Control") == "public, no-cache" if public else "private, no-store"
             assert (answer.header("Content-Disposition") or "").startswith(
                 "inline" if inline else "attachment"
             )

@@ -40,7 +40,7 @@ def _rules(function: Callable[..., None]) -> Callable[..., None]:
             "--owner-only-writes/--shared-writes",
             "owner_only_writes",
             default=None,
-            help="Whether only its uploader may overwrite or delete an object.",
+            help="Whether only its owner may overwrite or delete an object.",
         ),
     ):
         function = option(function)

@@ -132,7 +132,7 @@ class Auth:
 class Storage:
     max_object_bytes: int = key(whole(1, 5 * 1024**4), 5368709120, reloads=True)
     part_bytes: int = key(whole(5 * 1024**2, 5 * 1024**3), 8388608)
-    public_max_age_seconds: int = key(whole(0, MOST_WHOLE), 3600, reloads=True)
+    public_max_age_seconds: int = key(whole(0, MOST_WHOLE), 0, reloads=True)
     default_expires_in_seconds: int = key(whole(1, 604800), 3600, reloads=True)
     sweep_seconds: float = key(seconds(1), 600.0)
     keep_removed_seconds: int = key(whole(0, MOST_WHOLE), 0, reloads=True)

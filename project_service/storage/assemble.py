@@ -165,7 +165,7 @@ def build(
         buckets,
         rows.objects,
         objects,
-        Downloads(rows.objects, store, SmallObjects(settings.cache_bytes)),
+        Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), now),
         Links(rows.links, now, lambda: token_urlsafe(32)),
         in_force,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from werkzeug.http import parse_date, parse_etags, parse_if_range_header
 
@@ -26,8 +26,12 @@ def for_read(headers: HeaderView, row: ObjectRow) -> bool:
     return since is not None and row.modified <= since
 
 
-def range_applies(headers: HeaderView, row: ObjectRow) -> bool:
-    """Whether ``Range`` counts, by ``If-Range`` (section 13.1.5): only if nothing changed since."""
+def range_applies(headers: HeaderView, row: ObjectRow, now: datetime) -> bool:
+    """Whether ``Range`` counts, by ``If-Range`` (section 13.1.5): only if nothing changed since.
+
+    ``now`` is when the response is made. A date counts only as a strong validator (section 8.8.2.2): there were no
+    other bytes within its second, and that second is over, so that there cannot be any.
+    """
     text = headers.text(b"if-range")
     if text is None:
         return True
@@ -39,7 +43,8 @@ def range_applies(headers: HeaderView, row: ObjectRow) -> bool:
         # A date outside Python's calendar cannot be this object's.
         return False
     if stated.date is not None:
-        return row.modified == stated.date
+        over = row.modified + timedelta(seconds=1) <= now
+        return row.modified == stated.date and over and not row.changed_twice
     return stated.etag == row.etag
 
 

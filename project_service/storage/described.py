@@ -10,6 +10,7 @@ from attrs import evolve
 from project_service.errors import (
     ApiError,
     authentication_required,
+    service_key_required,
     unsupported_media_type,
     validation_failed,
 )
@@ -17,6 +18,7 @@ from project_service.http.openapi.described import (
     BOOLEAN,
     JSON,
     LOCATION,
+    UUID,
     Answer,
     Described,
     Named,
@@ -34,7 +36,16 @@ from project_service.http.openapi.described import (
 from project_service.storage import errors
 from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
 from project_service.storage.requests import DEFAULT_MAX_KEYS, MOST_BULK_KEYS, MOST_MAX_KEYS
-from project_service.storage.schemas import KEY, LISTING, OBJECT, PREFIX, SIGNED_URL
+from project_service.storage.schemas import (
+    KEY,
+    LISTING,
+    MAX_AGE,
+    OBJECT,
+    OBJECT_DETAILS,
+    PREFIX,
+    SIGNED_URL,
+    or_null,
+)
 
 TAG = "storage"
 BOTH: tuple[Need, ...] = ("database", "store")
@@ -46,6 +57,10 @@ _WRITE_IF = (
     in_header("If-Match", "Only if the object is this very one."),
     in_header("If-None-Match", "*: only if there is no object with that key."),
     in_header("If-Unmodified-Since", "Only if the object has not changed since; If-Match counts instead."),
+)
+_OWNER = in_header("X-Object-Owner", "By the service key alone: the user to whom the object is to belong.")
+_MAX_AGE_HEADER = in_header(
+    "Cache-Control", "max-age: for how long caches may keep the object without asking, in a public bucket."
 )
 _READ_IF = (
     in_header("If-Match", "412 unless the object is this one."),
@@ -63,6 +78,7 @@ _READ_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, authentication_required())
 _STATED: tuple[ApiError, ...] = (errors.object_exists(), errors.precondition_failed())
 _WRITE_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, errors.not_owner(), BAD_KEY, *_STATED)
 _SENT_REFUSED: tuple[ApiError, ...] = (
+    service_key_required(),
     errors.piece_of_an_object(),
     *_WRITE_REFUSED,
     errors.bucket_full(),
@@ -81,7 +97,7 @@ _OBJECT_HEADERS = {
     "ETag": "The entity tag, in quotes.",
     "Last-Modified": "When the object was written.",
     "Accept-Ranges": "bytes",
-    "Cache-Control": "As the bucket's visibility asks.",
+    "Cache-Control": "As the bucket's visibility asks, in a public one with the object's own age.",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "cross-origin, if pages of every origin may read responses.",
 }
@@ -123,7 +139,7 @@ UPLOAD_FORM = Described(
     TAG,
     "Upload an object from a form; an existing one is replaced",
     (json_answer(201, "The object's metadata", OBJECT),),
-    (IN_BUCKET, *_WRITE_IF),
+    (IN_BUCKET, *_WRITE_IF, _OWNER, _MAX_AGE_HEADER),
     Taken(
         {
             "multipart/form-data": obj(
@@ -131,9 +147,11 @@ UPLOAD_FORM = Described(
                 False,
                 file=_BINARY,
                 key={**KEY, "description": "The object's key; the name of the file without it."},
+                owner={**UUID, "description": "As X-Object-Owner."},
+                max_age_seconds={**MAX_AGE, "description": "As max-age in Cache-Control."},
             )
         },
-        summary="The key may come before or after the file; other fields are read past.",
+        summary="These fields may come before or after the file; others are read past.",
     ),
     (*_SENT_REFUSED, errors.invalid_multipart("why"), unsupported_media_type("multipart/form-data")),
     BOTH,
@@ -146,7 +164,14 @@ UPLOAD_RAW = Described(
         json_answer(201, "The metadata of a new object", OBJECT),
         json_answer(200, "The metadata of an object that replaced another", OBJECT),
     ),
-    (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF, in_header("Content-MD5", "Refused unless the body has this MD5.")),
+    (
+        IN_BUCKET,
+        _KEY_IN_PATH,
+        *_WRITE_IF,
+        in_header("Content-MD5", "Refused unless the body has this MD5."),
+        _OWNER,
+        _MAX_AGE_HEADER,
+    ),
     Taken(_BYTES, required=False, summary="Any bytes; none need Content-Length: 0."),
     (*_SENT_REFUSED, errors.bad_digest("why"), errors.length_required()),
     BOTH,
@@ -174,6 +199,15 @@ DELETE = Described(
     (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
     errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.object_in_use()),
     needs=BOTH,
+)
+CHANGE = Described(
+    "changeObject",
+    TAG,
+    "Change metadata of an object",
+    (json_answer(200, "The metadata as it is now", OBJECT_DETAILS),),
+    (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
+    takes({"owner": or_null(UUID), "max_age_seconds": or_null(MAX_AGE)}),
+    (NO_BUCKET, _NO_OBJECT, BAD_KEY, *_STATED),
 )
 PRESIGN = Described(
     "presign",

@@ -38,11 +38,15 @@ class ObjectLost(Exception):
 class Terms:
     """How an object is to be sent. ``headers`` are added to its own.
 
+    ``public_max_age_seconds``: everybody may keep it, for so long unless the object has an age of its own. With None
+    ``headers`` say how to cache it.
+
     ``claim`` is called when the bytes are available and before any is sent; where it raises, nothing is sent.
     """
 
     inline: bool
-    headers: Headers
+    headers: Headers = ()
+    public_max_age_seconds: int | None = None
     claim: Callable[[], Awaitable[None]] | None = None
 
 
@@ -51,6 +55,7 @@ class Downloads:
     rows: ObjectRows
     store: Store
     small: SmallObjects
+    now: Callable[[], datetime]
 
     async def answer(self, inbound: Inbound, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
         """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``."""
@@ -74,7 +79,7 @@ class Downloads:
             validators = (*validators, ANY_ORIGIN)
         if conditions.for_read(inbound.headers, row):
             return Reply(304, (*validators, NO_SNIFFING))
-        part = _requested(inbound, row)
+        part = _requested(inbound, row, self.now())
         headers = (*presentation(row.key, row.content_type, terms.inline), *validators)
         if part is None:
             return await self._stream(inbound, row, ByteRange(0, row.size), 200, headers, terms)
@@ -112,8 +117,8 @@ class Downloads:
         return Reply(status, headers, body)
 
 
-def _requested(inbound: Inbound, row: ObjectRow) -> ByteRange | None:
-    if not conditions.range_applies(inbound.headers, row):
+def _requested(inbound: Inbound, row: ObjectRow, now: datetime) -> ByteRange | None:
+    if not conditions.range_applies(inbound.headers, row, now):
         return None
     return parse_range(inbound.headers.text(b"range"), row.size)
 
@@ -123,8 +128,17 @@ def _validators(row: ObjectRow, terms: Terms) -> Headers:
         ("ETag", f'"{row.etag}"'),
         ("Last-Modified", _http_date(row.updated_at)),
         ("Accept-Ranges", "bytes"),
+        *_caching(row, terms),
         *terms.headers,
     )
+
+
+def _caching(row: ObjectRow, terms: Terms) -> Headers:
+    """With an age of 0 a cache asks each time whether it still has the object, so that nobody sees an old one."""
+    if terms.public_max_age_seconds is None:
+        return ()
+    age = terms.public_max_age_seconds if row.max_age_seconds is None else row.max_age_seconds
+    return (("Cache-Control", f"public, max-age={age}" if age else "public, no-cache"),)
 
 
 # Cached, because the same objects are asked for again and again.

@@ -46,7 +46,7 @@ def precondition_failed() -> ApiError:
 
 
 def not_owner() -> ApiError:
-    return ApiError(403, "not_owner", "In this bucket only its uploader may overwrite or delete an object.")
+    return ApiError(403, "not_owner", "In this bucket only its owner may overwrite or delete an object.")
 
 
 def bucket_full() -> ApiError:

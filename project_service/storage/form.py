@@ -27,9 +27,10 @@ MAX_AROUND_BYTES = 64 * 1024
 
 
 @frozen
-class Key:
-    """The field ``key``, as sent."""
+class Field:
+    """One of ``FIELDS``, as sent."""
 
+    name: str
     value: str
 
 
@@ -41,7 +42,9 @@ class FileStart:
     content_type: str | None
 
 
-Event = Key | FileStart | bytes
+Event = Field | FileStart | bytes
+# The fields that an upload may have beside its file, each once; all others are ignored.
+FIELDS = ("key", "owner", "max_age_seconds")
 
 
 def boundary_of(content_type: str | None) -> str:
@@ -62,7 +65,7 @@ def boundary_of(content_type: str | None) -> str:
 class FormReader:
     """Feed it chunks, then call ``finish``. Raises ``invalid_multipart`` as soon as the form cannot be read.
 
-    Fields other than ``key`` and ``file`` bring no events. Their length is limited all the same.
+    Parts other than ``file`` and ``FIELDS`` bring no events. Their length is limited all the same.
 
     A file or key in base64 or quoted-printable raises ``unsupported_media_type``, because it would be stored encoded.
     """
@@ -77,8 +80,7 @@ class FormReader:
         self._part: MultipartSegment | None = None
         self._value = bytearray()
         self._around = 0
-        self._files = 0
-        self._keys = 0
+        self._seen: set[str] = set()
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """The events in ``chunk``. The iterator has to be exhausted before the next chunk is fed."""
@@ -100,7 +102,7 @@ class FormReader:
             self._parser.close()
         except MultipartError:
             raise errors.invalid_multipart("it ends before its last boundary") from None
-        if self._files == 0:
+        if "file" not in self._seen:
             raise errors.invalid_multipart("it has no part named file")
 
     def _event(self, event: MultipartSegment | bytes | None) -> Iterator[Event]:
@@ -117,15 +119,13 @@ class FormReader:
         encoding = part.header("Content-Transfer-Encoding", "").strip().lower()
         if encoding in ENCODED and part.name in ("file", "key"):
             raise unsupported_media_type("sent without a transfer encoding of its parts")
-        self._keys += part.name == "key"
-        if self._keys > 1:
-            raise errors.invalid_multipart("it has more than one part named key")
+        if part.name in self._seen:
+            raise errors.invalid_multipart(f"it has more than one part named {part.name}")
+        if part.name in ("file", *FIELDS):
+            self._seen.add(part.name)
         if part.name != "file":
             self._value = bytearray()
             return
-        self._files += 1
-        if self._files > 1:
-            raise errors.invalid_multipart("it has more than one part named file")
         filename = extended_filename(part.header("Content-Disposition", "")) or part.filename
         yield FileStart(filename, part.header("Content-Type"))
 
@@ -140,12 +140,14 @@ class FormReader:
 
     def _ended(self) -> Iterator[Event]:
         assert self._part is not None
-        if self._part.name == "key":
+        name = self._part.name
+        if name in FIELDS:
             try:
-                key = self._value.decode("utf-8")
+                yield Field(name, self._value.decode("utf-8"))
             except UnicodeDecodeError:
-                raise errors.invalid_key("it is not UTF-8") from None
-            yield Key(key)
+                if name == "key":
+                    raise errors.invalid_key("it is not UTF-8") from None
+                raise errors.invalid_multipart(f"the field {name} is not UTF-8") from None
 
 
 def _reason(problem: Exception) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from hashlib import md5
+from uuid import UUID
 
 from project_service.http.body import Body
-from project_service.storage import content_types, errors, keys
-from project_service.storage.form import Event, FileStart, FormReader
-from project_service.storage.model import Bucket
+from project_service.http.headers import HeaderView
+from project_service.storage import content_types, errors, keys, requests
+from project_service.storage.form import Event, FileStart, FormReader, boundary_of
+from project_service.storage.model import Bucket, Writer
 from project_service.storage.objects import Fill, Received
 from project_service.storage.upload import PartStream
 
@@ -38,9 +40,10 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     return chosen
 
 
-def raw_fill(body: Body, bucket: Bucket, key: str, declared: str | None, digest: str | None) -> Fill:
-    """A ``Fill`` for a body that is the object itself. ``digest`` is its ``Content-MD5`` header (RFC 1864, as in
-    S3)."""
+def raw_fill(body: Body, bucket: Bucket, key: str, headers: HeaderView) -> Fill:
+    """A ``Fill`` for a body that is the object itself. ``Content-MD5`` is checked (RFC 1864, as in S3)."""
+    declared, digest = headers.text(b"content-type"), headers.text(b"content-md5")
+    max_age = requests.max_age_stated(headers)
     content_type = chosen_type(bucket, content_types.of_body(declared), key)
     wanted = None if digest is None else _md5_of(digest)
 
@@ -53,7 +56,7 @@ def raw_fill(body: Body, bucket: Bucket, key: str, declared: str | None, digest:
             await parts.write(chunk)
         if wanted not in (None, seen.digest()):
             raise errors.bad_digest("is not that of the body")
-        return Received(key, content_type)
+        return Received(key, content_type, max_age)
 
     return fill
 
@@ -69,13 +72,18 @@ def _md5_of(header: str) -> bytes:
 
 
 class FormIntake:
-    """Reads one form; the key may come before or after the file."""
+    """Reads one form; its fields may come before or after the file."""
 
-    def __init__(self, body: Body, boundary: str, bucket: Bucket, check_key: CheckKey) -> None:
+    def __init__(
+        self, body: Body, headers: HeaderView, bucket: Bucket, writer: Writer, check_key: CheckKey
+    ) -> None:
         self._body = body
-        self._reader = FormReader(boundary)
+        self._reader = FormReader(boundary_of(headers.text(b"content-type")))
         self._bucket = bucket
+        self._writer = writer
         self._check_key = check_key
+        self._max_age = requests.max_age_stated(headers)
+        self._owner: UUID | None = None
         self._key: str | None = None
         self._filename: str | None = None
         self._declared: str | None = None
@@ -86,7 +94,8 @@ class FormIntake:
                 await self._take(event, parts)
         self._reader.finish()
         key = self._key if self._key is not None else self._named_by_file()
-        return Received(key, chosen_type(self._bucket, self._declared, key))
+        content_type = chosen_type(self._bucket, self._declared, key)
+        return Received(key, content_type, self._max_age, self._owner)
 
     def _named_by_file(self) -> str:
         if not self._filename:
@@ -98,9 +107,13 @@ class FormIntake:
             await parts.write(event)
         elif isinstance(event, FileStart):
             self._begin(event, parts)
-        else:
+        elif event.name == "key":
             self._key = keys.parse_key(event.value)
             await self._check_key(self._key)
+        elif event.name == "owner":
+            self._owner = requests.parse_owner(event.value, self._writer)
+        else:
+            self._max_age = requests.parse_max_age(event.value)
 
     def _begin(self, start: FileStart, parts: PartStream) -> None:
         self._filename = start.filename

@@ -53,7 +53,11 @@ class Bucket:
 
 @frozen
 class ObjectRow:
-    """An object as the database knows it. Its bytes are in the store under ``path``."""
+    """An object as the database knows it. Its bytes are in the store under ``path``.
+
+    ``max_age_seconds`` None: as the service is configured. ``changed_twice``: the key had other bytes earlier in the
+    second of ``updated_at``, so that this date does not tell them apart.
+    """
 
     bucket: str
     key: str
@@ -63,6 +67,8 @@ class ObjectRow:
     etag: str
     owner: UUID | None
     updated_at: datetime
+    max_age_seconds: int | None = None
+    changed_twice: bool = False
 
     @property
     def modified(self) -> datetime:
@@ -82,6 +88,11 @@ class ObjectRow:
             "etag": self.etag,
         }
 
+    def as_details(self) -> dict[str, Any]:
+        """As ``as_json``, with what only the service key sees and changes."""
+        owner = None if self.owner is None else str(self.owner)
+        return {**self.as_json(), "owner": owner, "max_age_seconds": self.max_age_seconds}
+
 
 def store_path(bucket: str, version: UUID) -> str:
     """Where the bytes of a version are in the store."""
@@ -90,7 +101,8 @@ def store_path(bucket: str, version: UUID) -> str:
 
 @frozen
 class Writer:
-    """Who changes an object. The service key passes every rule about owners."""
+    """Who changes an object, and who owns it then. The service key passes every rule about owners; without a user it
+    keeps the owner of an object that it overwrites."""
 
     user_id: UUID | None
     is_service: bool = False

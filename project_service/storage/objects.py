@@ -9,9 +9,10 @@ state diagram.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.deferreds import shield
 from project_service.storage import errors
@@ -27,10 +28,12 @@ from project_service.storage.upload import PartSizes, PartStream, SizeLimit
 
 @frozen
 class Received:
-    """The key and type of an upload, which may be known only after its last byte."""
+    """What may be known of an upload only after its last byte. ``owner`` None: the writer."""
 
     key: str
     content_type: str
+    max_age_seconds: int | None = None
+    owner: UUID | None = None
 
 
 Fill = Callable[[PartStream], Awaitable[Received]]
@@ -78,8 +81,16 @@ class Objects:
             etag = await attempt.answered(parts.finish())
             self.steps("stored")
             new = NewObject(
-                bucket.name, received.key, attempt.version, parts.size, received.content_type, etag
+                bucket.name,
+                received.key,
+                attempt.version,
+                parts.size,
+                received.content_type,
+                etag,
+                received.max_age_seconds,
             )
+            if received.owner is not None:
+                writer = evolve(writer, user_id=received.owner)
             return await shield(self._switch(new, writer, conditions))
         except Exception as failure:
             await self.attempts.clean_up(attempt, failure)
@@ -103,7 +114,9 @@ class Objects:
             row, etag = await self._copied(attempt, bucket, row)
             self.steps("stored")
             await recheck(Received(target, row.content_type), row.size)
-            new = NewObject(bucket.name, target, attempt.version, row.size, row.content_type, etag)
+            new = NewObject(
+                bucket.name, target, attempt.version, row.size, row.content_type, etag, row.max_age_seconds
+            )
             return await shield(self._switch(new, writer, conditions))
         except Exception as failure:
             await self.attempts.clean_up(attempt, failure)
@@ -140,6 +153,13 @@ class Objects:
             return versions
 
         return await shield(deleted())
+
+    async def change(
+        self, bucket: Bucket, key: str, changes: Mapping[str, Any], conditions: Conditions
+    ) -> ObjectRow:
+        """Change metadata of an object, as ``ObjectRows.change``."""
+        stated = await self._without_date(bucket.name, key, conditions)
+        return await self.rows.change(bucket.name, key, changes, stated)
 
     async def delete_prefix(self, bucket: Bucket, prefix: str) -> int:
         """Delete everything under ``prefix`` with the service's rights; the number of objects deleted."""

@@ -48,6 +48,7 @@ class NewObject:
     size: int
     content_type: str
     etag: str
+    max_age_seconds: int | None = None
 
 
 @frozen
@@ -76,6 +77,7 @@ class ObjectRows(Protocol):
         """Make a new object current. Its version must have been announced by ``begin_uploads`` and not discarded
         since.
 
+        It belongs to ``writer.user_id``; where the service writes without one, to whom the object replaced belonged.
         Raises ``upload_expired`` otherwise.
         """
 
@@ -94,6 +96,11 @@ class ObjectRows(Protocol):
     ) -> Switched:
         """Raises ``object_in_use`` if rows of the project's own tables refer to the object, or to one at
         ``target``."""
+
+    async def change(
+        self, bucket: str, key: str, changes: Mapping[str, Any], conditions: Conditions = UNCONDITIONAL
+    ) -> ObjectRow:
+        """Change ``owner`` or ``max_age_seconds``, or both, and nothing else. Raises ``object_not_found``."""
 
     async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
         """Announce versions, before any of their bytes go to the store."""

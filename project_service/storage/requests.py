@@ -1,15 +1,22 @@
-"""Reads the parameters and bodies of storage requests; each value has an error of its own. Pure."""
+"""Reads the parameters, headers and bodies of storage requests; each value has an error of its own. Pure but for
+Werkzeug's header parsers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
+
+from attrs import evolve
+from werkzeug.datastructures import ResponseCacheControl
+from werkzeug.http import parse_cache_control_header
 
 from project_service import whole_numbers
 from project_service.errors import (
     refuse_unknown,
     require_text,
     require_texts,
+    service_key_required,
     unsupported_media_type,
     validation_failed,
 )
@@ -17,10 +24,13 @@ from project_service.http.headers import HeaderView
 from project_service.http.inbound import Inbound
 from project_service.storage import content_types, errors, keys
 from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
+from project_service.storage.model import Writer
 
 DEFAULT_MAX_KEYS = 100
 MOST_MAX_KEYS = 1000
 MOST_BULK_KEYS = 1000
+# RFC 9111 section 1.2.2; also PostgreSQL's largest integer.
+MAX_AGE_SECONDS = 2**31 - 1
 
 
 def flag(inbound: Inbound, name: str) -> bool:
@@ -60,6 +70,47 @@ def require_body(inbound: Inbound) -> None:
     """
     if inbound.body.length == 0 and b"content-length" not in inbound.headers:
         raise errors.length_required()
+
+
+def owner_stated(headers: HeaderView, writer: Writer) -> Writer:
+    """``writer``, for whom ``X-Object-Owner`` may name another owner of what is written. Only the service key may."""
+    owner = headers.text(b"x-object-owner")
+    return writer if owner is None else evolve(writer, user_id=parse_owner(owner, writer, "X-Object-Owner"))
+
+
+def parse_owner(text: str, writer: Writer, name: str = "owner") -> UUID:
+    """``name`` is the field or header. Raises ``service_key_required``, ``validation_failed``."""
+    if not writer.is_service:
+        raise service_key_required()
+    try:
+        return UUID(text)
+    except ValueError:
+        raise validation_failed({name: "must be the id of a user"}) from None
+
+
+def max_age_stated(headers: HeaderView) -> int | None:
+    """``max-age`` of an upload's ``Cache-Control``, which S3 keeps with the object too; None without one."""
+    text = b", ".join(headers.all(b"cache-control")).decode("latin-1")
+    stated = parse_cache_control_header(text, cls=ResponseCacheControl).get("max-age")
+    return None if stated is None else parse_max_age(stated, "Cache-Control")
+
+
+def parse_max_age(text: str, name: str = "max_age_seconds") -> int:
+    number = whole_numbers.from_digits(text)
+    if number is None or not 0 <= number <= MAX_AGE_SECONDS:
+        raise validation_failed({name: f"must be a whole number from 0 to {MAX_AGE_SECONDS}"})
+    return number
+
+
+def changes(body: Mapping[str, Any], writer: Writer) -> dict[str, Any]:
+    """What ``PATCH`` of an object is to change; null removes an owner, or an age of its own."""
+    refuse_unknown(body, {"owner", "max_age_seconds"})
+    given = dict(body)
+    if given.get("owner") is not None:
+        given["owner"] = parse_owner(require_text("owner", given["owner"]), writer)
+    if given.get("max_age_seconds") is not None:
+        given["max_age_seconds"] = whole(given, "max_age_seconds", 0, 0, MAX_AGE_SECONDS)
+    return given
 
 
 def whole(body: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:

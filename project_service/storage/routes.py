@@ -8,7 +8,7 @@ from attrs import frozen
 from orjson import Fragment
 
 from project_service.clocks import timestamp
-from project_service.errors import Headers, validation_failed
+from project_service.errors import validation_failed
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.router import Router
@@ -17,7 +17,6 @@ from project_service.storage import access, conditions, described, errors, intak
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.failures import translated
-from project_service.storage.form import boundary_of
 from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links
 from project_service.storage.model import Bucket, ObjectRow, Writer
 from project_service.storage.objects import Objects, Received, Recheck
@@ -55,6 +54,7 @@ class StorageRoutes:
         ):
             router.route(url, said, methods=(method,), bearer="required")(translated(writing))
         router.route(OBJECT, described.DOWNLOAD, methods=("GET",))(translated(self.download))
+        router.route(OBJECT, described.CHANGE, methods=("PATCH",), key="service")(translated(self.change))
         router.route(f"{BUCKET}/presign", described.PRESIGN, methods=("POST",))(translated(self.presign))
         router.route(
             "/storage/download", described.DOWNLOAD_LINK, methods=("GET",), key="optional", bearer="own"
@@ -84,7 +84,6 @@ class StorageRoutes:
         bucket, writer = await self._writable(inbound)
         stated = conditions.for_write(inbound.headers)
         requests.refuse_partial(inbound.headers)
-        boundary = boundary_of(inbound.headers.text(b"content-type"))
         limit, least = self._limit(bucket), intake.least_size(inbound.body.length, intake.FORM_OVERHEAD_BYTES)
         limit.check(least)
 
@@ -92,7 +91,8 @@ class StorageRoutes:
             await self.objects.check_write(bucket, key, writer, stated)
             await self.objects.check_room(bucket, key, least)
 
-        form, length = intake.FormIntake(inbound.body, boundary, bucket, check_key), inbound.body.length
+        form = intake.FormIntake(inbound.body, inbound.headers, bucket, writer, check_key)
+        length = inbound.body.length
         recheck = self._recheck(bucket)
         switched = await self.objects.upload(bucket, writer, stated, limit, length, form.fill, recheck)
         return _created(inbound, bucket, switched.row)
@@ -106,8 +106,7 @@ class StorageRoutes:
         requests.require_body(inbound)
         limit, least = self._limit(bucket), intake.least_size(inbound.body.length)
         limit.check(least)
-        declared, digest = inbound.headers.text(b"content-type"), inbound.headers.text(b"content-md5")
-        fill, length = intake.raw_fill(inbound.body, bucket, key, declared, digest), inbound.body.length
+        fill, length = intake.raw_fill(inbound.body, bucket, key, inbound.headers), inbound.body.length
         await self.objects.check_write(bucket, key, writer, stated)
         await self.objects.check_room(bucket, key, least)
         recheck = self._recheck(bucket)
@@ -119,7 +118,11 @@ class StorageRoutes:
     async def download(self, inbound: Inbound) -> Reply | StreamReply:
         bucket = await self._readable(inbound)
         key = keys.parse_key(inbound.path_args["key"])
-        terms = Terms(requests.flag(inbound, "inline"), self._caching(bucket))
+        inline = requests.flag(inbound, "inline")
+        if bucket.public:
+            terms = Terms(inline, public_max_age_seconds=self.in_force().public_max_age_seconds)
+        else:
+            terms = Terms(inline, (NOT_SHARED,))
         return await self.downloads.answer(inbound, bucket.name, key, terms)
 
     async def delete(self, inbound: Inbound) -> Reply:
@@ -129,6 +132,14 @@ class StorageRoutes:
         if not await self.objects.delete(bucket, [key], writer, stated):
             raise errors.object_not_found()
         return Reply(204)
+
+    async def change(self, inbound: Inbound) -> Reply:
+        key = keys.parse_key(inbound.path_args["key"])
+        bucket, writer = await self._writable(inbound)
+        stated = conditions.for_write(inbound.headers)
+        changes = requests.changes(await inbound.json_object(), writer)
+        row = await self.objects.change(bucket, key, changes, stated)
+        return json_reply(row.as_details(), headers=(NO_STORE,))
 
     async def presign(self, inbound: Inbound) -> Reply:
         await self._readable(inbound)
@@ -152,7 +163,7 @@ class StorageRoutes:
         async def claim() -> None:
             await self.links.use(token)
 
-        terms = Terms(requests.flag(inbound, "inline"), LINK_HEADERS, claim)
+        terms = Terms(requests.flag(inbound, "inline"), LINK_HEADERS, claim=claim)
         return await self.downloads.answer(inbound, link.bucket, link.key, terms)
 
     async def copy(self, inbound: Inbound) -> Reply:
@@ -188,7 +199,7 @@ class StorageRoutes:
 
     async def _writable(self, inbound: Inbound) -> tuple[Bucket, Writer]:
         """The bucket and who writes, decided by the headers alone: the body has not been asked for yet."""
-        writer = access.writer_of(inbound.caller)
+        writer = requests.owner_stated(inbound.headers, access.writer_of(inbound.caller))
         return await self.buckets.get(inbound.path_args["bucket"]), writer
 
     def _recheck(self, bucket: Bucket) -> Recheck:
@@ -213,11 +224,6 @@ class StorageRoutes:
         # The larger of the two, since in a bucket beyond its quota objects may still be replaced by smaller ones.
         quota = max(bucket.rules.max_bucket_bytes, bucket.total_bytes)
         return SizeLimit(min(own, quota), by_quota=quota < own)
-
-    def _caching(self, bucket: Bucket) -> Headers:
-        if bucket.public:
-            return (("Cache-Control", f"public, max-age={self.in_force().public_max_age_seconds}"),)
-        return (NOT_SHARED,)
 
 
 def _created(inbound: Inbound, bucket: Bucket, row: ObjectRow) -> Reply:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from project_service.http.openapi.described import (
     BOOLEAN,
     COUNT,
     MOMENT,
     STRING,
+    UUID,
     Named,
     Schema,
     array,
@@ -24,15 +27,23 @@ KEY: Schema = {
 }
 PREFIX: Schema = {"type": "string", "maxLength": MAX_KEY_BYTES}
 BUCKET_NAME: Schema = {"type": "string", "pattern": f"^{keys.BUCKET_NAME}$"}
-OBJECT = Named(
-    "Object",
-    exactly(
-        key=KEY,
-        size=COUNT,
-        content_type=STRING,
-        last_modified=MOMENT,
-        etag={"type": "string", "description": "The store's, without quotes; opaque."},
-    ),
+MAX_AGE: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_METADATA: Mapping[str, Schema] = {
+    "key": KEY,
+    "size": COUNT,
+    "content_type": STRING,
+    "last_modified": MOMENT,
+    "etag": {"type": "string", "description": "The store's, without quotes; opaque."},
+}
+
+
+def or_null(schema: Schema) -> Schema:
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+OBJECT = Named("Object", exactly(**_METADATA))
+OBJECT_DETAILS = Named(
+    "ObjectDetails", exactly(**_METADATA, owner=or_null(UUID), max_age_seconds=or_null(MAX_AGE))
 )
 LISTING = Named(
     "ObjectListing",

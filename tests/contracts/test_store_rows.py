@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 import pytest_twisted
-from attrs import asdict
+from attrs import asdict, evolve
 
 from project_service.storage.assemble import Rows
-from project_service.storage.model import BucketRules, Conditions
+from project_service.storage.model import BucketRules, Conditions, Writer
 from project_service.storage.ports import NewObject
 from tests.contracts.rows import ALICE, BOB, ETAG, SERVICE, put, refused
 
@@ -105,8 +105,73 @@ async def test_a_refused_switch_changes_nothing(rows: Rows) -> None:
     assert await rows.garbage.garbage(10) == []
     good = Conditions(if_match=("x", ETAG), if_none_match=("y",))
     assert (await put(rows, "k", conditions=good)).replaced == kept.version
-    assert (await put(rows, "k", writer=SERVICE, conditions=Conditions(if_match=("*",)))).row.owner is None
+    assert (await put(rows, "k", writer=SERVICE, conditions=Conditions(if_match=("*",)))).row == (
+        await rows.objects.find("b", "k")
+    )
+
+
+@pytest_twisted.ensureDeferred
+async def test_whose_an_object_is(rows: Rows) -> None:
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    assert (await put(rows, "k", writer=SERVICE)).row.owner is None
     assert await refused(put(rows, "k", writer=ALICE)) == "not_owner"
+    assert (await put(rows, "k", writer=Writer(ALICE.user_id, True))).row.owner == ALICE.user_id
+    assert (await put(rows, "k", writer=SERVICE)).row.owner == ALICE.user_id
+    assert (await put(rows, "k", writer=ALICE)).row.owner == ALICE.user_id
+    assert (await put(rows, "k", writer=Writer(BOB.user_id, True))).row.owner == BOB.user_id
+    found = await rows.objects.find("b", "k")
+    assert found is not None and found.owner == BOB.user_id
+
+
+@pytest_twisted.ensureDeferred
+async def test_metadata_that_changes_without_new_bytes(rows: Rows) -> None:
+    kept = (await put(rows, "k")).row
+    assert (kept.owner, kept.max_age_seconds) == (ALICE.user_id, None)
+    for changes, owner, age in (
+        ({"owner": BOB.user_id}, BOB.user_id, None),
+        ({"max_age_seconds": 2**31 - 1}, BOB.user_id, 2**31 - 1),
+        ({}, BOB.user_id, 2**31 - 1),
+        ({"owner": None, "max_age_seconds": 0}, None, 0),
+        ({"owner": ALICE.user_id, "max_age_seconds": None}, ALICE.user_id, None),
+    ):
+        changed = await rows.objects.change("b", "k", changes, Conditions(if_match=(ETAG,)))
+        assert changed == await rows.objects.find("b", "k") == evolve(kept, owner=owner, max_age_seconds=age)
+    assert await refused(rows.objects.change("b", "none", {"owner": None})) == "object_not_found"
+    assert await refused(rows.objects.change("none", "k", {"owner": None})) == "object_not_found"
+    unmet = Conditions(if_match=("other",))
+    assert await refused(rows.objects.change("b", "k", {"owner": None}, unmet)) == "precondition_failed"
+    await rows.objects.change("b", "k", {"max_age_seconds": 7})
+    assert (await rows.objects.move("b", "k", "l", ALICE)).row.max_age_seconds == 7
+    assert (await put(rows, "l")).row.max_age_seconds is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_keys_whose_date_does_not_tell_bytes_apart(rows: Rows) -> None:
+    """Changes of one key within a second. The real clock may pass into the next one, so some are tried again."""
+
+    async def twice(number: int, way: str) -> bool:
+        key, other = f"{way}{number}", f"other{way}{number}"
+        await put(rows, key)
+        if way == "deleted":
+            await rows.objects.delete("b", [key], ALICE)
+        elif way == "left":
+            await rows.objects.move("b", key, other, ALICE)
+        elif way == "moved onto":
+            await put(rows, other)
+            return (await rows.objects.move("b", other, key, ALICE)).row.changed_twice
+        again = (await put(rows, key)).row
+        assert again == await rows.objects.find("b", key)
+        return again.changed_twice
+
+    for way in ("overwritten", "deleted", "left", "moved onto"):
+        for number in range(3):
+            if await twice(number, way):
+                break
+        else:
+            pytest.fail(way)
+    await rows.buckets.create("another", BucketRules())
+    assert not (await put(rows, "first", bucket="another")).row.changed_twice
+    assert not (await rows.objects.move("another", "first", "second", ALICE)).row.changed_twice
 
 
 @pytest_twisted.ensureDeferred

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from twisted.trial.unittest import TestCase
 
 from project_service.storage.model import BucketRules
-from tests.fakes import ANON_KEY
-from tests.http.storage_app import ANON, FORM, OTHER, SERVICE, USER, StorageApp, file_form, head, refused
+from tests.fakes import ANON_KEY, Response
+from tests.http.storage_app import (
+    ALICE,
+    ANON,
+    BOB,
+    FORM,
+    OBJECTS,
+    OTHER,
+    SERVICE,
+    USER,
+    StorageApp,
+    file_form,
+    form,
+    head,
+    part,
+    refused,
+)
 from tests.storage_fakes import START
 
+JSON = {"Content-Type": "application/json"}
 NEEDS_USER = (401, "authentication_required")
 
 
@@ -154,10 +173,82 @@ class Owners(TestCase):
     def test_the_owner_and_the_service_key_may(self) -> None:
         self.assertEqual(self.app.put("mine", b"two").status, 200)
         path = "/storage/buckets/open/objects/mine"
-        self.assertEqual(self.app.request("PUT", path, SERVICE, b"three").status, 200)
-        # The object now belongs to the service.
-        self.assertEqual(refused(self.app.put("mine", b"four")), (403, "not_owner"))
+        # Nor does an overwrite by the service key change whose the object is.
+        self.app.put("other")
+        for response in (
+            self.app.request("PUT", path, SERVICE, b"three"),
+            self.app.upload(file_form(key="mine"), headers=SERVICE),
+            self.app.post("/storage/buckets/open/copy", {"from": "other", "to": "mine"}, SERVICE),
+        ):
+            self.assertIn(response.status, (200, 201))
+            self.assertEqual(self.app.put("mine", b"four").status, 200)
+            self.assertEqual(refused(self.app.request("PUT", path, OTHER, b"x")), (403, "not_owner"))
         self.assertEqual(self.app.request("DELETE", path, SERVICE).status, 204)
+
+    def test_the_service_key_names_the_owner_of_an_upload(self) -> None:
+        def upload(number: int, key: str) -> Response:
+            named, field = {**SERVICE, "X-Object-Owner": BOB}, part("owner", BOB.encode())
+            file = part("file", b"x", key)
+            if number == 0:
+                return self.app.request("PUT", f"{OBJECTS}/{key}", named, b"x")
+            if number == 1:
+                return self.app.post("/storage/buckets/open/copy", {"from": "other", "to": key}, named)
+            bodies = (form(file), form(field, file), form(file, field))
+            return self.app.upload(bodies[number - 2], headers=named if number == 2 else SERVICE)
+
+        self.app.put("other")
+        for number in range(5):
+            self.app.request(
+                "PATCH", f"{OBJECTS}/mine", {**SERVICE, **JSON}, json.dumps({"owner": ALICE}).encode()
+            )
+            for key in (f"new{number}", "mine"):
+                self.assertIn(upload(number, key).status, (200, 201), number)
+                self.assertEqual(refused(self.app.put(key)), (403, "not_owner"), number)
+                self.assertEqual(self.app.request("PUT", f"{OBJECTS}/{key}", OTHER, b"x").status, 200)
+
+    def test_only_the_service_key_names_an_owner(self) -> None:
+        named = {**OTHER, "X-Object-Owner": BOB}
+        field = form(part("owner", BOB.encode()), part("file", b"x", "new"))
+        for response in (
+            self.app.request("PUT", f"{OBJECTS}/new", named, b"x"),
+            self.app.upload(file_form(key="new"), headers=named),
+            self.app.upload(field, headers=OTHER),
+            self.app.request("PATCH", f"{OBJECTS}/mine", {**USER, **JSON}, b"{}"),
+        ):
+            self.assertEqual(refused(response), (403, "service_key_required"))
+        for owner in ("", "bob", BOB[:-1], BOB + "0"):
+            named = {**SERVICE, "X-Object-Owner": owner}
+            response = self.app.request("PUT", f"{OBJECTS}/new", named, b"x")
+            self.assertEqual(refused(response), (422, "validation_failed"), owner)
+            body = form(part("owner", owner.encode()), part("file", b"x", "new"))
+            self.assertEqual(refused(self.app.upload(body, headers=SERVICE)), (422, "validation_failed"))
+        self.assertEqual(self.app.stored(), [b"hello"])
+
+    def test_the_service_key_changes_the_owner(self) -> None:
+        def patch(key: str, value: Any, **headers: str) -> Response:
+            sent = {**SERVICE, **JSON, **headers}
+            return self.app.request("PATCH", f"{OBJECTS}/{key}", sent, json.dumps(value).encode())
+
+        before = json.loads(self.app.put("mine").body)
+        response = patch("mine", {"owner": BOB})
+        shown = json.loads(response.body)
+        self.assertEqual((response.status, shown), (200, {**before, "owner": BOB, "max_age_seconds": None}))
+        self.assertEqual(response.header("cache-control"), "no-store")
+        self.assertEqual(refused(self.app.put("mine")), (403, "not_owner"))
+        self.assertEqual(self.app.request("PUT", f"{OBJECTS}/mine", OTHER, b"x").status, 200)
+        self.assertIsNone(json.loads(patch("mine", {"owner": None}).body)["owner"])
+        self.assertEqual(json.loads(patch("mine", {}).body)["owner"], None)
+        for value in (
+            {"owner": "bob"},
+            {"owner": 1},
+            {"key": "x"},
+            {"max_age_seconds": -1},
+            {"max_age_seconds": "1"},
+        ):
+            self.assertEqual(refused(patch("mine", value)), (422, "validation_failed"), value)
+        self.assertEqual(refused(patch("none", {"owner": BOB})), (404, "object_not_found"))
+        self.assertEqual(refused(patch("mine", {}, **{"If-Match": '"x"'})), (412, "precondition_failed"))
+        self.assertEqual(refused(patch("a//b", {})), (422, "invalid_key"))
 
     def test_one_object_of_another_refuses_a_whole_bulk_delete(self) -> None:
         self.app.request("PUT", "/storage/buckets/open/objects/his", OTHER, b"x")

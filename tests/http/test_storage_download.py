@@ -8,7 +8,7 @@ from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service.storage.download import ObjectLost
-from tests.http.storage_app import ANON, SERVICE, StorageApp, refused
+from tests.http.storage_app import ANON, FORM, SERVICE, USER, StorageApp, form, part, refused
 
 BASE = "/storage/buckets/open/objects"
 PAYLOAD = bytes(range(100))
@@ -33,7 +33,7 @@ class Whole(TestCase):
             "ETag": f'"{self.etag}"',
             "Last-Modified": FIRST,
             "Accept-Ranges": "bytes",
-            "Cache-Control": "public, max-age=3600",
+            "Cache-Control": "public, no-cache",
             "Content-Security-Policy": None,
         }
         self.assertEqual({name: response.header(name) for name in expected}, expected)
@@ -91,6 +91,54 @@ class Whole(TestCase):
         listing = self.app.request("GET", "/storage/buckets/shut/objects", SERVICE)
         self.assertEqual((listing.status, listing.header("cache-control")), (200, "private, no-store"))
 
+    def test_an_object_may_have_an_age_of_its_own(self) -> None:
+        """By the header that S3 keeps, by a field of the form, or afterwards by the service key; never in private."""
+
+        def caching(key: str, bucket: str = "open") -> str | None:
+            return self.app.get(key, bucket).header("cache-control")
+
+        self.app.put("raw", Cache_Control="public, max-age=60, immutable")
+        self.app.upload(form(part("file", b"x", "field"), part("max_age_seconds", b"70")))
+        sent = {**USER, **FORM, "Cache-Control": "max-age=80"}
+        self.app.request("POST", BASE, sent, form(part("file", b"x", "form")))
+        self.app.post("/storage/buckets/open/copy", {"from": "raw", "to": "copied"})
+        self.app.post("/storage/buckets/open/move", {"from": "form", "to": "moved"})
+        for key, age in (("raw", 60), ("field", 70), ("copied", 60), ("moved", 80)):
+            self.assertEqual(caching(key), f"public, max-age={age}", key)
+        change = {**SERVICE, "Content-Type": "application/json"}
+        for body, expected in (
+            (b'{"max_age_seconds": 5}', "public, max-age=5"),
+            (b"{}", "public, max-age=5"),
+            (b'{"max_age_seconds": 0}', "public, no-cache"),
+        ):
+            self.assertEqual(self.app.request("PATCH", f"{BASE}/raw", change, body).status, 200)
+            self.assertEqual(caching("raw"), expected)
+        self.app.in_force = evolve(self.app.in_force, public_max_age_seconds=9)
+        self.assertEqual(caching("raw"), "public, no-cache")
+        self.app.request("PATCH", f"{BASE}/raw", change, b'{"max_age_seconds": null}')
+        # An overwrite that says nothing begins anew.
+        self.app.put("field")
+        self.assertEqual((caching("raw"), caching("field")), ("public, max-age=9",) * 2)
+        self.app.put("k", bucket="shut", Cache_Control="max-age=60")
+        self.assertEqual(caching("k", "shut"), "private, no-store")
+
+    def test_ages_that_are_none(self) -> None:
+        for stated in (
+            "max-age=-1",
+            "max-age=x",
+            "max-age=1.5",
+            "max-age=2147483648",
+            f"max-age={'9' * 5000}",
+        ):
+            self.assertEqual(
+                refused(self.app.put("k", Cache_Control=stated)), (422, "validation_failed"), stated
+            )
+        for stated in ("no-cache", "max-age", ""):
+            self.app.put("k", Cache_Control=stated)
+            self.assertEqual(self.app.get("k").header("cache-control"), "public, no-cache", stated)
+        body = form(part("file", b"x", "field"), part("max_age_seconds", b"soon"))
+        self.assertEqual(refused(self.app.upload(body)), (422, "validation_failed"))
+
     def test_missing_and_empty_objects(self) -> None:
         self.assertEqual(refused(self.app.get("none")), (404, "object_not_found"))
         self.app.put("empty", b"")
@@ -144,13 +192,54 @@ class Ranges(TestCase):
             f'"{self.etag}"': 206,
             f'W/"{self.etag}"': 200,
             '"other"': 200,
-            FIRST: 206,
             "Sat, 21 Nov 2026 00:00:01 GMT": 200,
             "nonsense": 200,
             BEYOND: 200,
         }.items():
             response = self.app.get("k", Range="bytes=0-1", If_Range=condition)
             self.assertEqual(response.status, status, condition)
+
+    def date_of(self, key: str) -> int:
+        return self.app.get(key, Range="bytes=0-1", If_Range=FIRST).status
+
+    def test_a_date_counts_when_its_second_is_over(self) -> None:
+        """RFC 9110 section 8.8.2.2: until then the object may still get other bytes with the same date."""
+        for seconds, status in ((0, 200), (0.9, 200), (0.1, 206), (60, 206)):
+            self.app.clock.advance(seconds)
+            self.assertEqual(self.date_of("k"), status, seconds)
+
+    def test_a_date_does_not_count_for_a_key_that_had_other_bytes_in_its_second(self) -> None:
+        self.app.put("once")
+        self.app.put("k", b"other bytes")
+        for key in ("source", "deleted", "removed", "left"):
+            self.app.put(key)
+        self.app.post("/storage/buckets/open/move", {"from": "source", "to": "onto"})
+        self.app.put("target")
+        self.app.post("/storage/buckets/open/move", {"from": "onto", "to": "target"})
+        self.app.request("DELETE", f"{BASE}/deleted", USER)
+        self.app.post("/storage/buckets/open/delete", {"keys": ["removed"]})
+        self.app.post("/storage/buckets/open/move", {"from": "left", "to": "elsewhere"})
+        for key in ("deleted", "removed", "left"):
+            self.app.put(key)
+        self.app.clock.advance(10)
+        dates = {
+            key: self.date_of(key)
+            for key in ("once", "elsewhere", "k", "target", "deleted", "removed", "left")
+        }
+        expected = {
+            "once": 206,
+            "elsewhere": 206,
+            "k": 200,
+            "target": 200,
+            "deleted": 200,
+            "removed": 200,
+            "left": 200,
+        }
+        self.assertEqual(dates, expected)
+        self.app.put("k", b"much later")
+        self.app.clock.advance(1)
+        later = self.app.get("k", Range="bytes=0-1", If_Range="Sat, 21 Nov 2026 00:00:10 GMT")
+        self.assertEqual(later.status, 206)
 
 
 class Conditions(TestCase):
@@ -177,7 +266,7 @@ class Conditions(TestCase):
             response = self.app.get("k", **headers)
             self.assertEqual((response.status, response.body), (304, b""), headers)
             self.assertEqual(response.header("etag"), f'"{self.etag}"')
-            self.assertEqual(response.header("cache-control"), "public, max-age=3600")
+            self.assertEqual(response.header("cache-control"), "public, no-cache")
             self.assertEqual(response.header("x-content-type-options"), "nosniff")
 
     def test_modified(self) -> None:

@@ -13,9 +13,9 @@ from project_service.errors import ApiError
 from project_service.storage.form import (
     MAX_AROUND_BYTES,
     Event,
+    Field,
     FileStart,
     FormReader,
-    Key,
     boundary_of,
 )
 
@@ -57,7 +57,7 @@ class Reading(SynchronousTestCase):
         expected: list[Event] = [FileStart("ö x.txt", "text/plain; charset=utf-8")]
         expected += [payload] if payload else []
         try:
-            key: list[Event] = [Key(value.decode())] if is_key else []
+            key: list[Event] = [Field("key", value.decode())] if is_key else []
         except UnicodeDecodeError:
             self.assertEqual(self.assertRaises(ApiError, read, body, cuts).code, "invalid_key")
         else:

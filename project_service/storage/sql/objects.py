@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 from uuid import UUID
 
 from attrs import frozen
@@ -21,12 +22,17 @@ _TERMS = "%s::uuid, %s, %s::text[], %s::text[]"
 
 
 def _terms(writer: Writer, conditions: Conditions) -> tuple[object, ...]:
-    tags = (conditions.if_match, conditions.if_none_match)
-    return (
-        _text(writer.user_id),
-        writer.is_service,
-        *(None if one is None else list(one) for one in tags),
-    )
+    return _text(writer.user_id), writer.is_service, *_tags(conditions)
+
+
+def _tags(conditions: Conditions) -> tuple[list[str] | None, ...]:
+    tags = conditions.if_match, conditions.if_none_match
+    return tuple(None if one is None else list(one) for one in tags)
+
+
+def _fields_of(composite: str) -> str:
+    """The columns of a whole row that a function returned under that name."""
+    return ", ".join(f"({composite}).{column}" for column in COLUMNS)
 
 
 def _text(value: UUID | None) -> str | None:
@@ -81,7 +87,8 @@ class SqlObjects:
 
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
         rows = await self.database.prepared(
-            f"select * from storage.put_object(%s, %s, %s::uuid, %s, %s, %s, {_TERMS})",
+            f"select outcome, replaced, {_fields_of('stored')}"
+            f" from storage.put_object(%s, %s, %s::uuid, %s, %s, %s, %s::integer, {_TERMS})",
             (
                 new.bucket,
                 new.key,
@@ -89,16 +96,14 @@ class SqlObjects:
                 new.size,
                 new.content_type,
                 new.etag,
+                new.max_age_seconds,
                 *_terms(writer, conditions),
             ),
         )
-        outcome, replaced, updated_at = rows[0]
+        outcome, replaced, *stored = rows[0]
         if outcome != "stored":
             raise errors.refused(outcome)
-        row = ObjectRow(
-            new.bucket, new.key, new.version, new.size, new.content_type, new.etag, writer.user_id, updated_at
-        )
-        return Switched(row, _uuid(replaced))
+        return Switched(object_row(tuple(stored)), _uuid(replaced))
 
     async def delete(
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
@@ -117,16 +122,36 @@ class SqlObjects:
     async def move(
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Switched:
-        columns = ", ".join(f"(moved).{column}" for column in COLUMNS)
         with _keys_referred_to():
             rows = await self.database.prepared(
-                f"select outcome, replaced, {columns} from storage.move_object(%s, %s, %s, {_TERMS})",
+                f"select outcome, replaced, {_fields_of('moved')} from storage.move_object(%s, %s, %s, {_TERMS})",
                 (bucket, source, target, *_terms(writer, conditions)),
             )
         outcome, replaced, *moved = rows[0]
         if outcome != "moved":
             raise errors.refused(outcome)
         return Switched(object_row(tuple(moved)), _uuid(replaced))
+
+    async def change(
+        self, bucket: str, key: str, changes: Mapping[str, Any], conditions: Conditions = UNCONDITIONAL
+    ) -> ObjectRow:
+        rows = await self.database.prepared(
+            f"select outcome, {_fields_of('changed')} from storage.change_object("
+            "%s, %s, %s, %s::uuid, %s, %s::integer, %s::text[], %s::text[])",
+            (
+                bucket,
+                key,
+                "owner" in changes,
+                _text(changes.get("owner")),
+                "max_age_seconds" in changes,
+                changes.get("max_age_seconds"),
+                *_tags(conditions),
+            ),
+        )
+        outcome, *changed = rows[0]
+        if outcome != "changed":
+            raise errors.refused(outcome)
+        return object_row(tuple(changed))
 
     async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
         await self.database.prepared(

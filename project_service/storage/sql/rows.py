@@ -9,14 +9,25 @@ from project_service.database.session import Row
 from project_service.storage.model import ObjectRow
 
 # The columns that ``object_row`` takes, in this order.
-COLUMNS = ("bucket", "key", "version", "size", "content_type", "etag", "owner", "updated_at")
+COLUMNS = (
+    "bucket",
+    "key",
+    "version",
+    "size",
+    "content_type",
+    "etag",
+    "owner",
+    "updated_at",
+    "max_age_seconds",
+    "changed_twice",
+)
 ALL_COLUMNS = ", ".join(COLUMNS)
 
 
 def object_row(row: Row) -> ObjectRow:
-    bucket, key, version, size, content_type, etag, owner, updated_at = row
+    bucket, key, version, size, content_type, etag, owner, *more = row
     owner_id = None if owner is None else UUID(owner)
-    return ObjectRow(bucket, key, UUID(version), size, content_type, etag, owner_id, updated_at)
+    return ObjectRow(bucket, key, UUID(version), size, content_type, etag, owner_id, *more)
 
 
 def uuid_array(values: Iterable[UUID]) -> str:
