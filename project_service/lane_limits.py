@@ -1,4 +1,4 @@
-"""The lanes of ``http.overload.admission`` from the settings: how many requests of each part are served at a time.
+"""The lanes of ``http.overload`` from the settings: how many requests of each part are served at a time.
 
 A lane is named as ``http.overload.lanes`` names it.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from project_service.auth.hashing import QUEUE_PER_THREAD
 from project_service.http.overload.admission import Limits
 from project_service.settings.model import Settings, StageDatabase
 
@@ -16,27 +15,21 @@ from project_service.settings.model import Settings, StageDatabase
 # for them; a request that waits in its lane has cost next to nothing yet.
 PLACES_MORE = 2
 LEAST_STORAGE_PLACES = 16
-# In lanes where passwords are hashed, no single client may have the last two places: a few logins per second keep all
-# threads busy.
-SPARE = 2
+# For each thread that hashes passwords: one is hashed while the next is made ready.
+PLACES_PER_THREAD = 2
 
 
 def lanes(settings: Settings, threads: int) -> dict[str, Limits]:
     """The limits by lane. ``settings`` are one process's share; ``threads`` is how many threads hash its
     passwords."""
-    # Hashing takes a quarter of a second for each login, so waiting is normal in the lane of passwords: it is no sign
-    # of overload there until a request has waited for as long as it may (``short_seconds`` is the whole patience).
-    waiting, patience = settings.server.max_waiting, settings.database.acquire_timeout_seconds
-    found = {
-        "auth": Limits(settings.database.pool_size + PLACES_MORE, waiting, patience),
-        "passwords": Limits(
-            2 * threads + SPARE, min(waiting, QUEUE_PER_THREAD * threads), patience, patience, SPARE
-        ),
-        "storage": Limits(max(settings.store.max_connections, LEAST_STORAGE_PLACES), waiting, patience),
+    places = {
+        "auth": settings.database.pool_size + PLACES_MORE,
+        "passwords": threads * PLACES_PER_THREAD,
+        "storage": max(settings.store.max_connections, LEAST_STORAGE_PLACES),
     }
     for lane, database in _databases(settings):
-        found[lane] = Limits(database.pool_size + PLACES_MORE, waiting, patience)
-    return found
+        places[lane] = database.pool_size + PLACES_MORE
+    return {lane: Limits(count, settings.database.acquire_timeout_seconds) for lane, count in places.items()}
 
 
 def trace_headers(settings: Settings) -> dict[str, str]:

@@ -19,15 +19,13 @@ from project_service import errors
 from project_service.backoff import Backoff
 from project_service.database.prepared import run_prepared
 from project_service.database.session import DatabaseGone, Params, Row, Session
-from project_service.database.wait_queue import WaitQueue
 from project_service.deferreds import cancel, shield, start
+from project_service.wait_queue import WaitQueue
 
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
-# How many callers may wait, for each connection; one more is refused at once with ``overloaded``.
-WAITERS_PER_CONNECTION = 50
 
 
 class Transaction:
@@ -43,8 +41,9 @@ class Transaction:
 class Pool:
     """Up to ``size`` connections, made by ``connect`` when they are needed.
 
-    A caller that has waited for ``acquire_timeout_seconds`` gets the failure ``late()``; or ``away()`` where nobody
-    is using a connection, which means that none can be made.
+    Callers are served in the order in which they came. One that has waited for ``acquire_timeout_seconds`` gets the
+    failure ``late()``; or ``away()`` where nobody is using a connection, which means that none can be made. Their
+    number is not limited here: a request has a place in its lane before it comes.
     """
 
     log = Logger()
@@ -89,8 +88,8 @@ class Pool:
     async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
         """One message in its own implicit transaction; the rows of its last statement.
 
-        Raises ``late()`` or ``away()`` when no connection is free in time, ``overloaded`` when too many wait for one,
-        ``DatabaseGone`` when it is lost, ``psycopg2.Error`` for what the server refuses.
+        Raises ``late()`` or ``away()`` when no connection is free in time, ``DatabaseGone`` when it is lost,
+        ``psycopg2.Error`` for what the server refuses.
         """
         return await self.use(lambda session: session.query(sql, params))
 
@@ -127,8 +126,6 @@ class Pool:
                 self._lend(session)
                 return session
             session.close()
-        if len(self._waiting) >= self._size * WAITERS_PER_CONNECTION:
-            raise errors.overloaded()
         waiting = self._waiting.join()
         self._grow()
         return await waiting

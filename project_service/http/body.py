@@ -31,7 +31,7 @@ class BodyWire(Protocol):
     def pause_body(self) -> None: ...
     def resume_body(self) -> None: ...
     def body_awaited(self, waiting: bool) -> None:
-        """Told with True when a reader begins to wait for the client to send more, with False when it ceases to."""
+        """Told with True when a reader begins to wait for the client to send more, with False when it goes on."""
 
 
 class _NoWire:
@@ -95,6 +95,11 @@ class Body:
         The first call sends ``100 Continue`` where the client waits for one. Raises ``ClientGone`` when the
         connection is lost before the end, ``ApiError`` when the framing turns out to be broken.
         """
+        chunk = await self._next()
+        self._wire.body_awaited(False)
+        return chunk
+
+    async def _next(self) -> bytes:
         if self._expects_continue:
             self._expects_continue = False
             self._wire.send_continue()
@@ -110,7 +115,6 @@ class Body:
                 await self._waiting
             finally:
                 self._waiting = None
-                self._wire.body_awaited(False)
         chunk = self._chunks.popleft()
         self._buffered -= len(chunk) + PIECE_BYTES
         if self._buffered < HIGH_WATER // 2:
@@ -118,12 +122,15 @@ class Body:
         return chunk
 
     async def read(self, limit: int) -> bytes:
-        """The whole body; raises ``payload_too_large`` as soon as it is known to be longer than ``limit``."""
+        """The whole body; raises ``payload_too_large`` as soon as it is known to be longer than ``limit``.
+
+        Whoever reads it decides when to go on, so the wire is not told that the wait is over.
+        """
         if self.length is not None and self.length > limit:
             raise errors.payload_too_large(limit)
         parts: list[bytes] = []
         size = 0
-        while chunk := await self.next_chunk():
+        while chunk := await self._next():
             size += len(chunk)
             if size > limit:
                 raise errors.payload_too_large(limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -23,7 +24,8 @@ from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, StreamReply
 from project_service.http.overload.accept_throttle import AcceptThrottle
 from project_service.http.overload.admission import Lane, Limits, Place
-from project_service.http.overload.control import AdmissionControl
+from project_service.http.overload.lanes import lane_of
+from project_service.http.overload.refusals import Refusals
 from project_service.http.protocol.unreadable import UnreadableReplies
 from project_service.http.responses import Responses
 from project_service.http.router import ErrorStyle, Match, Router
@@ -31,7 +33,11 @@ from project_service.log import journal
 
 
 class Edge:
-    """Implements ``dispatch.Dispatch``. ``translate`` is that of ``Responses``."""
+    """Implements ``dispatch.Dispatch``. ``translate`` is that of ``Responses``.
+
+    ``limits`` are by lane, named as ``lane_of`` names them. Requests of other lanes never wait; they cost next to
+    nothing.
+    """
 
     log = Logger()
 
@@ -55,48 +61,42 @@ class Edge:
         self._metrics = metrics
         self._responses = Responses(metrics, translate, date)
         self._unread = UnreadableReplies(router, metrics, date, new_id)
-        self._admission = AdmissionControl(limits, clock, metrics, self._turn_away)
-        self._waiting: dict[Place, Callable[[Exception | None], None]] = {}
+        self._refusals = Refusals(clock, metrics)
+        self.lanes = {name: Lane(name, one, clock, self._refusals) for name, one in limits.items()}
+        self._unlimited = Lane("-", Limits(sys.maxsize, 0.0), clock, self._refusals)
+        self._accepting: AcceptThrottle | None = None
+        self._waiting = 0
         self._running: set[Deferred[None]] = set()
         self._idle: Deferred[None] | None = None
         self._closing = False
 
-    @property
-    def lanes(self) -> Mapping[str, Lane]:
-        """The lanes that have limits, by name."""
-        return self._admission.lanes
-
     def throttle(self, accepting: AcceptThrottle) -> None:
-        """Set the ports' ``AcceptThrottle``, which are told of refusals."""
-        self._admission.accepting = accepting
+        """Set the ports' ``AcceptThrottle``, which is told of connections that are refused."""
+        self._accepting = accepting
 
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
         """Start answering, now or when it is this request's turn. Until then nothing is made for it."""
         started = self._clock.seconds()
         if self._closing:
             exchange.close_after()
-
-        def turn(refused: Exception | None) -> None:
-            assert place is not None
-            del self._waiting[place]
-            self._metrics.ended()
-            self._start(exchange, peer, secure, started, place, refused)
-
-        place = self._admission.enter(exchange, turn, lambda: client_of(self.settings, exchange, peer))
-        if place is None:
-            return
-        if place.waiting:
-            self._waiting[place] = turn
-            self._metrics.begun()
-            exchange.on_gone = lambda: turn(ClientGone())
-        else:
+        place = Place(self.lanes.get(lane_of(exchange.method, exchange.target), self._unlimited))
+        if place.take_if_free():
             self._start(exchange, peer, secure, started, place)
+            return
+        self._waiting += 1
+        self._metrics.begun()
+        turn = self._turn(place, exchange, peer)
+        exchange.on_gone = turn.cancel
+        turn.addBoth(self._turned, exchange, peer, secure, started, place)
 
     def refusal(self, error: ApiError, peer: IAddress, target: bytes) -> bytes:
         return self._unread.refusal(error, peer, target, self.settings.cors_origins)
 
     def turned_away(self) -> bytes:
-        self._admission.no_connection()
+        self._refusals.count("-", "connections")
+        self._metrics.failed(errors.overloaded())
+        if self._accepting is not None:
+            self._accepting.refused()
         return self._unread.overloaded(self.settings.cors_origins)
 
     def drained(self) -> Deferred[None]:
@@ -112,10 +112,32 @@ class Edge:
 
     def cancel_all(self) -> None:
         """Cancel every request that is not answered yet; those to which nothing was sent get a 503."""
-        for turn in list(self._waiting.values()):
-            turn(errors.shutting_down())
+        for lane in self.lanes.values():
+            lane.close()
         for running in list(self._running):
             running.cancel()
+
+    def _turn(self, place: Place, exchange: Exchange, peer: IAddress) -> Deferred[None]:
+        return place.turn(client_of(self.settings, exchange, peer), exchange.size)
+
+    async def _turn_after_body(self, place: Place, exchange: Exchange, peer: IAddress) -> None:
+        if not place.take_if_free():
+            await self._turn(place, exchange, peer)
+
+    def _turned(
+        self,
+        result: Failure | None,
+        exchange: Exchange,
+        peer: IAddress,
+        secure: bool,
+        started: float,
+        place: Place,
+    ) -> None:
+        """It is this request's turn; or it is refused, or its client has left."""
+        self._waiting -= 1
+        self._metrics.ended()
+        refused = result.value if isinstance(result, Failure) else None
+        self._start(exchange, peer, secure, started, place, refused)
 
     def _start(
         self,
@@ -124,10 +146,14 @@ class Edge:
         secure: bool,
         started: float,
         place: Place,
-        refused: Exception | None = None,
+        refused: BaseException | None = None,
     ) -> None:
         """Run the handler. Its Deferred is kept until the answer is out, and cancelled if the client leaves."""
-        inbound = inbound_of(self.settings, exchange, peer, secure, self._request_id(exchange))
+        request_id = journal.request_id(exchange.headers.get(b"x-request-id"), self._new_id)
+        inbound = inbound_of(self.settings, exchange, peer, secure, request_id)
+        exchange.on_client_awaited = place.await_client
+        if not inbound.body.complete:
+            inbound.turn = partial(self._turn_after_body, place, exchange, peer)
         running = Deferred.fromCoroutine(self._answer(exchange, inbound, started, place, refused))
         self._running.add(running)
         self._metrics.begun()
@@ -148,7 +174,12 @@ class Edge:
             idle.callback(None)
 
     async def _answer(
-        self, exchange: Exchange, inbound: Inbound, started: float, place: Place, refused: Exception | None
+        self,
+        exchange: Exchange,
+        inbound: Inbound,
+        started: float,
+        place: Place,
+        refused: BaseException | None,
     ) -> None:
         route = "-"
         style: ErrorStyle = "envelope"
@@ -204,14 +235,6 @@ class Edge:
             inbound.identify = partial(self._callers.identify, *who)
         inbound.refuse_coded_body()
         return await match.route.handler(inbound)
-
-    def _turn_away(self, exchange: Exchange, reply: Reply) -> None:
-        """Send a refusal of admission control. No ``Inbound`` is made for it, and no line is logged."""
-        request_id = self._request_id(exchange)
-        exchange.send(reply, self._responses.headers(self.settings, exchange, request_id, reply.headers))
-
-    def _request_id(self, exchange: Exchange) -> str:
-        return journal.request_id(exchange.headers.get(b"x-request-id"), self._new_id)
 
     def _account(self, exchange: Exchange, inbound: Inbound, route: str, started: float) -> None:
         seconds = self._clock.seconds() - started

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from project_service.deferreds import cancel
 from project_service.errors import ApiError
-from project_service.http.body import Body, ClientGone
+from project_service.http.body import HIGH_WATER, Body, ClientGone
 from project_service.http.idle_timeout import IdleTimeout
 from project_service.http.outbound import Reply
 from project_service.http.protocol import wire
@@ -24,6 +24,9 @@ DRAIN_SECONDS = 30.0
 DRAIN_IDLE_SECONDS = 5.0
 # A rest of at most this size is worth reading for the connection's sake, which can then be used again.
 SHORT_REST = 1024 * 1024
+# What a waiting request takes in memory beside the bytes that were sent, and each of its headers.
+REQUEST_BYTES = 4 * 1024
+HEADER_BYTES = 200
 
 
 class Exchange:
@@ -59,7 +62,6 @@ class Exchange:
         self._received = False
         self._closed = False
         self._close_call: IDelayedCall | None = None
-        self._pause_seconds = 0.0
         self._stream: Stream | None = None
         self._draining: IdleTimeout | None = None
         # Since when the client may send its body; later by the time for which it was kept from sending.
@@ -88,7 +90,7 @@ class Exchange:
             self._connection.resume_reading()
 
     def body_awaited(self, waiting: bool) -> None:
-        if self._asked_at is None:
+        if waiting and self._asked_at is None:
             self._asked_at = self._clock.seconds()
         self.client_awaited(waiting)
 
@@ -156,13 +158,11 @@ class Exchange:
         self._keep_alive = False
 
     @property
-    def closes(self) -> bool:
-        """Whether the connection will close with this response, as far as is known."""
-        return not self._keep_alive
-
-    def pause_after(self, seconds: float) -> None:
-        """The next request on this connection is read only ``seconds`` after this response is out."""
-        self._pause_seconds = seconds
+    def size(self) -> int:
+        """About how many bytes of memory the request takes while it waits, with what may come of its body."""
+        body = HIGH_WATER if self.body.length is None else min(self.body.length, HIGH_WATER)
+        head = sum([len(name) + len(value) + HEADER_BYTES for name, value in self.headers])
+        return REQUEST_BYTES + len(self.target) + head + max(body, self.body.received)
 
     def is_bodiless(self, status: int) -> bool:
         """Whether the response must have no body, whatever the handler made (RFC 9110 section 6.4.1)."""
@@ -249,10 +249,6 @@ class Exchange:
         if self._closed:
             return
         self._stop_waiting()
-        if self._pause_seconds and self._keep_alive and self._received:
-            pause, self._pause_seconds = self._pause_seconds, 0.0
-            self._close_call = self._clock.callLater(pause, self._close)
-            return
         self._closed = True
         self.body.let_go()
         self._connection.exchange_done(self._keep_alive and self._received)

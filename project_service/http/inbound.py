@@ -22,6 +22,7 @@ class Inbound:
     ``client_address`` and ``scheme`` come from a forwarding header only as far as ``trusted_proxies`` says.
     ``base_url`` is ``public_url`` where configured, else scheme and host. ``identify`` works out the caller once
     more, and raises where key or token are no longer good; it is None where the whole body had come with the head.
+    ``turn`` waits for a place, which the request has given up while it waited for its body; it is None likewise.
     ``client_awaited`` is to be called with True when the handler begins to wait for other clients to read, with False
     when it ceases to: meanwhile the request needs no place. ``any_origin``: pages of every origin may read responses.
     """
@@ -42,6 +43,7 @@ class Inbound:
     caller: Caller = field(factory=Caller)
     path_args: Mapping[str, str] = field(factory=dict)
     identify: Callable[[], Awaitable[Caller]] | None = None
+    turn: Callable[[], Awaitable[None]] | None = None
 
     def query(self, bare_names: bool = True) -> list[tuple[str, str]]:
         """As ``parse_query``."""
@@ -62,12 +64,14 @@ class Inbound:
                 raise errors.content_encoded()
 
     async def read(self, limit: int) -> bytes:
-        """The whole body, as ``Body.read``.
+        """The whole body, as ``Body.read``, when it is this request's turn.
 
         A client may take hours for its body. If its key was revoked, its token expired or its session ended in the
         meantime, it is refused as if the request began now.
         """
         body = await self.body.read(limit)
+        if self.turn is not None:
+            await self.turn()
         if self.identify is not None:
             self.caller = await self.identify()
         return body

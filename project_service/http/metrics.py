@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -17,8 +18,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from project_service.errors import ApiError
-from project_service.http.overload.admission import Lane
 from project_service.http.protocol.framing import METHODS
+
+if TYPE_CHECKING:  # it counts its refusals here
+    from project_service.http.overload.admission import Lane
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -83,7 +86,7 @@ class Metrics:
             registry=self.registry,
         )
         self._sent = self._counter("response_bytes_total", "Bytes of response bodies.", "route")
-        why = "Requests answered 503 at once, because there was too much to do."
+        why = "Requests and connections refused, because there was too much to do."
         self._refused = self._counter("requests_refused_total", why, "part", "reason")
         why = "Answers of 500 and above, and streams broken off, by what was wrong."
         self._failures = self._counter("failures_total", why, "code")

@@ -75,7 +75,6 @@ class Server:
     idle_timeout_seconds: float = key(seconds(1), 60.0)
     http_parser: str = key(choice("httptools", "twisted"), "httptools")
     max_json_bytes: int = key(whole(1024), 1048576, reloads=True)
-    max_waiting: int = key(whole(0, 1000000), 500)
     max_connections: int = key(whole(1, 1000000), 10000)
     log_level: str = key(choice("debug", "info", "warn", "error"), "info", reloads=True)
     log_format: str = key(choice("text", "json"), "text")

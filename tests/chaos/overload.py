@@ -36,10 +36,15 @@ ALL_ROWS = "/dev/db/main/rest/wide"
 SMALL = "/storage/buckets/public/objects/small"
 LARGE = "/storage/buckets/public/objects/large"
 USER = "/auth/user"
+SLOW = "/dev/db/main/rest/rpc/slow"
+# Clients of that function, which ask again after a moment; all of them can be served in time.
+WAITING_CLIENTS = (15, 20, 200, 20)
+PAUSE_SECONDS = 0.05
 REFUSED = "project_service_requests_refused_total"
 TABLES = """
 create table orders (id int primary key, total numeric, note text);
 insert into orders select i, i, 'note ' || i from generate_series(1, 10000) i;
+create function slow() returns int language sql stable as 'select 1 from pg_sleep(0.2)';
 create table wide (id int, filling text);
 insert into wide select i, repeat('x', 1000) from generate_series(1, 100000) i;
 grant select on orders, wide to anon, service_role;
@@ -106,7 +111,8 @@ def overload(place: Path, seconds: float) -> None:
         daemon.wait_until_ready()
         service = _prepared(place, daemon)
         faults = [*_flood(service, ROW, seconds), *_flood(service, SMALL, seconds / 4)]
-        faults += [*_flood(service, USER, seconds / 4), *_crowd(service)]
+        faults += [*_flood(service, USER, seconds / 4), *_flood(service, SLOW, seconds / 4)]
+        faults += [*_waiting(service), *_crowd(service)]
         assert not faults, "; ".join(faults)
 
 
@@ -155,6 +161,18 @@ def _flood(service: Service, path: str, seconds: float) -> list[str]:
         faults.append(f"{path}: memory {before:.0f} -> {after:.0f} MiB")
     if set(flooded.statuses) - {"200", "503"} or flooded.broken or flooded.retry_after_missing:
         faults.append(f"{path}: {flooded.statuses}, {flooded.broken} broken connections")
+    return faults
+
+
+def _waiting(service: Service) -> list[str]:
+    """More clients than connections, but no more than can be served in time: nobody is refused."""
+    print(f"--- {SLOW}, again after {PAUSE_SECONDS} s")
+    faults = []
+    for count in WAITING_CLIENTS:
+        outcome = service.clients(SLOW, count, PEAK_SECONDS, PAUSE_SECONDS).outcome()
+        print(f"{count:5} clients: {outcome}", flush=True)
+        if set(outcome.statuses) != {"200"}:
+            faults.append(f"{SLOW}: {outcome.statuses} for {count} clients")
     return faults
 
 

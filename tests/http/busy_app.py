@@ -7,7 +7,7 @@ from twisted.internet.defer import Deferred
 from project_service.http.health import Health
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, Sink, StreamReply, envelope
-from project_service.http.overload.admission import Limits
+from project_service.http.overload.admission import MAX_WAITING_BYTES, Limits
 from project_service.http.router import ErrorStyle, Router
 from tests.fakes import App, Client, held, raw_request
 from tests.told import told
@@ -21,8 +21,8 @@ class Busy:
     """An app whose handlers wait until a test lets them respond. ``begun`` are the requests that they have
     received."""
 
-    def __init__(self, places: int = 1, waiting: int = 1) -> None:
-        limits = Limits(places, waiting, PATIENCE)
+    def __init__(self, places: int = 1, max_waiting_bytes: int = MAX_WAITING_BYTES) -> None:
+        limits = Limits(places, PATIENCE, max_waiting_bytes)
         router = Router()
         self.begun: list[Deferred[None]] = []
         slow: dict[str, ErrorStyle] = {
@@ -33,6 +33,7 @@ class Busy:
         for url, style in slow.items():
             router.route(url, told(url), methods=("GET", "POST"), key="optional", errors=style)(self.slow)
         router.route("/storage/stream", told(), methods=("GET",), key="optional")(self.stream)
+        router.route("/storage/read", told(), methods=("POST",), key="optional")(self.read)
         router.route("/storage/echo", told(), methods=("POST",), key="optional")(self.echo)
         self.app = App(router, limits={"storage": limits, "tables:dev/main": limits, "auth": limits})
         Health({}, self.app.metrics, self.app.clock).mount(router)
@@ -40,6 +41,10 @@ class Busy:
     async def slow(self, inbound: Inbound) -> Reply:
         await held(self.begun)
         return envelope({})
+
+    async def read(self, inbound: Inbound) -> Reply:
+        await inbound.read(1000)
+        return await self.slow(inbound)
 
     async def echo(self, inbound: Inbound) -> Reply:
         return Reply(200, (), await inbound.body.read(1000))
@@ -51,8 +56,10 @@ class Busy:
 
         return StreamReply(200, (), None, source)
 
-    def ask(self, target: str = SLOW, headers: dict[str, str] | None = None) -> Client:
-        client = self.app.connect()
+    def ask(
+        self, target: str = SLOW, headers: dict[str, str] | None = None, host: str = "192.0.2.7"
+    ) -> Client:
+        client = self.app.connect(host)
         client.send(raw_request("GET", target, headers or {}, None))
         return client
 

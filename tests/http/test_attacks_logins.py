@@ -9,7 +9,7 @@ from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, envelope
 from project_service.http.overload.admission import Limits
 from project_service.http.router import Router
-from tests.fakes import App, raw_request
+from tests.fakes import App, held, raw_request
 from tests.told import told
 
 PROXY = "198.51.100.1"
@@ -18,35 +18,43 @@ PROXY = "198.51.100.1"
 class Logins(TestCase):
     def setUp(self) -> None:
         self.seen: list[str] = []
+        self.hashed: list[Deferred[None]] = []
         router = Router()
         router.route("/auth/login", told(), methods=("POST",), key="optional")(self.login)
-        limits = {"passwords": Limits(4, 4, 5.0, 5.0, spare=2)}
+        limits = {"passwords": Limits(2, 5.0)}
         self.app = App(router, limits=limits, trusted_proxies=(PROXY,))
 
     async def login(self, inbound: Inbound) -> Reply:
         self.seen.append(inbound.client_address)
-        await Deferred()
+        await held(self.hashed)
         return envelope({})
 
     def ask(self, client: str, via: str | None = None) -> None:
         headers = {} if via is None else {"X-Forwarded-For": client}
         self.app.connect(via or client).send(raw_request("POST", "/auth/login", headers, b""))
 
-    def test_other_clients_are_served_at_once(self) -> None:
+    def answer(self, count: int) -> None:
+        for _ in range(count):
+            self.hashed.pop(0).callback(None)
+
+    def test_another_client_is_served_in_its_turn(self) -> None:
         for _ in range(20):
             self.ask("192.0.2.1")
         self.ask("192.0.2.2")
-        self.assertEqual(self.seen, ["192.0.2.1", "192.0.2.1", "192.0.2.2"])
+        self.answer(2)
+        self.assertEqual(self.seen[2:], ["192.0.2.1", "192.0.2.2"])
 
     def test_clients_behind_a_proxy_are_told_apart_only_if_it_is_trusted(self) -> None:
         for number in range(5):
             self.ask(f"192.0.2.{number}", via="203.0.113.9")  # which nobody trusts
-        self.ask("192.0.2.7", via=PROXY)
-        self.assertEqual(self.seen, ["203.0.113.9", "203.0.113.9", "192.0.2.7"])
+        for number in (7, 8):
+            self.ask(f"192.0.2.{number}", via=PROXY)
+        self.answer(4)
+        self.assertEqual(self.seen[2:], ["203.0.113.9", "192.0.2.7", "192.0.2.8", "203.0.113.9"])
 
     def test_an_ipv6_network_of_64_bits_is_one_client(self) -> None:
         for number in range(5):
             self.ask(f"2001:db8::{number:x}")
-        self.assertEqual(len(self.seen), 2)
         self.ask("2001:db8:0:1::1")
-        self.assertEqual(len(self.seen), 3)
+        self.answer(2)
+        self.assertEqual(self.seen[2:], ["2001:db8::2", "2001:db8:0:1::1"])

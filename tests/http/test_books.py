@@ -31,7 +31,7 @@ class World:
         for kind in KINDS:
             path = f"/storage/{kind}"
             router.route(path, told(), methods=("GET", "PUT"), key="optional")(self.handle)
-        self.app = App(router, connections=4, limits={"storage": Limits(2, 2, 5.0)})
+        self.app = App(router, connections=4, limits={"storage": Limits(2, 5.0, 10_000)})
 
     async def once(self) -> None:
         await held(self.answers)

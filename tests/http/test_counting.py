@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
@@ -10,7 +11,8 @@ from project_service.errors import ApiError
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, Sink, StreamReply
-from project_service.http.overload.admission import Lane, Limits
+from project_service.http.overload.admission import Lane, Limits, Place
+from project_service.http.overload.refusals import Refusals
 from project_service.http.router import Router
 from tests.fakes import App, raw_request
 from tests.told import told
@@ -85,11 +87,14 @@ class Failures(TestCase):
 
 class Taken(TestCase):
     def test_places_queues_and_connections_are_read_when_metrics_are_written(self) -> None:
-        metrics, lane = Metrics(), Lane("auth", Limits(1, 5, 1.0), lambda: 0.0)
+        metrics, clock = Metrics(), Clock()
+        lane = Lane("auth", Limits(1, 1.0), clock, Refusals(clock, metrics))
         clients: set[int] = set()
         metrics.watch({"auth": lane}, clients, 100)
         for _ in range(3):
-            lane.enter(lambda turn: None)
+            place = Place(lane)
+            if not place.take_if_free():
+                place.turn("", 1)
         clients.update((1, 2))
         metrics.exposition()
 

@@ -85,7 +85,7 @@ class Requests(TestCase):
             del earlier
 
     def test_an_answered_request_leaves_nothing(self) -> None:
-        for limits in ({}, {"auth": Limits(8, 8, 5.0)}):
+        for limits in ({}, {"auth": Limits(8, 5.0)}):
             router = Router()
             for handler, url in ((hello, "/auth/hello"), (echo, "/auth/echo")):
                 router.route(url, told(url), methods=("GET", "POST"), key="optional")(handler)

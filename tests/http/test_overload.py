@@ -1,5 +1,5 @@
-"""Admission over HTTP: beyond the places and the queue there is 503 at once, what was admitted is served, and what
-has left makes room."""
+"""Admission over HTTP: beyond the places requests wait for their turn, what has waited in vain gets 503, and what has
+left makes room."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.http.metrics import Metrics
-from project_service.http.overload.admission import LEAST_PAUSE_SECONDS
-from tests.fakes import Client, parse_response, raw_request
+from tests.fakes import Response, parse_response, raw_request
 from tests.http.busy_app import PATIENCE, SLOW, TABLE, Busy
 from tests.said import captured_logs
 
 
 class Refused(TestCase):
-    def test_beyond_the_queue_requests_get_503_with_retry_after(self) -> None:
+    """Those that have waited in vain."""
+
+    def late(self, busy: Busy, target: str = SLOW, headers: dict[str, str] | None = None) -> Response:
+        busy.ask(target)
+        client = busy.ask(target, headers)
+        busy.app.clock.advance(PATIENCE)
+        return parse_response(client.received())
+
+    def test_they_get_503_with_retry_after(self) -> None:
         busy = Busy()
-        busy.fill()
-        refused = busy.app.request("GET", SLOW, {"Origin": "https://a.example", "X-Request-Id": "mine"})
+        refused = self.late(busy, headers={"Origin": "https://a.example", "X-Request-Id": "mine"})
         self.assertEqual((refused.status, refused.header("retry-after")), (503, "2"))
         self.assertEqual(json.loads(refused.body)["error"]["code"], "overloaded")
         self.assertEqual(refused.header("x-request-id"), "mine")
@@ -27,18 +33,14 @@ class Refused(TestCase):
         self.assertEqual(len(busy.begun), 1, "no handler saw it")
 
     def test_on_a_table_path_the_503_has_postgrests_members(self) -> None:
-        busy = Busy()
-        busy.ask(TABLE)
-        busy.ask(TABLE)
-        refused = busy.app.request("GET", TABLE)
-        self.assertEqual(refused.status, 503)
+        refused = self.late(Busy(), TABLE)
+        self.assertEqual((refused.status, refused.header("retry-after")), (503, "2"))
         self.assertEqual(sorted(json.loads(refused.body)), ["code", "details", "hint", "message"])
         self.assertEqual(json.loads(refused.body)["code"], "overloaded")
 
     def test_parts_have_places_of_their_own_and_health_needs_none(self) -> None:
         busy = Busy()
         busy.fill()
-        self.assertEqual(busy.app.request("GET", SLOW).status, 503)
         for target in ("/live", "/ready", "/metrics", "/nothing"):
             self.assertNotEqual(busy.app.request("GET", target).status, 503, target)
         busy.ask("/auth/user")
@@ -46,27 +48,101 @@ class Refused(TestCase):
 
     def test_refusals_are_counted_by_part_and_reason(self) -> None:
         busy = Busy()
-        busy.fill()
-        busy.app.request("GET", SLOW)
-        busy.app.request("GET", SLOW)
-        self.assertIn(_counted("storage", "full", 2), _metrics(busy.app.metrics))
+        self.late(busy)
+        self.assertIn(_counted("storage", "late", 1), _metrics(busy.app.metrics))
 
     def test_refusals_are_logged_once_a_second(self) -> None:
-        busy = Busy()
-        busy.fill()
+        busy = Busy(max_waiting_bytes=0)
+        busy.ask()
         with captured_logs() as events:
             for seconds in (0.0, 0.5, 0.4, 0.1, 0.0, 1.0):
                 busy.app.clock.advance(seconds)
                 self.assertEqual(busy.app.request("GET", SLOW).status, 503)
-        said = [formatEvent(event) for event in events]
+        said = [formatEvent(event) for event in events if "refused" in formatEvent(event)]
         self.assertEqual(said, [f"overloaded: {count} refused" for count in (1, 3, 2)])
 
-    def test_an_upload_is_refused_before_it_is_sent(self) -> None:
+
+class Full(TestCase):
+    """Requests that wait are limited by their memory, not by their number."""
+
+    def test_a_burst_waits(self) -> None:
         busy = Busy()
-        busy.fill()
+        clients = [busy.ask() for _ in range(1000)]
+        while busy.begun:
+            busy.begun.pop(0).callback(None)
+        self.assertEqual({parse_response(client.received()).status for client in clients}, {200})
+
+    def test_beyond_its_memory_requests_get_503_at_once(self) -> None:
+        busy = Busy(max_waiting_bytes=100_000)
+        busy.ask()
+        waiting = [busy.ask() for _ in range(40)]
+        statuses = [client.received()[9:12] for client in waiting]
+        self.assertLess(10, statuses.count(b""))
+        self.assertEqual(set(statuses[:10]), {b""})
+        self.assertEqual(set(statuses[-10:]), {b"503"})
+        self.assertIn(_counted("storage", "full", statuses.count(b"503")), _metrics(busy.app.metrics))
+
+    def test_large_heads_and_bodies_take_more_of_it(self) -> None:
+        for headers, count in (({}, 20), ({"X-Large": "x" * 30_000}, 2), ({"Content-Length": "90000"}, 1)):
+            busy = Busy(max_waiting_bytes=100_000)
+            busy.ask()
+            waiting = [busy.ask(headers=headers) for _ in range(50)]
+            fit = sum(not client.received() for client in waiting)
+            self.assertTrue(count <= fit <= 1.2 * count + 1, fit)
+
+    def test_the_client_that_has_most_in_the_queue_makes_room(self) -> None:
+        busy = Busy(max_waiting_bytes=100_000)
+        busy.ask()
+        many = [busy.ask() for _ in range(40)]
+        waiting = sum(not client.received() for client in many)
+        other = busy.ask(host="192.0.2.8")
+        self.assertEqual(other.received(), b"")
+        self.assertEqual(sum(bool(client.received()) for client in many), 1)
+        self.assertEqual(busy.app.edge.lanes["storage"].waiting, waiting)
+
+    def test_an_upload_is_refused_before_it_is_sent(self) -> None:
+        busy = Busy(max_waiting_bytes=0)
+        busy.ask()
         client = busy.app.connect()
         head = {"Content-Length": "1000000000", "Expect": "100-continue"}
         client.send(raw_request("POST", "/storage/echo", head, None))
+        self.assertEqual(parse_response(client.received()).status, 503)
+
+
+class Turns(TestCase):
+    def test_clients_take_turns(self) -> None:
+        busy = Busy()
+        busy.ask()
+        many = [busy.ask() for _ in range(20)]
+        other = busy.ask(host="192.0.2.8")
+        for _ in range(3):
+            busy.begun.pop(0).callback(None)
+        self.assertEqual(parse_response(other.received()).status, 200)
+        self.assertEqual(sum(bool(client.received()) for client in many), 1)
+
+    def test_whoever_sends_bodies_apart_from_heads_waits_for_a_turn_all_the_same(self) -> None:
+        busy = Busy()
+        sending = [busy.app.connect() for _ in range(20)]
+        for client in sending:
+            client.send(raw_request("POST", "/storage/read", {"Content-Length": "2"}, None))
+        for client in sending:
+            client.send(b"{}")
+        self.assertEqual(len(busy.begun), 1)
+        other = busy.ask(host="192.0.2.8")
+        for _ in range(3):
+            busy.begun.pop(0).callback(None)
+        self.assertEqual(parse_response(other.received()).status, 200)
+        while busy.begun:
+            busy.begun.pop(0).callback(None)
+        self.assertEqual({parse_response(client.received()).status for client in sending}, {200})
+
+    def test_a_request_whose_body_came_later_waits_no_longer_than_others(self) -> None:
+        busy = Busy()
+        client = busy.app.connect()
+        client.send(raw_request("POST", "/storage/read", {"Content-Length": "2"}, None))
+        busy.ask()
+        client.send(b"{}")
+        busy.app.clock.advance(PATIENCE)
         self.assertEqual(parse_response(client.received()).status, 503)
 
 
@@ -86,9 +162,7 @@ class Waiting(TestCase):
         _, second = busy.fill()
         busy.app.clock.advance(PATIENCE)
         refused = parse_response(second.received())
-        self.assertEqual((refused.status, refused.header("retry-after")), (503, "2"))
-        self.assertEqual(json.loads(refused.body)["error"]["code"], "overloaded")
-        self.assertIn(_counted("storage", "late", 1), _metrics(busy.app.metrics))
+        self.assertEqual(refused.status, 503)
         busy.begun[0].callback(None)
         self.assertEqual(len(busy.begun), 1, "it is not served afterwards")
 
@@ -153,44 +227,6 @@ class Elsewhere(TestCase):
         for client in sending:
             client.send(b"bc")
             self.assertEqual(parse_response(client.received()).body, b"abc")
-
-
-class Paused(TestCase):
-    """A client that asks again at once after a refusal is read only after a pause, so that refusals cost little."""
-
-    def refused(self) -> tuple[Busy, Client]:
-        busy = Busy()
-        busy.fill()
-        client = busy.ask()
-        self.assertEqual(parse_response(client.received()).status, 503)
-        return busy, client
-
-    def test_the_next_request_on_a_refused_connection_is_read_a_moment_later(self) -> None:
-        busy, client = self.refused()
-        client.send(raw_request("GET", "/live", {}, None))
-        self.assertEqual(client.received(), b"")
-        busy.app.clock.advance(LEAST_PAUSE_SECONDS)
-        self.assertEqual(parse_response(client.received()).status, 200)
-
-    def test_other_connections_are_read_meanwhile(self) -> None:
-        busy, _ = self.refused()
-        self.assertEqual(busy.app.request("GET", "/live").status, 200)
-
-    def test_a_client_that_leaves_during_the_pause_leaves_no_timer(self) -> None:
-        busy = Busy()
-        busy.fill()
-        pending = len(busy.app.clock.getDelayedCalls())
-        client = busy.ask()
-        self.assertGreater(len(busy.app.clock.getDelayedCalls()), pending)
-        client.hang_up()
-        self.assertEqual(len(busy.app.clock.getDelayedCalls()), pending)
-
-    def test_a_connection_that_closes_is_not_paused(self) -> None:
-        busy = Busy()
-        busy.fill()
-        client = busy.ask(headers={"Connection": "close"})
-        self.assertEqual(parse_response(client.received()).status, 503)
-        self.assertTrue(client.transport.ended)
 
 
 def _metrics(metrics: Metrics) -> str:

@@ -44,7 +44,7 @@ class Traced(TestCase):
         router = Router()
         TableRoutes({("dev", "main"): tables, ("dev", "other"): tables}).mount(router)
         names = {LANE: name} if name is not None else {}
-        return App(router, trace_headers=names, limits={LANE: Limits(1, 0, 5.0)})
+        return App(router, trace_headers=names, limits={LANE: Limits(1, 5.0, 0)})
 
     def answered(self, target: str, headers: dict[str, str], method: str = "GET") -> tuple[int, str | None]:
         response = self.app().request(method, target, {"x-trace": "a 1", **headers})

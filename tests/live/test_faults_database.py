@@ -170,7 +170,7 @@ async def test_statements_that_hang_are_ended_and_do_not_delay_other_parts(shake
     await until(lambda: well(shaken))
     with closing(psycopg2.connect(shaken.dsn)) as rival:
         rival.cursor().execute("lock table public.kept in access exclusive mode")
-        # One for each place; one more would wait for a place, and might be refused as overload first.
+        # One for each place; one more would wait for a place, and be refused as ``overloaded``.
         hanging = [
             start(shaken.api.request("GET", "/dev/db/main/rest/kept", key="service"))
             for _ in range(POOL_SIZE + PLACES_MORE)

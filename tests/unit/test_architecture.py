@@ -27,8 +27,6 @@ PURE = [
     "http/protocol/framing.py",
     "http/forwarding.py",
     "http/trace.py",
-    "http/overload/admission.py",
-    "http/overload/fairness.py",
     "http/overload/lanes.py",
     "http/cors.py",
     "http/strict_json.py",

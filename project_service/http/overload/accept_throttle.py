@@ -1,7 +1,8 @@
-"""Accepts new connections more slowly under overload, since accepting one only to refuse its request has its cost.
+"""Accepts new connections more slowly while there is no room for them, since accepting one only to refuse it has its
+cost.
 
-A client whose connection was closed with a refusal comes back on a new one. Such connections are left in the kernel's
-queue for a moment, where they cost nothing, and where another process that shares the port may accept them.
+A client whose connection was refused comes back on a new one. Such connections are left in the kernel's queue for a
+moment, where they cost nothing, and where another process that shares the port may accept them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from project_service.http.overload.admission import REFUSALS_PER_SECOND, Pauses
-
+# Each refusal stops accepting for its share of a second, up to so long altogether.
+REFUSALS_PER_SECOND = 500.0
 LONGEST_SECONDS = 0.5
 # How many connections to accept in the first turn afterwards; Twisted would accept a hundred before it refuses one.
 FIRST_ACCEPTS = 10
@@ -29,19 +30,18 @@ class Port(Protocol):
 
 
 class AcceptThrottle:
-    """Stops accepting on ``ports`` for a while whenever a client was refused."""
+    """Stops accepting on ``ports`` for a while whenever a connection was refused."""
 
     def __init__(self, ports: Sequence[Port], clock: IReactorTime) -> None:
         self._ports = ports
         self._clock = clock
-        self._pauses = Pauses(0.0, LONGEST_SECONDS)
         self._opens_at = 0.0
         self._call: IDelayedCall | None = None
 
-    def refused(self, spacing: float = 1 / REFUSALS_PER_SECOND) -> None:
-        """To be called for each refusal that closes its connection. ``spacing`` is that of ``Pauses.after``."""
+    def refused(self) -> None:
+        """To be called for each connection that is refused."""
         now = self._clock.seconds()
-        self._opens_at = now + self._pauses.after(now, spacing)
+        self._opens_at = min(max(self._opens_at, now) + 1 / REFUSALS_PER_SECOND, now + LONGEST_SECONDS)
         if self._call is None:
             for port in self._ports:
                 if port.connected:

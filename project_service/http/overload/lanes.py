@@ -1,4 +1,4 @@
-"""Which lane a request belongs to (see ``admission``). It is told by the request line alone."""
+"""Which lane a request belongs to (see ``admission``). It depends on the request line alone."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from project_service.database.pool import WAITERS_PER_CONNECTION, Pool
+from project_service.database.pool import Pool
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start, with_timeout
 from project_service.http.body import ClientGone
@@ -43,6 +43,8 @@ FIRST_ROWS = 500
 MOST_ROWS = 5000
 # What one FETCH is meant to bring.
 CHUNK_BYTES = 256 * 1024
+# How many requests may wait for their turn. By then all has been made for them, and each holds some 30 KiB.
+MAX_WAITING = 2000
 # How much longer than a client may take for a chunk PostgreSQL waits before it ends the transaction. That only
 # happens if this process hangs.
 _IDLE_MARGIN_SECONDS = 10
@@ -113,7 +115,7 @@ class Streams:
         return stream
 
     async def _place(self, client_awaited: Callable[[bool], None]) -> None:
-        if len(self.places.waiting) >= self.places.limit * WAITERS_PER_CONNECTION:
+        if len(self.places.waiting) >= MAX_WAITING:
             raise errors.pool_timeout()
         place: Deferred[Any] = self.places.acquire()
         if place.called:

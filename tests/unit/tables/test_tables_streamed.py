@@ -9,12 +9,11 @@ from typing import Any, cast
 import psycopg2
 from twisted.internet.defer import Deferred
 
-from project_service.database.pool import WAITERS_PER_CONNECTION
 from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
 from project_service.http.body import ClientGone
 from project_service.tables.errors import TableError
-from project_service.tables.execution.streaming import CHUNK_BYTES, Pace
+from project_service.tables.execution.streaming import CHUNK_BYTES, MAX_WAITING, Pace
 from tests.unit.tables.streaming import Case, Client, Connection
 
 
@@ -50,9 +49,9 @@ class Turns(Case):
         self.failureResultOf(refused, TableError)
         self.assertEqual(self.told, [True, True, False, False])
 
-    def test_requests_that_could_not_be_served_in_time_do_not_wait(self) -> None:
+    def test_those_who_wait_are_bounded_by_what_they_hold_in_memory(self) -> None:
         self.successResultOf(self.opened())
-        for waiting in [self.opened() for _ in range(WAITERS_PER_CONNECTION)]:
+        for waiting in [self.opened() for _ in range(MAX_WAITING)]:
             self.assertNoResult(waiting)
             waiting.addErrback(lambda failure: failure.trap(TableError))
         error = self.failureResultOf(self.opened(), TableError).value
