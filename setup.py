@@ -20,6 +20,7 @@ REQUIRES = [
     "botocore>=1.44.0",
     "PyJWT[crypto]>=2.15.0",
     "bcrypt>=5.0.0",
+    "precis-i18n>=1.1.2",
     "pyOpenSSL>=26.0.0",
     "attrs>=25.0.0",
     "orjson>=3.11.0",

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from project_service.auth import errors
 from project_service.auth.mail import Letter
 from project_service.auth.model import Account, Email, Origin, SessionInfo, User, folded
-from project_service.auth.passwords import Bcrypt
+from project_service.auth.passwords import Bcrypt, Candidates
 from project_service.auth.ports import (
     MOST_LISTED,
     Event,
@@ -228,7 +228,7 @@ class InlineHashes:
 
     def __init__(self, cost: int = 4) -> None:
         self.bcrypt = Bcrypt(cost)
-        self.checks: list[tuple[bytes | None, bytes | None]] = []
+        self.checks: list[tuple[Candidates, bytes | None]] = []
         self.failure: Exception | None = None
         self.gate: Deferred[None] | None = None
 
@@ -239,13 +239,13 @@ class InlineHashes:
             await self.gate
         return self.bcrypt.hash(password)
 
-    async def matches(self, password: bytes | None, stored: bytes | None) -> bool:
+    async def matches(self, passwords: Candidates, stored: bytes | None) -> bool:
         if self.failure is not None:
             raise self.failure
-        self.checks.append((password, stored))
+        self.checks.append((passwords, stored))
         if self.gate is not None:
             await self.gate
-        return self.bcrypt.matches(password, stored)
+        return self.bcrypt.matches(passwords, stored)
 
     def outdated(self, stored: bytes) -> bool:
         return self.bcrypt.outdated(stored)

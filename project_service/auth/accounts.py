@@ -12,6 +12,7 @@ from project_service.auth.context import Context
 from project_service.auth.hashing import Hashes
 from project_service.auth.metadata import checked
 from project_service.auth.model import Account, Email, IssuedSession, Origin, User
+from project_service.auth.passwords import Candidates
 from project_service.auth.ports import Event, NewSession, Sessions, Users
 from project_service.auth.recovery import Letters
 from project_service.auth.throttle import Attempt, Throttle
@@ -82,11 +83,11 @@ class Accounts:
         """
         require_texts({"email": email, "password": password})
         address = Email.parse(email)
-        candidate = passwords.candidate(password)
+        candidates = passwords.candidates(password)
         # Shielded, so that an attempt is counted even if the client hangs up.
-        return await shield(self._log_in(address, candidate, origin))
+        return await shield(self._log_in(address, candidates, origin))
 
-    async def _log_in(self, email: Email, password: bytes | None, origin: Origin) -> IssuedSession:
+    async def _log_in(self, email: Email, password: Candidates, origin: Origin) -> IssuedSession:
         attempt = await self.throttle.reserve_login(email, origin)
         failure = self._event("login", email, attempt.account, origin, "invalid_credentials")
         account = await self.check_password(password, attempt.account, attempt, failure)
@@ -103,20 +104,20 @@ class Accounts:
         return self.context.issued(user, session.id, refresh, session.created_at)
 
     async def _begun(
-        self, account: Account, password: bytes | None, session: NewSession, event: Event
+        self, account: Account, password: Candidates, session: NewSession, event: Event
     ) -> User | None:
         """Start the session, with the password hashed again if its hash is outdated. None as ``with_password``."""
 
         async def start(known: Account) -> User | None:
             new_hash = None
-            if password is not None and self.hashes.outdated(known.password_hash):
-                new_hash = await self.hashes.hash(password)
+            if self.hashes.outdated(known.password_hash):
+                new_hash = await self.hashes.hash(password[0])
             return await self.sessions.start(known, new_hash, session, event)
 
         return await self.with_password(password, account, start)
 
     async def with_password(
-        self, password: bytes | None, account: Account, change: Callable[[Account], Awaitable[T]]
+        self, password: Candidates, account: Account, change: Callable[[Account], Awaitable[T]]
     ) -> T | None:
         """What ``change`` returns. It is given the account as it was when ``password`` was checked, and has to return
         nothing if the hash has changed since, or the user was disabled or deleted.
@@ -132,7 +133,7 @@ class Accounts:
         return await change(again)
 
     async def check_password(
-        self, password: bytes | None, account: Account | None, attempt: Attempt, failure: Event
+        self, password: Candidates, account: Account | None, attempt: Attempt, failure: Event
     ) -> Account:
         """The account, if the password is right; the caller has to settle the attempt. Otherwise it is settled as
         ``failure``, and ``invalid_credentials`` is raised. Raises ``overloaded`` too."""

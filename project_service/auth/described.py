@@ -39,7 +39,7 @@ EMAIL: Schema = {"type": "string", "format": "idn-email", "maxLength": EMAIL_MAX
 PASSWORD: Schema = {
     "type": "string",
     "maxLength": PASSWORD_BYTES,
-    "description": f"At least auth.password_min_bytes (8) and at most {PASSWORD_BYTES} bytes of UTF-8.",
+    "description": f"At least auth.password_min_bytes (8) characters and at most {PASSWORD_BYTES} bytes of UTF-8.",
 }
 METADATA: Schema = {
     "type": ["object", "null"],

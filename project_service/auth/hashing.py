@@ -13,7 +13,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 from project_service import errors
-from project_service.auth.passwords import Bcrypt
+from project_service.auth.passwords import Bcrypt, Candidates
 from project_service.deferreds import shield
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class Hashes(Protocol):
 
     async def hash(self, password: bytes) -> bytes: ...
 
-    async def matches(self, password: bytes | None, stored: bytes | None) -> bool: ...
+    async def matches(self, passwords: Candidates, stored: bytes | None) -> bool: ...
 
     def outdated(self, stored: bytes) -> bool: ...
 
@@ -64,8 +64,8 @@ class Hashing(Service):
     async def hash(self, password: bytes) -> bytes:
         return await self._run(self._bcrypt.hash, password)
 
-    async def matches(self, password: bytes | None, stored: bytes | None) -> bool:
-        return await self._run(self._bcrypt.matches, password, stored)
+    async def matches(self, passwords: Candidates, stored: bytes | None) -> bool:
+        return await self._run(self._bcrypt.matches, passwords, stored)
 
     def outdated(self, stored: bytes) -> bool:
         return self._bcrypt.outdated(stored)

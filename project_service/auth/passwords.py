@@ -8,6 +8,7 @@ from importlib.resources import files
 
 import bcrypt
 from attrs import frozen
+from precis_i18n import get_profile
 
 from project_service.auth.errors import weak_password
 from project_service.auth.model import Email, folded
@@ -15,6 +16,13 @@ from project_service.errors import require_text, validation_failed
 
 # bcrypt ignores all further bytes. A longer password is refused, never truncated.
 MAX_BYTES = 72
+# Longer texts are not looked at. Composed, they have more bytes than that: three characters become two bytes at best.
+MAX_CHARACTERS = 2 * MAX_BYTES
+_TOO_LONG = f"must have at most {MAX_BYTES} bytes in UTF-8"
+_OPAQUE = get_profile("OpaqueString")
+
+# The bytes of a password that is to be checked, in each form in which it may have been hashed.
+Candidates = tuple[bytes, ...]
 # Only two bits of the salt's last character count. bcrypt refuses a hash in which others are set, so it would never
 # match.
 _HASH = re.compile(rb"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}\Z")
@@ -27,37 +35,57 @@ def common_passwords() -> frozenset[str]:
     return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
-def acceptable(password: object, email: Email, min_bytes: int) -> bytes:
-    """The bytes of a new password. Raises ``validation_failed`` if it is not text, and ``weak_password``."""
+def acceptable(password: object, email: Email, min_characters: int) -> bytes:
+    """The bytes of a new password, to be hashed. Raises ``validation_failed`` if it is not text, and
+    ``weak_password``."""
     text = require_text("password", password)
-    try:
-        raw = text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise validation_failed({"password": "is not valid Unicode"}) from None
-    if len(raw) < min_bytes:
-        raise weak_password(f"must be at least {min_bytes} bytes long")
+    if _encoded(text) is None:
+        raise validation_failed({"password": "is not valid Unicode"})
+    if len(text) > MAX_CHARACTERS:
+        raise weak_password(_TOO_LONG)
+    prepared = _prepared(text)
+    if prepared is None:
+        raise weak_password("contains a character that no password may contain, such as a control character")
+    if len(prepared) < min_characters:
+        raise weak_password(f"must have at least {min_characters} characters")
+    raw = prepared.encode("utf-8")
     if len(raw) > MAX_BYTES:
-        raise weak_password(f"must be at most {MAX_BYTES} bytes long")
-    if b"\0" in raw:
-        raise weak_password("must not contain NUL")
-    if folded(text) == email.key:
+        raise weak_password(_TOO_LONG)
+    if folded(prepared) == email.key:
         raise weak_password("must not be the email address")
-    if text.casefold() in common_passwords():
+    if prepared.casefold() in common_passwords():
         raise weak_password("is one of the most common passwords")
     return raw
 
 
-def candidate(password: object, name: str = "password") -> bytes | None:
-    """The bytes of a password that is to be checked; None if no stored password can equal it.
+def candidates(password: object, name: str = "password") -> Candidates:
+    """The forms of a password that is to be checked; none if no stored password can equal it.
 
-    Raises ``validation_failed`` if it is not text. ``name`` is the field's name for that.
+    First as it would be hashed now, then as it came, if that is different: hashes that were imported, or made by an
+    earlier version, are of the text as it came. Raises ``validation_failed`` if it is not text. ``name`` is the
+    field's name for that.
     """
     text = require_text(name, password)
-    # No stored password has more characters. Checked first, so that a huge one is not encoded.
-    if len(text) > MAX_BYTES:
+    if len(text) > MAX_CHARACTERS:
+        return ()
+    forms = (_encoded(form) for form in (_prepared(text), text) if form is not None)
+    return tuple(dict.fromkeys(raw for raw in forms if raw and len(raw) <= MAX_BYTES and b"\0" not in raw))
+
+
+def _prepared(text: str) -> str | None:
+    """``text`` in the form in which equal passwords are equal (the profile OpaqueString of RFC 8265): composed (NFC),
+    with every kind of space as U+0020. None if it contains a character that the profile does not allow."""
+    try:
+        return _OPAQUE.enforce(text) if text else ""
+    except UnicodeEncodeError:
         return None
-    raw = text.encode("utf-8", "surrogatepass")
-    return raw if 0 < len(raw) <= MAX_BYTES and b"\0" not in raw else None
+
+
+def _encoded(text: str) -> bytes | None:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return None
 
 
 def cost_of(stored: bytes) -> int | None:
@@ -77,9 +105,12 @@ class Bcrypt:
     def hash(self, password: bytes) -> bytes:
         return bcrypt.hashpw(password, bcrypt.gensalt(self.cost))
 
-    def matches(self, password: bytes | None, stored: bytes | None) -> bool:
-        """Whether ``stored`` is the hash of ``password``. False if one is None: an unknown user, or a password that
-        cannot be right."""
+    def matches(self, passwords: Candidates, stored: bytes | None) -> bool:
+        """Whether ``stored`` is the hash of one of ``passwords``. False if it is None, for an unknown user, and if
+        there are none, for a password that cannot be right."""
+        return any(self._is_of(one, stored) for one in passwords or (None,))
+
+    def _is_of(self, password: bytes | None, stored: bytes | None) -> bool:
         cost = None if stored is None else cost_of(stored)
         if password is None or stored is None or cost is None:
             self._spend(self.cost)

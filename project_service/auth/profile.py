@@ -101,13 +101,13 @@ class Profile:
         then the old one must not be enough either. If ``change`` returns nothing, this raises ``session_revoked`` if
         the user is deleted or disabled, otherwise ``invalid_credentials``.
         """
-        candidate = passwords.candidate(current, "current_password")
+        candidates = passwords.candidates(current, "current_password")
         attempt = await self.accounts.throttle.reserve_by_session(caller.sid)
         failure = evolve(self.context.done_by(action, caller, origin), result="invalid_credentials")
-        await self.accounts.check_password(candidate, account, attempt, failure)
+        await self.accounts.check_password(candidates, account, attempt, failure)
         await attempt.settle("cleared")
         made = await self.accounts.with_password(
-            candidate, account, lambda known: change(Proof(known.password_hash, caller.sid))
+            candidates, account, lambda known: change(Proof(known.password_hash, caller.sid))
         )
         if not made:
             await self._account(caller)

@@ -12,7 +12,7 @@ from attrs import frozen
 
 from project_service.auth.admin import LARGEST_PAGE, Administration
 from project_service.auth.model import Account, Origin
-from project_service.auth.passwords import MAX_BYTES, Bcrypt
+from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates
 from project_service.auth.sql.attempts import SqlAttempts
 from project_service.auth.sql.sessions import SqlSessions
 from project_service.auth.sql.users import SqlUsers
@@ -40,7 +40,7 @@ def create(invocation: frame.Invocation, email: str, password_stdin: bool, passw
     if password_stdin:
         # Read more than is allowed, so that a longer one is refused and not truncated.
         try:
-            wanted["password"] = sys.stdin.read(MAX_BYTES + 2).removesuffix("\n").removesuffix("\r")
+            wanted["password"] = sys.stdin.read(MAX_CHARACTERS + 3).removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
             raise click.UsageError("the password is not in the encoding of standard input") from None
     if password_hash is not None:
@@ -137,8 +137,8 @@ class _AtOnce:
     async def hash(self, password: bytes) -> bytes:
         return self.bcrypt.hash(password)
 
-    async def matches(self, password: bytes | None, stored: bytes | None) -> bool:
-        return self.bcrypt.matches(password, stored)
+    async def matches(self, passwords: Candidates, stored: bytes | None) -> bool:
+        return self.bcrypt.matches(passwords, stored)
 
     def outdated(self, stored: bytes) -> bool:
         return self.bcrypt.outdated(stored)

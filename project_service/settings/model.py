@@ -111,6 +111,7 @@ class Auth:
     refresh_token_seconds: int = key(whole(1, MOST_WHOLE), 2592000, reloads=True)
     refresh_reuse_seconds: int = key(whole(0, MOST_WHOLE), 10, reloads=True)
     bcrypt_cost: int = key(whole(4, 31), 12)
+    # Characters, in spite of its name, which is older than that.
     password_min_bytes: int = key(whole(1, 72), 8, reloads=True)
     require_project_key: bool = key(flag, False)
     confirm_email: bool = key(flag, False, reloads=True)

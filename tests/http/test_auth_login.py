@@ -11,6 +11,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.auth import passwords
 from project_service.auth.model import Account
+from project_service.auth.passwords import Candidates
 from project_service.errors import database_unavailable, overloaded
 from tests.http.auth_app import PASSWORD, AuthApp
 
@@ -49,7 +50,7 @@ class LogIn(TestCase):
             self.app.hashes.checks.clear()
             answer = self.app.log_in(password=password)
             assert (answer.status, answer.code) == (401, "invalid_credentials"), password
-            assert [candidate for candidate, _ in self.app.hashes.checks] == [None]
+            assert [candidates for candidates, _ in self.app.hashes.checks] == [()]
 
     def test_a_disabled_user_is_told_only_after_the_right_password(self) -> None:
         self._disable()
@@ -69,8 +70,8 @@ class LogIn(TestCase):
         account, hashes = self._account(), self.app.hashes
         right = hashes.matches
 
-        async def changed_meanwhile(password: bytes | None, stored: bytes | None) -> bool:
-            found = await right(password, stored)
+        async def changed_meanwhile(candidates: Candidates, stored: bytes | None) -> bool:
+            found = await right(candidates, stored)
             if stored == account.password_hash:
                 self._store_hash(hashes.bcrypt.hash(b"the new one"))
             return found
@@ -85,9 +86,9 @@ class LogIn(TestCase):
     def test_a_user_deleted_while_the_password_is_checked_is_unknown(self) -> None:
         right = self.app.hashes.matches
 
-        async def deleted_meanwhile(password: bytes | None, stored: bytes | None) -> bool:
+        async def deleted_meanwhile(candidates: Candidates, stored: bytes | None) -> bool:
             self.app.store.accounts.clear()
-            return await right(password, stored)
+            return await right(candidates, stored)
 
         with patch.object(self.app.hashes, "matches", deleted_meanwhile):
             assert self.app.log_in().code == "invalid_credentials"
@@ -132,6 +133,17 @@ class LogIn(TestCase):
             assert self.app.log_in().status == 200, kind
             assert self.app.log_in(password="wrong").status == 401, kind
 
+    def test_an_imported_hash_is_also_tried_with_the_password_as_it_came(self) -> None:
+        decomposed = "passwo\u0308rter"
+        self._store_hash(bcrypt.hashpw(decomposed.encode(), bcrypt.gensalt(4)))
+        assert self.app.log_in(password="passw\u00f6rter").status == 401
+        assert self.app.log_in(password=decomposed).status == 200
+        # A hash that replaces an outdated one is of the composed password, which all keyboards can type.
+        self.app.hashes.bcrypt = type(self.app.hashes.bcrypt)(5)
+        assert self.app.log_in(password=decomposed).status == 200
+        assert self.app.log_in(password="passw\u00f6rter").status == 200
+        assert self.app.log_in(password=decomposed).status == 200
+
     def _account(self) -> Account:
         (account,) = self.app.store.accounts.values()
         return account
@@ -163,8 +175,10 @@ class Timing(TestCase):
         self.patch(bcrypt, "hashpw", counted)
         checker = passwords.Bcrypt(8)
         old = real(b"right", bcrypt.gensalt(5))
-        assert not checker.matches(b"wrong", old)
-        assert 2**5 + sum(2**cost for cost in spent) == 2**8
-        spent.clear()
-        assert not checker.matches(b"wrong", None)
-        assert spent == [8]
+        for candidates in ((b"wrong",), (b"composed", b"as it came")):
+            spent.clear()
+            assert not checker.matches(candidates, old)
+            assert len(candidates) * 2**5 + sum(2**cost for cost in spent) == len(candidates) * 2**8
+            spent.clear()
+            assert not checker.matches(candidates, None)
+            assert spent == [8] * len(candidates)

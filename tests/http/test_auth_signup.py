@@ -104,6 +104,10 @@ class SignUp(TestCase):
             "é" * 37,
             "x" * 10_000,
             "nul\0in the middle",
+            "tab\tin the middle",
+            "😀😀😀",
+            "пароль",
+            "e\u0301" * 7,
             "password123",
             "PassWord123",
             "ada@example.test",
@@ -115,10 +119,21 @@ class SignUp(TestCase):
         assert self.app.store.events == []
 
     def test_acceptable_passwords(self) -> None:
-        for number, password in enumerate(("é" * 36, "x1" * 36, "😀😀😀", " spaces count ", "12345678z")):
+        for number, password in enumerate(("é" * 36, "x1" * 36, "😀" * 8, " spaces count ", "12345678z")):
             email = f"user{number}@example.test"
             assert self.app.sign_up(email, password).status == 201, password
             assert self.app.log_in(email, password).status == 200, password
+
+    def test_a_password_typed_as_nfd_or_nfc_is_the_same_everywhere(self) -> None:
+        composed, decomposed = "пароль й", "пароль и\u0306"
+        token = self.app.sign_up(password=decomposed).data["access_token"]
+        for password in (composed, decomposed):
+            assert self.app.log_in(password=password).status == 200
+        change = {"password": decomposed + "2", "current_password": composed}
+        assert self.app.call("PATCH", "/auth/user", change, token=token).status == 200
+        assert self.app.log_in(password=composed + "2").status == 200
+        body = {"current_password": composed + "2"}
+        assert self.app.call("DELETE", "/auth/user", body, token=token).status == 200
 
     def test_a_password_that_is_no_string_is_422(self) -> None:
         for password in (None, 12345678, ["long enough"], {"a": "long enough"}, True):

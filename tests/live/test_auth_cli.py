@@ -61,7 +61,7 @@ def test_a_password_is_one_line_and_the_audit_names_the_operator(
     project: Command, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROJECT_SERVICE__AUTH__BCRYPT_COST", "4")
-    for number, password in enumerate((f" {PASSWORD}\t", "x" * 72)):
+    for number, password in enumerate((f" {PASSWORD} ", "x" * 72)):
         email = f"user{number}@example.test"
         assert project("user", "create", email, "--password-stdin", stdin=f"{password}\n").code == 0
         stored = run_sql(database, "select password_hash from auth.users where email = %s", email)

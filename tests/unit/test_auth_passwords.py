@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import string
+import unicodedata
 from typing import Any
 
 import bcrypt
@@ -74,31 +75,93 @@ class Passwords(TestCase):
         except ApiError as fault:
             assert fault.status == 422
             return
-        assert 8 <= len(raw) <= 72
-        assert passwords.candidate(text) == raw
-        assert text.casefold() not in passwords.common_passwords()
+        assert len(raw) <= 72 and len(raw.decode()) >= 8
+        for same in (text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))):
+            assert passwords.candidates(same)[0] == passwords.acceptable(same, ADA, 8) == raw
+        assert raw.decode().casefold() not in passwords.common_passwords()
 
     @settings(max_examples=200, deadline=None)
     @given(st.text(alphabet=st.characters(), max_size=100))
     def test_passwords_that_bcrypt_refuses_never_reach_it(self, text: str) -> None:
-        raw = passwords.candidate(text)
-        assert raw is None or (0 < len(raw) <= 72 and b"\0" not in raw)
+        for raw in passwords.candidates(text):
+            assert 0 < len(raw) <= 72 and b"\0" not in raw
 
-    def test_password_length_is_counted_in_bytes(self) -> None:
-        for text, fine in (
-            ("zq" * 3 + "z", False),
-            ("\u00e9q\u00e9qzz", True),
-            ("z" * 72, True),
-            ("z" * 73, False),
+    def reason(self, text: str) -> str:
+        """Why it is not allowed; "" if it is."""
+        try:
+            passwords.acceptable(text, ADA, 8)
+        except ApiError as fault:
+            assert fault.code == "weak_password" and fault.details is not None
+            return fault.details["password"]
+        return ""
+
+    def test_a_password_has_so_many_characters_at_least_and_bytes_at_most(self) -> None:
+        short, long = "must have at least 8 characters", "must have at most 72 bytes in UTF-8"
+        for text, why in (
+            ("", short),
+            ("zqzqzqz", short),
+            ("\u043f\u0430\u0440\u043e\u043b\u044c", short),
+            ("\u0444\u044b\u0432\u0430\u043f\u0440\u043e\u043b", ""),
+            ("\U0001f511" * 7, short),
+            ("\U0001f511" * 8, ""),
+            # Counted as they are composed.
+            ("e\u0301" * 7, short),
+            ("e\u0301" * 8, ""),
+            ("z" * 72, ""),
+            ("z" * 73, long),
+            ("\u00e9" * 36, ""),
+            ("e\u0301" * 36, ""),
+            ("\u00e9" * 37, long),
+            ("u\u0308\u0304" * 36, ""),
+            ("u\u0308\u0304" * 37, long),
+            ("\u1112\u1161\u11ab" * 24, ""),
+            ("z" * 100_000, long),
         ):
-            try:
-                passwords.acceptable(text, ADA, 8)
-            except ApiError as fault:
-                assert (fault.code, fine) == ("weak_password", False), text
-            else:
-                assert fine, text
+            assert self.reason(text) == why, ascii(text)
         # A stored password may be shorter, since users can be imported with their hashes.
-        assert passwords.candidate("z") == b"z"
+        assert passwords.candidates("z") == (b"z",)
+
+    def test_a_password_is_the_same_however_it_was_typed(self) -> None:
+        for one, other in (
+            ("passw\u00f6rter", "passwo\u0308rter"),
+            ("\u1ec7\u1ec7\u1ec7\u1ec7\u1ec7\u1ec7\u1ec7\u1ec7", "e\u0323\u0302" * 8),
+            ("\ud55c\uae00\ud55c\uae00\ud55c\uae00\ud55c\uae00", "\u1112\u1161\u11ab\u1100\u1173\u11af" * 4),
+            ("two words here", "two\u00a0words\u3000here"),
+            ("\u2126\u2126\u2126\u2126 \u00c5ngstr\u00f6m", "\u03a9\u03a9\u03a9\u03a9 \u212bngstr\u00f6m"),
+        ):
+            assert passwords.acceptable(one, ADA, 8) == passwords.acceptable(other, ADA, 8)
+            assert passwords.candidates(one)[0] == passwords.candidates(other)[0]
+        # Case, width and ligatures are left as they are.
+        for one, other in (
+            ("Long Enough", "long enough"),
+            ("\uff41bcdefgh qz", "abcdefgh qz"),
+            ("\ufb01shermen", "fishermen"),
+        ):
+            assert passwords.acceptable(one, ADA, 8) != passwords.acceptable(other, ADA, 8)
+
+    def test_characters_that_the_profile_does_not_allow_are_refused(self) -> None:
+        for text in (
+            "nul\0in the middle",
+            "tab\tin it",
+            "two\nlines",
+            "del\x7fete",
+            "soft\u00adhyphen",
+            "\ufeffmarked in front",
+            "joined\u200d here",
+            "un\u0378assigned",
+            "\ue000 private use",
+        ):
+            assert self.reason(text).startswith("contains a character"), ascii(text)
+            # There may be an older hash of it.
+            assert passwords.candidates(text) == (() if "\0" in text else (text.encode(),))
+
+    def test_a_password_is_also_tried_as_it_came(self) -> None:
+        decomposed = "passwo\u0308rter"
+        assert passwords.candidates(decomposed) == ("passw\u00f6rter".encode(), decomposed.encode())
+        checker = passwords.Bcrypt(4)
+        for stored in (decomposed, "passw\u00f6rter"):
+            assert checker.matches(passwords.candidates(decomposed), checker.hash(stored.encode()))
+        assert not checker.matches(passwords.candidates("passw\u00f6rter"), checker.hash(decomposed.encode()))
 
     def test_a_password_that_is_not_unicode_is_refused(self) -> None:
         """It can come from a command line, though not from JSON."""
@@ -130,7 +193,7 @@ class Passwords(TestCase):
     def test_a_malformed_hash_matches_nothing(self) -> None:
         checker = passwords.Bcrypt(4)
         for end in string.ascii_letters:
-            assert not checker.matches(b"x", b"$2b$04$" + b"." * 52 + end.encode())
+            assert not checker.matches((b"x",), b"$2b$04$" + b"." * 52 + end.encode())
 
 
 class FakeThreads:
@@ -165,12 +228,12 @@ class Hashing(TestCase):
 
     def test_each_hashing_thread_lowers_its_priority_once(self) -> None:
         for _ in range(2):
-            start(self.hashing.matches(b"x", None))
+            start(self.hashing.matches((b"x",), None))
             self.threads.finish_one()
         assert self.niceness == [hashing.NICENESS]
 
     def test_the_queue_is_bounded_and_a_cancelled_request_keeps_its_place_until_its_work_ends(self) -> None:
-        under_way = [start(self.hashing.matches(b"x", None)) for _ in range(6)]
+        under_way = [start(self.hashing.matches((b"x",), None)) for _ in range(6)]
         self.failureResultOf(start(self.hashing.hash(b"x")), ApiError)
         # Hanging up does not make room: the thread goes on.
         under_way[0].addErrback(lambda _: None).cancel()
