@@ -18,7 +18,9 @@ class TablesConfig(StageDatabase):
     @property
     def plan_options(self) -> PlanOptions:
         allows = self.unfiltered_writes == "allow"
-        return PlanOptions(self.max_rows, self.aggregates, self.legacy_target_names, allows)
+        return PlanOptions(
+            self.max_rows, self.aggregates, self.legacy_target_names, allows, self.extra_search_path
+        )
 
     @property
     def tx_override(self) -> bool:

@@ -7,6 +7,7 @@ PostgreSQL itself refuses becomes an error in ``failures``.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -239,6 +240,16 @@ def same_name(name: str) -> TableError:
 def no_column(column: str, relation: str) -> TableError:
     message = f"Could not find the '{column}' column of '{relation}' in the schema cache"
     return TableError(400, "PGRST204", message)
+
+
+def unknown_column(relation: str | None, column: str, near: Sequence[str] = ()) -> TableError:
+    """SQLSTATE 42703 in PostgreSQL's own words: names are looked up here, so that none is taken for a function."""
+    hint = None
+    if near:
+        columns = " or the column ".join(f'"{relation}.{name}"' for name in near)
+        hint = f"Perhaps you meant to reference the column {columns}."
+    shown = f'"{column}"' if relation is None else f"{relation}.{column}"
+    return TableError(400, "42703", f"column {shown} does not exist", hint=hint)
 
 
 def no_table(schema: str, name: str, near: str | None) -> TableError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from attrs import field, frozen
@@ -10,6 +10,9 @@ from attrs import field, frozen
 Key = tuple[str, str]
 Cardinality = Literal["m2o", "o2m", "o2o", "m2m"]
 Pairs = tuple[tuple[str, str], ...]
+
+# The one column of a function that returns plain values.
+SCALAR = "pgrst_scalar"
 
 
 @frozen
@@ -48,6 +51,7 @@ class Relation:
     ``row_bytes`` is the size of a row on disk by the last ANALYZE, 0 where it is not known. ``inherited`` says that
     other tables inherit from it; the primary key does not hold for their rows. ``expands`` says that reading it makes
     PostgreSQL read other tables as well (partitions, heirs, tables behind functions of a view).
+    ``has_system_columns`` holds for all but views.
     """
 
     schema: str
@@ -62,10 +66,19 @@ class Relation:
     row_bytes: int = 0
     inherited: bool = False
     expands: bool = False
+    has_system_columns: bool = False
 
     @property
     def key(self) -> Key:
         return (self.schema, self.name)
+
+
+@frozen
+class Computed:
+    """A computed column: the function that makes it of a row of type ``row``, or of any row where that is None."""
+
+    routine: Key
+    row: Key | None
 
 
 @frozen
@@ -117,6 +130,7 @@ class Argument:
 class Routine:
     """A function. ``returns`` is the relation whose rows it returns, if it returns rows of one.
 
+    ``columns`` names its OUT arguments, which are the columns of its result where ``returns`` is None.
     ``return_media`` is the media type of a function whose single value is a whole body. ``is_bytes`` says that the
     value can be sent as it comes from PostgreSQL.
     """
@@ -134,6 +148,7 @@ class Routine:
     return_media: str | None = None
     is_bytes: bool = False
     is_sql: bool = False
+    columns: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -163,6 +178,11 @@ class SchemaCache:
     """Everything that one reading of the catalogue found. Overloads of a routine are ordered by the number of their
     arguments.
 
+    ``computed`` are the computed columns by row type and name, those of a type before those of the types it inherits
+    from; ``computed_of_any`` those that any row has. ``row_columns`` has the columns of row types that functions
+    return and that are no exposed relations. ``row_functions`` are the names of everything that PostgreSQL would call
+    with a row if the name were written as a column of it, aggregates included.
+
     The last ones say what the text of the database's own functions mentions (see ``texts``). ``leaves_things``: some
     function mentions something, other than a setting, that stays on the connection after the transaction.
     ``leaves_by_reading``: the same for what a read-only transaction can leave. ``false_constants``: functions that
@@ -175,6 +195,10 @@ class SchemaCache:
     relations: Mapping[Key, Relation] = field(repr=False, factory=dict)
     relationships: Mapping[Key, tuple[Relationship, ...]] = field(repr=False, factory=dict)
     routines: Mapping[Key, tuple[Routine, ...]] = field(repr=False, factory=dict)
+    computed: Mapping[Key, Mapping[str, tuple[Computed, ...]]] = field(repr=False, factory=dict)
+    computed_of_any: Mapping[str, tuple[Computed, ...]] = field(repr=False, factory=dict)
+    row_columns: Mapping[Key, tuple[str, ...]] = field(repr=False, factory=dict)
+    row_functions: frozenset[str] = field(repr=False, default=frozenset())
     handlers: tuple[Handler, ...] = field(repr=False, default=())
     role_settings: Mapping[str, tuple[tuple[str, str], ...]] = field(repr=False, factory=dict)
     schema_comments: Mapping[str, str] = field(repr=False, factory=dict)
@@ -185,3 +209,13 @@ class SchemaCache:
     false_constants: tuple[str, ...] = ()
     changes_role: bool = False
     guarded_within: bool = False
+
+    def computed_column(self, row: Key | None, name: str, search_path: Sequence[str]) -> Computed | None:
+        """The computed column of rows of type ``row`` whose function is in ``search_path``, if there is one."""
+        candidates = (
+            *(self.computed.get(row, {}).get(name, ()) if row is not None else ()),
+            *self.computed_of_any.get(name, ()),
+        )
+        visible = [one for one in candidates if one.routine[0] in search_path]
+        nearest = [one for one in visible if one.row == row] or visible
+        return min(nearest, key=lambda one: search_path.index(one.routine[0]), default=None)

@@ -35,7 +35,7 @@ from project_service.tables.timing import Timing
 
 # The errors for something that the schema cache does not have: a handler of a media type, a relationship, a function,
 # a column, a relation.
-_MISSES = ("PGRST107", "PGRST200", "PGRST202", "PGRST204", "PGRST205")
+_MISSES = ("PGRST107", "PGRST200", "PGRST202", "PGRST204", "42703", "PGRST205")
 
 R = TypeVar("R", Reply, StreamReply, Reply | StreamReply)
 

@@ -52,6 +52,11 @@ class SelectColumn:
 
 
 @frozen
+class SelectAll:
+    """``*``: all columns of the relation, without computed ones."""
+
+
+@frozen
 class SelectEmbed:
     """``alias:target!hint!inner(items)``; with ``spread``, ``...target(items)``, its columns become the parent's."""
 
@@ -63,7 +68,7 @@ class SelectEmbed:
     spread: bool = False
 
 
-SelectItem = SelectColumn | SelectEmbed
+SelectItem = SelectColumn | SelectAll | SelectEmbed
 
 
 @frozen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -19,6 +19,7 @@ from project_service.tables.model import (
     PLAIN,
     Argument,
     Column,
+    Computed,
     Handler,
     Key,
     Relation,
@@ -93,6 +94,12 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
             for row in rows["relations"]
         },
         relationships=_grouped([*computed, *direct, *junctions], exposed),
+        computed=_computed_columns(row for row in rows["computed_columns"] if row["relation"]),
+        computed_of_any=_by_name(row for row in rows["computed_columns"] if not row["row"]),
+        row_columns={
+            (row["schema"], row["name"]): tuple(row["columns"] or ()) for row in rows["row_columns"]
+        },
+        row_functions=frozenset(extras["row_functions"]),
         routines=_routines(rows["routines"]),
         handlers=tuple(_handler(row) for row in rows["handlers"]),
         role_settings=_role_settings(rows["roles"]),
@@ -168,6 +175,7 @@ def _relation(
         row_bytes=row["row_bytes"] or 0,
         inherited=row["inherited"],
         expands=row["expands"],
+        has_system_columns=row["kind"] != "v",
     )
 
 
@@ -185,6 +193,21 @@ def _computed(row: Rows) -> Relationship:
         is_self=row["origin"] == row["target"],
         routine=(row["schema"], row["name"]),
     )
+
+
+def _computed_columns(rows: Iterable[Rows]) -> dict[Key, dict[str, tuple[Computed, ...]]]:
+    groups: dict[Key, list[Rows]] = defaultdict(list)
+    for row in rows:
+        groups[row["relation"][0], row["relation"][1]].append(row)
+    return {key: _by_name(group) for key, group in groups.items()}
+
+
+def _by_name(rows: Iterable[Rows]) -> dict[str, tuple[Computed, ...]]:
+    groups: dict[str, list[Computed]] = defaultdict(list)
+    for row in rows:
+        taken = (row["row"][0], row["row"][1]) if row["row"] else None
+        groups[row["name"]].append(Computed((row["schema"], row["name"]), taken))
+    return {name: tuple(group) for name, group in groups.items()}
 
 
 def _grouped(found: list[Relationship], exposed: frozenset[str]) -> dict[Key, tuple[Relationship, ...]]:
@@ -242,6 +265,7 @@ def _routine(row: Rows) -> Routine:
         return_media=row["return_media"],
         is_bytes=row["is_bytes"],
         is_sql=row["is_sql"],
+        columns=tuple(row["columns"] or ()),
     )
 
 

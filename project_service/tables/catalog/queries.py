@@ -16,6 +16,10 @@ from project_service.tables.catalog.texts import (
 _SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname not like 'pg\\_t%%'"
 
 
+# The types of arguments, besides row types, that take a row.
+_ANY_ROW = "'record', 'any', 'anyelement', 'anynonarray', 'anycompatible', 'anycompatiblenonarray'"
+
+
 def _json(query: str, ctes: str = "") -> str:
     """``ctes`` is its WITH clause."""
     return f"{ctes} select coalesce(json_agg(found), '[]')::text from ({query}) as found"
@@ -156,6 +160,10 @@ select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc')
   bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{t,b,o}', false) as is_composite,
   case when bt.typtype = 'c' then json_build_array(bn.nspname, rc.relname) end as returns,
   coalesce(p.proconfig, '{}') as settings, p.prolang = (select oid from pg_language where lanname = 'sql') as is_sql,
+  (select json_agg(coalesce(nullif(o.name, ''), 'column' || o.place) order by o.place)
+   from (select name, row_number() over (order by idx) as place
+         from unnest(p.proargmodes, coalesce(p.proargnames, '{}')) with ordinality as args(mode, name, idx)
+         where mode in ('t', 'b', 'o')) as o) as columns,
   (select json_agg(json_build_array(
       coalesce(a.name, ''), format_type(a.type, null),
       case regexp_replace(format_type(a.type, null), '\\[\\]$', '')
@@ -198,6 +206,59 @@ join pg_namespace rn on rn.oid = rc.relnamespace
 where p.prokind = 'f' and p.pronargs = 1 and n.nspname = any(%(search_path)s)
 order by n.nspname, p.proname, p.oid
 """)
+
+# Functions that are computed columns, with the relations that have them: those of the row type that a function takes,
+# those that inherit from it and tables OF it. Without a relation: of any row.
+COMPUTED_COLUMNS = _json(
+    """
+select n.nspname as schema, p.proname as name,
+  case when ac.oid is not null then json_build_array(an.nspname, ac.relname) end as row,
+  case when hc.oid is not null then json_build_array(hn.nspname, hc.relname) end as relation
+from taking p
+join pg_namespace n on n.oid = p.pronamespace
+left join kin on kin.taken = p.argument
+left join pg_class ac on ac.oid = p.argument
+left join pg_namespace an on an.oid = ac.relnamespace
+left join pg_class hc on hc.oid = kin.heir
+left join pg_namespace hn on hn.oid = hc.relnamespace
+order by kin.distance, n.nspname, p.proname
+""",
+    """
+with recursive taking as (
+  select p.pronamespace, p.proname, nullif(t.typrelid, 0) as argument
+  from pg_proc p join pg_namespace n on n.oid = p.pronamespace join pg_type t on t.oid = p.proargtypes[0]
+  where p.prokind = 'f' and p.provariadic = 0 and p.pronargs - p.pronargdefaults <= 1
+    and (t.typrelid <> 0 or t.typname in ("""
+    + _ANY_ROW
+    + """)) and n.nspname = any(%(search_path)s)
+), below as (
+  select inhparent as taken, inhrelid as heir from pg_inherits
+  union all select t.typrelid, c.oid from pg_class c join pg_type t on t.oid = c.reloftype where c.reloftype <> 0
+), kin as (
+  select distinct argument as taken, argument as heir, 0 as distance from taking where argument is not null
+  union all
+  select kin.taken, below.heir, kin.distance + 1
+  from kin join below on below.taken = kin.heir join pg_class c on c.oid = below.heir and not c.relispartition
+)
+""",
+)
+
+# The columns of row types that functions return, where they are not those of exposed relations.
+ROW_COLUMNS = _json(
+    """
+select n.nspname as schema, c.relname as name, (
+    select json_agg(a.attname order by a.attnum) from pg_attribute a
+    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where (c.relkind = 'c' or c.relispartition or n.nspname <> all(%(schemas)s)) and c.oid in (
+  select bt.typrelid from pg_proc p
+  join pg_namespace pn on pn.oid = p.pronamespace
+  left join bases on bases.oid = p.prorettype
+  join pg_type bt on bt.oid = coalesce(bases.base, p.prorettype)
+  where bt.typrelid <> 0 and pn.nspname = any(%(search_path)s))
+""",
+    _BASES,
+)
 
 REPRESENTATIONS = _json("""
 select format_type(c.castsource, null) as source, format_type(c.casttarget, null) as target,
@@ -261,9 +322,18 @@ FINGERPRINT = """
 """
 
 
+# What PostgreSQL would call for ``relation.name``: functions and aggregates of one argument that may be a row.
+_ROW_FUNCTIONS = f"""
+(select coalesce(json_agg(distinct p.proname), '[]')
+ from pg_proc p join pg_namespace n on n.oid = p.pronamespace join pg_type t on t.oid = p.proargtypes[0]
+ where p.pronargs - p.pronargdefaults <= 1 and (t.typrelid <> 0 or t.typname in ({_ANY_ROW}))
+   and (n.nspname = 'pg_catalog' or n.nspname = any(%(search_path)s)))
+"""
+
 EXTRAS = f"""
 select json_build_object(
   'fingerprint', {FINGERPRINT},
+  'row_functions', {_ROW_FUNCTIONS},
   'makes_temporary', {MAKES_TEMPORARY},
   'leaves_by_reading', {LEAVES_BY_READING},
   'changes_role', {CHANGES_ROLE},
@@ -281,6 +351,8 @@ ALL = {
     "rules": VIEW_RULES,
     "routines": ROUTINES,
     "computed": COMPUTED_RELATIONSHIPS,
+    "computed_columns": COMPUTED_COLUMNS,
+    "row_columns": ROW_COLUMNS,
     "representations": REPRESENTATIONS,
     "handlers": HANDLERS,
     "extras": EXTRAS,

@@ -6,9 +6,9 @@ import re
 
 from project_service.tables.parse import names
 from project_service.tables.parse.scanner import END, Scanner
-from project_service.tables.syntax import Field, Join, SelectColumn, SelectEmbed, SelectItem
+from project_service.tables.syntax import Join, SelectAll, SelectColumn, SelectEmbed, SelectItem
 
-EVERYTHING: tuple[SelectItem, ...] = (SelectColumn(Field("*")),)
+EVERYTHING: tuple[SelectItem, ...] = (SelectAll(),)
 
 _CAST = re.compile(r"[\w ]+(?:\[\])?")
 _AGGREGATES = ("sum", "avg", "count", "max", "min")
@@ -40,7 +40,7 @@ def _item(scanner: Scanner) -> SelectItem:
         return _embed(scanner, spread=True)
     if scanner.take("*", label=names.FIELD_NAME):
         scanner.spaces()
-        return SelectColumn(Field("*"))
+        return SelectAll()
     scanner.expecting('"*"', '"count()"')
     alias = _alias(scanner)
     # ``count()`` is the aggregate; with anything in its brackets it is not an embedded relation either.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from project_service.tables import errors
-from project_service.tables.model import Argument, Routine, SchemaCache
+from project_service.tables.model import Argument, Computed, Routine, SchemaCache
 from project_service.tables.parse import media
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.request import Request
@@ -34,9 +34,9 @@ class CallPlan:
 
     ``values`` are arguments from the query or from a form. Otherwise the arguments come from ``payload``, which is
     JSON, or with ``whole`` the raw body for a single argument. ``read`` is how the function's rows are read. It is
-    None for a function that returns plain values, unless the request names columns; there are none but
-    ``pgrst_scalar``, so PostgreSQL then says which is missing. ``everything`` and ``returning`` are the columns that
-    ``read`` needs.
+    None for a function that returns plain values, unless the request names columns, of which these have none but
+    computed ones. ``everything`` and ``returning`` are the columns that ``read`` needs, and ``computed`` those of
+    them that have to be called.
     """
 
     routine: Routine
@@ -47,6 +47,7 @@ class CallPlan:
     read: ReadPlan | None = None
     everything: bool = True
     returning: tuple[str, ...] = ()
+    computed: Mapping[str, Computed] = field(factory=dict)
 
 
 def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> CallPlan:
@@ -56,14 +57,19 @@ def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> Cal
     plan = _arguments(routine, request, values, whole)
     if routine.is_scalar and not _asks(request.query):
         return plan
-    key = routine.returns or (routine.schema, routine.name)
     reader = Reader(cache, request.head.schema, options)
-    read = reader.plan(key, request.query, request.range, from_source=True)
+    read = reader.plan_called(routine, request.query, request.range)
     everything, returning = needed_columns(read)
     if routine.returns is None or read.relation is None:
         return evolve(plan, read=read)
     names = tuple(dict.fromkeys((*returning, *filtered_names(read.conditions))))
-    return evolve(plan, read=spelled_out(read, names), everything=everything, returning=names)
+    return evolve(
+        plan,
+        read=spelled_out(read, names),
+        everything=everything,
+        returning=names,
+        computed=read.computed,
+    )
 
 
 def _asks(query: Query) -> bool:

@@ -19,6 +19,8 @@ TABLE_SCORE = 0.75
 NAME_SCORE = 0.33
 # Among more names than these no hint is looked for: the search would cost more than it is worth.
 MOST_NAMES = 500
+# PostgreSQL suggests no column with more differences, or with differences in more than half of the name.
+_COLUMN_DISTANCE = 3
 _CANDIDATES = 50
 _SIZES = (3, 2)
 _NO_LETTER = re.compile(r"[^\w, ]|_")
@@ -43,6 +45,21 @@ def nearest(name: str, known: Iterable[str], least: float = NAME_SCORE) -> str |
         if found is not None:
             return found if found != name else None
     return None
+
+
+def similar_columns(name: str, columns: Iterable[str]) -> tuple[str, ...]:
+    """The columns that PostgreSQL suggests for one that does not exist: the one or two nearest by edit distance."""
+    similar: list[str] = []
+    least = float(min(_COLUMN_DISTANCE, len(name) // 2))
+    for column in islice(columns, MOST_NAMES):
+        if abs(len(column) - len(name)) > least:
+            continue
+        distance = _distance(column, name, least)
+        if distance < least:
+            similar, least = [], distance
+        if distance == least:
+            similar.append(column)
+    return tuple(similar) if len(similar) <= 2 else ()
 
 
 def _can_score(a: int, b: int, least: float) -> bool:

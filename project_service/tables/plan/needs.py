@@ -19,11 +19,14 @@ def needed_columns(plan: ReadPlan) -> tuple[bool, tuple[str, ...]]:
 def spelled_out(plan: ReadPlan, needed: Iterable[str]) -> ReadPlan:
     """The plan with ``*``, and rows passed to functions, spelled out as the relation's own columns.
 
-    That is necessary where computed columns are among ``needed``: the statement's source then has more columns than
-    the relation. Otherwise the plan is returned as it is.
+    That is necessary where computed or system columns are among ``needed``: the statement's source then has more
+    columns than the relation.
     """
     relation = plan.relation
-    if relation is None or all(name in relation.columns for name in needed):
+    if relation is None:
+        return plan
+    plan = evolve(plan, computed={})
+    if all(name in relation.columns for name in needed):
         return plan
     own = tuple(relation.columns)
     outputs: list[Output | Everything | Embedded] = []
@@ -42,7 +45,7 @@ def _names(plan: ReadPlan) -> Iterator[str]:
         elif isinstance(output, Embedded):
             yield from _keys(output)
     for order in plan.order:
-        if order.embedded is None:
+        if order.embedded is None and not order.counts:
             yield order.field.name
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from attrs import field, frozen
 
-from project_service.tables.model import Column, Key, Relation, Relationship
+from project_service.tables.model import Column, Computed, Key, Relation, Relationship
 from project_service.tables.syntax import Field, Filter, Range
 
 
 @frozen
 class Output:
     """One column of a result. ``field`` is None for a bare ``count()``. ``column`` is None for computed columns and
-    what the schema cache does not know. ``format`` is the function that represents the column's type in JSON."""
+    those of unknown types. ``format`` is the function that represents the column's type in JSON."""
 
     name: str
     field: Field | None
@@ -27,8 +27,8 @@ class Output:
 
 @frozen
 class Everything:
-    """All columns of the relation. ``named`` lists them, if the schema cache knows them; ``formatted`` says that one
-    has a ``format``."""
+    """All columns of the relation. ``named`` lists them, except for plain values, which have none; ``formatted`` says
+    that one has a ``format``."""
 
     named: tuple[Output, ...] = ()
     formatted: bool = False
@@ -102,13 +102,16 @@ def filtered_names(conditions: Iterable[Condition]) -> Iterator[str]:
 
 @frozen
 class Order:
-    """``embedded`` names the to-one embedding whose column is ordered by."""
+    """``embedded`` names the to-one embedding whose column is ordered by. If that is not a column of its relation
+    (``own``), it has to be one of those selected there. ``counts`` is for the number of rows in a group."""
 
     field: Field
     direction: Literal["asc", "desc"] | None
     nulls: Literal["nullsfirst", "nullslast"] | None
     column: Column | None = None
     embedded: str | None = None
+    own: bool = True
+    counts: bool = False
 
 
 @frozen
@@ -117,7 +120,8 @@ class ReadPlan:
     function.
 
     ``renamed`` are embedded relations that the request refers to by their target although they have an alias, as
-    pairs of both.
+    pairs of both. ``computed`` are the computed columns that the plan names. Where its source has made them, it is
+    empty: they are columns like others there.
     """
 
     key: Key | None
@@ -128,6 +132,7 @@ class ReadPlan:
     order: tuple[Order, ...] = ()
     range: Range = field(factory=Range)
     renamed: tuple[tuple[str, str], ...] = ()
+    computed: Mapping[str, Computed] = field(factory=dict)
 
     @property
     def shows(self) -> bool:
@@ -136,23 +141,11 @@ class ReadPlan:
 
     @property
     def grouped(self) -> bool:
-        """Whether the rows are aggregated."""
+        """Whether the rows are aggregated: one row may stand for several, or for none."""
         return any(
             bool(output.hoisted) and not output.carries if isinstance(output, Embedded) else output.aggregate
             for output in self.outputs
             if not isinstance(output, Everything)
-        )
-
-    @property
-    def sums(self) -> bool:
-        """Whether one row may stand for several, or for none: if the rows are aggregated, or if ``count`` is selected
-        without parentheses. PostgreSQL takes that for its aggregate, unless there is such a computed column."""
-        return self.grouped or any(
-            isinstance(output, Output)
-            and output.column is None
-            and output.field is not None
-            and output.field.name == "count"
-            for output in self.outputs
         )
 
     @property
@@ -171,14 +164,7 @@ class ReadPlan:
     @property
     def calls(self) -> bool:
         """Whether reading may call functions: through a view, a computed column or a computed relationship."""
-        if self.relation is None or self.relation.is_view:
-            return True
-        for found in self.outputs:
-            if isinstance(found, Output) and found.field is not None and found.column is None:
-                return True
-        if any(order.column is None for order in self.order):
-            return True
-        if any(name not in self.relation.columns for name in filtered_names(self.conditions)):
+        if self.relation is None or self.relation.is_view or self.computed:
             return True
         return any(way.relationship.routine is not None or way.plan.calls for way in self.embeddings)
 

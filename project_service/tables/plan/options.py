@@ -11,3 +11,4 @@ class PlanOptions:
     aggregates: bool = True
     legacy_target_names: bool = True
     allow_unfiltered_writes: bool = False
+    extra_search_path: tuple[str, ...] = ()

@@ -5,26 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from attrs import evolve, frozen
+from attrs import evolve
 
-from project_service.tables import errors
-from project_service.tables.model import Column, Key, Relation
+from project_service.tables.model import Column, Key
 from project_service.tables.plan.nodes import Embedded, Everything, Output, ReadPlan
 from project_service.tables.syntax import Field, SelectColumn
 
-# PostgreSQL's own that gather rows of any table into one value. It has them for the asking, as columns of the row:
-# one row for all there are, whatever the limit, and all in memory at once.
-GATHERING = frozenset({"array_agg", "json_agg", "json_agg_strict", "jsonb_agg", "jsonb_agg_strict"})
 
-
-def plan_column(relation: Relation | None, item: SelectColumn) -> Output | Everything:
-    """Raises PGRST204 for what would be all rows in one."""
-    if item.field is not None and item.field.name == "*" and not item.field.path:
-        return everything(relation)
+def plan_column(item: SelectColumn, column: Column | None) -> Output:
+    """``column`` is the one that ``item`` names; None for a computed column and for one of an unknown type."""
     field = item.field
-    column = relation.columns.get(field.name) if relation is not None and field is not None else None
-    if relation is not None and field is not None and column is None and field.name in GATHERING:
-        raise errors.no_column(field.name, relation.name)
     return Output(
         _name(item),
         field,
@@ -36,11 +26,10 @@ def plan_column(relation: Relation | None, item: SelectColumn) -> Output | Every
     )
 
 
-def everything(relation: Relation | None) -> Everything:
-    if relation is None:
-        return Everything()
+def everything(columns: Mapping[str, Column | None]) -> Everything:
+    """``columns`` by name; None for one of an unknown type."""
     named = tuple(
-        Output(name, Field(name), column, format=_format(column)) for name, column in relation.columns.items()
+        Output(name, Field(name), column, format=_format(column)) for name, column in columns.items()
     )
     return Everything(named, any(output.format for output in named))
 
@@ -74,34 +63,25 @@ def _stored(output: Output | Everything | Embedded) -> Output | Everything | Emb
     return evolve(output, format=None) if isinstance(output, Output) else output
 
 
-def result_names(plan: ReadPlan) -> list[str] | None:
-    """The names of the columns of a plan's result, in order and with carriers. None where they are not known."""
+def result_names(plan: ReadPlan) -> list[str]:
+    """The names of the columns of a plan's result, in order and with carriers."""
     found: list[str] = []
     for output in plan.outputs:
         if isinstance(output, Output):
             found.append(output.name)
         elif isinstance(output, Everything):
-            if not output.named:
-                return None
             found.extend(named.name for named in output.named)
-        elif not output.spread:
-            if output.plan.shows:
-                found.append(output.name)
-        else:
-            names = spread_names(output)
-            if names is None:
-                return None
-            found.extend(names)
+        elif output.spread:
+            found.extend(spread_names(output))
+        elif output.plan.shows:
+            found.append(output.name)
     return list(dict.fromkeys(found))
 
 
-def spread_names(embedded: Embedded) -> list[str] | None:
-    """The names that a spread relation adds to its parent's columns; None where they are not known."""
-    names = result_names(embedded.plan)
-    if names is None:
-        return None
+def spread_names(embedded: Embedded) -> list[str]:
+    """The names that a spread relation adds to its parent's columns."""
     carriers = {hoisted.carrier for hoisted in embedded.hoisted}
-    plain = [name for name in names if name not in carriers]
+    plain = [name for name in result_names(embedded.plan) if name not in carriers]
     return plain + [hoisted.carrier if embedded.carries else hoisted.name for hoisted in embedded.hoisted]
 
 
@@ -112,45 +92,27 @@ def repeated_names(plan: ReadPlan) -> frozenset[str]:
         if isinstance(output, Everything):
             found.update(named.name for named in output.named)
         elif isinstance(output, Embedded) and output.spread:
-            found.update(spread_names(output) or ())
+            found.update(spread_names(output))
         else:
             found[output.name] += 1
     return frozenset(name for name, times in found.items() if times > 1)
 
 
-@frozen
-class Made:
-    """Which columns of a result are JSON made for it, which has no order and no equality. ``others`` holds for the
-    names that are not in ``columns``."""
+def made_columns(plan: ReadPlan) -> dict[str, bool]:
+    """The columns of a plan's result: True for JSON made for it, which has no order and no equality.
 
-    columns: Mapping[str, bool | None]
-    others: bool | None
-
-    def of(self, name: str) -> bool | None:
-        """True for JSON made for the result, False for another column, None for no column."""
-        return self.columns.get(name, self.others)
-
-
-NOTHING_MADE = Made({}, None)
-
-
-def made_columns(plan: ReadPlan) -> Made:
-    """Computed for all columns at once, because a caller may ask about every selected name on every level."""
-    found: dict[str, bool | None] = {}
+    Computed for all columns at once, because a caller may ask about every selected name on every level.
+    """
+    made: dict[str, bool] = {}
     for output in plan.outputs:
-        if isinstance(output, Everything) and not output.named:
-            return Made(found, False)
         if isinstance(output, Embedded) and output.spread:
-            inner = made_columns(output.plan) if output.to_one else Made({}, True)
-            names = spread_names(output)
-            known = {**{hoisted.name: False for hoisted in output.hoisted}, **inner.columns}
-            for name in inner.columns if names is None else names:
-                found.setdefault(name, known.get(name, inner.others))
-            if names is None:
-                return Made(found, inner.others)
+            inner = made_columns(output.plan) if output.to_one else {}
+            known = {**{hoisted.name: False for hoisted in output.hoisted}, **inner}
+            for name in spread_names(output):
+                made.setdefault(name, known.get(name, not output.to_one))
         elif isinstance(output, Embedded):
-            found.setdefault(output.name, True)
+            made.setdefault(output.name, True)
         else:
             for shown in output.named if isinstance(output, Everything) else (output,):
-                found.setdefault(shown.name, shown.format is not None)
-    return Made(found, None)
+                made.setdefault(shown.name, shown.format is not None)
+    return made

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from attrs import Factory, define, evolve, field
 
 from project_service.tables import errors
-from project_service.tables.model import Key, Relation, Relationship, SchemaCache
+from project_service.tables.model import (
+    SCALAR,
+    Column,
+    Computed,
+    Key,
+    Relation,
+    Relationship,
+    Routine,
+    SchemaCache,
+)
 from project_service.tables.plan.aliases import alias as sql_alias
 from project_service.tables.plan.conditions import plan_conditions
-from project_service.tables.plan.nodes import Embedded, Everything, Hoisted, Order, Output, ReadPlan
+from project_service.tables.plan.hints import similar_columns
+from project_service.tables.plan.nodes import (
+    Embedded,
+    Everything,
+    Hoisted,
+    Order,
+    Output,
+    ReadPlan,
+    filtered_names,
+)
 from project_service.tables.plan.options import PlanOptions
-from project_service.tables.plan.outputs import plan_column, result_names
+from project_service.tables.plan.outputs import everything, plan_column
 from project_service.tables.plan.relationships import find_relationship
 from project_service.tables.syntax import (
     Condition,
+    Field,
     OrderTerm,
     Path,
     Query,
     Range,
+    SelectAll,
     SelectColumn,
     SelectEmbed,
     SelectItem,
@@ -27,16 +47,28 @@ from project_service.tables.syntax import (
 
 # PostgreSQL takes half a second to plan a hundred, and half a minute for eight hundred.
 MOST_EMBEDDED = 100
+# What PostgreSQL keeps with each row of a table, and ``*`` does not contain.
+_SYSTEM_COLUMNS = ("ctid", "tableoid", "xmin", "xmax", "cmin", "cmax")
+
+# The aggregate, as clients wrote it before it had brackets.
+_COUNT = Field("count")
 
 
 @define
 class Node:
-    """One relation of the tree while it is being put together."""
+    """One relation of the tree while it is being put together.
+
+    ``names`` are those of its columns; ``row`` is the type of its rows, if that has a name. The computed columns that
+    the request names are gathered in ``computed``. Error messages call it ``shown``.
+    """
 
     key: Key
     relation: Relation | None
     alias: str
-    items: list[SelectColumn | Node]
+    shown: str
+    names: Collection[str]
+    row: Key | None
+    items: list[SelectColumn | SelectAll | Node] = Factory(list)
     embed: SelectEmbed | None = None
     relationship: Relationship | None = None
     joined: str = ""
@@ -44,6 +76,7 @@ class Node:
     filters: list[Condition] = Factory(list)
     order: tuple[OrderTerm, ...] = ()
     range: Range = Factory(Range)
+    computed: dict[str, Computed] = Factory(dict)
 
     @property
     def name(self) -> str:
@@ -77,38 +110,67 @@ class Reader:
     _count: int = field(default=0, init=False)
     _renamed: dict[str, str] = field(factory=dict, init=False)
 
-    def plan(
-        self, key: Key, query: Query, range_: Range, from_source: bool = False, capped: bool = True
-    ) -> ReadPlan:
-        """The plan of reading ``key``; ``from_source`` reads its rows from what the statement wrote or called.
+    def plan(self, relation: Relation, query: Query, range_: Range) -> ReadPlan:
+        """The plan of reading ``relation``.
 
-        Raises PGRST108, 118, 120, 123, 127, 200, 201 and 204, and 42712.
+        Raises PGRST108, 118, 120, 123, 127, 200, 201 and 204, 42703 and 42712.
         """
-        root = Node(key, self.cache.relations.get(key), key[1], [])
+        return self._plan(self._table(relation), query, range_)
+
+    def plan_written(self, relation: Relation, query: Query) -> ReadPlan:
+        """The plan of reading the rows that a statement wrote. All of them are read. Raises what ``plan`` raises."""
+        return evolve(self._plan(self._table(relation), query, None), key=None)
+
+    def plan_called(self, routine: Routine, query: Query, range_: Range) -> ReadPlan:
+        """The plan of reading the rows that ``routine`` returned. Raises what ``plan`` raises."""
+        key = routine.returns
+        relation = self.cache.relations.get(key) if key is not None else None
+        names: Collection[str] = (SCALAR,) if routine.is_scalar else routine.columns
+        if key is not None:
+            names = self._columns_of(key)
+        root = Node(key or routine.key, relation, (key or routine.key)[1], routine.name, names, key)
+        return evolve(self._plan(root, query, range_), key=None)
+
+    def _plan(self, root: Node, query: Query, range_: Range | None) -> ReadPlan:
+        """``range_`` None is for all rows, whatever ``max_rows`` says."""
         root.items = self._items(root, query.select)
         self._attach(root, query)
-        if capped:
+        if range_ is not None:
             self._cap(root)
             range_ = range_.capped(self.options.max_rows)
         plan, _ = self._frozen(root)
-        renamed = tuple(self._renamed.items())
-        return evolve(plan, key=None if from_source else key, range=range_, renamed=renamed)
+        return evolve(plan, range=range_ or Range(), renamed=tuple(self._renamed.items()))
 
-    def _items(self, parent: Node, items: tuple[SelectItem, ...]) -> list[SelectColumn | Node]:
-        return [item if isinstance(item, SelectColumn) else self._child(parent, item) for item in items]
+    def _table(self, relation: Relation) -> Node:
+        names = _names_of(relation)
+        return Node(relation.key, relation, relation.name, relation.name, names, relation.key)
+
+    def _columns_of(self, row: Key) -> Collection[str]:
+        """The columns of rows that a function returns."""
+        relation = self.cache.relations.get(row)
+        return relation.columns if relation is not None else self.cache.row_columns.get(row, ())
+
+    def _items(self, parent: Node, items: tuple[SelectItem, ...]) -> list[SelectColumn | SelectAll | Node]:
+        return [self._child(parent, item) if isinstance(item, SelectEmbed) else item for item in items]
 
     def _child(self, parent: Node, item: SelectEmbed) -> Node:
         way = find_relationship(self.cache, parent.key, self.schema, item.target, item.hint)
         depth = parent.depth + 1
+        alias = _alias(way.target[1], depth, parent.alias)
+        relation = self.cache.relations.get(way.target)
         child = Node(
             way.target,
-            self.cache.relations.get(way.target),
-            _alias(way.target[1], depth, parent.alias),
-            [],
-            item,
-            way,
-            sql_alias(f"{parent.key[1]}_{item.alias or item.target}", self._next()),
-            depth,
+            relation,
+            alias,
+            alias,
+            _names_of(relation)
+            if relation is not None and way.routine is None
+            else self._columns_of(way.target),
+            way.target,
+            embed=item,
+            relationship=way,
+            joined=sql_alias(f"{parent.key[1]}_{item.alias or item.target}", self._next()),
+            depth=depth,
         )
         child.items = self._items(child, item.items)
         return child
@@ -162,19 +224,56 @@ class Reader:
     def _frozen(self, node: Node) -> tuple[ReadPlan, tuple[Hoisted, ...]]:
         conditions, tested = plan_conditions(node.filters, node.relation, self._names(node))
         self._renamed.update((name, shown) for name, shown in tested.items() if name != shown)
+        for name in filtered_names(conditions):
+            self._column(node, name)
+        # Before the embedded relations are planned, whose computed columns may be ordered by.
+        order = tuple(self._order(node, term) for term in node.order)
         outputs: list[Output | Everything | Embedded] = []
         hoisted: list[Hoisted] = []
         for item in node.items:
-            if isinstance(item, SelectColumn):
-                outputs.append(self._column(node, item, hoisted))
+            if isinstance(item, SelectAll):
+                columns = node.relation.columns if node.relation is not None else dict.fromkeys(node.names)
+                outputs.append(everything(columns))
+            elif isinstance(item, SelectColumn):
+                outputs.append(self._output(node, item, hoisted))
             else:
                 embedded = self._embedding(node, item, item.name in tested.values())
                 outputs.append(embedded)
                 hoisted.extend(embedded.hoisted if node.spreads_one else ())
         _refuse_namesakes(node, outputs)
-        order = tuple(self._order(node, term) for term in node.order)
-        plan = ReadPlan(node.key, node.alias, node.relation, tuple(outputs), conditions, order, node.range)
+        plan = ReadPlan(
+            node.key,
+            node.alias,
+            node.relation,
+            tuple(outputs),
+            conditions,
+            order,
+            node.range,
+            computed=node.computed,
+        )
         return plan, tuple(hoisted)
+
+    def _column(self, node: Node, name: str) -> Column | None:
+        """The column that the request calls ``name``; None if it is a computed one, or one of an unknown type.
+
+        Raises 42703. The name must not get into SQL then: PostgreSQL would take it for any function or aggregate that
+        can be called with a row.
+        """
+        if not self._has_column(node, name):
+            columns = node.relation.columns if node.relation is not None else node.names
+            raise errors.unknown_column(node.shown, name, similar_columns(name, columns))
+        return node.relation.columns.get(name) if node.relation is not None else None
+
+    def _has_column(self, node: Node, name: str) -> bool:
+        """Whether there is such a column. A computed one is noted."""
+        if name in node.names:
+            return True
+        path = (self.schema, *self.options.extra_search_path)
+        is_row = SCALAR not in node.names
+        computed = self.cache.computed_column(node.row, name, path) if is_row else None
+        if computed is not None:
+            node.computed[name] = computed
+        return computed is not None
 
     def _names(self, node: Node) -> dict[str, str]:
         """The names that a condition may use for embedded relations, with the relations' names.
@@ -190,9 +289,9 @@ class Reader:
                 names.setdefault(child.embed.target, child.name)
         return names
 
-    def _column(self, node: Node, item: SelectColumn, hoisted: list[Hoisted]) -> Output | Everything:
-        output = plan_column(node.relation, item)
-        if isinstance(output, Everything) or output.aggregate is None:
+    def _output(self, node: Node, item: SelectColumn, hoisted: list[Hoisted]) -> Output:
+        output = self._selected(node, item)
+        if output.aggregate is None:
             return output
         if not self.options.aggregates:
             raise errors.aggregates_disabled()
@@ -204,15 +303,24 @@ class Reader:
         hoisted.append(Hoisted(carrier, output.name, output.aggregate, output.aggregate_cast))
         return evolve(output, name=carrier, aggregate=None, aggregate_cast=None)
 
+    def _selected(self, node: Node, item: SelectColumn) -> Output:
+        """Raises 42703, and PGRST204 for what PostgreSQL would take for a function or an aggregate."""
+        field = item.field
+        if field is None:
+            return plan_column(item, None)
+        if not self._has_column(node, field.name):
+            if field == _COUNT and item.aggregate is None:
+                counted = SelectColumn(None, item.alias, aggregate="count", aggregate_cast=item.cast)
+                return plan_column(counted, None)
+            if node.relation is not None and field.name in self.cache.row_functions:
+                raise errors.no_column(field.name, node.relation.name)
+        return plan_column(item, self._column(node, field.name))
+
     def _embedding(self, parent: Node, child: Node, tested: bool) -> Embedded:
         assert child.embed is not None and child.relationship is not None
         plan, hoisted = self._frozen(child)
         if hoisted and parent.spreads_many:
             raise _no_aggregates()
-        if child.spreads_many and result_names(plan) is None:
-            raise errors.not_implemented(
-                f"The columns of '{child.name}' are not known: name those that are to be spread."
-            )
         return Embedded(
             name=child.name,
             plan=plan,
@@ -226,15 +334,24 @@ class Reader:
         )
 
     def _order(self, node: Node, term: OrderTerm) -> Order:
+        if term.relation is None and term.field == _COUNT and not self._has_column(node, "count"):
+            if not self.options.aggregates:
+                raise errors.aggregates_disabled()
+            return Order(term.field, term.direction, term.nulls, counts=True)
         if term.relation is None:
-            column = node.relation.columns.get(term.field.name) if node.relation is not None else None
-            return Order(term.field, term.direction, term.nulls, column)
+            return Order(term.field, term.direction, term.nulls, self._column(node, term.field.name))
         child = self._embedded(node, term.relation)
         assert child.relationship is not None
         if not child.relationship.to_one:
             raise errors.related_order(node.key[1], term.relation)
-        column = child.relation.columns.get(term.field.name) if child.relation is not None else None
-        return Order(term.field, term.direction, term.nulls, column, child.name)
+        own = self._has_column(child, term.field.name)
+        column = self._column(child, term.field.name) if own else None
+        return Order(term.field, term.direction, term.nulls, column, child.name, own)
+
+
+def _names_of(relation: Relation) -> Collection[str]:
+    """The columns that a relation's rows have where they are read from it, and not returned by a function."""
+    return (*relation.columns, *_SYSTEM_COLUMNS) if relation.has_system_columns else relation.columns
 
 
 def _alias(name: str, depth: int, above: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from attrs import evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.model import Column, Relation, SchemaCache
+from project_service.tables.model import Column, Computed, Relation, SchemaCache
 from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.preferences import Representation
 from project_service.tables.parse.request import Request
@@ -28,7 +29,8 @@ class WritePlan:
     ``key_filters`` are the filters of a PUT. ``conflict`` are the columns of ON CONFLICT; ``merges`` says whether it
     updates (True) or ignores (False) rows that exist, None where there is no such clause. ``fills_defaults`` gives
     missing members their column's default. ``everything`` and ``returning`` are the columns that ``read`` needs.
-    ``limited`` is the range of a limited UPDATE or DELETE.
+    ``computed`` are the computed columns that the request names, which ``read`` finds made. ``limited`` is the range
+    of a limited UPDATE or DELETE.
     """
 
     verb: Verb
@@ -44,6 +46,7 @@ class WritePlan:
     representation: Representation
     everything: bool
     returning: tuple[str, ...]
+    computed: Mapping[str, Computed]
     limited: Range
 
     @property
@@ -96,6 +99,7 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
         representation=representation,
         everything=everything,
         returning=returning,
+        computed=read.computed,
         limited=limited,
     )
 
@@ -120,7 +124,7 @@ def _chosen_and_read(
     if request.head.method not in ("PATCH", "DELETE"):
         query = evolve(query, filters=tuple(one for one in query.filters if one[0] != ()))
     reader = Reader(cache, relation.schema, options)
-    plan = reader.plan(relation.key, query, Range(), from_source=True, capped=False)
+    plan = reader.plan_written(relation, query)
     outputs = tuple(evolve(one, needed=False) if isinstance(one, Embedded) else one for one in plan.outputs)
     return plan.conditions, evolve(plan, conditions=(), outputs=outputs)
 
@@ -160,6 +164,10 @@ def _conflict(relation: Relation, request: Request) -> tuple[tuple[str, ...], bo
     if resolution is None:
         return (), None
     target = request.query.on_conflict or relation.primary_key
+    for name in target:
+        # PostgreSQL would take the relation's own name for its whole row.
+        if name not in relation.columns:
+            raise errors.unknown_column(None, name)
     return (target, resolution == "merge-duplicates") if target else ((), None)
 
 

@@ -107,7 +107,7 @@ def _is_by_key(plan: ReadPlan) -> bool:
 
 def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Compiled:
     reader = Reader(cache, request.head.schema, config.plan_options)
-    plan = reader.plan(relation.key, request.query, request.range)
+    plan = reader.plan(relation, request.query, request.range)
     rendering = _negotiated(cache, config, request, relation.key, None)
     plan = _rows_for(rendering, plan)
     count = request.head.preferences.get("count")

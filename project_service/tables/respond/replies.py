@@ -55,7 +55,7 @@ def check_outcome(
         raise errors.max_affected_exceeded(found.affected)
     selects = not isinstance(plan, CallPlan) or plan.routine.is_set
     rows = found.rows
-    if isinstance(plan, WritePlan) and not plan.read.sums:
+    if isinstance(plan, WritePlan) and not plan.read.grouped:
         # Rows count that were written, even if an inner join keeps them out of the body.
         rows = rows if found.affected == 1 else found.affected
     if rendering.singular and selects and rows != 1:

@@ -3,8 +3,8 @@ part of it that is one row, for a stream."""
 
 from __future__ import annotations
 
+from project_service.tables.model import SCALAR
 from project_service.tables.plan.media import Rendering
-from project_service.tables.sql.call import SCALAR
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.names import qualified
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from project_service.tables.model import Argument
+from project_service.tables.model import SCALAR, Argument
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.sql.fragment import BODY, BYTES, TEXT, Sql, joined, parameter
 from project_service.tables.sql.names import ident, qualified
 from project_service.tables.sql.returning import returned
 from project_service.tables.syntax import Operand
-
-SCALAR = "pgrst_scalar"
 
 
 def call_sql(plan: CallPlan) -> Sql:
@@ -21,7 +19,7 @@ def call_sql(plan: CallPlan) -> Sql:
     if routine.is_composite:
         assert plan.read is not None
         alias = ident(routine.name)
-        columns = returned(routine.name, plan.read.relation, plan.everything, plan.returning)
+        columns = returned(routine.name, plan.read.relation, plan.everything, plan.returning, plan.computed)
         source = from_body + ", LATERAL " if from_body else Sql(" FROM ")
         return f"SELECT {columns}" + source + call + f" AS {alias}"
     return "SELECT " + call + f" AS {SCALAR}" + from_body

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from project_service.tables.model import Column, Key
 from project_service.tables.plan.nodes import Condition, EmbedIsNull, ReadPlan, Tree
-from project_service.tables.sql.fields import field_sql
+from project_service.tables.sql.fields import column_sql, field_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.names import ident, qualified
 from project_service.tables.syntax import Compare, Filter, In, Is, Search
@@ -32,8 +32,9 @@ def condition_sql(plan: ReadPlan, condition: Condition, presence: Presence | Non
         return "NOT " + body if condition.negated else body
     if isinstance(condition, EmbedIsNull):
         return presence(condition) if presence is not None else Sql(_presence(plan, condition))
-    column = plan.column(condition.field.name)
-    return filtered_value(field_sql(plan.alias, condition.field, column), column, condition)
+    name = condition.field.name
+    column = plan.column(name)
+    return filtered_value(field_sql(column_sql(plan, name), condition.field, column), column, condition)
 
 
 def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:

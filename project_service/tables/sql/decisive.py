@@ -37,7 +37,7 @@ def decisive(plan: ReadPlan) -> Iterator[tuple[Embedded, bool]]:
 def is_aggregated(embedded: Embedded) -> bool:
     """Whether its rows, or those of a relation embedded in it, are aggregates. A count is there even if there is
     nothing to count."""
-    return embedded.plan.sums or any(map(is_aggregated, embedded.plan.embeddings))
+    return embedded.plan.grouped or any(map(is_aggregated, embedded.plan.embeddings))
 
 
 def _needing(embedded: Embedded) -> Iterator[Embedded]:

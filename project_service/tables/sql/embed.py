@@ -56,19 +56,14 @@ def _junction_alias(embedded: Embedded) -> str:
     return sql_alias("pgrst_" + junction.key[1], number)
 
 
-def embedded_columns(embedded: Embedded, grouped: bool) -> Iterator[tuple[str | None, str]]:
-    """The columns that an embedding adds to its parent: (name, SQL), where the name is None for all of a relation's
-    columns, whose names are not known."""
+def embedded_columns(embedded: Embedded, grouped: bool) -> Iterator[tuple[str, str]]:
+    """The columns that an embedding adds to its parent: (name, SQL)."""
     if not embedded.plan.shows:
         return
-    alias = ident(embedded.alias)
     if not embedded.spread:
         yield embedded.name, f"{_value(embedded, grouped)} AS {ident(embedded.name)}"
         return
     names = result_names(embedded.plan)
-    if names is None:
-        yield None, f"{alias}.*"
-        return
     carriers = {hoisted.carrier for hoisted in embedded.hoisted}
     as_json = _to_group_as_json(embedded, names) if grouped else frozenset()
     for name in names:
@@ -88,7 +83,7 @@ def embedded_groups(embedded: Embedded) -> Iterator[str]:
         yield f"row_to_json({alias}.*)::jsonb" if embedded.to_one else f"{alias}.pgrst_rows::jsonb"
         return
     carriers = {hoisted.carrier for hoisted in embedded.hoisted}
-    names = result_names(embedded.plan) or []
+    names = result_names(embedded.plan)
     as_json = _to_group_as_json(embedded, names)
     for name in names:
         if name not in carriers:
@@ -114,4 +109,4 @@ def _to_group_as_json(embedded: Embedded, names: Iterable[str]) -> frozenset[str
     if not embedded.to_one:
         return frozenset(names)
     made = made_columns(embedded.plan)
-    return frozenset(name for name in names if made.of(name))
+    return frozenset(name for name in names if made.get(name))

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from project_service.tables.model import Column
-from project_service.tables.plan.nodes import Hoisted, Output
-from project_service.tables.plan.outputs import GATHERING
+from project_service.tables.model import Column, Computed
+from project_service.tables.plan.nodes import Hoisted, Output, ReadPlan
 from project_service.tables.sql.names import cast_type, ident, literal, qualified
 from project_service.tables.syntax import Field
 
 _JSON_TYPES = ("json", "jsonb")
 
 
-def field_sql(source: str, field: Field, column: Column | None) -> str:
-    """A column, or a JSON path into it. ``source`` is a relation's alias, unquoted.
+def column_sql(plan: ReadPlan, name: str) -> str:
+    """A column of the relation that the plan reads. The planner has made sure that there is one of that name."""
+    computed = plan.computed.get(name)
+    return f"{ident(plan.alias)}.{ident(name)}" if computed is None else computed_sql(plan.alias, computed)
 
-    A path into anything but JSON goes through ``to_jsonb``: arrays, composites, and columns that the schema cache
-    does not have (computed columns, and those of a function that RETURNS TABLE).
+
+def computed_sql(alias: str, computed: Computed) -> str:
+    """The call that makes a computed column. A name put after the relation's would do as well, but might mean another
+    function or an aggregate."""
+    row = f"({ident(alias)}.*)"
+    return f"{qualified(computed.routine)}({row if computed.row is None else f'{row}::{qualified(computed.row)}'})"
+
+
+def field_sql(base: str, field: Field, column: Column | None) -> str:
+    """The column ``base``, an SQL expression, or a JSON path into it.
+
+    A path into anything but JSON goes through ``to_jsonb``: arrays, composites, and columns of unknown types
+    (computed columns, and those of a function that RETURNS TABLE).
     """
-    base = ident(field.name)
-    if column is not None or field.name not in GATHERING:
-        # Without the relation before it PostgreSQL takes a name for a column only, and not for a function of the row.
-        base = f"{ident(source)}.{base}"
     if not field.path:
         return base
     if column is None or column.base_type not in _JSON_TYPES:
@@ -31,11 +39,11 @@ def field_sql(source: str, field: Field, column: Column | None) -> str:
     return base
 
 
-def expression(source: str, output: Output) -> str:
+def expression(plan: ReadPlan, output: Output) -> str:
     """The SQL expression of an output, without its aggregate and without its name."""
     if output.field is None:
         return "1"
-    found = field_sql(source, output.field, output.column)
+    found = field_sql(column_sql(plan, output.field.name), output.field, output.column)
     if output.format is not None:
         found = f"{qualified(output.format)}({found})"
     if output.cast is not None:
@@ -43,8 +51,8 @@ def expression(source: str, output: Output) -> str:
     return found
 
 
-def output_sql(source: str, output: Output) -> str:
-    found = expression(source, output)
+def output_sql(plan: ReadPlan, output: Output) -> str:
+    found = expression(plan, output)
     if output.aggregate is not None:
         found = aggregated(output.aggregate, "*" if output.field is None else found, output.aggregate_cast)
     return f"{found} AS {ident(output.name)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from project_service.tables.plan.nodes import Everything, Output, ReadPlan
 from project_service.tables.sql.embed import embedded_groups
-from project_service.tables.sql.fields import expression, field_sql
+from project_service.tables.sql.fields import column_sql, expression, field_sql
 
 
 def group_by(plan: ReadPlan) -> str:
@@ -25,8 +25,8 @@ def group_by(plan: ReadPlan) -> str:
 def _group_key(plan: ReadPlan, output: Output) -> str:
     """The expression to group by. A data representation's JSON has no equality, so the value itself is grouped by."""
     if output.cast is not None:
-        return expression(plan.alias, output)
+        return expression(plan, output)
     # Only a count has no field. One without an aggregate is handed up by a spread relation, whose own rows are not
     # grouped.
     assert output.field is not None
-    return field_sql(plan.alias, output.field, output.column)
+    return field_sql(column_sql(plan, output.field.name), output.field, output.column)

@@ -71,7 +71,7 @@ def select_sql(plan: ReadPlan, parent: Embedded | None = None, origin: str = "")
 def count_sql(plan: ReadPlan, at_most: int | None = None) -> Sql:
     """As many rows as ``plan`` has without its range, but not more than ``at_most``."""
     limit = f" LIMIT {at_most}" if at_most is not None else ""
-    if plan.sums:
+    if plan.grouped:
         return select_sql(evolve(plan, range=Range(), order=())) + limit
     return "SELECT 1" + _from(plan, None, "") + _filtered(plan, []) + limit
 
@@ -156,7 +156,7 @@ def _exists(plan: ReadPlan, embedded: Embedded) -> Sql:
     if embedded.plan.grouped and not group_by(embedded.plan):
         # An aggregate of all rows is one row, even of no rows.
         return Sql("false" if is_cut else "true")
-    if embedded.plan.sums and (is_cut or not embedded.plan.grouped):
+    if embedded.plan.grouped and is_cut:
         return "EXISTS (" + select_sql(embedded.plan, embedded, plan.alias) + ")"
     # A range that begins with the first row has rows if there are any at all, so only others are cut.
     cut = range_sql(range_) if is_cut else Sql("")
@@ -174,13 +174,13 @@ def _columns(plan: ReadPlan, by_name: bool) -> list[Sql]:
     grouped = plan.grouped
     for output in plan.outputs:
         if isinstance(output, Output):
-            found.append((output.name, output_sql(plan.alias, output)))
+            found.append((output.name, output_sql(plan, output)))
         elif isinstance(output, Embedded) and _is_made_last(plan, output):
             found.append((output.name, _made_last(plan, output)))
         elif not isinstance(output, Everything):
             found.extend(embedded_columns(output, grouped))
         elif output.formatted or grouped or (by_name and output.named):
-            found.extend((named.name, output_sql(plan.alias, named)) for named in output.named)
+            found.extend((named.name, output_sql(plan, named)) for named in output.named)
         else:
             found.append((None, f"{ident(plan.alias)}.*"))
     columns = [(name, Sql(column) if isinstance(column, str) else column) for name, column in found]
@@ -239,7 +239,7 @@ def _gathered(embedded: Embedded) -> str:
     alias = ident(embedded.alias)
     if not embedded.spread:
         return f"SELECT pg_catalog.json_agg({alias}.*) AS pgrst_rows"
-    names = result_names(embedded.plan) or []
+    names = result_names(embedded.plan)
     columns = [f"pg_catalog.json_agg({alias}.{ident(name)}) AS {ident(name)}" for name in names]
     return "SELECT " + ", ".join([*columns, "NULLIF(count(*), 0) AS pgrst_rows"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from project_service.tables.model import SCALAR
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
@@ -17,7 +18,7 @@ from project_service.tables.sql.body import (
     row_sql,
     with_header,
 )
-from project_service.tables.sql.call import SCALAR, call_sql
+from project_service.tables.sql.call import call_sql
 from project_service.tables.sql.fragment import PROBE, Sql
 from project_service.tables.sql.location import location_sql
 from project_service.tables.sql.names import ident
@@ -166,7 +167,7 @@ def _at_its_end(first: str, rows: str = SOURCE) -> str:
 def _written(plan: WritePlan) -> str:
     """Further columns: the number of rows written, if the representation may show fewer; and the number that were
     chosen, if more may have been written."""
-    fewer = plan.read.sums or any(found.join == "inner" for found in plan.read.embeddings)
+    fewer = plan.read.grouped or any(found.join == "inner" for found in plan.read.embeddings)
     written = f", (SELECT count(*) FROM {SOURCE}) AS written"
     if plan.may_find_more:
         return f"{written}, (SELECT count(*) FROM {CHOSEN}) AS chosen"

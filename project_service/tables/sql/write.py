@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from attrs import evolve
+
 from project_service.tables.model import Column
+from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.sql.conditions import condition_sql, filtered_value
 from project_service.tables.sql.fragment import BODY, Sql, joined
@@ -37,7 +40,7 @@ def write_sql(plan: WritePlan) -> Sql:
 
 
 def _returned(plan: WritePlan) -> str:
-    return returned(plan.relation.name, plan.relation, plan.everything, plan.returning)
+    return returned(plan.relation.name, plan.relation, plan.everything, plan.returning, plan.computed)
 
 
 def _nothing(plan: WritePlan) -> Sql:
@@ -212,9 +215,14 @@ def _where(plan: WritePlan) -> Sql:
 
 def _terms(plan: WritePlan) -> list[Sql]:
     return [
-        *(condition_sql(plan.read, one, partial(presence, plan.read)) for one in plan.conditions),
+        *(condition_sql(_on_table(plan), one, partial(presence, plan.read)) for one in plan.conditions),
         *inner_terms(plan.read),
     ]
+
+
+def _on_table(plan: WritePlan) -> ReadPlan:
+    """The plan of reading, for expressions about the table's rows before they are written."""
+    return evolve(plan.read, computed=plan.computed)
 
 
 def _filtered(terms: list[Sql]) -> Sql:
@@ -224,7 +232,7 @@ def _filtered(terms: list[Sql]) -> Sql:
 def chosen_sql(plan: WritePlan) -> Sql:
     """The SELECT that finds the rows of a limited write: the first ones in the order given."""
     where = _filtered(_terms(plan))
-    order = order_sql(plan.read, partial(rows_apart, plan.read), joins=False)
+    order = order_sql(_on_table(plan), partial(rows_apart, plan.read), joins=False)
     return (
         f"SELECT {_place(plan)} FROM {qualified(plan.relation.key)}" + where + order + range_sql(plan.limited)
     )

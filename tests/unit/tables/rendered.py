@@ -17,6 +17,7 @@ from project_service.tables.syntax import (
     Operation,
     OrderTerm,
     Search,
+    SelectAll,
     SelectColumn,
     SelectEmbed,
     SelectItem,
@@ -148,6 +149,8 @@ def select_text(items: tuple[SelectItem, ...]) -> str:
 
 
 def _item(item: SelectItem) -> str:
+    if isinstance(item, SelectAll):
+        return "*"
     alias = f"{quoted(item.alias)}:" if item.alias is not None else ""
     if isinstance(item, SelectColumn):
         assert item.field is not None

@@ -11,6 +11,7 @@ EXTRAS = {
     "postgis": False,
     "comments": {},
     "fingerprint": "1",
+    "row_functions": ["array_agg", "json_agg", "jsonb_agg"],
     "makes_temporary": False,
     "leaves_by_reading": False,
     "false_constants": [],
@@ -66,9 +67,14 @@ def _routine(name: str, arguments: list[object], **more: object) -> dict[str, ob
         "is_composite": False,
         "returns": None,
         "settings": [],
+        "columns": None,
         "arguments": arguments,
         **more,
     }
+
+
+def _computed(name: str, relation: str) -> dict[str, object]:
+    return {"schema": "api", "name": name, "row": ["api", relation], "relation": ["api", relation]}
 
 
 # The rule of a view "recent" that shows columns 1, 2 and 3 of works under other names.
@@ -136,6 +142,13 @@ def cache() -> SchemaCache:
             ),
         ],
         "computed": [],
+        "computed_columns": [
+            _computed("age", "works"),
+            _computed("computed", "works"),
+            _computed("computed", "tags"),
+            {"schema": "api", "name": "of_any", "row": None, "relation": None},
+        ],
+        "row_columns": [{"schema": "hidden", "name": "things", "columns": ["k", "m", "n", "name"]}],
         "representations": [],
         "handlers": [],
         "roles": [],

@@ -31,7 +31,7 @@ MORE = (
     (routine("both", JSON, B),),
     (routine("named", evolve(JSON, name="x")),),
     (routine("things", is_composite=True, is_set=True, returns=HIDDEN),),
-    (routine("records", is_composite=True, is_set=True),),
+    (routine("records", is_composite=True, is_set=True, columns=("k", "m", "n")),),
     (routine("lookup", schema="private"),),
 )
 WITH_MORE = evolve(CACHE, routines={**CACHE.routines, **{overloads[0].key: overloads for overloads in MORE}})
@@ -130,8 +130,10 @@ class Results(SynchronousTestCase):
     def test_a_scalar_result_is_read_as_rows_only_if_select_filter_or_order_needs_it(self) -> None:
         arguments = (("a", "1"), ("c", "x"))
         self.assertIsNone(called("GET", "add", *arguments, ("limit", "1")).read)
+        self.assertIsNotNone(called("GET", "add", *arguments, ("select", "count()")).read)
         for asked in (("select", "x"), ("x", "eq.1"), ("order", "x")):
-            self.assertIsNotNone(called("GET", "add", *arguments, asked).read, asked)
+            error = self.assertRaises(TableError, called, "GET", "add", *arguments, asked)
+            self.assertEqual((error.status, error.code), (400, "42703"), asked)
 
     def test_rows_of_unknown_columns_are_selected_whole(self) -> None:
         for name in ("things", "records"):
@@ -145,5 +147,5 @@ class Results(SynchronousTestCase):
         found = called("GET", "find", *pairs)
         self.assertEqual((found.everything, found.returning), (False, ("title", "id", "age", "data")))
         statement = text(planned("GET", "rpc/find", *pairs))
-        self.assertIn('"find"."age"', statement)
+        self.assertIn('"api"."age"(("find".*)::"api"."works") AS "age"', statement)
         self.assertNotIn('"author_id"', statement)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.model import Relation, Representation
-from tests.unit.tables.planning import CACHE, planned, text
+from project_service.tables.plan.hints import similar_columns
+from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 
 _SHOWN = Representation(to_json=("api", "shown"))
 
@@ -53,13 +56,126 @@ class Names(SynchronousTestCase):
         ):
             error = self.assertRaises(TableError, read, "works", select)
             self.assertEqual((error.status, error.code), (400, "PGRST204"), select)
-        # A real column of that name can be selected, and "count" always could.
+        # A real column of that name can be selected, and "count" without brackets is the aggregate.
         works = CACHE.relations["api", "works"]
         named = evolve(works, columns={**works.columns, "json_agg": works.columns["title"]})
         known = evolve(CACHE, relations={**CACHE.relations, named.key: named})
-        for select in ("json_agg", "count"):
-            found = text(planned("GET", "works", ("select", select), cache=known))
-            self.assertIn(f'"works"."{select}"', found)
+        for select, column in (
+            ("json_agg", '"works"."json_agg" AS "json_agg"'),
+            ("count", 'pg_catalog.count(*) AS "count"'),
+            ("n:count::text", 'CAST(pg_catalog.count(*) AS "text") AS "n"'),
+            ("id,tags(count)", 'SELECT pg_catalog.count(*) AS "count" FROM "api"."tags"'),
+        ):
+            self.assertIn(column, text(planned("GET", "works", ("select", select), cache=known)))
+        self.assertIn(
+            "ORDER BY pg_catalog.count(*) DESC", read("works", "title,count()", ("order", "count.desc"))
+        )
+        off = evolve(CONFIG, aggregates=False)
+        for pair in (("select", "count"), ("order", "count")):
+            error = self.assertRaises(TableError, planned, "GET", "works", pair, config=off)
+            self.assertEqual(error.code, "PGRST123")
+
+
+class Known(SynchronousTestCase):
+    """A name is a column only if the schema cache has it as one. PostgreSQL would take others for functions of the
+    row."""
+
+    def test_names_of_no_column_reach_no_statement(self) -> None:
+        for method, pairs in (
+            *(
+                ("GET", (pair,))
+                for pair in (
+                    ("select", "max"),
+                    ("select", "id,max->a"),
+                    ("select", "max.sum()"),
+                    ("select", "max::text"),
+                    ("select", "count->a"),
+                    ("select", "count.max()"),
+                    ("select", "tags(max)"),
+                    ("select", "...authors!author_id(max)"),
+                    ("order", "max"),
+                    ("order", "max->a"),
+                    ("order", "count->a"),
+                    ("max", "is.null"),
+                    ("max->a", "is.null"),
+                    ("or", "(id.eq.1,not.and(max.is.null,id.eq.2))"),
+                    ("max", "in.(a,b)"),
+                    ("max", "fts.a"),
+                )
+            ),
+            ("GET", (("select", "tags(id)"), ("tags.max", "is.null"))),
+            ("GET", (("select", "tags(id)"), ("tags.order", "max"))),
+            ("GET", (("select", "authors!author_id(id)"), ("order", "authors(max)"))),
+            ("GET", (("select", "authors!author_id(max:tags(id))"), ("order", "authors(max)"))),
+            ("GET", (("order", "of_tag"),)),
+            ("PATCH", (("max", "is.null"),)),
+            ("DELETE", (("id", "eq.1"), ("order", "max"), ("limit", "1"))),
+            ("DELETE", (("id", "eq.1"), ("select", "max"))),
+            ("POST", (("select", "max"),)),
+        ):
+            refused = partial(
+                planned, method, "works", *pairs, body=b'{"id": 1}', prefer="return=representation"
+            )
+            error = self.assertRaises(TableError, refused)
+            self.assertEqual((error.status, error.code in ("42703", "PGRST200")), (400, True), pairs)
+
+    def test_the_error_is_postgresqls(self) -> None:
+        for name, shown in (
+            ("tittle", '"works.title"'),
+            ("author", '"works.author_id"'),
+            ("athor_id", '"works.author_id"'),
+            ("xditor_id", '"works.editor_id"'),
+            ("dita", '"works.data"'),
+            ("banana", None),
+        ):
+            error = self.assertRaises(TableError, read, "works", name)
+            self.assertEqual(error.message, f"column works.{name} does not exist")
+            hint = f"Perhaps you meant to reference the column {shown}." if shown else None
+            self.assertEqual(error.hint, hint)
+        self.assertEqual(similar_columns("xa", ["aa", "ba"]), ("aa", "ba"))
+        self.assertEqual(similar_columns("xa", ["aa", "ba", "ca"]), ())
+
+    def test_computed_columns_are_called_by_their_functions_names(self) -> None:
+        age = '"api"."age"(("works".*)::"api"."works")'
+        for select, pairs, expected in (
+            ("age", (), f'SELECT {age} AS "age" FROM'),
+            ("x:age->a", (), f"to_jsonb({age})->'a' AS \"x\""),
+            ("age,id.sum()", (), f"GROUP BY {age}"),
+            ("age.max()", (), f'MAX({age}) AS "max"'),
+            ("id", (("age", "gt.1"),), f"WHERE {age} > $1"),
+            ("id", (("order", "age"),), f"ORDER BY {age}"),
+            ("of_any", (), 'SELECT "api"."of_any"(("works".*)) AS "of_any" FROM'),
+        ):
+            self.assertIn(expected, read("works", select, *pairs), select)
+        below = read("tags", "works(age)", ("works.age", "gt.1"), ("works.order", "age"))
+        made = '"api"."age"(("works_1".*)::"api"."works")'
+        self.assertEqual(below.count(made), 3)
+        ordered = read("works_tags", "works(id)", ("order", "works(age)"))
+        self.assertIn(f"ORDER BY (SELECT {made} FROM", ordered)
+        selected = read("works_tags", "works(age)", ("order", "works(age)"))
+        self.assertIn('ORDER BY "works_tags_works_1"."age"', selected)
+        limited = (("age", "gt.1"), ("order", "age"), ("limit", "1"))
+        deleted = text(planned("DELETE", "works", *limited))
+        self.assertIn(f"WHERE {age} > $1", deleted)
+        self.assertIn(f"ORDER BY {age} LIMIT", deleted)
+
+    def test_system_columns_can_be_named_in_tables_only(self) -> None:
+        self.assertIn('SELECT "works"."xmin" AS "xmin" FROM', read("works", "xmin"))
+        self.assertRaises(TableError, read, "recent", "xmin")
+        self.assertRaises(TableError, planned, "GET", "rpc/find", ("q", "x"), ("select", "xmin"))
+
+    def test_a_column_called_like_the_star_is_named_in_quotes(self) -> None:
+        works = CACHE.relations["api", "works"]
+        named = evolve(works, columns={**works.columns, "*": works.columns["title"]})
+        known = evolve(CACHE, relations={**CACHE.relations, named.key: named})
+        for pair, expected in (
+            (("select", '"*"'), 'SELECT "works"."*" AS "*" FROM'),
+            (("select", '*,x:"*"'), 'SELECT "works".*, "works"."*" AS "x" FROM'),
+            (("order", '"*"'), 'ORDER BY "works"."*"'),
+            (('"*"', "eq.1"), 'WHERE "works"."*" = $1'),
+        ):
+            self.assertIn(expected, text(planned("GET", "works", pair, cache=known)))
+        self.assertRaises(TableError, read, "works", '"*"')
 
 
 class Represented(SynchronousTestCase):

@@ -21,6 +21,7 @@ from project_service.tables.syntax import (
     Operand,
     OrderTerm,
     Query,
+    SelectAll,
     SelectColumn,
     SelectEmbed,
     SelectItem,
@@ -186,7 +187,8 @@ class Selects(SynchronousTestCase):
         a, b = SelectColumn(Field("a")), SelectColumn(Field("b"))
         total = SelectColumn(None, aggregate="count")
         asked: tuple[tuple[str, tuple[SelectItem, ...]], ...] = (
-            ("", (SelectColumn(Field("*")),)),
+            ("", (SelectAll(),)),
+            ('"*",*', (SelectColumn(Field("*")), SelectAll())),
             (" a , b ", (a, b)),
             ("a))", (a,)),
             ("x: a", (SelectColumn(Field("a"), "x"),)),

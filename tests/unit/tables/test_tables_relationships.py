@@ -6,12 +6,14 @@ import itertools
 import json
 import sys
 
+from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.catalog.load import build
+from project_service.tables.catalog.queries import ALL
 from project_service.tables.catalog.views import base_columns
 from project_service.tables.errors import TableError
-from project_service.tables.model import Relationship, SchemaCache
+from project_service.tables.model import Relation, Relationship, SchemaCache
 from project_service.tables.parse.query import parse_query
 from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.read import Reader
@@ -49,9 +51,8 @@ def _foreign_key(name: str, origin: int, column: int, target: int) -> dict[str, 
 
 def _cache() -> SchemaCache:
     answers: dict[str, object] = {
-        **{
-            name: [] for name in ("relations", "routines", "computed", "representations", "handlers", "roles")
-        },
+        **{name: [] for name in ALL if name not in ("keys", "foreign_keys", "rules", "extras")},
+        "roles": [],
         "keys": [
             {
                 "oid": oid,
@@ -149,7 +150,10 @@ class Effort(SynchronousTestCase):
     """How much work a client can cause with a few kilobytes, counted in function calls."""
 
     def steps(self, *pairs: tuple[str, str]) -> int:
-        plan = Reader(_cache(), "api", PlanOptions()).plan(("api", "teams"), parse_query(pairs), Range())
+        columns = ("lead", "zzz", *(f"c{number}" for number in range(400)))
+        cache = evolve(_cache(), row_columns={("api", "teams"): columns})
+        teams = Relation("api", "teams", {})
+        plan = Reader(cache, "api", PlanOptions()).plan(teams, parse_query(pairs), Range())
         counted = itertools.count()
         sys.setprofile(lambda *_: next(counted))
         try:

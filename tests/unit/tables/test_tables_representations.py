@@ -240,6 +240,7 @@ class Computed(SynchronousTestCase):
         own = "(SELECT " + ", ".join(columns)
         for found in self.texts(("select", "*,age")):
             self.assertIn(f'{own}, "works"."age" AS "age" FROM', found)
+            self.assertEqual(found.count('"api"."age"('), 1)
         self.assertIn(f"{own} FROM", self.texts(("age", "gt.1"))[0])
         for found in self.texts(("title", "eq.x")):
             self.assertIn('(SELECT "works".* FROM', found)

@@ -36,9 +36,9 @@ class Writes(SynchronousTestCase):
 class Paths(SynchronousTestCase):
     def test_a_json_path_into_an_unknown_column_converts_it_to_json(self) -> None:
         field = Field("val", (JsonStep("r", True),))
-        self.assertEqual(field_sql("t", field, None), """to_jsonb("t"."val")->>'r'""")
+        self.assertEqual(field_sql('"t"."val"', field, None), """to_jsonb("t"."val")->>'r'""")
         known = Column("val", "jsonb", "jsonb")
-        self.assertEqual(field_sql("t", field, known), """"t"."val"->>'r'""")
+        self.assertEqual(field_sql('"t"."val"', field, known), """"t"."val"->>'r'""")
 
 
 class Emptiness(SynchronousTestCase):
