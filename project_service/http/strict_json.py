@@ -27,7 +27,7 @@ def loads(raw: bytes) -> Any:
     is all brackets, which anybody may send.
     """
     bare = _without_strings(raw)
-    if _is_deep(bare):
+    if _depth(bare, MAX_DEPTH) > MAX_DEPTH:
         raise errors.invalid_json(f"The body is nested deeper than {MAX_DEPTH} levels.")
     try:
         value, written = _value(raw)
@@ -69,7 +69,14 @@ def _without_strings(text: bytes) -> bytes:
     return b"".join(text.split(b'"')[::2])
 
 
-def _is_deep(bare: bytes) -> bool:
-    if bare.count(b"[") + bare.count(b"{") <= MAX_DEPTH:
-        return False
-    return max(accumulate(map(_STEPS.__getitem__, bare.translate(None, _NO_BRACKETS)))) > MAX_DEPTH
+def depth_of(raw: bytes) -> int:
+    """How deep lists and objects are nested in ``raw``, which has to be valid JSON."""
+    return _depth(_without_strings(raw), 0)
+
+
+def _depth(bare: bytes, enough: int) -> int:
+    """The depth of a text without strings; any number up to ``enough`` where it is not greater than that."""
+    brackets = bare.count(b"[") + bare.count(b"{")
+    if brackets <= enough:
+        return brackets
+    return max(accumulate(map(_STEPS.__getitem__, bare.translate(None, _NO_BRACKETS))))

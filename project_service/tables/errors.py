@@ -80,6 +80,20 @@ def invalid_body(message: str) -> TableError:
     return TableError(400, "PGRST102", message)
 
 
+def several_objects() -> TableError:
+    message = "PATCH writes one object to all rows that the filters select, and the body has several"
+    hint = (
+        "Send one object. To change each row in its own way, POST the array "
+        "with 'Prefer: resolution=merge-duplicates'."
+    )
+    return TableError(400, "PGRST102", message, hint=hint)
+
+
+def body_too_deep(levels: int) -> TableError:
+    message = f"The body is nested {levels} levels deep, which is more than PostgreSQL can read"
+    return TableError(400, "PGRST102", message)
+
+
 def unsatisfiable_range(details: str, content_range: str | None = None) -> TableError:
     headers = (("Content-Range", content_range),) if content_range else ()
     return TableError(416, "PGRST103", "Requested range not satisfiable", details, headers=headers)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import pytest_twisted
+import treq
 from twisted.logger import capturedLogs, formatEvent
 
-from tests.live.tables_service import BASE, Tables, tables
+from tests.live.tables_service import BASE, Tables, tables, until_answered
 
 __all__ = ["tables"]
 
@@ -126,6 +127,49 @@ async def test_a_body_postgresql_cannot_read_is_refused_with_its_error(outcomes:
         assert (status, body["code"]) == (400, code)
         status, body, _ = await answered(outcomes, "PATCH", "/counted?id=eq.90&columns=note", **more)
         assert (status, body["code"]) == (400, code)
+
+
+@pytest_twisted.ensureDeferred
+async def test_json_that_postgresql_reads_can_be_written_and_read_back(outcomes: Tables) -> None:
+    outcomes.sql(
+        "create table deep (id int primary key, j json, jb jsonb); grant all on deep to anon;"
+        "create function same(j json) returns json language sql immutable as 'select $1'"
+    )
+
+    async def sent(method: str, path: str, body: str, *prefer: str) -> tuple[int, str]:
+        headers: dict[bytes | str, bytes | str] = {
+            "X-Service-Key": outcomes.api.anon_key,
+            "Content-Type": "application/json",
+            "Prefer": ", ".join(("return=representation", *prefer)),
+        }
+        url = outcomes.api.base_url + BASE + path
+        response = await treq.request(method, url, headers=headers, data=body.encode(), persistent=False)
+        return response.code, (await treq.text_content(response)).replace(" ", "")
+
+    await until_answered(outcomes, "GET", "/deep", 200)
+    for levels in (1_023, 1_024, 6_000):
+        value = "[" * levels + '{"a":-0,"a":1e400}' + "]" * levels
+        for method, path, body, *prefer in (
+            ("POST", "/deep?select=j", f'{{"id":1,"j":{value}}}'),
+            ("PATCH", "/deep?select=j&id=eq.1", f'{{"j":{value}}}'),
+            ("PUT", "/deep?select=j&id=eq.1", f'{{"id":1,"j":{value},"jb":null}}'),
+            ("POST", "/deep?select=j", f'[{{"id":1,"j":{value}}}]', "resolution=merge-duplicates"),
+            ("POST", "/deep?select=j&columns=id,j", f'{{"id":2,"j":{value}}}'),
+        ):
+            status, answer = await sent(method, path, body, *prefer)
+            assert (status // 100, answer) == (2, f'[{{"j":{value}}}]'), (method, path)
+        assert await sent("POST", "/rpc/same", f'{{"j":{value}}}') == (200, value)
+        status, answer = await sent(
+            "POST", "/deep?select=jb&columns=id,jb", f'{{"id":3,"jb":{value}}}', "missing=default"
+        )
+        assert (status, answer.count("[")) == (201, levels + 1)
+        outcomes.sql("delete from deep")
+    value = "[" * 100_000 + "]" * 100_000
+    for path in ("/deep", "/deep?columns=id,j"):
+        status, answer = await sent("POST", path, f'{{"id":1,"j":{value}}}')
+        assert status == 400
+        assert "nested100001levelsdeep" in answer
+    outcomes.sql("drop table deep; drop function same")
 
 
 @pytest_twisted.ensureDeferred

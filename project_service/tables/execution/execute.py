@@ -9,12 +9,14 @@ from attrs import evolve, frozen
 
 from project_service.database.pool import Pool
 from project_service.database.session import Session
+from project_service.tables import errors
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.execution.cleanup import clear
 from project_service.tables.execution.preamble import Preamble
 from project_service.tables.execution.run import run
 from project_service.tables.execution.work import Ending, Row, Work
+from project_service.tables.parse.payload import DEEP
 from project_service.tables.parse.request import Request
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planning.compile import Compiled
@@ -25,6 +27,8 @@ from project_service.tables.sql.fragment import Sql
 
 # program_limit_exceeded: PostgreSQL cannot make a value of more than a gigabyte, such as a body of many wide rows.
 _TOO_LARGE = "54000"
+# statement_too_complex: a stack is used up.
+_TOO_COMPLEX = "54001"
 
 
 @frozen
@@ -63,7 +67,14 @@ class Executor:
                 if compiled.leaves_things:
                     await clear(session)
 
-        return await self.pool.use(used)
+        try:
+            return await self.pool.use(used)
+        except TableError as fault:
+            payload = request.payload
+            if fault.code != _TOO_COMPLEX or payload is None or payload.depth <= DEEP:
+                raise
+            # Most likely the body has used up PostgreSQL's stack. Its hint would be to raise a limit of the server.
+            raise errors.body_too_deep(payload.depth) from fault
 
     async def read(self, preamble: Preamble, sql: Sql, leaves_things: bool) -> list[Row]:
         """The rows of a query that only reads. ``leaves_things`` says that the pre-request function may leave

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 import orjson
 from attrs import field, frozen
 
+from project_service.http.strict_json import depth_of
 from project_service.tables import errors
 from project_service.tables.parse import media
 from project_service.tables.parse.csv_rows import read_csv
@@ -18,11 +19,13 @@ from project_service.tables.parse.csv_rows import read_csv
 _EMPTY_OR_INVALID = "Empty or invalid json"
 # The white space that JSON allows around a value (RFC 8259 section 2).
 _WHITESPACE = " \t\n\r"
-# Signs of a number that does not fit a double. The search for long runs of digits begins only at the first digit of a
-# run; otherwise it would go through the run again from each of its digits.
-_FAR = re.compile(r"[0-9][eE]\+?[0-9]{3}|(?<![0-9])[0-9]{300}")
+# Strings, and brackets with those that follow at once.
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]+|[\]}]+', re.DOTALL)
 # The fields of a form at most: as many as fit into a URL. A megabyte of fields would keep a worker busy for seconds.
 _MOST_FIELDS = 25_000
+
+# PostgreSQL reads JSON of at least this depth, whatever its platform and settings.
+DEEP = 100
 
 # Larger CSV is worth a thread.
 INLINE_CSV_BYTES = 16 * 1024
@@ -44,6 +47,11 @@ class Payload:
     is_empty: bool = False
     raw: bytes = field(repr=False, default=b"")
     arguments: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """How deep lists and objects are nested in a JSON body, counted anew each time."""
+        return depth_of(self.raw) if self.media == media.JSON else 0
 
 
 def slow_to_read(content_type: str | None, body: bytes) -> bool:
@@ -81,6 +89,17 @@ def parse_payload(
     raise errors.invalid_body(f"Content-Type not acceptable: {content_type}")
 
 
+def has_several_rows(payload: Payload) -> bool:
+    """Whether the body is an array of several values. False for what is not JSON, which PostgreSQL refuses."""
+    if payload.kind != "json" or not payload.is_array:
+        return False
+    try:
+        value = _value(payload.text.encode("utf-8"))
+    except ValueError:
+        return False
+    return isinstance(value, list) and len(value) > 1
+
+
 def _check_text(body: bytes) -> None:
     try:
         body.decode("utf-8")
@@ -92,7 +111,13 @@ def _check_text(body: bytes) -> None:
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
     """The names without repetitions, sorted, so that their order in a request makes no difference."""
-    return tuple(sorted(set(names)))
+    found = tuple(sorted(set(names)))
+    try:
+        "".join(found).encode("utf-8")
+    except UnicodeEncodeError:
+        # JSON may have a lone surrogate, by an escape. No column or argument can be called like that.
+        raise errors.invalid_body(_EMPTY_OR_INVALID) from None
+    return found
 
 
 def _unread(body: bytes, columns: tuple[str, ...]) -> Payload:
@@ -109,7 +134,7 @@ def _unread(body: bytes, columns: tuple[str, ...]) -> Payload:
 def _json(body: bytes, routine: bool) -> Payload:
     try:
         value, text = _value(body), body.decode("utf-8")
-    except (ValueError, RecursionError):
+    except ValueError:
         raise errors.invalid_body(_EMPTY_OR_INVALID) from None
     if isinstance(value, dict):
         return Payload("json", media.JSON, text, _in_order(value), raw=body)
@@ -122,17 +147,45 @@ def _json(body: bytes, routine: bool) -> Payload:
 
 
 def _value(body: bytes) -> Any:
-    """The value of ``body``. Raises ``ValueError`` for what is not JSON, which includes lone surrogates."""
+    """The value of ``body``, of which only the names of members matter here. Raises ``ValueError`` for what is not
+    JSON."""
     try:
         return orjson.loads(body)
     except ValueError:
-        # orjson refuses numbers that do not fit a double. JSON allows them, and so does PostgreSQL's numeric.
+        # orjson refuses what PostgreSQL takes: numbers that fit no double, great depth, and lone surrogates.
         text = body.decode("utf-8")
-        if not _FAR.search(text):
-            raise
-        found = json.loads(text, parse_float=str, parse_int=str, parse_constant=_refused)
-        json.dumps(found, ensure_ascii=False).encode("utf-8")
-        return found
+    try:
+        return _with_any_numbers(text)
+    except RecursionError:
+        return _with_any_numbers(_shallow(text))
+
+
+def _with_any_numbers(text: str) -> Any:
+    return json.loads(text, parse_float=str, parse_int=str, parse_constant=_refused)
+
+
+def _shallow(text: str) -> str:
+    """``text`` with 0 for each list and object that is a member of an object in a list, or deeper.
+
+    Whether these are JSON is left to PostgreSQL, whose stack allows several thousand levels. Raises ``ValueError`` if
+    not all are closed.
+    """
+    kept, depth, at = [], 0, 0
+    for found in _BRACKETS.finditer(text):
+        start, end = found.span()
+        if text[start] in "[{":
+            deeper = depth + end - start
+            if depth < 3 <= deeper:
+                kept.append(text[at : start + 2 - depth] + "0")
+            depth = deeper
+        elif text[start] != '"':
+            higher = depth - (end - start)
+            if higher < 3 <= depth:
+                at = start + depth - 2
+            depth = higher
+    if depth:
+        raise ValueError("not all brackets are closed")
+    return "".join([*kept, text[at:]])
 
 
 def _refused(word: str) -> None:

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from project_service.tables import errors
 from project_service.tables.parse.media import MediaType, parse_accept
-from project_service.tables.parse.payload import Payload, parse_payload
+from project_service.tables.parse.payload import Payload, has_several_rows, parse_payload
 from project_service.tables.parse.preferences import Preferences, parse_preferences
 from project_service.tables.parse.query import refuse_no_numbers
 from project_service.tables.parse.ranges import intersect, parse_range
@@ -89,6 +89,8 @@ def make_request(head: Head, query: Query, pairs: Sequence[tuple[str, str]], bod
         # PUT replaces a whole row, so it has no ``columns``.
         columns = query.columns if head.method != "PUT" else None
         payload = parse_payload(head.content_type, body, columns, head.kind == "routine")
+        if head.method == "PATCH" and has_several_rows(payload):
+            raise errors.several_objects()
     return Request(head, query, intersect(asked, head.range), payload, tuple(pairs))
 
 

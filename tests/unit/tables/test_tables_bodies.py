@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.parse.payload import parse_payload
+from project_service.tables.parse.payload import _shallow, parse_payload
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
 from tests.unit.tables.planning import planned, text
@@ -55,6 +55,68 @@ class Members(SynchronousTestCase):
         for rest in (b"", b', "b": NaN}', b', "\\ud83d": 1}', b', "b": "\xff"}', b', "b": ' + b"[" * 10_000):
             error = self.assertRaises(TableError, parse_payload, None, b'{"a": 1e400' + rest, None, False)
             self.assertEqual((error.code, error.message), ("PGRST102", "Empty or invalid json"))
+
+    def test_json_of_any_depth_is_passed_through(self) -> None:
+        for levels in (1_000, 1_023, 1_024, 6_000, 100_000):
+            for deep in ("[" * levels + "]" * levels, '{"x":' * levels + "1e400" + "}" * levels):
+                for body in (
+                    f'{{"b": {deep}, "a": "]}}{{"}}',
+                    f'[{{"a": [], "b": {deep}}}, {{"b": {deep}, "a": 1}}]',
+                ):
+                    found = parse_payload(None, body.encode(), None, False)
+                    self.assertEqual((found.keys, found.text), (("a", "b"), body))
+                    self.assertGreater(found.depth, levels)
+
+    def test_deep_json_keeps_its_rules_at_the_top(self) -> None:
+        deep = "[" * 2_000 + "]" * 2_000
+        for body in (
+            f'{{"a": {deep}',
+            f'{{"a": {deep}}}}}',
+            f'{{"a": {deep} 1}}',
+            f'{{"a": {deep}, NaN}}',
+            f"{{a: {deep}}}",
+            f'[{{"a": {deep}}}, {{"b": {deep}}}]',
+            "[[1]," * 100_000,
+            deep[:-1],
+        ):
+            error = self.assertRaises(TableError, parse_payload, None, body.encode(), None, False)
+            self.assertEqual(error.code, "PGRST102", body[:30])
+
+    @given(
+        st.recursive(
+            st.none() | st.text('[]{}",:\\a'), lambda of: st.lists(of) | st.dictionaries(st.text('["a'), of)
+        )
+    )
+    def test_a_shallow_text_has_the_same_names(self, value: object) -> None:
+        shallow = json.loads(_shallow(json.dumps(value)))
+        self.assertEqual(type(shallow), type(value))
+        if isinstance(value, dict):
+            self.assertEqual(shallow.keys(), value.keys())
+        elif isinstance(value, list):
+            names = [item.keys() if isinstance(item, dict) else None for item in value]
+            self.assertEqual([item.keys() if isinstance(item, dict) else None for item in shallow], names)
+
+    def test_a_patch_takes_one_object(self) -> None:
+        several = b'[{"title": "a"}, {"title": "b"}]'
+        for pairs, media, body in (
+            ((), "application/json", several),
+            ((), "application/json", b"[{}, {}]"),
+            ((("columns", "title"),), "application/json", several),
+            ((("columns", "title"),), "application/json", b'[{"title": 1}, 2]'),
+            ((), "text/csv", b"title\na\nb\n"),
+        ):
+            error = self.assertRaises(TableError, planned, "PATCH", "works", *pairs, body=body, media=media)
+            self.assertEqual((error.status, error.code), (400, "PGRST102"))
+            self.assertIn("merge-duplicates", str(error.hint))
+        for pairs, media, body in (
+            ((), "application/json", b'[{"title": "a"}]'),
+            ((), "application/json", b"[]"),
+            ((("columns", "title"),), "application/json", b'[{"title": "a"}]'),
+            ((("columns", "title"),), "application/json", b"[nonsense"),
+            ((), "text/csv", b"title\na\n"),
+        ):
+            planned("PATCH", "works", *pairs, body=body, media=media)
+        planned("POST", "works", body=several)
 
     def test_a_form_may_have_at_most_25000_fields(self) -> None:
         form = "application/x-www-form-urlencoded"
