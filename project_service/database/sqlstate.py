@@ -26,6 +26,7 @@ _EXACT: dict[str, Callable[[], ApiError]] = {
     "57P05": errors.database_unavailable,  # idle_session_timeout
     "25006": errors.database_unavailable,  # read_only_sql_transaction: a standby, or a failover under way
     "25P03": errors.database_unavailable,  # idle_in_transaction_session_timeout
+    "25P04": errors.database_unavailable,  # transaction_timeout (PostgreSQL 17)
     "55P03": errors.overloaded,  # lock_not_available
     "40001": errors.overloaded,  # serialization_failure
     "40P01": errors.overloaded,  # deadlock_detected

@@ -92,7 +92,8 @@ class Buckets:
         return bucket
 
     async def delete(self, name: str, objects: Objects | None = None) -> None:
-        """Raises ``bucket_not_found`` or ``bucket_not_empty``; with ``objects`` it is emptied first."""
+        """Raises ``bucket_not_found``, ``bucket_not_empty`` or ``bucket_in_use``; with ``objects`` it is emptied
+        first."""
         bucket = await self.fresh(name)
         if objects is None:
             await self.rows.delete(name)

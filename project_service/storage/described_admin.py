@@ -75,7 +75,7 @@ DELETE_BUCKET = Described(
     "Delete a bucket",
     (Answer(204, "It is gone."),),
     (IN_BUCKET, Parameter("force", "true: with everything in it.", BOOLEAN)),
-    errors=(NO_BUCKET, errors.bucket_not_empty(), errors.object_in_use()),
+    errors=(NO_BUCKET, errors.bucket_not_empty(), errors.bucket_in_use(), errors.object_in_use()),
     needs=BOTH,
 )
 DELETE_PREFIX = Described(

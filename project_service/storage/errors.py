@@ -22,6 +22,13 @@ def bucket_not_empty() -> ApiError:
     return ApiError(409, "bucket_not_empty", "The bucket still holds objects; force=true deletes them too.")
 
 
+def bucket_in_use() -> ApiError:
+    """Says that a foreign key of the project's own tables forbids it."""
+    return ApiError(
+        409, "bucket_in_use", "Rows of other tables refer to this bucket, so it cannot be deleted."
+    )
+
+
 def object_not_found() -> ApiError:
     return ApiError(404, "object_not_found", "There is no object with that key.")
 

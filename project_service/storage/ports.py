@@ -35,7 +35,7 @@ class BucketRows(Protocol):
         """``changes`` are names of ``BucketRules`` with their new values."""
 
     async def delete(self, name: str) -> None:
-        """Raises ``bucket_not_empty``."""
+        """Raises ``bucket_not_empty``, and ``bucket_in_use`` if rows of the project's own tables refer to it."""
 
 
 @frozen

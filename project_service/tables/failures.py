@@ -17,6 +17,9 @@ from project_service.whole_numbers import from_digits
 READ_ONLY = "25006"  # read_only_sql_transaction
 
 _EXACT = {
+    # PostgreSQL 18 has these two for what was 23503 and 23505: ON DELETE RESTRICT, and keys WITHOUT OVERLAPS.
+    "23001": 409,
+    "23P01": 409,
     "23503": 409,
     "23505": 409,
     READ_ONLY: 405,

@@ -55,8 +55,12 @@ SELECTING: tuple[ApiError, ...] = (
 ON_RELATION: tuple[ApiError, ...] = (errors.no_table("…", "…", None), *SELECTING)
 CHANGING: tuple[ApiError, ...] = (
     errors.max_affected_exceeded(2),
+    _sqlstate("23001", "A foreign key with RESTRICT does not allow it (PostgreSQL 18)."),
     _sqlstate("23503", "A foreign key does not allow it."),
     _sqlstate("23505", "A row with that key is there already."),
+    _sqlstate(
+        "23P01", "A row that an exclusion constraint or a key WITHOUT OVERLAPS excludes is there already."
+    ),
     _sqlstate("23502", "A column must not be null; other constraints likewise."),
 )
 FILTERED = (errors.unfiltered_write("PATCH"), errors.limit_without_order())

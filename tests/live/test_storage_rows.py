@@ -104,6 +104,17 @@ async def test_foreign_keys_to_objects_follow_them_or_keep_them(database: str, r
     assert run_sql(database, "select key from told") == []
 
 
+@pytest_twisted.ensureDeferred
+async def test_foreign_keys_to_buckets_keep_them(database: str, rows: Rows) -> None:
+    for number, rule in enumerate(("", "on delete restrict")):
+        run_sql(database, f"create table kept_{number} (bucket text references storage.buckets {rule})")
+        run_sql(database, f"insert into kept_{number} values ('b')")
+        assert await refused(rows.buckets.delete("b")) == "bucket_in_use"
+        run_sql(database, f"delete from kept_{number}")
+    await rows.buckets.delete("b")
+    assert await rows.buckets.all() == []
+
+
 def test_names_and_keys_are_ordered_bytewise_in_any_database(database: str) -> None:
     """The tests' database orders all text so; one with the collation of a language does not."""
     ordered = run_sql(

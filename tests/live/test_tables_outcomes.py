@@ -344,6 +344,30 @@ async def test_errors_that_clients_cannot_fix_are_logged_with_their_reason(
 
 
 @pytest_twisted.ensureDeferred
+async def test_conflicts_are_409_whatever_sqlstate_the_version_of_postgresql_has(outcomes: Tables) -> None:
+    outcomes.sql(
+        "create table held (id int primary key); grant all on held to anon;"
+        "create table holding (held int references held on delete restrict on update restrict);"
+        "create table kept (id int primary key, held int references held);"
+        "create table booked (room int4range, at tsrange, primary key (room, at without overlaps));"
+        "grant all on booked to anon;"
+        "insert into held values (1), (2); insert into holding values (1); insert into kept values (1, 2);"
+        "insert into booked values ('[1,1]', '[2026-01-01,2026-01-03)')"
+    )
+    overlapping = {"room": "[1,1]", "at": "[2026-01-02,2026-01-04)"}
+    for method, path, sent, code in (
+        ("DELETE", "/held?id=eq.1", None, "23001"),
+        ("PATCH", "/held?id=eq.1", {"id": 3}, "23001"),
+        ("DELETE", "/held?id=eq.2", None, "23503"),
+        ("POST", "/held", {"id": 1}, "23505"),
+        ("POST", "/booked", overlapping, "23P01"),
+    ):
+        status, _, body = await outcomes.request(method, path, json=sent)
+        assert (status, body["code"]) == (409, code), (method, path)
+    outcomes.sql("drop table holding, kept, held, booked")
+
+
+@pytest_twisted.ensureDeferred
 async def test_405_has_allow_and_429_and_503_have_retry_after_wherever_they_come_from(
     outcomes: Tables,
 ) -> None:

@@ -21,7 +21,7 @@ def refused(code: str | None) -> psycopg2.Error:
 class NotNow(SynchronousTestCase):
     def test_sqlstates_and_classes_that_mean_503(self) -> None:
         for codes, expected in {
-            "57014 57P01 57P02 57P03 57P05 25006 25P03": "database_unavailable",
+            "57014 57P01 57P02 57P03 57P05 25006 25P03 25P04": "database_unavailable",
             "08006 53300 58030 XX000": "database_unavailable",
             "55P03 40001 40P01": "overloaded",
         }.items():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
+from psycopg2.errors import ForeignKeyViolation, RestrictViolation
 
 from project_service.database.pool import Pool
 from project_service.database.session import Row
@@ -77,7 +78,10 @@ class SqlBuckets:
         return await self._existing(name)
 
     async def delete(self, name: str) -> None:
-        outcome = (await self.database.query("select storage.delete_bucket(%s)", (name,)))[0][0]
+        try:
+            outcome = (await self.database.query("select storage.delete_bucket(%s)", (name,)))[0][0]
+        except (ForeignKeyViolation, RestrictViolation):
+            raise errors.bucket_in_use() from None
         if outcome != "deleted":
             raise errors.refused(outcome)
 
