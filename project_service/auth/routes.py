@@ -115,6 +115,9 @@ class AuthRoutes:
         return token_reply(session.view())
 
     async def log_out(self, inbound: Inbound) -> Reply:
+        if inbound.body.length != 0 and inbound.declares_json():
+            # It takes no body, so that a scope in one would be dropped in silence.
+            await inbound.members()
         await self.sessions.log_out(signed_in(inbound), inbound.query_value("scope"), origin_of(inbound))
         return envelope(None)
 

@@ -81,10 +81,13 @@ class Inbound:
 
         Raises ``unsupported_media_type``, ``payload_too_large`` or ``invalid_json``.
         """
-        declared = (self.headers.text(b"content-type") or "").partition(";")[0].strip().lower()
-        if declared != "application/json" and not declared.endswith("+json"):
+        if not self.declares_json():
             raise errors.unsupported_media_type("application/json")
         return strict_json.loads(await self.read(self.max_json_bytes))
+
+    def declares_json(self) -> bool:
+        declared = (self.headers.text(b"content-type") or "").partition(";")[0].strip().lower()
+        return declared == "application/json" or declared.endswith("+json")
 
     async def json_object(self) -> dict[str, Any]:
         """As ``json``, and ``invalid_json`` where the value is not an object."""

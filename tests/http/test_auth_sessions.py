@@ -147,6 +147,17 @@ class LogOut(TestCase):
             assert (answer.status, answer.code, list(answer.details)) == (422, "validation_failed", ["scope"])
         assert self.alive() == [True, True, True]
 
+    def test_a_scope_in_the_body_is_422_and_ends_nothing(self) -> None:
+        token = self.second["access_token"]
+        answer = self.app.call("POST", "/auth/logout", {"scope": "global"}, token=token)
+        assert (answer.status, answer.code, list(answer.details)) == (422, "validation_failed", ["scope"])
+        assert self.alive() == [True, True, True]
+        assert self.app.call("POST", "/auth/logout", {}, token=token).status == 200
+        text = self.app.call(
+            "POST", "/auth/logout", raw=b"?", token=self.first["access_token"], Content_Type="text/plain"
+        )
+        assert text.status == 200
+
     def test_without_a_token_logout_is_401(self) -> None:
         answer = self.app.call("POST", "/auth/logout")
         assert (answer.status, answer.code) == (401, "authentication_required")
