@@ -299,8 +299,8 @@ class FakeLinks:
         link = self.tables.links.get(token_hash)
         if link is None or link.expires_at <= now or link.uses_left == 0:
             return False
-        if link.uses_left is not None:
-            self.tables.links[token_hash] = evolve(link, uses_left=link.uses_left - 1)
+        left = None if link.uses_left is None else link.uses_left - 1
+        self.tables.links[token_hash] = evolve(link, uses_left=left, used_at=now)
         return True
 
     async def sweep(self, expired_before: datetime) -> int:

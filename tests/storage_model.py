@@ -84,12 +84,20 @@ class Condition:
 
 @define
 class Link:
-    """``uses`` None: any number."""
+    """``uses`` None: any number. ``continued_until``: how long the last download may be continued."""
 
     bucket: str
     key: str
     expires: float
     uses: int | None
+    continued_until: float = 0.0
+
+    def continues(
+        self, headers: dict[str, str], expected: int | tuple[int, int], etag: str, now: float
+    ) -> bool:
+        """Whether the request goes on with the last download, which is no use of its own."""
+        inside = isinstance(expected, tuple) and expected[0] > 0
+        return inside and headers.get("If-Range") == f'"{etag}"' and now < self.continued_until
 
 
 @define

@@ -6,9 +6,11 @@ from datetime import datetime, timedelta
 
 from werkzeug.http import parse_date, parse_etags, parse_if_range_header
 
+from project_service.errors import ApiError
 from project_service.http.headers import HeaderView
 from project_service.storage import errors
 from project_service.storage.model import Conditions, ObjectRow, Writer
+from project_service.storage.ranges import parse_range
 
 
 def for_read(headers: HeaderView, row: ObjectRow) -> bool:
@@ -46,6 +48,18 @@ def range_applies(headers: HeaderView, row: ObjectRow, now: datetime) -> bool:
         over = row.modified + timedelta(seconds=1) <= now
         return row.modified == stated.date and over and not row.changed_twice
     return stated.etag == row.etag
+
+
+def continues(headers: HeaderView, row: ObjectRow) -> bool:
+    """Whether the request goes on with a download that broke off: it knows the ETag, and leaves out the beginning."""
+    stated = headers.text(b"if-range") or ""
+    if stated != f'"{row.etag}"':
+        return False
+    try:
+        part = parse_range(headers.text(b"range"), row.size)
+    except ApiError:
+        return False
+    return part is not None and part.first > 0
 
 
 def for_write(headers: HeaderView) -> Conditions:

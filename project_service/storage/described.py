@@ -249,6 +249,7 @@ DOWNLOAD_LINK = Described(
         errors.token_not_found(),
         errors.token_used(),
         errors.token_expired(),
+        errors.prefetch_refused(),
         _NO_OBJECT,
         errors.precondition_failed(),
         errors.range_not_satisfiable(0),

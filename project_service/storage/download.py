@@ -11,7 +11,7 @@ from functools import lru_cache
 from uuid import UUID
 from wsgiref.handlers import format_date_time
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.errors import Headers, store_unavailable
 from project_service.http.body import ClientGone
@@ -19,6 +19,7 @@ from project_service.http.inbound import Inbound
 from project_service.http.outbound import Reply, Sink, StreamReply
 from project_service.storage import conditions, errors
 from project_service.storage.disposition import ANY_ORIGIN, NO_SNIFFING, presentation
+from project_service.storage.links import LinkUse
 from project_service.storage.model import ObjectRow
 from project_service.storage.ports import ObjectRows, Opened, Store
 from project_service.storage.ranges import ByteRange, parse_range
@@ -41,13 +42,13 @@ class Terms:
     ``public_max_age_seconds``: everybody may keep it, for so long unless the object has an age of its own. With None
     ``headers`` say how to cache it.
 
-    ``claim`` is called when the bytes are available and before any is sent; where it raises, nothing is sent.
+    ``use`` is taken when the bytes are available and before any is sent; where that raises, nothing is sent.
     """
 
     inline: bool
     headers: Headers = ()
     public_max_age_seconds: int | None = None
-    claim: Callable[[], Awaitable[None]] | None = None
+    use: LinkUse | None = None
 
 
 @frozen(eq=False)
@@ -74,6 +75,8 @@ class Downloads:
         raise StoreUnreachable("every version that a row named was gone")
 
     async def _answer(self, inbound: Inbound, row: ObjectRow, terms: Terms) -> Reply | StreamReply:
+        if terms.use is not None and not terms.use.counts(inbound.headers, row):
+            terms = evolve(terms, use=None)
         validators = _validators(row, terms)
         if inbound.any_origin:
             validators = (*validators, ANY_ORIGIN)
@@ -93,18 +96,18 @@ class Downloads:
             return StreamReply(status, headers, part.length, _nothing)
         if part.length == 0:
             # An empty object needs nothing of the store.
-            if terms.claim is not None:
-                await terms.claim()
+            if terms.use is not None:
+                await terms.use.take()
             return Reply(status, headers)
         known = self.small.find(row.version)
         if known is not None:
-            if terms.claim is not None:
-                await terms.claim()
+            if terms.use is not None:
+                await terms.use.take()
             return Reply(status, headers, known[part.first : part.first + part.length])
         opened = await self.store.open(row.path, part.first, part.length, row.size)
-        if terms.claim is not None:
+        if terms.use is not None:
             try:
-                await terms.claim()
+                await terms.use.take()
             except Exception:
                 opened.drop()
                 raise

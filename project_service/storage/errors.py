@@ -119,6 +119,12 @@ def token_expired() -> ApiError:
     return ApiError(410, "token_expired", "This download link has expired.")
 
 
+def prefetch_refused() -> ApiError:
+    """The browser asks again when the person follows the link."""
+    message = "This link is for a limited number of downloads, so it is not prefetched."
+    return ApiError(503, "prefetch_refused", message, headers=(errors.RETRY_AFTER,))
+
+
 _REFUSALS = {
     "bucket_not_found": bucket_not_found,
     "bucket_not_empty": bucket_not_empty,

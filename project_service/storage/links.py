@@ -1,16 +1,26 @@
-"""Download links: a random token that opens one object until it expires or is used up."""
+"""Download links: a random token that opens one object until it expires or is used up.
+
+A browser that prefetches does not use one up, and a download that broke off can be continued for a while.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from hashlib import sha256
+from html import escape
 
 from attrs import frozen
+from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
 
+from project_service.errors import ApiError
+from project_service.http.headers import HeaderView
 from project_service.http.outbound import NO_STORE
 from project_service.storage import errors
-from project_service.storage.model import Link
+from project_service.storage.conditions import continues
+from project_service.storage.model import Link, ObjectRow
 from project_service.storage.ports import LinkRows
 
 MAX_EXPIRES_IN_SECONDS = 604800
@@ -19,6 +29,20 @@ MAX_USES = 1_000_000
 # Without it a browser would tell the next site the address of a page opened by a link, and with it the token.
 NO_REFERRER = ("Referrer-Policy", "no-referrer")
 LINK_HEADERS = (NO_STORE, NO_REFERRER)
+
+# For how long after a use its download may be continued.
+CONTINUED_FOR = timedelta(minutes=10)
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Download link</title>
+<style>body {{ font: 1.1em sans-serif; max-width: 30em; margin: 4em auto }}</style></head>
+<body><h1>This link does not work</h1><p>{message}</p><p>{advice}</p></body></html>
+"""
+_PAGE_HEADERS = (
+    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"),
+    ("Vary", "Accept"),
+)
 
 
 @frozen(eq=False)
@@ -36,22 +60,80 @@ class Links:
         await self.rows.add(_digest(token), Link(bucket, key, expires_at, uses or None))
         return token, expires_at
 
-    async def find(self, token: str) -> Link:
-        """A link that still opens its object; raises ``token_not_found``, ``token_expired`` or ``token_used``."""
+    async def use(self, token: str, headers: HeaderView) -> LinkUse:
+        """What a request with these headers does with a link; raises ``token_not_found``, ``token_expired``,
+        ``prefetch_refused`` or ``token_used``."""
         link = await self.rows.find(_digest(token))
         if link is None:
             raise errors.token_not_found()
         if link.expires_at <= self.now():
             raise errors.token_expired()
-        if link.uses_left == 0:
+        if link.uses_left is not None and _is_prefetch(headers):
+            raise errors.prefetch_refused()
+        use = LinkUse(self, token, link)
+        if link.uses_left == 0 and not (use.may_continue and b"if-range" in headers):
             raise errors.token_used()
-        return link
+        return use
 
-    async def use(self, token: str) -> None:
-        """Consume one use, atomically. Raises as ``find`` does where another request was faster."""
-        if not await self.rows.use(_digest(token), self.now()):
-            await self.find(token)
+
+@frozen(eq=False)
+class LinkUse:
+    """One request by a link. It counts as a use unless it goes on with a download that broke off."""
+
+    links: Links
+    token: str
+    link: Link
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether the last use was so short a time ago that its download may be continued."""
+        used_at = self.link.used_at
+        return used_at is not None and self.links.now() < used_at + CONTINUED_FOR
+
+    def counts(self, headers: HeaderView, row: ObjectRow) -> bool:
+        """Whether it counts, given the object; raises ``token_used`` where it does and no use is left."""
+        if self.may_continue and continues(headers, row):
+            return False
+        if self.link.uses_left == 0:
             raise errors.token_used()
+        return True
+
+    async def take(self) -> None:
+        """Consume one use, atomically; raises ``token_expired``, or ``token_used`` where another was faster."""
+        now = self.links.now()
+        if not await self.links.rows.use(_digest(self.token), now):
+            raise errors.token_expired() if self.link.expires_at <= now else errors.token_used()
+
+
+def _is_prefetch(headers: HeaderView) -> bool:
+    """Whether a browser asks in advance, for a person who may never follow the link (``Sec-Purpose`` may have
+    parameters, as in ``prefetch;prerender``)."""
+    stated = [headers.text(name) or "" for name in (b"sec-purpose", b"purpose")]
+    return any(re.split("[;,]", one)[0].strip().lower() == "prefetch" for one in stated)
+
+
+class LinkPage(ApiError):
+    """A refusal as a small page, for a person who opened the link in a browser."""
+
+    content_type = "text/html; charset=utf-8"
+
+    def body(self) -> bytes:
+        advice = "Ask whoever gave it to you for a new one."
+        return _PAGE.format(message=escape(self.message), advice=advice).encode()
+
+
+def as_shown(refusal: ApiError, headers: HeaderView) -> ApiError:
+    """``refusal`` in the form that the client prefers, if it says that the link opens nothing."""
+    if refusal.status not in (404, 410) or not _prefers_page(headers):
+        return refusal
+    return LinkPage(refusal.status, refusal.code, refusal.message, headers=(*refusal.headers, *_PAGE_HEADERS))
+
+
+def _prefers_page(headers: HeaderView) -> bool:
+    """``*/*``, which programs send, does not ask for a page."""
+    accepted = parse_accept_header(b",".join(headers.all(b"accept")).decode("latin-1"), MIMEAccept)
+    named = any(kind.partition(";")[0].strip().lower() == "text/html" for kind, _ in accepted)
+    return named and 0 < accepted.quality("text/html") >= accepted.quality("application/json")
 
 
 def _digest(token: str) -> bytes:

@@ -125,12 +125,13 @@ UNCONDITIONAL = Conditions()
 
 @frozen
 class Link:
-    """A download link. ``uses_left`` None: any number until it expires."""
+    """A download link. ``uses_left`` None: any number until it expires. ``used_at``: the last time."""
 
     bucket: str
     key: str
     expires_at: datetime
     uses_left: int | None
+    used_at: datetime | None = None
 
 
 @frozen

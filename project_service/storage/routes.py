@@ -8,7 +8,7 @@ from attrs import frozen
 from orjson import Fragment
 
 from project_service.clocks import timestamp
-from project_service.errors import validation_failed
+from project_service.errors import ApiError, validation_failed
 from project_service.http.inbound import Inbound
 from project_service.http.outbound import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.router import Router
@@ -17,7 +17,7 @@ from project_service.storage import access, conditions, described, errors, intak
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.failures import translated
-from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links
+from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links, as_shown
 from project_service.storage.model import Bucket, ObjectRow, Writer
 from project_service.storage.objects import Objects, Received, Recheck
 from project_service.storage.ports import ObjectRows
@@ -158,13 +158,12 @@ class StorageRoutes:
         token = inbound.query_value("token")
         if not token:
             raise validation_failed({"token": "is required"})
-        link = await self.links.find(token)
-
-        async def claim() -> None:
-            await self.links.use(token)
-
-        terms = Terms(requests.flag(inbound, "inline"), LINK_HEADERS, claim=claim)
-        return await self.downloads.answer(inbound, link.bucket, link.key, terms)
+        try:
+            use = await self.links.use(token, inbound.headers)
+            terms = Terms(requests.flag(inbound, "inline"), LINK_HEADERS, use=use)
+            return await self.downloads.answer(inbound, use.link.bucket, use.link.key, terms)
+        except ApiError as refusal:
+            raise as_shown(refusal, inbound.headers) from None
 
     async def copy(self, inbound: Inbound) -> Reply:
         bucket, writer = await self._writable(inbound)

@@ -91,6 +91,8 @@ async def test_links(rows: Rows) -> None:
     assert [await rows.links.use(b"2", now) for _ in range(3)] == [True, True, True]
     assert not await rows.links.use(b"2", now + timedelta(seconds=20))
     assert not await rows.links.use(b"3", now)
+    unlimited = await rows.links.find(b"2")
+    assert unlimited is not None and (unlimited.uses_left, unlimited.used_at) == (None, now)
     left = await rows.links.find(b"1")
     assert left is not None
     assert left.uses_left == 0

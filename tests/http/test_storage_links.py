@@ -7,7 +7,8 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from tests.http.storage_app import SERVICE, USER, StorageApp, refused
+from project_service.http.outbound import JSON
+from tests.http.storage_app import SERVICE, USER, StorageApp, code, refused
 from tests.said import logged_until_the_end
 from tests.storage_fakes import FakeLinks
 from tests.store_fake import FakeOpened, MemoryStore
@@ -118,6 +119,134 @@ class Links(TestCase):
         self.assertEqual(refused(self.app.request("GET", path)), (503, "store_unavailable"))
         self.app.store.away = False
         self.assertEqual(self.app.request("GET", path).status, 200)
+
+    def test_a_prefetch_does_not_use_it_up(self) -> None:
+        path = self.path()
+        for name, value in (
+            ("Sec-Purpose", "prefetch"),
+            ("Sec-Purpose", "prefetch;prerender"),
+            ("Sec-Purpose", "Prefetch; anonymous-client-ip"),
+            ("Purpose", "prefetch"),
+        ):
+            for method in ("GET", "HEAD"):
+                response = self.app.request(method, path, {name: value, "Accept": "text/html"})
+                self.assertEqual((response.status, response.header("retry-after")), (503, "2"), value)
+                self.assertEqual(response.header("cache-control"), "no-store")
+                if method == "GET":
+                    self.assertEqual(code(response), "prefetch_refused")
+        self.assertEqual(self.app.store.opened, [])
+        for other in ("navigate", "prefetching", ""):
+            again = self.path()
+            self.assertEqual(self.app.request("GET", again, {"Sec-Purpose": other}).status, 200, other)
+        self.assertEqual(self.app.request("GET", path).status, 200)
+
+    def test_a_link_without_a_limit_may_be_prefetched(self) -> None:
+        self.assertEqual(self.app.request("GET", self.path(uses=0), {"Sec-Purpose": "prefetch"}).status, 200)
+
+    def etag(self) -> str:
+        return f'"{self.app.tables.objects["shut", "d/k.txt"].etag}"'
+
+    def test_a_download_that_broke_off_can_be_continued_for_ten_minutes(self) -> None:
+        path = self.path()
+        rest = {"Range": "bytes=2-", "If-Range": self.etag()}
+        self.assertEqual(self.app.request("GET", path).status, 200)
+        for seconds in (0, 60, 539):
+            self.app.clock.advance(seconds)
+            for asked, body in (("bytes=2-", b"llo"), ("bytes=1-2", b"el"), ("bytes=-1", b"o")):
+                response = self.app.request("GET", path, {**rest, "Range": asked})
+                self.assertEqual((response.status, response.body), (206, body), (seconds, asked))
+        self.assertEqual(self.app.request("HEAD", path, rest).status, 206)
+        self.app.clock.advance(1)
+        self.assertEqual(refused(self.app.request("GET", path, rest)), (410, "token_used"))
+
+    def test_only_a_continuation_is_no_use_of_its_own(self) -> None:
+        path = self.path()
+        self.app.request("GET", path, {"Range": "bytes=0-1"})
+        modified = {"If-Range": "Sat, 21 Nov 2026 00:00:00 GMT"}
+        self.app.clock.advance(5)
+        for headers in (
+            {},
+            {"If-Range": self.etag()},
+            {"Range": "bytes=2-"},
+            {"Range": "bytes=2-", "If-Range": '"other"'},
+            {"Range": "bytes=2-", "If-Range": "W/" + self.etag()},
+            {"Range": "bytes=2-", **modified},
+            *(
+                {"Range": asked, "If-Range": self.etag()}
+                for asked in (
+                    "bytes=0-",
+                    "bytes=0-1",
+                    "bytes=-5",
+                    "bytes=-99",
+                    "bytes=1-2,3-4",
+                    "bytes=9-",
+                    "x=1-",
+                    "1",
+                )
+            ),
+            {"Range": "bytes=2-", "If-Match": self.etag()},
+            {"If-None-Match": self.etag()},
+            {"If-Match": '"other"'},
+        ):
+            for method in ("GET", "HEAD"):
+                response = self.app.request(method, path, headers)
+                self.assertEqual(response.status, 410, (method, headers))
+        rest = {"Range": "bytes=2-", "If-Range": self.etag()}
+        self.assertEqual(self.app.request("GET", path, rest).status, 206)
+        # The object was replaced, so there is nothing to continue.
+        self.app.put("d/k.txt", b"newer", bucket="shut")
+        self.assertEqual(refused(self.app.request("GET", path, rest)), (410, "token_used"))
+
+    def test_a_continuation_leaves_the_other_uses_to_others(self) -> None:
+        path = self.path(uses=2)
+        rest = {"Range": "bytes=2-", "If-Range": self.etag()}
+        statuses = [
+            self.app.request("GET", path, headers).status for headers in ({}, rest, rest, {}, rest, {})
+        ]
+        self.assertEqual(statuses, [200, 206, 206, 200, 206, 410])
+        # Whoever has used no link yet has nothing to continue.
+        fresh = self.path()
+        self.assertEqual(self.app.request("GET", fresh, rest).status, 206)
+        self.assertEqual(self.app.request("GET", fresh, {}).status, 410)
+
+    def test_nothing_is_continued_after_the_link_has_expired(self) -> None:
+        path = self.path(expires_in_seconds=10)
+        self.app.request("GET", path)
+        self.app.clock.advance(10)
+        rest = {"Range": "bytes=2-", "If-Range": self.etag()}
+        self.assertEqual(refused(self.app.request("GET", path, rest)), (410, "token_expired"))
+
+    def test_a_person_sees_a_page_instead_of_json(self) -> None:
+        browser = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"}
+        used, expired, moved = self.path(), self.path(expires_in_seconds=1), self.path()
+        self.app.request("GET", used)
+        self.app.post("/storage/buckets/shut/move", {"from": "d/k.txt", "to": "other"})
+        self.app.clock.advance(1)
+        for path, status, says in (
+            (used, 410, b"This download link has been used."),
+            (expired, 410, b"This download link has expired."),
+            ("/storage/download?token=x", 404, b"There is no such download link."),
+            (moved, 404, b"There is no object with that key."),
+        ):
+            page = self.app.request("GET", path, browser)
+            self.assertEqual((page.status, page.header("content-type")), (status, "text/html; charset=utf-8"))
+            self.assertIn(b"<p>" + says, page.body)
+            self.assertNotIn(path.partition("=")[2].encode() + b'"', page.body)
+            self.assertEqual(
+                page.header("content-security-policy"), "default-src 'none'; style-src 'unsafe-inline'"
+            )
+            for name, value in (
+                ("cache-control", "no-store"),
+                ("referrer-policy", "no-referrer"),
+                ("x-content-type-options", "nosniff"),
+            ):
+                self.assertEqual(page.header(name), value)
+            for accept in (
+                "*/*", "application/json", "text/html;q=0", "application/json, text/html;q=0.5", "image/*", "text/*",
+                "image/avif,image/webp,*/*;q=0.8", "text/htmlx", "", "nonsense", "text/html;q=x",
+            ):  # fmt: skip
+                plain = self.app.request("GET", path, {"Accept": accept})
+                self.assertEqual((plain.status, plain.header("content-type")), (status, JSON), accept)
 
     def test_several_uses_and_unlimited_uses(self) -> None:
         twice, always = self.path(uses=2), self.path(uses=0)

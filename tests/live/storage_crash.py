@@ -20,6 +20,7 @@ from twisted.internet.task import react
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
+from project_service.http.headers import HeaderView
 from project_service.settings.model import Secret, Storage, Store
 from project_service.storage.assemble import assemble
 from project_service.storage.links import Links
@@ -59,7 +60,7 @@ async def link(pool: Pool, given: dict[str, Any]) -> None:
     links = Links(SqlLinks(pool), lambda: datetime.now(UTC), lambda: given["token"])
     await links.make("b", given["key"], 3600, 1)
     if given["step"] == "used":
-        await links.use(given["token"])
+        await (await links.use(given["token"], HeaderView(()))).take()
     die()
 
 

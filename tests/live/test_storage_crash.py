@@ -19,6 +19,7 @@ from project_service.database import dsn as dsns
 from project_service.database.connect import Connector
 from project_service.database.pool import Pool
 from project_service.errors import ApiError
+from project_service.http.headers import HeaderView
 from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store
 from project_service.storage.assemble import Storage, assemble
@@ -31,6 +32,7 @@ from tests.live import storage_crash
 from tests.live.services import wait
 from tests.store_fake import Collected
 
+NO_HEADERS = HeaderView(())
 SERVICE = Writer(None, is_service=True)
 OLD = b"old"
 BIG = 3 * storage_crash.PART + 100
@@ -184,16 +186,17 @@ async def test_a_link_outlives_the_process_and_is_never_used_twice(
     rows = storage.sweeper.links
     links = Links(rows, storage.sweeper.now, lambda: "old")
     if step == "made":
-        assert (await links.find("token made")).key == "linked"
-        await links.use("token made")
+        use = await links.use("token made", NO_HEADERS)
+        assert use.link.key == "linked"
+        await use.take()
     with pytest.raises(ApiError) as refused:
-        await links.use(f"token {step}")
+        await links.use(f"token {step}", NO_HEADERS)
     assert refused.value.code == "token_used"
     # A link that expired a day ago is deleted by the sweeper, and no other.
     await links.make("b", "linked", -int(KEEP_EXPIRED_LINKS.total_seconds()) - 1, 1)
     assert (await storage.sweeper.sweep()).links == 1
     with pytest.raises(ApiError) as refused:
-        await links.find("old")
+        await links.use("old", NO_HEADERS)
     assert refused.value.code == "token_not_found"
     await storage.objects.delete(await storage.buckets.fresh("b"), ["linked"], SERVICE)
 

@@ -27,16 +27,16 @@ class SqlLinks:
 
     async def find(self, token_hash: bytes) -> Link | None:
         rows = await self.database.prepared(
-            "select bucket, key, expires_at, uses_left from storage.links where token_hash = %s",
+            "select bucket, key, expires_at, uses_left, used_at from storage.links where token_hash = %s",
             (token_hash,),
         )
         return Link(*rows[0]) if rows else None
 
     async def use(self, token_hash: bytes, now: datetime) -> bool:
         rows = await self.database.prepared(
-            "update storage.links set uses_left = uses_left - 1"
+            "update storage.links set uses_left = uses_left - 1, used_at = %s::timestamptz"
             " where token_hash = %s and expires_at > %s and (uses_left is null or uses_left > 0) returning 1",
-            (token_hash, now),
+            (now, token_hash, now),
         )
         return bool(rows)
 
