@@ -94,6 +94,10 @@ def body_too_deep(levels: int) -> TableError:
     return TableError(400, "PGRST102", message)
 
 
+def keys_differ() -> TableError:
+    return invalid_body("All object keys must match")
+
+
 def unsatisfiable_range(details: str, content_range: str | None = None) -> TableError:
     headers = (("Content-Range", content_range),) if content_range else ()
     return TableError(416, "PGRST103", "Requested range not satisfiable", details, headers=headers)

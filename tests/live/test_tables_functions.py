@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest_twisted
 
@@ -298,3 +299,40 @@ async def test_a_plan_made_for_one_role_is_not_used_for_a_role_without_the_right
             status, _, body = await tables.request("GET", path, base=narrow)
             assert (status, body["code"]) == (401, "42501"), path
     tables.sql("drop view shown; drop table shelf; drop function plain, fixed")
+
+
+@pytest_twisted.ensureDeferred
+async def test_unnamed_arguments_are_given_by_the_empty_name(tables: Tables) -> None:
+    tables.sql(
+        "create function plus_one(text) returns text language sql immutable as $$ select $1 || '1' $$;"
+        "create function hexed(bytea default 'z') returns text language sql immutable"
+        " as $$ select encode($1, 'hex') $$;"
+        "create function same(json) returns json language sql immutable as 'select $1';"
+        "create function joined_to(text, b int[]) returns text language sql immutable as 'select $1 || b[2]';"
+        "create function one_of_two() returns int language sql immutable as 'select 1';"
+        "create function one_of_two(text default 'x') returns int language sql immutable as 'select 2'"
+    )
+    await until_answered(tables, "GET", "/rpc/hexed", 200)
+    for path, body, expected in (
+        ("plus_one?=a", None, "a1"),
+        ("plus_one", {"": "a"}, "a1"),
+        ("plus_one", [{"": "a"}], "a1"),
+        ("plus_one", {"": 4}, "41"),
+        ("plus_one", {"": None}, None),
+        ("hexed", None, "7a"),
+        ("hexed?=a", None, "61"),
+        ("hexed", {"": "\\x00ff"}, "00ff"),
+        ("same", {"": [1]}, [1]),
+        ("same", [1], [1]),
+        ("same", [{"a": 1}, {"b": 2}], [{"a": 1}, {"b": 2}]),
+        ("joined_to", {"": "a", "b": [1, 2]}, "a2"),
+        ("joined_to?=a&b={1,2}", None, "a2"),
+        ("one_of_two", {"": "x"}, 2),
+    ):
+        method = "GET" if body is None else "POST"
+        more: dict[str, Any] = {} if body is None else {"json": body}
+        found = await tables.request(method, f"/rpc/{path}", **more)
+        assert (found[0], found[2]) == (200, expected), (path, body, found[2])
+    status, _, body = await tables.request("GET", "/rpc/one_of_two")
+    assert (status, body["code"]) == (300, "PGRST203")
+    assert body["message"].endswith("between: public.one_of_two(), public.one_of_two( => text)")

@@ -34,7 +34,8 @@ INLINE_CSV_BYTES = 16 * 1024
 @frozen
 class Payload:
     """A request body. ``text`` is the JSON that PostgreSQL gets. ``keys`` are the members of its objects, ordered by
-    name.
+    name. An array whose items have no members in common has none, and ``keys_match`` is False: only a function that
+    takes the whole body can use it.
 
     ``raw`` is the body as it came, for a function's single unnamed argument. ``arguments`` are the pairs of a form.
     """
@@ -45,6 +46,7 @@ class Payload:
     keys: tuple[str, ...] = ()
     is_array: bool = False
     is_empty: bool = False
+    keys_match: bool = True
     raw: bytes = field(repr=False, default=b"")
     arguments: tuple[tuple[str, str], ...] = ()
 
@@ -52,6 +54,11 @@ class Payload:
     def depth(self) -> int:
         """How deep lists and objects are nested in a JSON body, counted anew each time."""
         return depth_of(self.raw) if self.media == media.JSON else 0
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether it is JSON other than an object or objects with members."""
+        return self.kind == "json" and self.is_array and not self.keys
 
 
 def slow_to_read(content_type: str | None, body: bytes) -> bool:
@@ -143,7 +150,12 @@ def _json(body: bytes, routine: bool) -> Payload:
             # PostgREST writes nothing here and answers 201 (its issue 1323).
             raise errors.invalid_body("The body is neither an object nor an array of objects")
         return Payload("json", media.JSON, "[]", (), True, True, raw=body)
-    return Payload("json", media.JSON, text, _common_keys(value), True, not value, raw=body)
+    keys = _common_keys(value)
+    if keys is None:
+        if not routine:
+            raise errors.keys_differ()
+        return Payload("json", media.JSON, text, (), True, keys_match=False, raw=body)
+    return Payload("json", media.JSON, text, keys, True, not value, raw=body)
 
 
 def _value(body: bytes) -> Any:
@@ -192,16 +204,16 @@ def _refused(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
-def _common_keys(rows: list[Any]) -> tuple[str, ...]:
+def _common_keys(rows: list[Any]) -> tuple[str, ...] | None:
+    """The members that all rows have; None if they are not all objects with the same members."""
     if not rows:
         return ()
     first = rows[0]
     if not isinstance(first, dict):
-        raise errors.invalid_body("All object keys must match")
+        return None
     expected = first.keys()
-    for row in rows:
-        if not isinstance(row, dict) or row.keys() != expected:
-            raise errors.invalid_body("All object keys must match")
+    if any(not isinstance(row, dict) or row.keys() != expected for row in rows):
+        return None
     return _in_order(first)
 
 

@@ -113,26 +113,32 @@ def find_routine(cache: SchemaCache, request: Request, names: tuple[str, ...]) -
     """The one overload that takes these names; or one that takes the whole body as a single unnamed argument, and
     True.
 
-    Raises PGRST202 where there is none, and PGRST203 where there are several.
+    Raises PGRST202 where there is none, PGRST203 where there are several, and PGRST102 for an array whose items have
+    no members in common, unless a function takes it whole.
     """
-    key = (request.head.schema, request.head.name)
-    overloads = cache.routines.get(key, ())
-    raw = request.payload is not None and request.payload.kind == "raw"
-    exact = [] if raw else [routine for routine in overloads if _takes(routine, names)]
-    found, whole = exact, False
-    if not exact and request.payload is not None:
-        types = RAW_TYPES.get(request.payload.media, ())
-        found, whole = [routine for routine in overloads if _takes_whole(routine, types)], True
-    if len(found) == 1:
-        return found[0], whole
-    if found:
-        raise errors.ambiguous_routine([_signature(routine) for routine in found])
+    payload = request.payload
+    overloads = cache.routines.get((request.head.schema, request.head.name), ())
+    raw = payload is not None and payload.kind == "raw"
+    types = RAW_TYPES.get(payload.media, ()) if payload is not None else ()
+    takes_whole = [routine for routine in overloads if _takes_whole(routine, types)]
+    by_name = payload is None or (payload.kind != "raw" and payload.keys_match)
+    takes = [routine for routine in overloads if by_name and _takes(routine, names)]
+    whole = not takes or (payload is not None and payload.is_nameless and bool(takes_whole))
+    candidates = takes_whole if whole else takes
+    if len(candidates) == 1:
+        return candidates[0], whole
+    if candidates:
+        raise errors.ambiguous_routine([_signature(routine) for routine in candidates])
+    if payload is not None and not payload.keys_match:
+        raise errors.keys_differ()
     raise _missing(cache, request, tuple(sorted(set(names))), raw)
 
 
 def _takes(routine: Routine, names: tuple[str, ...]) -> bool:
+    """Whether the function can be called with these arguments. The empty name is that of an unnamed one, which only
+    the first can be: it is given by its position."""
     given = set(names)
-    if any(not argument.name for argument in routine.arguments):
+    if any(not argument.name for argument in routine.arguments[1:]):
         return False
     known = {argument.name for argument in routine.arguments}
     required = {argument.name for argument in routine.arguments if argument.required}

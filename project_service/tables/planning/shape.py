@@ -43,4 +43,4 @@ def shape_of_payload(payload: Payload | None) -> Hashable | None:
         return ()
     if payload.kind != "json":
         return None
-    return (payload.media, payload.keys, payload.is_array, payload.is_empty)
+    return (payload.media, payload.keys, payload.is_array, payload.is_empty, payload.keys_match)

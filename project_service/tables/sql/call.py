@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from project_service.tables.model import SCALAR, Argument
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.sql.fragment import BODY, BYTES, TEXT, Sql, joined, parameter
 from project_service.tables.sql.names import ident, qualified
 from project_service.tables.sql.returning import returned
 from project_service.tables.syntax import Operand
+
+# The column that carries the value of an argument without a name.
+_UNNAMED = "pgrst_unnamed"
 
 
 def call_sql(plan: CallPlan) -> Sql:
@@ -39,19 +44,40 @@ def _arguments(plan: CallPlan) -> tuple[Sql, Sql]:
 
 def _named(argument: Argument, values: tuple[Operand, ...]) -> Sql:
     if not argument.variadic:
-        return f"{ident(argument.name)} := " + parameter(values[-1]) + f"::{argument.cast}"
+        return _target(argument) + parameter(values[-1]) + f"::{argument.cast}"
     items = joined(parameter(value) for value in values)
-    return f"VARIADIC {ident(argument.name)} := ARRAY[" + items + f"]::{argument.cast}"
+    return f"{_target(argument)}ARRAY[" + items + f"]::{argument.cast}"
+
+
+def _target(argument: Argument) -> str:
+    """What stands before an argument's value in a call. One without a name is given by its position."""
+    name = f"{ident(argument.name)} := " if argument.name else ""
+    return f"VARIADIC {name}" if argument.variadic else name
 
 
 def _from_column(argument: Argument) -> str:
-    prefix = "VARIADIC " if argument.variadic else ""
-    return f"{prefix}{ident(argument.name)} := pgrst_args.{ident(argument.name)}"
+    return f"{_target(argument)}pgrst_args.{_column(argument)}"
+
+
+def _column(argument: Argument) -> str:
+    return ident(argument.name or _UNNAMED)
 
 
 def _from_body(plan: CallPlan) -> Sql:
     assert plan.payload is not None
-    function = "json_to_recordset" if plan.payload.is_array else "json_to_record"
-    names = ", ".join(ident(argument.name) for argument in plan.arguments)
-    shape = ", ".join(f"{ident(argument.name)} {argument.cast}" for argument in plan.arguments)
-    return f" FROM (SELECT {names} FROM {function}(" + BODY + f"::json) AS _({shape}) LIMIT 1) pgrst_args"
+    names = ", ".join(map(_column, plan.arguments))
+    sources = []
+    named = [argument for argument in plan.arguments if argument.name]
+    if named:
+        function = "json_to_recordset" if plan.payload.is_array else "json_to_record"
+        sources.append(f"{function}(" + BODY + f"::json) AS _({_shape(named)})")
+    if len(named) < len(plan.arguments):
+        # A column cannot have the empty name.
+        member = "::json -> 0 -> ''" if plan.payload.is_array else "::json -> ''"
+        record = f"json_to_record(json_build_object('{_UNNAMED}', " + BODY + f"{member}))"
+        sources.append(record + f" AS pgrst_first({_shape(plan.arguments[:1])})")
+    return f" FROM (SELECT {names} FROM " + joined(sources) + " LIMIT 1) pgrst_args"
+
+
+def _shape(arguments: Sequence[Argument]) -> str:
+    return ", ".join(f"{_column(argument)} {argument.cast}" for argument in arguments)

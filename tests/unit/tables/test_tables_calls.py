@@ -76,10 +76,6 @@ class Given(SynchronousTestCase):
             error = self.assertRaises(TableError, called, "POST", name, **more)
             self.assertEqual((error.status, error.code), (404, "PGRST202"), name)
 
-    def test_an_unnamed_argument_cannot_be_given_under_the_empty_name(self) -> None:
-        error = self.assertRaises(TableError, called, "GET", "whole", ("", "1"))
-        self.assertEqual(error.code, "PGRST202")
-
     def test_overloads_that_differ_only_in_types_are_ambiguous(self) -> None:
         error = self.assertRaises(TableError, called, "GET", "twice", ("a", "1"))
         self.assertEqual((error.status, error.code), (300, "PGRST203"))
@@ -124,6 +120,60 @@ class Missing(SynchronousTestCase):
     def test_no_hint_for_a_call_with_a_raw_body(self) -> None:
         self.assertIsNone(self.assertRaises(TableError, called, "POST", "thing", **TEXT).hint)
         self.assertIsNotNone(self.assertRaises(TableError, called, "POST", "thing", body=b"{}").hint)
+
+
+class Unnamed(SynchronousTestCase):
+    """An argument without a name is given by the whole body or by the empty name."""
+
+    def test_the_empty_name_is_that_of_the_unnamed_argument(self) -> None:
+        for name in ("whole", "whole_jsonb", "whole_text", "whole_xml", "whole_bytea"):
+            found = called("POST", name, body=b'{"": "x"}')
+            self.assertEqual((len(found.arguments), found.whole), (1, False), name)
+            for found in (called("GET", name, ("", "x")), called("POST", name, **{**FORM, "body": b"=x"})):
+                self.assertEqual([values[0].text for _, values in found.values], ["x"], name)
+        self.assertEqual(len(called("POST", "both", body=b'{"": 1, "b": 2}').arguments), 2)
+        for method, asked in (("POST", {"body": b'{"": 1}'}), ("GET", {}), ("POST", {"body": b'{"b": 2}'})):
+            error = self.assertRaises(TableError, called, method, "both", **asked)
+            self.assertEqual(error.code, "PGRST202")
+
+    def test_it_is_given_by_its_position(self) -> None:
+        read = text(planned("GET", "rpc/whole_text", ("", "x")))
+        self.assertIn('"api"."whole_text"($1::text)', read)
+        posted = text(planned("POST", "rpc/both", body=b'[{"": 1, "b": 2}]', cache=WITH_MORE))
+        self.assertIn('"api"."both"(pgrst_args."pgrst_unnamed", "b" := pgrst_args."b")', posted)
+        self.assertIn("json_build_object('pgrst_unnamed', $2::json -> 0 -> '')", posted)
+
+    def test_overloads_that_a_default_makes_ambiguous_are_listed(self) -> None:
+        default = evolve(JSON, type="text", cast="text", required=False)
+        cache = evolve(CACHE, routines={("api", "h"): (routine("h"), routine("h", default))})
+        for method, body in (("GET", b""), ("POST", b""), ("POST", b"{}")):
+            error = self.assertRaises(TableError, planned, method, "rpc/h", body=body, cache=cache)
+            self.assertEqual((error.status, error.code), (300, "PGRST203"))
+            self.assertIn("between: api.h(), api.h( => text)", error.message)
+        planned("GET", "rpc/h", ("", "x"), cache=cache)
+
+    def test_any_json_goes_to_the_function_that_takes_it_whole(self) -> None:
+        optional = evolve(
+            CACHE, routines={("api", "whole"): (routine("whole", evolve(JSON, required=False)),)}
+        )
+        for body in (
+            b"[1]",
+            b"[[]]",
+            b'[{"a": 1}, {"b": 2}]',
+            b'[{"a": 1}, 2]',
+            b"[]",
+            b"[{}]",
+            b'"x"',
+            b"null",
+            b"1",
+        ):
+            for cache in (CACHE, optional):
+                plan = planned("POST", "rpc/whole", body=body, cache=cache)
+                assert isinstance(plan.compiled.plan, CallPlan)
+                self.assertEqual((plan.compiled.plan.whole, plan.raw), (True, body), body)
+        for path in ("rpc/add", "rpc/now", "rpc/whole_text", "works"):
+            error = self.assertRaises(TableError, planned, "POST", path, body=b"[1]", cache=WITH_MORE)
+            self.assertEqual((error.code, error.message), ("PGRST102", "All object keys must match"), path)
 
 
 class Results(SynchronousTestCase):
