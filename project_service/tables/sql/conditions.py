@@ -31,13 +31,14 @@ def condition_sql(plan: ReadPlan, condition: Condition, presence: Presence | Non
         body = "(" + joined(terms, f" {condition.operator.upper()} ") + ")"
         return "NOT " + body if condition.negated else body
     if isinstance(condition, EmbedIsNull):
-        return presence(condition) if presence is not None else Sql(_presence(plan, condition))
+        return presence(condition) if presence is not None else Sql(presence_sql(plan, condition))
     name = condition.field.name
     column = plan.column(name)
     return filtered_value(field_sql(column_sql(plan, name), condition.field, column), column, condition)
 
 
-def _presence(plan: ReadPlan, condition: EmbedIsNull) -> str:
+def presence_sql(plan: ReadPlan, condition: EmbedIsNull) -> str:
+    """The test whether a joined relation has rows."""
     embedded = plan.embedding(condition.embedded)
     assert embedded is not None
     tested = ident(embedded.alias) + (".*" if embedded.to_one else ".pgrst_rows")

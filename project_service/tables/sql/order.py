@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache as once
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.tables import errors
 from project_service.tables.plan.nodes import Embedded, Order, ReadPlan
 from project_service.tables.plan.outputs import made_columns, repeated_names
 from project_service.tables.sql.embed import is_read
 from project_service.tables.sql.fields import column_sql, field_sql
-from project_service.tables.sql.fragment import Sql, joined
+from project_service.tables.sql.fragment import NOTHING, Sql, joined
 from project_service.tables.sql.names import ident
+
+# The columns that a page has besides those of its relation.
+MARK = "pgrst_order"
 
 
 @frozen
@@ -37,6 +40,75 @@ def order_sql(plan: ReadPlan, rows: Callable[[Embedded], Sql], joins: bool = Tru
     return " ORDER BY " + joined(terms) if terms else Sql("")
 
 
+@frozen
+class PageOrder:
+    """The order of a page (see ``sql.layout``).
+
+    ``joins`` add the embedded columns that are ordered by, and decide for the embedded relations that are ``joined``,
+    by alias. ``marks`` are columns that the page hands on, with their names. ``within`` is the ORDER BY of the page,
+    and ``after`` that of its rows after they were joined to others.
+    """
+
+    joins: Sql = NOTHING
+    joined: frozenset[str] = frozenset()
+    marks: tuple[tuple[str, Sql], ...] = ()
+    within: Sql = NOTHING
+    after: Sql = NOTHING
+
+
+def page_order(plan: ReadPlan, rows: Callable[[Embedded], Sql], key: Iterable[str]) -> PageOrder:
+    """``key`` are the columns to sort by if the plan has no order; ``rows`` as for ``order_sql``."""
+    if plan.order:
+        return _sorted_page(plan, rows)
+    source = ident(plan.alias)
+    if by := [f"{source}.{ident(name)}" for name in key]:
+        sql = Sql(" ORDER BY " + ", ".join(by))
+        return PageOrder(within=sql, after=sql)
+    # The rows' order is not known, and joins may change it.
+    return PageOrder(marks=((MARK, Sql("row_number() OVER ()")),), after=Sql(f" ORDER BY {source}.{MARK}"))
+
+
+def _sorted_page(plan: ReadPlan, rows: Callable[[Embedded], Sql]) -> PageOrder:
+    marks: dict[str, Sql] = {}
+    columns: dict[str, list[str]] = {}
+    within: list[Sql] = []
+    after: list[Sql] = []
+    for number, order in enumerate(plan.order):
+        embedded = plan.embedding(order.embedded) if order.embedded is not None else None
+        if embedded is None:
+            # Computed columns are columns like others once the page has them.
+            for source, terms in ((plan, within), (evolve(plan, computed={}), after)):
+                value = field_sql(column_sql(source, order.field.name), order.field, order.column)
+                terms.append(_directed(Sql(value), order))
+            continue
+        mark = f"{MARK}_{number}"
+        column = field_sql(column_sql(embedded.plan, order.field.name), order.field, order.column)
+        if _has_one_row(embedded):
+            columns.setdefault(embedded.name, []).append(f"{column} AS {mark}")
+            marks[mark] = Sql(f"{ident(embedded.alias)}.{mark}")
+        else:
+            marks[mark] = f"(SELECT {column}" + rows(embedded) + " LIMIT 1)"
+        within.append(_directed(marks[mark], order))
+        after.append(_directed(Sql(f"{ident(plan.alias)}.{mark}"), order))
+    joins, inner = NOTHING, []
+    for embedded in plan.embeddings:
+        if shown := columns.pop(embedded.name, None):
+            kind = "INNER" if embedded.join == "inner" else "LEFT"
+            inner.extend([embedded.alias] if embedded.join == "inner" else [])
+            joins = joins + f" {kind} JOIN LATERAL (SELECT {', '.join(shown)}" + rows(embedded)
+            joins = joins + f") AS {ident(embedded.alias)} ON TRUE"
+    by = [" ORDER BY " + joined(terms) for terms in (within, after)]
+    return PageOrder(joins, frozenset(inner), tuple(marks.items()), *by)
+
+
+def _has_one_row(embedded: Embedded) -> bool:
+    """Whether a constraint ensures that the parent's row has no second row there."""
+    relation = embedded.plan.relation
+    if relation is None or relation.is_view or relation.inherited:
+        return False
+    return embedded.relationship.routine is None
+
+
 def _ordering(plan: ReadPlan, name: str, rows: Callable[[Embedded], Sql], joins: bool) -> _Ordering:
     embedded = plan.embedding(name)
     assert embedded is not None
@@ -48,7 +120,11 @@ def _ordering(plan: ReadPlan, name: str, rows: Callable[[Embedded], Sql], joins:
 
 
 def _order(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]) -> Sql:
-    found = _ordered_by(plan, order, orderings)
+    return _directed(_ordered_by(plan, order, orderings), order)
+
+
+def _directed(value: Sql, order: Order) -> Sql:
+    found = value
     if order.direction is not None:
         found = found + (" DESC" if order.direction == "desc" else " ASC")
     if order.nulls is not None:

@@ -1,26 +1,25 @@
 """SELECT statements: one for each relation of the plan's tree.
 
-The statement of a relation asks for the rows of one that is embedded in it in up to four places:
+The statement of a relation asks for the rows of one that is embedded in it in up to three places, depending on its
+``layout``:
 
-* in a lateral join (``_join``), which is the usual one;
-* in the select list instead (``_made_last``), for rows that are only shown, if PostgreSQL is to gather them only for
-  those rows of the parent that a LIMIT leaves;
-* in an EXISTS (``_exists``): as the only place where nothing of them is shown, that is in counts, in writes and
-  within another EXISTS; and beside the join, if PostgreSQL should begin with them (``decisive``);
-* in a subquery of ORDER BY (``sql.order``), if the column to order by is not among the joined ones.
+* in a lateral join (``_join``), to show them;
+* in an EXISTS (``_exists``), which tests whether there are any;
+* in a join or a subquery for ORDER BY (``sql.order``), if the column to order by is not among the joined ones.
 
-Rows that decide which rows of the parent there are never are in the select list. An EXISTS has no joins, so the tests
-within it are EXISTS again; one that is tested twice gets a subquery of its own (``_looked_for``).
+An EXISTS has no joins, so the tests within it are EXISTS again; one that is tested twice gets a subquery of its own
+(``_looked_for``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from functools import partial
 
 from attrs import evolve
 
+from project_service.tables.plan.needs import needed_columns, spelled_out
 from project_service.tables.plan.nodes import (
     Condition,
     Embedded,
@@ -31,8 +30,7 @@ from project_service.tables.plan.nodes import (
     Tree,
 )
 from project_service.tables.plan.outputs import result_names
-from project_service.tables.sql.conditions import condition_sql
-from project_service.tables.sql.decisive import decisive, is_aggregated
+from project_service.tables.sql.conditions import condition_sql, presence_sql
 from project_service.tables.sql.embed import (
     condition_of_relationship,
     embedded_columns,
@@ -42,8 +40,10 @@ from project_service.tables.sql.embed import (
 from project_service.tables.sql.fields import output_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.grouping import group_by
+from project_service.tables.sql.layout import key_of, layout_of, tested_apart
 from project_service.tables.sql.names import ident, qualified
-from project_service.tables.sql.order import order_sql
+from project_service.tables.sql.order import order_sql, page_order
+from project_service.tables.sql.returning import returned
 from project_service.tables.syntax import Range
 
 SOURCE = "pgrst_source"
@@ -52,20 +52,70 @@ _MOST_ROWS = 2**63 - 1
 
 def select_sql(plan: ReadPlan, parent: Embedded | None = None, origin: str = "") -> Sql:
     """The rows of ``plan``; inside an embedding, those that belong to the parent's row, whose alias is ``origin``."""
+    layout = layout_of(plan, nested=parent is not None)
+    if layout == "paged":
+        return _paged(plan, parent, origin)
+    apart = tested_apart(plan, layout)
+    shown = _deciding_nothing(plan, apart)
+    joined_here = {found.alias for found in shown.embeddings if is_read(found)}
+    tested = {found.alias for found in apart}
+    fenced = bool(apart) and not plan.grouped and not plan.order
+    return (
+        _selected(shown, parent)
+        + _from(plan, parent, origin)
+        + _joins(shown)
+        + _filtered(plan, _tied(parent, origin), joined_here - tested, fenced)
+        + group_by(shown)
+        + order_sql(shown, partial(rows_apart, plan))
+        + range_sql(plan.range)
+    )
+
+
+def _paged(plan: ReadPlan, parent: Embedded | None, origin: str) -> Sql:
+    """The page's rows in a subquery that has the relation's alias, and what is embedded in them joined to it."""
+    order = page_order(plan, partial(rows_apart, plan), key_of(plan))
+    marks = dict(order.marks)
+    everything, names = needed_columns(plan)
+    # The statement's own source has computed columns as columns of its own.
+    computed = () if plan.key is None and everything else names
+    columns = [Sql(returned(plan.alias, plan.relation, everything, computed, plan.computed))]
+    columns += [value + f" AS {mark}" for mark, value in marks.items()]
+    page = (
+        "SELECT "
+        + joined(columns)
+        + _from(plan, parent, origin)
+        + order.joins
+        + _filtered(plan, _tied(parent, origin), order.joined)
+        + order.within
+        + _range_as_it_is(plan.range)
+    )
+    shown = _deciding_nothing(spelled_out(plan, (*names, *marks)), list(plan.embeddings))
+    source = " FROM (" + page + f") AS {ident(plan.alias)}"
+    return _selected(shown, parent) + source + _joins(shown) + order.after
+
+
+def _deciding_nothing(plan: ReadPlan, apart: Collection[Embedded]) -> ReadPlan:
+    """The plan in which those ``apart`` decide nothing, because they are tested by themselves."""
+    aliases = {found.alias for found in apart}
+    outputs = tuple(
+        evolve(output, join="left", needed=False)
+        if isinstance(output, Embedded) and output.alias in aliases
+        else output
+        for output in plan.outputs
+    )
+    return evolve(plan, outputs=outputs)
+
+
+def _selected(plan: ReadPlan, parent: Embedded | None) -> Sql:
     # A spread relation's columns are read by name. If two have the same name, the first is meant.
     columns = _columns(plan, by_name=parent is not None and parent.spread)
     if not columns and parent is not None:
         columns = [Sql("1 AS pgrst_one")]  # only looked at for being there
-    return (
-        "SELECT "
-        + joined(columns)
-        + _from(plan, parent, origin)
-        + _joins(plan)
-        + _where(plan, parent, origin)
-        + group_by(plan)
-        + order_sql(plan, partial(rows_apart, plan))
-        + range_sql(plan.range)
-    )
+    return "SELECT " + joined(columns)
+
+
+def _tied(parent: Embedded | None, origin: str) -> list[Sql]:
+    return [Sql(text) for text in condition_of_relationship(parent, origin)] if parent is not None else []
 
 
 def count_sql(plan: ReadPlan, at_most: int | None = None) -> Sql:
@@ -76,22 +126,38 @@ def count_sql(plan: ReadPlan, at_most: int | None = None) -> Sql:
     return "SELECT 1" + _from(plan, None, "") + _filtered(plan, []) + limit
 
 
-def _filtered(plan: ReadPlan, terms: list[Sql]) -> Sql:
-    """What follows the FROM, where embedded relations are not joined but tested by EXISTS. ``terms`` are further
-    conditions. A test that has to hold for the whole is written once, however often it was asked for."""
+def _filtered(
+    plan: ReadPlan, terms: list[Sql], joined_here: Container[str] = (), fenced: bool = False
+) -> Sql:
+    """What follows the FROM. ``terms`` are further conditions.
+
+    Embedded relations are tested by EXISTS, except for those ``joined_here``, by alias. A test that has to hold for
+    the whole is written once, however often it was asked for. With ``fenced`` PostgreSQL makes no join of it, and so
+    leaves the order of rows as it is.
+    """
     named = {embedded.name: embedded.alias for embedded in reversed([*plan.embeddings])}
-    inner = [(embedded.alias, True) for embedded in plan.embeddings if embedded.join == "inner"]
+    inner = [
+        (found.alias, True)
+        for found in plan.embeddings
+        if found.join == "inner" and found.alias not in joined_here
+    ]
     asked = [found for found in plan.conditions if isinstance(found, EmbedIsNull)]
-    others = [found for found in plan.conditions if not isinstance(found, EmbedIsNull)]
-    decided = dict.fromkeys([*((named[found.embedded], found.negated) for found in asked), *inner])
+    apart = [found for found in asked if named[found.embedded] not in joined_here]
+    others = [found for found in plan.conditions if found not in apart]
+    decided = dict.fromkeys([*((named[found.embedded], found.negated) for found in apart), *inner])
     tests = Counter([alias for alias, _ in decided] + [named[name] for name in _tested(others)])
-    before, there = _looked_for(plan, tests)
+    before, there = _looked_for(plan, {alias: n for alias, n in tests.items() if alias not in joined_here})
 
     def test(condition: EmbedIsNull) -> Sql:
-        return _present(there[named[condition.embedded]], condition.negated)
+        alias = named[condition.embedded]
+        return (
+            _present(there[alias], condition.negated)
+            if alias in there
+            else Sql(presence_sql(plan, condition))
+        )
 
     terms = [*terms, *(condition_sql(plan, condition, test) for condition in others)]
-    terms.extend(_present(there[alias], wanted) for alias, wanted in decided)
+    terms.extend(_present(there[alias], wanted, fenced) for alias, wanted in decided)
     return before + " WHERE " + joined(terms, " AND ") if terms else Sql("")
 
 
@@ -110,14 +176,17 @@ def _looked_for(plan: ReadPlan, tests: Mapping[str, int]) -> tuple[Sql, dict[str
         found = _exists(plan, embedded)
         within = any(one.needed or one.join == "inner" for one in embedded.plan.embeddings)
         if within and tests[embedded.alias] > 1:
-            alias = ident(embedded.alias)
+            # The embedding's own alias is that of a join beside it.
+            alias = f"pgrst_there_{embedded.alias.rpartition('_')[2]}"
             before = before + ", LATERAL (SELECT " + found + f" AS pgrst_there OFFSET 0) AS {alias}"
             found = Sql(f"{alias}.pgrst_there")
         there[embedded.alias] = found
     return before, there
 
 
-def _present(there: Sql, wanted: bool) -> Sql:
+def _present(there: Sql, wanted: bool, fenced: bool = False) -> Sql:
+    if fenced:
+        return "(" + there + f") IS {'TRUE' if wanted else 'FALSE'}"
     return there if wanted else "NOT " + there
 
 
@@ -142,6 +211,12 @@ def inner_terms(plan: ReadPlan) -> list[Sql]:
     inner = [embedded for embedded in plan.embeddings if embedded.join == "inner"]
     apart = [_rows_of(embedded) for embedded in inner if is_aggregated(embedded)]
     return [_exists(plan, embedded) for embedded in (*inner, *apart)]
+
+
+def is_aggregated(embedded: Embedded) -> bool:
+    """Whether its rows, or those of a relation embedded in it, are aggregates. A count is there even if there is
+    nothing to count."""
+    return embedded.plan.grouped or any(map(is_aggregated, embedded.plan.embeddings))
 
 
 def _rows_of(embedded: Embedded) -> Embedded:
@@ -175,8 +250,6 @@ def _columns(plan: ReadPlan, by_name: bool) -> list[Sql]:
     for output in plan.outputs:
         if isinstance(output, Output):
             found.append((output.name, output_sql(plan, output)))
-        elif isinstance(output, Embedded) and _is_made_last(plan, output):
-            found.append((output.name, _made_last(plan, output)))
         elif not isinstance(output, Everything):
             found.extend(embedded_columns(output, grouped))
         elif output.formatted or grouped or (by_name and output.named):
@@ -192,24 +265,6 @@ def _columns(plan: ReadPlan, by_name: bool) -> list[Sql]:
     return list(seen.values())
 
 
-def _is_made_last(plan: ReadPlan, embedded: Embedded) -> bool:
-    """Whether the rows of a to-many embedding are gathered by a subquery in the select list instead of a join.
-
-    If rows are sorted and limited, PostgreSQL computes such a column only for those that are left. Without a limit it
-    could copy the subquery to each place that reads the row, and gather twice.
-    """
-    if not plan.order or plan.range.limit is None or plan.grouped:
-        return False
-    decides = embedded.join == "inner" or embedded.needed
-    return embedded.plan.shows and not (embedded.to_one or embedded.spread or decides)
-
-
-def _made_last(plan: ReadPlan, embedded: Embedded) -> Sql:
-    rows = select_sql(embedded.plan, embedded, plan.alias)
-    gathered = f"{_gathered(embedded)} FROM (" + rows + f") AS {ident(embedded.alias)}"
-    return "COALESCE((" + gathered + f"), '[]') AS {ident(embedded.name)}"
-
-
 def _from(plan: ReadPlan, parent: Embedded | None, origin: str) -> str:
     if parent is not None:
         return " FROM " + source_of(parent, origin)
@@ -219,7 +274,7 @@ def _from(plan: ReadPlan, parent: Embedded | None, origin: str) -> str:
 def _joins(plan: ReadPlan) -> Sql:
     found = Sql("")
     for embedded in plan.embeddings:
-        if is_read(embedded) and not _is_made_last(plan, embedded):
+        if is_read(embedded):
             found = found + _join(plan, embedded)
     return found
 
@@ -244,15 +299,11 @@ def _gathered(embedded: Embedded) -> str:
     return "SELECT " + ", ".join([*columns, "NULLIF(count(*), 0) AS pgrst_rows"])
 
 
-def _where(plan: ReadPlan, parent: Embedded | None, origin: str) -> Sql:
-    terms = [condition_sql(plan, condition) for condition in plan.conditions]
-    if parent is not None:
-        terms = [Sql(text) for text in condition_of_relationship(parent, origin)] + terms
-    else:
-        for embedded, wanted in decisive(plan):
-            found = _exists(plan, embedded)
-            terms.append(found if wanted else "NOT " + found)
-    return " WHERE " + joined(terms, " AND ") if terms else Sql("")
+def _range_as_it_is(range_: Range) -> str:
+    """LIMIT and OFFSET with their numbers in the text: how to find a page best depends on its size, and for a
+    parameter PostgreSQL would assume a tenth of all rows."""
+    limit = f" LIMIT {min(range_.limit, _MOST_ROWS)}" if range_.limit is not None else ""
+    return limit + (f" OFFSET {min(range_.offset, _MOST_ROWS)}" if range_.offset else "")
 
 
 def range_sql(range_: Range) -> Sql:

@@ -1,0 +1,117 @@
+"""How the statement of a relation is laid out: where the rows of embedded relations are asked for.
+
+An embedded relation decides which rows of its parent are shown if it is inner joined, or if a condition tests it.
+There are three layouts:
+
+``joined``
+    All embedded relations are joined, and the joined rows decide.
+``tested``
+    To-many relations that decide, and those that only decide, are tested by EXISTS. What is shown is joined.
+``paged``
+    A subquery finds the rows of the parent that are shown: those that pass all tests, by EXISTS, sorted and cut. Then
+    what is shown of embedded relations is joined to these rows alone.
+
+With EXISTS PostgreSQL can begin with the relation that decides, and it gathers no embedded rows for rows of the
+parent that are left out or skipped. But rows then come in any order, while without ``order`` they are expected in
+that in which the table is read, here as with PostgREST. So an unsorted page is sorted by the columns that an embedded
+relation refers to, which are a key with an index: clients see the same order, and the same pages, whatever the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from project_service.tables.plan.nodes import Embedded, Everything, Order, Output, ReadPlan
+from project_service.tables.plan.outputs import spread_names
+from project_service.tables.syntax import Field
+
+Layout = Literal["joined", "tested", "paged"]
+
+
+def layout_of(plan: ReadPlan, nested: bool) -> Layout:
+    """The layout for the plan; ``nested`` says that it is embedded in another one."""
+    deciding = list(deciding_of(plan))
+    if plan.grouped:
+        return "tested"
+    # A single row needs no page. How many rows a function or a write returns PostgreSQL does not know.
+    if (plan.names_one_row and not nested) or (plan.key is None and deciding):
+        return "joined"
+    pageable = _is_pageable(plan, deciding)
+    if plan.order:
+        paged = pageable and any(plan.embeddings) and not plan.range.whole
+        return "paged" if paged else "joined" if nested else "tested"
+    return "joined" if nested or not pageable else _unsorted(plan, deciding)
+
+
+def _unsorted(plan: ReadPlan, deciding: list[Embedded]) -> Layout:
+    if any(not found.to_one for found in deciding):
+        return "paged" if key_of(plan) else "tested"
+    if deciding or plan.range.whole:
+        return "joined"
+    shown = [found for found in plan.embeddings if found.plan.shows]
+    # PostgreSQL may join to-one relations in any order, so that the pages would not fit together.
+    return "paged" if any(found.to_one for found in shown) or (shown and plan.range.offset) else "joined"
+
+
+def deciding_of(plan: ReadPlan) -> Iterator[Embedded]:
+    return (found for found in plan.embeddings if found.needed or found.join == "inner")
+
+
+def tested_apart(plan: ReadPlan, layout: Layout) -> list[Embedded]:
+    """The embedded relations that are tested by EXISTS."""
+    deciding = deciding_of(plan)
+    if layout != "tested":
+        return list(deciding) if layout == "paged" else []
+    return [
+        found
+        for found in deciding
+        # A to-one relation that is shown is joined anyway, and a function would be called once more.
+        if not found.plan.shows or not (found.to_one or _is_made_by_function(found))
+    ]
+
+
+def key_of(plan: ReadPlan) -> tuple[str, ...]:
+    """The columns to sort an unsorted page by: those that a to-many relation that decides refers to. None if there
+    are no such columns."""
+    for found in deciding_of(plan):
+        way = found.relationship
+        pairs = way.pairs if way.junction is None else way.junction.origin_pairs
+        if not found.to_one and pairs:
+            return tuple(ours for ours, _ in pairs)
+    return ()
+
+
+def _is_pageable(plan: ReadPlan, deciding: list[Embedded]) -> bool:
+    """Whether a page can be found first. A function that decides and is shown would be called once more for it."""
+    called = any(found.plan.shows and _is_made_by_function(found) for found in deciding)
+    # Without the relation's columns it is not known what ``*`` means.
+    return not called and plan.relation is not None and all(_is_plain(plan, order) for order in plan.order)
+
+
+def _is_plain(plan: ReadPlan, order: Order) -> bool:
+    """Whether a column that is ordered by is a relation's own, and nothing else is shown under its name, such as an
+    aggregate: that would be meant."""
+    if order.embedded is None:
+        return True
+    embedded = plan.embedding(order.embedded)
+    assert embedded is not None
+    if not order.own or not embedded.plan.range.whole:
+        return False
+    return not any(_shows_another(output, order.field.name) for output in embedded.plan.outputs)
+
+
+def _shows_another(output: Output | Everything | Embedded, name: str) -> bool:
+    if isinstance(output, Output):
+        own = output.field == Field(name) and output.cast is None and output.aggregate is None
+        return output.name == name and not own
+    if isinstance(output, Embedded) and output.spread:
+        return name in spread_names(output)
+    return False
+
+
+def _is_made_by_function(embedded: Embedded) -> bool:
+    """Whether a function makes the relation, or one below it that decides."""
+    if embedded.relationship.routine is not None:
+        return True
+    return any(map(_is_made_by_function, deciding_of(embedded.plan)))

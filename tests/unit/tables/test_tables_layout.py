@@ -1,0 +1,156 @@
+"""How statements keep PostgreSQL from reading and aggregating more embedded rows than it has to."""
+
+from __future__ import annotations
+
+import re
+
+from attrs import evolve
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.unit.tables.planning import CONFIG, planned, text
+
+TAGGED = ("select", "title,tags!inner(label)")
+FILTERED = ("tags.label", "eq.x")
+AUTHOR = ("select", "title,authors!works_author_fkey(name)")
+LIMITED = evolve(CONFIG, max_rows=5)
+
+
+def page(*pairs: tuple[str, str], path: str = "works") -> str:
+    """The subquery that finds the page; empty if there is none."""
+    found = text(planned("GET", path, *pairs, config=LIMITED))
+    subquery = re.search(r'FROM \((SELECT .*?(?: LIMIT \d+)?(?: OFFSET \d+)?)\) AS "works" ', found)
+    return subquery[1] if subquery is not None else ""
+
+
+def joins(*pairs: tuple[str, str], path: str = "works") -> int:
+    return text(planned("GET", path, *pairs, config=LIMITED)).count("JOIN LATERAL")
+
+
+class Pages(SynchronousTestCase):
+    """Which rows are shown is found first, and what is embedded is gathered for these rows alone."""
+
+    def test_to_many_relations_that_decide_are_tested_in_the_page(self) -> None:
+        for order in ((), (("order", "title"),)):
+            for pairs in (
+                [TAGGED],
+                [TAGGED, FILTERED],
+                [("select", "title,...tags!inner(label)")],
+                [("select", "title,tags(label)"), ("tags", "not.is.null")],
+                [("select", "title,tags(label)"), ("or", "(tags.not.is.null,id.gt.7)")],
+            ):
+                found = page(*pairs, *order)
+                self.assertEqual(found.count("EXISTS ("), 1, pairs)
+                self.assertEqual(joins(*pairs, *order), 1, pairs)
+
+    def test_a_relation_without_rows_is_an_anti_join(self) -> None:
+        for pairs in ([("select", "title,tags()")], [("select", "title,tags(label)"), FILTERED]):
+            found = page(*pairs, ("tags", "is.null"), ("limit", "3"))
+            self.assertEqual(found.count("WHERE NOT EXISTS ("), 1)
+            self.assertTrue(found.endswith(' ORDER BY "works"."id" LIMIT 3'), found)
+
+    def test_an_unsorted_page_is_cut_by_the_columns_that_an_embedded_relation_refers_to(self) -> None:
+        self.assertTrue(page(TAGGED, FILTERED).endswith(' ORDER BY "works"."id" LIMIT 5'))
+        whole = text(planned("GET", "works", TAGGED, FILTERED))
+        self.assertIn('ORDER BY "works"."id") AS "works" LEFT JOIN LATERAL', whole)
+
+    def test_the_numbers_of_a_page_are_in_its_text(self) -> None:
+        """For a parameter PostgreSQL would assume that a tenth of all rows is wanted."""
+        found = page(TAGGED, FILTERED, ("order", "title"), ("limit", "3"), ("offset", "7"))
+        self.assertTrue(found.endswith(' ORDER BY "works"."title" LIMIT 3 OFFSET 7'), found)
+
+    def test_what_is_embedded_is_joined_to_sorted_rows_that_are_left(self) -> None:
+        for select in (AUTHOR, ("select", "title,tags(label)"), ("select", "title,...tags(label)")):
+            found = page(select, ("order", "title"))
+            self.assertNotIn("JOIN", found)
+            self.assertIn('ORDER BY "works"."title" LIMIT 5', found)
+            # Without a limit each row is left.
+            self.assertNotIn(') AS "works"', text(planned("GET", "works", select, ("order", "title"))))
+
+    def test_rows_that_are_skipped_are_not_joined(self) -> None:
+        tags = ("select", "*,tags(label)")
+        self.assertEqual(page(tags), "")
+        for select in (AUTHOR, tags):
+            found = page(select, ("offset", "7"))
+            self.assertTrue(
+                found.endswith(' row_number() OVER () AS pgrst_order FROM "api"."works" LIMIT 5 OFFSET 7')
+            )
+            whole = text(planned("GET", "works", select, ("offset", "7")))
+            self.assertIn(' ORDER BY "works".pgrst_order', whole)
+            # It is not among the columns that are shown.
+            self.assertEqual(whole.partition(" FROM (")[0].count("pgrst_order"), 0)
+
+    def test_pages_of_rows_with_to_one_relations_fit_together(self) -> None:
+        """PostgreSQL may join the relations in any order, and in another one for each page."""
+        self.assertTrue(
+            page(AUTHOR).endswith(' row_number() OVER () AS pgrst_order FROM "api"."works" LIMIT 5')
+        )
+        self.assertEqual(page(("select", "title,authors!works_author_fkey!inner(name)"), ("offset", "7")), "")
+
+    def test_an_embedded_relation_that_is_ordered_by_is_joined_once(self) -> None:
+        order = ("order", "authors(name).desc,authors(id)")
+        found = page(("select", "title,authors!works_author_fkey()"), order)
+        self.assertEqual((found.count("JOIN"), found.count("LEFT JOIN LATERAL (SELECT")), (1, 1))
+        self.assertTrue(
+            found.endswith(
+                ' ORDER BY "works_authors_1".pgrst_order_0 DESC, "works_authors_1".pgrst_order_1 LIMIT 5'
+            ),
+            found,
+        )
+        inner = page(("select", "title,authors!works_author_fkey!inner()"), order)
+        self.assertEqual((inner.count("INNER JOIN"), inner.count("EXISTS")), (1, 0))
+
+    def test_something_else_shown_under_the_name_of_an_ordered_column_is_meant(self) -> None:
+        for select in ("authors!works_author_fkey(name:id)", "authors!works_author_fkey(name::text)"):
+            self.assertEqual(page(("select", f"title,{select}"), ("order", "authors(name)")), "")
+
+    def test_a_nested_page_is_for_rows_that_are_sorted_and_limited(self) -> None:
+        nested = ("select", "name,works!works_author_fkey(title,tags(label))")
+        for more, expected in (((), 0), ((("works.order", "title"),), 1)):
+            found = text(planned("GET", "authors", nested, *more, config=LIMITED))
+            self.assertEqual(found.count('LIMIT 5) AS "works_1"'), expected)
+
+
+class Tests(SynchronousTestCase):
+    """Rows that are not cut."""
+
+    def test_aggregates_of_rows_that_have_related_rows_gather_none(self) -> None:
+        for select in ("count(),tags!inner()", "id.sum(),tags!inner()", "author_id,count(),tags!inner()"):
+            found = text(planned("GET", "works", ("select", select), FILTERED))
+            self.assertEqual((found.count("EXISTS"), found.count("JOIN LATERAL")), (1, 0), select)
+
+    def test_a_count_is_always_there(self) -> None:
+        """It is one row even if there is nothing to count, so it never restricts the rows."""
+        for pairs in (
+            [("select", "title,tags!inner(count())")],
+            [("select", "title,tags!inner(n:count)")],
+            [("select", "title,tags(count())"), ("tags", "not.is.null")],
+        ):
+            found = text(planned("GET", "works", *pairs, FILTERED, ("order", "id")))
+            self.assertNotIn("EXISTS", found)
+
+    def test_one_row_needs_no_page(self) -> None:
+        for filtered, expected in (("eq.1", 0), ("gt.1", 1), ("not.eq.1", 1), ("eq(any).{1,2}", 1)):
+            found = text(planned("GET", "works", TAGGED, FILTERED, ("id", filtered)))
+            self.assertEqual(found.count("EXISTS"), expected, filtered)
+
+    def test_the_rows_of_a_function_are_joined(self) -> None:
+        """PostgreSQL does not know how many there are, and there are often few."""
+        found = text(planned("GET", "rpc/find", ("q", "x"), TAGGED, FILTERED))
+        self.assertEqual((found.count("EXISTS"), found.count("INNER JOIN LATERAL")), (0, 1))
+
+    def test_one_related_row_is_joined_as_it_is(self) -> None:
+        author = ("select", "title,authors!works_author_fkey!inner(name)")
+        for more in ((), (("order", "id"),)):
+            found = text(planned("GET", "works", author, ("authors.name", "eq.x"), *more))
+            self.assertEqual((found.count("EXISTS"), found.count("INNER JOIN LATERAL")), (0, 1))
+
+
+class Unsorted(SynchronousTestCase):
+    """Rows without an order."""
+
+    def test_a_to_one_embedding_of_unsorted_rows_is_joined_to_materialized_rows(self) -> None:
+        for path, more in (("works", ()), ("rpc/find", (("q", "x"),))):
+            for pairs, expected in (((AUTHOR,), 1), ((AUTHOR, ("order", "id")), 0), ((), 0)):
+                found = planned("GET", path, *pairs, *more)
+                self.assertIsNotNone(found.compiled.probe)
+                self.assertEqual(text(found).count("MATERIALIZED"), expected, (path, pairs))
