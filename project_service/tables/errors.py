@@ -250,6 +250,12 @@ def statement_too_large(most: int, of: str = "characters") -> TableError:
     return TableError(400, "54001", "The statement for this request is too large", details)
 
 
+def name_too_long(name: str, most: int) -> TableError:
+    """name_too_long. PostgreSQL itself would use the beginning of the name."""
+    message = f"The name '{name}' is longer than the {most} bytes that PostgreSQL allows"
+    return TableError(400, "42622", message, hint="Give what is selected a shorter alias.")
+
+
 def same_name(name: str) -> TableError:
     """PostgreSQL's own error for two joined relations of the same name."""
     return TableError(400, "42712", f'table name "{name}" specified more than once')

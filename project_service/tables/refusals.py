@@ -49,6 +49,7 @@ SELECTING: tuple[ApiError, ...] = (
     errors.ambiguous_relationship("…", "…", [], "…"),
     errors.no_column("…", "…"),
     errors.same_name("…"),
+    errors.name_too_long("…", 63),
     errors.statement_too_large(1),
     _sqlstate("42883", "There is no such operator for these types."),
 )

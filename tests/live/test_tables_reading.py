@@ -11,8 +11,9 @@ from urllib.parse import quote
 
 import pytest
 import pytest_twisted
+import treq
 
-from tests.live.tables_service import Tables, tables, until_answered
+from tests.live.tables_service import BASE, Tables, tables, until_answered
 
 __all__ = ["tables"]
 
@@ -52,6 +53,38 @@ def reading(tables: Tables) -> Iterator[Tables]:
         "drop view odd; drop table twig cascade; drop table leaf_1, leaf, mixed; "
         "drop table notes cascade; drop function count(text)"
     )
+
+
+def without_repetitions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert len(dict(pairs)) == len(pairs), pairs
+    return dict(pairs)
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_object_has_a_key_twice_and_the_last_column_counts(reading: Tables) -> None:
+    cases: dict[str, dict[str, Any]] = {
+        "/leaf?id=eq.1&select=id,id": {"id": 1},
+        "/leaf?id=eq.1&select=*,id::text": {"id": "1", "note": 1},
+        "/leaf?id=eq.1&select=x:id,id,x:note::text": {"x": "1", "id": 1},
+        "/leaf?id=eq.2&select=*,note:leaf_1(id)": {"id": 2, "note": [{"id": 1}]},
+        "/leaf?id=eq.2&select=*,note:leaf_1(id)&order=id&limit=1": {"id": 2, "note": [{"id": 1}]},
+        "/leaf?id=eq.2&select=note:leaf_1(id),*": {"id": 2, "note": 2},
+        "/leaf_1?select=id,...leaf(*)": {"id": 2, "note": 2},
+        "/leaf_1?select=...leaf(*),id": {"id": 1, "note": 2},
+        "/leaf?id=eq.2&select=id,...leaf_1(id,id)": {"id": [1]},
+        "/leaf_1?select=leaf(x:id,x:note,x:id)": {"leaf": {"x": 2}},
+        "/leaf?select=count(),count()": {"count": 2},
+        "/leaf?select=id.max(),max:id.min()": {"max": 1},
+    }
+    for path, expected in cases.items():
+        for media in ("application/json", "application/x-ndjson", "application/vnd.pgrst.object+json"):
+            url = reading.api.base_url + BASE + path
+            sent: dict[bytes | str, bytes | str] = {"X-Service-Key": reading.api.anon_key, "Accept": media}
+            response = await treq.get(url, headers=sent, persistent=False)
+            body = (await treq.text_content(response)).strip().removeprefix("[").removesuffix("]")
+            assert json.loads(body, object_pairs_hook=without_repetitions) == expected, path
+        _, _, body = await reading.request("GET", path, headers={"Accept": "text/csv"})
+        assert sorted(next(csv.reader(StringIO(body.decode())))) == sorted(expected), path
 
 
 async def ids(tables: Tables, query: str) -> list[int]:

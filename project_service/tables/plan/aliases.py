@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 # PostgreSQL truncates longer names, and two that are truncated may become equal.
-_NAME_BYTES = 63
+NAME_BYTES = 63
 
 
 def alias(name: str, number: int) -> str:
     """A name for a relation within one statement, unique by ``number`` and never cut by PostgreSQL."""
     suffix = f"_{number}"
-    kept = name.encode()[: _NAME_BYTES - len(suffix)].decode(errors="ignore")
+    kept = name.encode()[: NAME_BYTES - len(suffix)].decode(errors="ignore")
     return kept + suffix

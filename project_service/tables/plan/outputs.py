@@ -99,7 +99,8 @@ def repeated_names(plan: ReadPlan) -> frozenset[str]:
 
 
 def made_columns(plan: ReadPlan) -> dict[str, bool]:
-    """The columns of a plan's result: True for JSON made for it, which has no order and no equality.
+    """The columns of a plan's result: True for JSON made for it, which has no order and no equality. Of several with
+    one name the last counts.
 
     Computed for all columns at once, because a caller may ask about every selected name on every level.
     """
@@ -109,10 +110,11 @@ def made_columns(plan: ReadPlan) -> dict[str, bool]:
             inner = made_columns(output.plan) if output.to_one else {}
             known = {**{hoisted.name: False for hoisted in output.hoisted}, **inner}
             for name in spread_names(output):
-                made.setdefault(name, known.get(name, not output.to_one))
+                made[name] = known.get(name, not output.to_one)
         elif isinstance(output, Embedded):
-            made.setdefault(output.name, True)
+            if output.plan.shows:
+                made[output.name] = True
         else:
             for shown in output.named if isinstance(output, Everything) else (output,):
-                made.setdefault(shown.name, shown.format is not None)
+                made[shown.name] = shown.format is not None
     return made

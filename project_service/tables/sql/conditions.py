@@ -8,7 +8,7 @@ from project_service.tables.model import Column, Key
 from project_service.tables.plan.nodes import Condition, EmbedIsNull, ReadPlan, Tree
 from project_service.tables.sql.fields import column_sql, field_sql
 from project_service.tables.sql.fragment import Sql, joined, parameter
-from project_service.tables.sql.names import ident, qualified
+from project_service.tables.sql.names import ident, qualified, refuse_long_name
 from project_service.tables.syntax import Compare, Filter, In, Is, Search
 
 Presence = Callable[[EmbedIsNull], Sql]
@@ -86,7 +86,10 @@ def _read(reader: Key, values: Sql) -> Sql:
 
 
 def _search(field: str, column: Column | None, found: Filter, operation: Search) -> Sql:
-    language = parameter(operation.language) + ", " if operation.language else Sql("")
+    language = Sql("")
+    if operation.language:
+        refuse_long_name(operation.language)
+        language = parameter(operation.language) + ", "
     document = Sql(field)
     if column is not None and (found.field.path or column.base_type != "tsvector"):
         document = "to_tsvector(" + language + document + ")"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from project_service.tables import errors
 from project_service.tables.model import Key
+from project_service.tables.plan.aliases import NAME_BYTES
 
 # Types whose names are key words of SQL; any other name is quoted as an identifier.
 _KEYWORD_TYPES = {
@@ -15,8 +17,15 @@ _KEYWORD_TYPES = {
 
 
 def ident(name: str) -> str:
-    """A quoted identifier."""
+    """A quoted identifier. Raises 42622 for a name that PostgreSQL would cut."""
+    refuse_long_name(name)
     return '"' + name.replace('"', '""').replace("\0", "") + '"'
+
+
+def refuse_long_name(name: str) -> None:
+    """Raise 42622 for a name that PostgreSQL would cut. Two names might become one, or one that of something else."""
+    if len(name.encode("utf-8")) > NAME_BYTES:
+        raise errors.name_too_long(name, NAME_BYTES)
 
 
 def qualified(key: Key) -> str:

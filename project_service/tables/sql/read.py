@@ -29,7 +29,7 @@ from project_service.tables.plan.nodes import (
     ReadPlan,
     Tree,
 )
-from project_service.tables.plan.outputs import result_names
+from project_service.tables.plan.outputs import repeated_names, result_names
 from project_service.tables.sql.conditions import condition_sql, presence_sql
 from project_service.tables.sql.embed import (
     condition_of_relationship,
@@ -107,8 +107,7 @@ def _deciding_nothing(plan: ReadPlan, apart: Collection[Embedded]) -> ReadPlan:
 
 
 def _selected(plan: ReadPlan, parent: Embedded | None) -> Sql:
-    # A spread relation's columns are read by name. If two have the same name, the first is meant.
-    columns = _columns(plan, by_name=parent is not None and parent.spread)
+    columns = _columns(plan, by_name=bool(repeated_names(plan)))
     if not columns and parent is not None:
         columns = [Sql("1 AS pgrst_one")]  # only looked at for being there
     return "SELECT " + joined(columns)
@@ -245,6 +244,8 @@ def rows_apart(plan: ReadPlan, embedded: Embedded) -> Sql:
 
 
 def _columns(plan: ReadPlan, by_name: bool) -> list[Sql]:
+    """What is selected. With ``by_name``, of several columns with the same name only the last is: a JSON object must
+    not have a key twice, and clients take the last of several."""
     found: list[tuple[str | None, Sql | str]] = []
     grouped = plan.grouped
     for output in plan.outputs:
@@ -252,7 +253,7 @@ def _columns(plan: ReadPlan, by_name: bool) -> list[Sql]:
             found.append((output.name, output_sql(plan, output)))
         elif not isinstance(output, Everything):
             found.extend(embedded_columns(output, grouped))
-        elif output.formatted or grouped or (by_name and output.named):
+        elif output.formatted or grouped or by_name:
             found.extend((named.name, output_sql(plan, named)) for named in output.named)
         else:
             found.append((None, f"{ident(plan.alias)}.*"))
@@ -261,7 +262,7 @@ def _columns(plan: ReadPlan, by_name: bool) -> list[Sql]:
         return [column for _, column in columns]
     seen: dict[str, Sql] = {}
     for name, column in columns:
-        seen.setdefault(name or column.text, column)
+        seen[name or column.text] = column
     return list(seen.values())
 
 

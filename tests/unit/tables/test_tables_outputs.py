@@ -31,6 +31,42 @@ def read(path: str, select: str, *pairs: tuple[str, str], formatted: bool = Fals
 
 
 class Names(SynchronousTestCase):
+    def test_a_name_that_postgresql_would_cut_is_refused(self) -> None:
+        for select in (
+            "{}:id",
+            "{}:id::text",
+            "{}:id.max()",
+            "data->{}",
+            "data->>{}->0",
+            "id::{}",
+            "{}:authors!author_id(id)",
+            "authors!author_id({}:id)",
+            "...authors!author_id({}:id)",
+            "...authors!author_id({}:id.max())",
+        ):
+            for name in ("n" * 64, "\u00e4" * 32, "n" * 63 + "1", "n" * 9000):
+                error = self.assertRaises(TableError, read, "works", select.format(name))
+                self.assertEqual((error.status, error.code), (400, "42622"), select)
+        for name in ("n" * 63, "\u00e4" * 31 + "n"):
+            self.assertIn(f'AS "{name}"', read("works", f"{name}:id"))
+        read("works", f"x:data->{'n' * 9000}")
+        error = self.assertRaises(TableError, read, "works", "id", ("title", f"fts({'n' * 64}).a"))
+        self.assertEqual(error.code, "42622")
+
+    def test_of_several_columns_with_one_name_the_last_is_returned(self) -> None:
+        for select, expected in (
+            ("id,id", '"works"."id" AS "id"'),
+            ("x:id,title,x:title", '"works"."title" AS "x", "works"."title" AS "title"'),
+        ):
+            self.assertIn(f"SELECT {expected} FROM", read("works", select))
+        for select, star in (
+            ("*,x:id", True),
+            ("*,id", False),
+            ("id,*", False),
+            ("*,title:authors!author_id(id)", False),
+        ):
+            self.assertIs('"works".*' in read("works", select), star, select)
+
     def test_a_json_path_is_named_by_its_last_key(self) -> None:
         for select, expected in (
             ("data->a->>b", '"works"."data"->\'a\'->>\'b\' AS "b"'),
