@@ -202,8 +202,11 @@ ROOT = evolve(
     READ,
     name="describeDatabase",
     summary="The description of what the caller may use in the database, in OpenAPI's form",
-    answers=(Answer(200, "OpenAPI 2.0", {media.OPENAPI: ROW, JSON: ROW}),),
-    parameters=(*_PLACE, READS, PREFER),
+    answers=(
+        Answer(200, "OpenAPI 2.0", {media.OPENAPI: ROW, JSON: ROW}, {"ETag": "Differs after any change."}),
+        Answer(304, "The description is the one that If-None-Match names"),
+    ),
+    parameters=(*_PLACE, READS, PREFER, in_header("If-None-Match", "304 if the description is this one.")),
     errors=(*refusals.ANY_REQUEST, errors.unacceptable_media([]), errors.root_disabled()),
     path=BASE,
 )

@@ -11,17 +11,21 @@ _RELATION = (
 )
 
 
+# Rights are looked up only for what is in the schema. PostgreSQL might look at all of its own functions first.
+_SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = "
+
+
 def rights_sql(schema: str) -> Sql:
     """A query for one row: the names of the relations and of the functions that the current role may use, as JSON
-    arrays."""
+    arrays in a fixed order."""
     return (
-        "SELECT (SELECT coalesce(json_agg(c.relname), '[]') FROM pg_class c "
-        "JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE c.relkind IN ('r', 'v', 'm', 'f', 'p') AND n.nspname = "
+        "SELECT (SELECT coalesce(json_agg(c.relname ORDER BY c.oid), '[]') FROM pg_class c "
+        "WHERE CASE WHEN c.relkind IN ('r', 'v', 'm', 'f', 'p') AND c.relnamespace = "
+        + _SCHEMA
         + parameter(schema)
-        + f" AND ({_RELATION}))::text, "
-        + "(SELECT coalesce(json_agg(DISTINCT p.proname), '[]') FROM pg_proc p "
-        + "JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = "
+        + f") THEN {_RELATION} END)::text, "
+        + "(SELECT coalesce(json_agg(DISTINCT p.proname), '[]') FROM pg_proc p WHERE CASE WHEN p.pronamespace = "
+        + _SCHEMA
         + parameter(schema)
-        + " AND has_function_privilege(p.oid, 'EXECUTE'))::text"
+        + ") THEN has_function_privilege(p.oid, 'EXECUTE') END)::text"
     )

@@ -47,7 +47,7 @@ class Described(SynchronousTestCase):
         except StopIteration as answered:
             assert isinstance(answered.value, Reply)
             # It is made in a thread, since every other request would have to wait for it here.
-            self.assertIs(answered.value.body, self.made_elsewhere)
+            self.assertIs(answered.value.body, self.made_elsewhere.body)
             found: dict[str, Any] = orjson.loads(answered.value.body)
             return found
         raise AssertionError("it waits")

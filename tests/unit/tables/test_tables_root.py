@@ -35,6 +35,7 @@ class Executor:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.cleared: list[bool] = []
+        self.usable = b'["works"]'
 
     async def execute(self, planned: Planned, told: Preamble) -> Outcome:
         assert planned.compiled.routine is not None
@@ -44,29 +45,40 @@ class Executor:
     async def read(self, told: Preamble, sql: Sql, leaves_things: bool) -> list[tuple[bytes, bytes]]:
         self.asked.append(sql.text)
         self.cleared.append(leaves_things)
-        return [(b'["works"]', b'["find"]')]
-
-
-async def here(work: Callable[[], T]) -> T:
-    return work()
+        return [(self.usable, b'["find"]')]
 
 
 class AtRoot(SynchronousTestCase):
     def setUp(self) -> None:
         self.executor = Executor()
         self.cache = CACHE
+        self.made = 0
+
+    async def here(self, work: Callable[[], T]) -> T:
+        self.made += 1
+        return work()
 
     def answering(
         self, config: TablesConfig, accept: str = "*/*", method: str = "GET", **query: str
+    ) -> Deferred[Reply | StreamReply]:
+        return self.answered_by(Root(config, self.here), config, accept, method, **query)
+
+    def answered_by(
+        self,
+        root: Root,
+        config: TablesConfig,
+        accept: str = "*/*",
+        method: str = "GET",
+        known: str | None = None,
+        **query: str,
     ) -> Deferred[Reply | StreamReply]:
         identity = Identity("anon", "{}", False)
         parts: Any = SimpleNamespace(
             current=self.cache, identify=lambda *_: identity, expected=lambda planned: False
         )
         executor = cast(Any, self.executor)
-        root = Root(config, here)
-        service = TableService(config, parts, parts, Planner(config), parts, executor, root, parts, here)
-        headers = Sent.of((("accept", accept),))
+        service = TableService(config, parts, parts, Planner(config), parts, executor, root, parts, self.here)
+        headers = Sent.of((("accept", accept), *((("if-none-match", known),) if known is not None else ())))
         return start(service.answer(Incoming(method, (), tuple(query.items()), headers)))
 
     def described(self, config: TablesConfig, accept: str = "*/*") -> tuple[str, Any]:
@@ -120,6 +132,42 @@ class AtRoot(SynchronousTestCase):
             reply = self.successResultOf(self.answering(config, method="HEAD", q="x"))
             assert isinstance(reply, StreamReply)
             self.assertEqual((reply.status, reply.length), (200, None))
+
+    def test_the_description_is_made_once_for_a_schema_cache_and_what_a_role_may_use(self) -> None:
+        root = Root(CONFIG, self.here)
+
+        def tag(accept: str = "*/*", method: str = "GET") -> str:
+            reply = self.successResultOf(self.answered_by(root, CONFIG, accept, method))
+            return dict(reply.headers)["ETag"]
+
+        first = tag()
+        self.assertEqual([tag(), tag(method="HEAD"), self.made], [first, first, 1])
+        # The same bytes as JSON are another representation.
+        self.assertNotEqual(tag("application/json"), first)
+        self.executor.usable = b'["works", "tags"]'
+        granted = tag()
+        self.assertNotEqual(granted, first)
+        self.executor.usable = b'["works"]'
+        self.assertEqual((tag(), self.made), (first, 2))
+        self.cache = evolve(CACHE, version=CACHE.version + 1, schema_comments={"api": "Another title"})
+        self.assertNotIn(tag(), (first, granted))
+        self.assertEqual(self.made, 3)
+
+    def test_a_caller_who_has_the_description_gets_304(self) -> None:
+        root = Root(CONFIG, self.here)
+        tag = dict(self.successResultOf(self.answered_by(root, CONFIG)).headers)["ETag"]
+        for method in ("GET", "HEAD"):
+            for known, status in (
+                (tag, 304),
+                (f'"x", W/{tag}', 304),
+                ("*", 304),
+                ('"x"', 200),
+                (tag.strip('"'), 304),
+            ):
+                reply = self.successResultOf(self.answered_by(root, CONFIG, method=method, known=known))
+                self.assertEqual((reply.status, dict(reply.headers)["ETag"]), (status, tag), known)
+                self.assertEqual(dict(reply.headers)["Vary"], "Accept, Prefer, Range")
+                self.assertEqual("Content-Type" in dict(reply.headers), status == 200)
 
     def test_db_root_spec_lets_a_function_answer(self) -> None:
         reply = self.successResultOf(self.answering(evolve(CONFIG, root_spec="find"), q="x"))
