@@ -59,9 +59,9 @@ for _type, _endings in (
 
 
 def parse(text: str) -> str:
-    """A media type with its parameters, as it was sent. Raises ``validation_failed`` if it is none, or a list of
-    them."""
-    text = text.strip()
+    """A media type with its parameters, as it was sent, but for tabs between these, which become spaces. Raises
+    ``validation_failed`` if it is none, or a list of them."""
+    text = text.strip().replace("\t", " ")
     readable = len(text) <= MAX_LENGTH and _PRINTABLE.fullmatch(text) and _ESSENCE.fullmatch(essence(text))
     if not readable or _SECOND.search(text):
         raise validation_failed({"content_type": "is not a media type"})

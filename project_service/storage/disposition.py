@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from project_service.errors import Headers
 
@@ -20,9 +20,6 @@ ANY_ORIGIN = ("Cross-Origin-Resource-Policy", "cross-origin")
 
 # Characters replaced in the plain file name: all but printable ASCII, and those with a meaning within quotes.
 _NOT_PLAIN = re.compile(r'[^ -~]|["\\%]')
-# A quoted string. One without an end reaches to the end of the header: trying again from each quote would take long.
-_QUOTED = re.compile(r'"(?:\\.|[^"\\])*+["\\]?')
-_EXTENDED = re.compile(r";\s*filename\*\s*=\s*utf-8'[^';]*'([^\s;\"]+)", re.ASCII | re.IGNORECASE)
 
 
 def content_disposition(key: str, inline: bool) -> str:
@@ -43,15 +40,3 @@ def presentation(key: str, content_type: str, inline: bool) -> Headers:
         NO_SNIFFING,
     )
     return (*headers, ("Content-Security-Policy", SANDBOX)) if inline else headers
-
-
-def extended_filename(header: str) -> str | None:
-    """The ``filename*`` of a part of a form, decoded (RFC 8187, UTF-8); None where there is none that can be read.
-
-    RFC 7578 section 4.2 forbids it, but some clients send the real name there, beside an RFC 2047 encoded one.
-    """
-    found = _EXTENDED.search(_QUOTED.sub("", header))
-    try:
-        return unquote(found[1], errors="strict") if found else None
-    except UnicodeDecodeError:
-        return None

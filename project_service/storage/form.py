@@ -1,20 +1,19 @@
-"""The upload form (RFC 7578), read chunk by chunk. No I/O: bytes go in, events come out."""
+"""The upload form (RFC 7578, in the syntax of RFC 2046), read chunk by chunk.
+
+No I/O: bytes go in, events come out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable
+from urllib.parse import unquote
 
 from attrs import frozen
-from multipart import (
-    MultipartError,
-    MultipartSegment,
-    PushMultipartParser,
-    parse_options_header,
-)
+from multipart import content_disposition_unquote, header_unquote
 
 from project_service.errors import unsupported_media_type
 from project_service.storage import errors
-from project_service.storage.disposition import extended_filename
 
 MAX_PARTS = 100
 MAX_FIELD_BYTES = 64 * 1024
@@ -24,6 +23,14 @@ MAX_HEADERS = 16
 ENCODED = ("base64", "quoted-printable")
 # How much may stand before the first boundary and after the last one, where RFC 2046 allows anything.
 MAX_AROUND_BYTES = 64 * 1024
+# What a recipient has to read in extended parameters such as ``filename*`` (RFC 5987 section 3.2.1).
+CHARSETS = ("utf-8", "iso-8859-1")
+
+_HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_BLANKS = re.compile(rb"[ \t]*")
+# A quoted string without an end extends to the end of the header: trying again from each quote would take long.
+_PARAMETER = re.compile(r';[ \t]*([^;="\s]+)[ \t]*=[ \t]*("(?:\\.|[^"\\])*+["\\]?|[^;]*)')
+_EXTENDED = re.compile(r"([^']*)'[^']*'([^\s;\"]+)", re.ASCII)
 
 
 @frozen
@@ -49,17 +56,28 @@ FIELDS = ("key", "owner", "max_age_seconds")
 
 def boundary_of(content_type: str | None) -> str:
     """The boundary; raises ``unsupported_media_type`` for no form, ``invalid_multipart`` without a usable one."""
-    kind, options = parse_options_header(content_type or "")
+    kind, parameters = _parse_header(content_type or "")
     if kind != "multipart/form-data":
         raise unsupported_media_type("multipart/form-data")
-    boundary: str = options.get("boundary", "")
-    # RFC 2046 section 5.1.1.
-    if not 1 <= len(boundary) <= 70 or not boundary.isascii() or not boundary.isprintable():
+    boundary: str = header_unquote(parameters.get("boundary", ""))
+    # RFC 2046 section 5.1.1. It does not end with a blank, as blanks may follow it on its line.
+    if not re.fullmatch(r"[\x20-\x7e]{0,69}[\x21-\x7e]", boundary):
         # The usual cause: somebody set the header by hand, and so replaced the one that the HTTP library had made.
         raise errors.invalid_multipart(
             "the Content-Type has no usable boundary; leave it to what makes the form"
         )
     return boundary
+
+
+@frozen
+class _Part:
+    """What the headers of a part say. ``name`` is "" where there is none. RFC 7578 section 4.8: others are ignored,
+    its Content-Length among them."""
+
+    name: str
+    filename: str | None
+    content_type: str | None
+    encoding: str
 
 
 class FormReader:
@@ -71,86 +89,215 @@ class FormReader:
     """
 
     def __init__(self, boundary: str) -> None:
-        self._parser = PushMultipartParser(
-            boundary,
-            max_header_size=MAX_HEADER_BYTES,
-            max_header_count=MAX_HEADERS,
-            max_segment_count=MAX_PARTS,
-        )
-        self._part: MultipartSegment | None = None
+        self._delimiter = b"\r\n--" + boundary.encode("ascii")
+        # What has been fed and not been read yet begins at ``_at``. The first boundary may be the first line.
+        self._data = b"\r\n"
+        self._at = 0
+        # Each stage reads on from ``_at``. It returns False when it needs more bytes.
+        self._stage: Callable[[], bool] = self._preamble
+        self._events: list[Event] = []
+        self._lines: list[bytes] = []
+        self._part = _Part("", None, None, "")
         self._value = bytearray()
+        self._parts = 0
         self._around = 0
         self._seen: set[str] = set()
+        self._complete = False
 
-    def feed(self, chunk: bytes) -> Iterator[Event]:
-        """The events in ``chunk``. The iterator has to be exhausted before the next chunk is fed."""
-        inside = False
-        try:
-            for event in self._parser.parse(chunk):
-                inside = True
-                yield from self._event(event)
-        except MultipartError as problem:
-            raise errors.invalid_multipart(_reason(problem)) from None
-        if not inside and self._part is None:
-            self._around += len(chunk)
-            if self._around > MAX_AROUND_BYTES:
-                raise errors.invalid_multipart("the boundary of its Content-Type does not come")
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events in ``chunk``."""
+        self._data, self._at = self._data[self._at :] + chunk, 0
+        while self._stage():
+            pass
+        events, self._events = self._events, []
+        return events
 
     def finish(self) -> None:
         """To be called when the body has ended; raises where the form is incomplete or has no file."""
-        try:
-            self._parser.close()
-        except MultipartError:
-            raise errors.invalid_multipart("it ends before its last boundary") from None
+        if not self._complete:
+            raise errors.invalid_multipart("it ends before its last boundary")
         if "file" not in self._seen:
             raise errors.invalid_multipart("it has no part named file")
 
-    def _event(self, event: MultipartSegment | bytes | None) -> Iterator[Event]:
-        if isinstance(event, MultipartSegment):
-            self._part = event
-            yield from self._begun(event)
-        elif event is not None:
-            yield from self._bytes(event)
-        else:
-            yield from self._ended()
-            self._part = None
+    # The stages.
 
-    def _begun(self, part: MultipartSegment) -> Iterator[Event]:
-        encoding = part.header("Content-Transfer-Encoding", "").strip().lower()
-        if encoding in ENCODED and part.name in ("file", "key"):
+    def _preamble(self) -> bool:
+        start = self._data.find(self._delimiter)
+        if start < 0:
+            self._skip_to(
+                max(0, len(self._data) - len(self._delimiter) + 1),
+                "the boundary of its Content-Type does not come",
+            )
+            return False
+        self._at = start + len(self._delimiter)
+        self._stage = self._boundary
+        return True
+
+    def _boundary(self) -> bool:
+        """The rest of a boundary's line: blanks (RFC 2046, "transport-padding"), or -- after the last boundary."""
+        rest = self._data[self._at : self._at + 2]
+        if rest == b"--":
+            self._at += 2
+            self._complete = True
+            self._stage = self._epilogue
+            return True
+        blanks = _BLANKS.match(self._data, self._at)
+        assert blanks is not None
+        end = self._data[blanks.end() : blanks.end() + 2]
+        if end == b"\r\n":
+            self._at = blanks.end() + 2
+            self._begin_headers()
+            return True
+        if (end not in (b"", b"\r") and rest != b"-") or len(blanks[0]) > MAX_HEADER_BYTES:
+            raise errors.invalid_multipart("a boundary is not alone on its line")
+        return False
+
+    def _headers(self) -> bool:
+        end = self._data.find(b"\r\n", self._at)
+        line = self._data[self._at :] if end < 0 else self._data[self._at : end]
+        if b"\n" in line:
+            raise errors.invalid_multipart("a line of a part's headers does not end with CRLF")
+        if len(line) > MAX_HEADER_BYTES:
+            raise errors.invalid_multipart(f"a header of a part is longer than {MAX_HEADER_BYTES} bytes")
+        if end < 0:
+            return False
+        if line:
+            self._at = end + 2
+            self._add_line(line)
+        else:
+            self._begin_part()
+            self._stage = self._body_start
+        return True
+
+    def _body_start(self) -> bool:
+        """The empty line after the headers. In a part without a body it belongs to the next boundary."""
+        start = self._data[self._at : self._at + len(self._delimiter)]
+        if len(start) < len(self._delimiter) and self._delimiter.startswith(start):
+            return False
+        if start != self._delimiter:
+            self._at += 2
+        self._stage = self._body
+        return True
+
+    def _body(self) -> bool:
+        data, at = self._data, self._at
+        end = data.find(self._delimiter, at)
+        if end >= 0:
+            self._take(data[at:end])
+            self._end_part()
+            self._at = end + len(self._delimiter)
+            self._stage = self._boundary
+            return True
+        # What may be the beginning of the delimiter is left for the next time. It has one CR, at its start.
+        held = data.rfind(b"\r", max(at, len(data) - len(self._delimiter) + 1))
+        self._at = held if held >= 0 and self._delimiter.startswith(data[held:]) else len(data)
+        self._take(data[at : self._at])
+        return False
+
+    def _epilogue(self) -> bool:
+        self._skip_to(len(self._data), "too much follows its last boundary")
+        return False
+
+    # What the stages have in common.
+
+    def _skip_to(self, end: int, why: str) -> None:
+        self._around += end - self._at
+        self._at = end
+        if self._around > MAX_AROUND_BYTES:
+            raise errors.invalid_multipart(why)
+
+    def _begin_headers(self) -> None:
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise errors.invalid_multipart(f"it has more than {MAX_PARTS} parts")
+        self._lines = []
+        self._stage = self._headers
+
+    def _add_line(self, line: bytes) -> None:
+        if line[:1] in (b" ", b"\t"):
+            if not self._lines:
+                raise errors.invalid_multipart("the headers of a part begin with a blank")
+            line = self._lines.pop() + b" " + line.lstrip()
+            if len(line) > MAX_HEADER_BYTES:
+                raise errors.invalid_multipart(f"a header of a part is longer than {MAX_HEADER_BYTES} bytes")
+        name, colon, _ = line.partition(b":")
+        if not colon or not _HEADER_NAME.fullmatch(name.strip()):
+            raise errors.invalid_multipart("a header of a part is not a name, a colon and a value")
+        if len(self._lines) == MAX_HEADERS:
+            raise errors.invalid_multipart(f"a part has more than {MAX_HEADERS} headers")
+        self._lines.append(line)
+
+    def _begin_part(self) -> None:
+        part = self._part = _part_of(self._lines)
+        self._value = bytearray()
+        if part.encoding in ENCODED and part.name in ("file", "key"):
             raise unsupported_media_type("sent without a transfer encoding of its parts")
         if part.name in self._seen:
             raise errors.invalid_multipart(f"it has more than one part named {part.name}")
         if part.name in ("file", *FIELDS):
             self._seen.add(part.name)
-        if part.name != "file":
-            self._value = bytearray()
-            return
-        filename = extended_filename(part.header("Content-Disposition", "")) or part.filename
-        yield FileStart(filename, part.header("Content-Type"))
+        if part.name == "file":
+            self._events.append(FileStart(part.filename, part.content_type))
 
-    def _bytes(self, data: bytes) -> Iterator[Event]:
-        assert self._part is not None
+    def _take(self, data: bytes) -> None:
         if self._part.name == "file":
-            yield data
+            if data:
+                self._events.append(data)
             return
         self._value += data
         if len(self._value) > MAX_FIELD_BYTES:
             raise errors.invalid_multipart(f"a field is longer than {MAX_FIELD_BYTES} bytes")
 
-    def _ended(self) -> Iterator[Event]:
-        assert self._part is not None
+    def _end_part(self) -> None:
         name = self._part.name
         if name in FIELDS:
             try:
-                yield Field(name, self._value.decode("utf-8"))
+                self._events.append(Field(name, self._value.decode("utf-8")))
             except UnicodeDecodeError:
                 if name == "key":
                     raise errors.invalid_key("it is not UTF-8") from None
                 raise errors.invalid_multipart(f"the field {name} is not UTF-8") from None
 
 
-def _reason(problem: Exception) -> str:
-    """The library's own words: they name what is wrong and hold nothing of the body."""
-    text = str(problem.args[0])
-    return text[:1].lower() + text[1:]
+def _part_of(lines: list[bytes]) -> _Part:
+    headers: dict[str, str] = {}
+    for line in lines:
+        raw, _, value = line.partition(b":")
+        name = raw.strip().decode("ascii").lower()
+        if name in headers and name == "content-disposition":
+            raise errors.invalid_multipart("a part has more than one Content-Disposition")
+        headers[name] = value.strip().decode("latin-1")
+    kind, parameters = _parse_header(headers.get("content-disposition", ""))
+    if kind != "form-data":
+        raise errors.invalid_multipart("a part has no Content-Disposition that is form-data")
+    encoding = headers.get("content-transfer-encoding", "").lower()
+    name = _as_utf8(parameters.get("name", ""), "the name of a field")
+    return _Part(name, _filename(parameters), headers.get("content-type"), encoding)
+
+
+def _filename(parameters: dict[str, str]) -> str | None:
+    """Some clients send the real name in ``filename*``, which RFC 7578 section 4.2 forbids, beside an encoded one."""
+    extended = _EXTENDED.fullmatch(parameters.get("filename*", ""))
+    if extended is not None and extended[1].lower() in CHARSETS and extended[2].isascii():
+        try:
+            return unquote(extended[2], extended[1], "strict")
+        except UnicodeDecodeError:
+            pass
+    if "filename" not in parameters:
+        return None
+    return _as_utf8(parameters["filename"], "the name of the file", is_filename=True)
+
+
+def _as_utf8(value: str, what: str, is_filename: bool = False) -> str:
+    """A parameter of Content-Disposition, as browsers write it."""
+    try:
+        text: str = content_disposition_unquote(value.encode("latin-1").decode("utf-8"), is_filename)
+    except UnicodeDecodeError:
+        raise errors.invalid_multipart(f"{what} is not UTF-8") from None
+    return text
+
+
+def _parse_header(header: str) -> tuple[str, dict[str, str]]:
+    """A header's value and its parameters, by their names in lower case; those in quotes have them still."""
+    kind = header.partition(";")[0].strip().lower()
+    return kind, {name.lower(): value.strip() for name, value in _PARAMETER.findall(header)}

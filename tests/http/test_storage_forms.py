@@ -105,6 +105,7 @@ class Forms(TestCase):
     def test_the_content_type_is_the_parts_or_guessed_from_the_key(self) -> None:
         cases = [
             (part("file", b"x", "a.png", "text/x-odd; charset=utf-8"), "text/x-odd; charset=utf-8"),
+            (part("file", b"x", "a.png", "text/plain;\tcharset=utf-8"), "text/plain; charset=utf-8"),
             (part("file", b"x", "a.png"), "image/png"),
             (part("file", b"x", "a.unheard-of"), "application/octet-stream"),
             (part("file", b"x", "a.tar.gz"), "application/octet-stream"),
@@ -200,7 +201,11 @@ class BadForms(TestCase):
         body = form(part("file", b"x", "NAME"))
         self.assertEqual(self.app.upload(body.replace(b"NAME", b"ok")).status, 201)
         self.app.request("DELETE", f"{OBJECTS}/ok", USER)
-        self.bad(body.replace(b"NAME", b"\xff\xfe"))
+        response = self.app.upload(body.replace(b"NAME", b"\xff\xfe"))
+        said = json.loads(response.body)["error"]["message"]
+        self.assertEqual(
+            (response.status, said), (400, "The form cannot be read: the name of the file is not UTF-8.")
+        )
 
     def test_other_content_types_and_boundaries(self) -> None:
         for content_type, expected in {

@@ -93,12 +93,49 @@ class Reading(SynchronousTestCase):
             for _ in range(10):
                 list(reader.feed(b"x" * 10_000))
 
+    def test_what_rfc_2046_allows(self) -> None:
+        """Blanks after a boundary, folded headers, anything before and after, and parts without a body."""
+        name, value = (
+            b'Content-Disposition: form-data;\tname="file"; filename=a',
+            [FileStart("a", None), b"x"],
+        )
+        for body in (
+            b"--edge \r\n" + name + b"\r\n\r\nx\r\n--edge--",
+            b"--edge\t \t\r\n" + name + b"\r\n\r\nx\r\n--edge-- \t\r\nend\r\n--edge\r\n",
+            b"To whom it may concern\r\n--edge\r\n" + name + b"\r\n\r\nx\r\n--edge--",
+            b"\r\n--edge\r\n" + name.replace(b"; f", b";\r\n\tf") + b"\r\n\r\nx\r\n--edge--",
+            b"--edge\r\n"
+            + name.upper().replace(b"FILE", b"file").replace(b"=A", b"=a")
+            + b"\r\n\r\nx\r\n--edge--",
+            b"--edge\r\n"
+            + name
+            + b'\r\n\r\nx\r\n--edge \r\nContent-Disposition: form-data; name="n"\r\n\r\n--edge--',
+        ):
+            for cuts in ([], list(range(len(body)))):
+                self.assertEqual(read(body, cuts), value, body)
+        empty = b"--edge\r\n" + name + b"\r\n\r\n--edge--"
+        self.assertEqual(read(empty, list(range(len(empty)))), value[:1])
+
+    def test_a_length_of_a_part_is_ignored(self) -> None:
+        """RFC 7578 section 4.8."""
+        for length in ("1", "5", "x", "-1", "007", ""):
+            head = f"--edge\r\nContent-Length: {length}\r\nContent-Disposition: form-data; name=file\r\n\r\n".encode()
+            twice = head.replace(b"Content-D", b"Content-Length: 9\r\nContent-D")
+            for one in (head, twice):
+                self.assertEqual(
+                    read(one + b"hello\r\n--edge--", []), [FileStart(None, None), b"hello"], length
+                )
+
     def test_file_names_as_clients_send_them(self) -> None:
         for sent, name in (
             ('filename="\u00f6.txt"', "\u00f6.txt"), ("filename=a.txt", "a.txt"), ('filename="a%22b"', 'a"b'),
             ('filename="=?utf-8?B?w7Y=?="; filename*=utf-8\'\'%C3%B6.txt', "\u00f6.txt"),
             ("filename*=UTF-8'de'%C3%B6%20x.txt; filename=plain", "\u00f6 x.txt"),
             ("filename=plain; filename*=utf-8''%FF", "plain"), ("filename=plain; filename*=latin1''%F6", "plain"),
+            ("filename=plain; filename*=iso-8859-1'en'%A3%20rates", "\u00a3 rates"),
+            ("filename*=ISO-8859-1''na%EFve.txt", "na\u00efve.txt"), ("filename*=utf-16''%00", None),
+            ("\tfilename\t=\t\"a.txt\"\t", "a.txt"), ("filename=my file.txt", "my file.txt"),
+            ('filename="a\tb"', "a\tb"), ('FileName="C:\\\\dir\\\\a.txt"', "a.txt"),
             ('filename="a; filename*=utf-8\'\'b"', "a; filename*=utf-8''b"), ("filename*=", None),
             ("filename=plain; filename*=utf-8''\"b\"", "plain"), ("filename=plain; xfilename*=utf-8''b", "plain"),
             ("filename* = utf-8''b ; filename=plain", "b"),
@@ -121,8 +158,40 @@ class Reading(SynchronousTestCase):
             (part("key") + part("key"), "it has more than one part named key"),
             (part("note", b"x" * 70_000), "a field is longer than 65536 bytes"),
             (b"--other\r\n" * 10_000, "the boundary of its Content-Type does not come"),
-            (b"--edge\r\nnothing\r\n", "malformed segment header"),
+            (b"--edge\r\nnothing\r\n", "a header of a part is not a name, a colon and a value"),
+            (b"--edge\r\n: x\r\n", "a header of a part is not a name, a colon and a value"),
+            (b"--edge\r\nX Y: x\r\n", "a header of a part is not a name, a colon and a value"),
+            (b"--edge\r\n X: y\r\n", "the headers of a part begin with a blank"),
+            (b"--edge\r\nX: y\n", "a line of a part's headers does not end with CRLF"),
+            (b"--edge\r\nX: y\nZ: z\r\n\r\n", "a line of a part's headers does not end with CRLF"),
+            (b"--edge\r\nX: " + b"y" * 8192, "a header of a part is longer than 8192 bytes"),
+            (b"--edge\r\n" + b"X: y\r\n" * 17, "a part has more than 16 headers"),
+            (b"--edge\r\n\r\n", "a part has no Content-Disposition that is form-data"),
+            (
+                b"--edge\r\nContent-Disposition: file\r\n\r\n",
+                "a part has no Content-Disposition that is form-data",
+            ),
+            (
+                b"--edge\r\n" + b"Content-Disposition: form-data\r\n" * 2 + b"\r\n",
+                "a part has more than one Content-Disposition",
+            ),
+            (b"--edge x\r\n", "a boundary is not alone on its line"),
+            (b"--edge\n", "a boundary is not alone on its line"),
+            (b"--edge" + b" " * 9000, "a boundary is not alone on its line"),
+            (whole + b"--edgex", "a boundary is not alone on its line"),
+            (part("n") * 101, "it has more than 100 parts"),
+            (part("owner", b"\xff") + whole, "the field owner is not UTF-8"),
+            (part("owner") + part("owner"), "it has more than one part named owner"),
+            (whole + b"--edge--" + b"x" * 70_000, "too much follows its last boundary"),
             (part("key", b"\xff") + whole, unfit + "it is not UTF-8"),
+            (
+                b'--edge\r\nContent-Disposition: form-data; name="file"; filename="\xf6"\r\n\r\n',
+                "the name of the file is not UTF-8",
+            ),
+            (
+                b'--edge\r\nContent-Disposition: form-data; name="\xf6"\r\n\r\n',
+                "the name of a field is not UTF-8",
+            ),
             (part("file", b"x", base64), "The body must be sent without a transfer encoding of its parts"),
         ):
             with self.assertRaises(ApiError) as caught:
@@ -141,10 +210,12 @@ class Reading(SynchronousTestCase):
 class Boundaries(SynchronousTestCase):
     def test_a_boundary_may_be_quoted(self) -> None:
         self.assertEqual(boundary_of("multipart/form-data; boundary=abc"), "abc")
+        self.assertEqual(boundary_of("multipart/form-data;\tboundary\t=\tabc"), "abc")
+        self.assertEqual(boundary_of('multipart/form-data; boundary="a\\\\b"'), "a\\b")
         self.assertEqual(boundary_of('Multipart/Form-Data; charset=utf-8; boundary="a b:c"'), "a b:c")
 
     def test_an_unusable_boundary_is_refused(self) -> None:
-        for sent in ("", "x" * 71, "\u00e4", '"\u00e4"', '"a\tb"', '"a\x7fb"'):
+        for sent in ("", "x" * 71, '"x "', "\u00e4", '"\u00e4"', '"a\tb"', '"a\x7fb"'):
             with self.assertRaises(ApiError) as caught:
                 boundary_of(f"multipart/form-data; boundary={sent}")
             self.assertEqual(caught.exception.code, "invalid_multipart", sent)
