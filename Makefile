@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-for-tests
 
-.PHONY: run test venv lint format bench conformance chaos soak
+.PHONY: run test venv lint format bench replies conformance chaos soak
 .DEFAULT_GOAL := run
 
 venv: $(TESTS)
@@ -57,6 +57,10 @@ format: venv
 # Ratios beside the limit, measured in one run on one machine.
 bench: venv
 	$(BIN)/python -m benchmarks
+
+# The replies of this checkout beside those of OLD, another checkout with its own .venv or a recording of one.
+replies: venv
+	$(BIN)/python -m benchmarks.replies compare $(OLD) .
 
 # Scores the table API by the cases that POSTGREST_SUITE names; nothing to do without it.
 conformance: venv

@@ -28,10 +28,10 @@ def main() -> None:
     given = options.parse_args()
     began = time.monotonic()
     print(HEADING)
-    with service(given.workers, **auth.SETTINGS) as running:
+    with service(given.workers, auth.SETTINGS) as running:
         rows = _small(running, given.rounds, given.seconds)
         scale.fill(running, 10, 10, 10)
-        with service(given.workers, **auth.SETTINGS) as large:
+        with service(given.workers, auth.SETTINGS) as large:
             large.sql(tables.SCHEMA)
             scale.fill(large, scale.TABLES, scale.USERS, scale.OBJECTS)
             rows += show(scale.listing(large, given.rounds, given.seconds))

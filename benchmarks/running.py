@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -40,11 +40,13 @@ class Running:
 
     def cpu_seconds(self) -> float:
         """User and system time of all its processes together."""
-        ticks = 0
-        for pid in self.pids:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return sum(map(_cpu_seconds, self.pids))
+
+    def database_cpu_seconds(self) -> float:
+        """The same of PostgreSQL's processes that serve clients now."""
+        with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
+            cursor.execute("select pid from pg_stat_activity where backend_type = 'client backend'")
+            return sum(_cpu_seconds(pid) for (pid,) in cursor.fetchall())
 
     def memory(self) -> float:
         """Resident MiB of its largest worker."""
@@ -58,19 +60,30 @@ class Running:
                 connection.cursor().execute(statement)
 
 
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def service(workers: int = 2, **environ: str) -> Iterator[Running]:
-    """Runs until the block ends. ``environ`` are settings, as the environment spells them."""
+def service(
+    workers: int = 2, environ: Mapping[str, str] | None = None, config: str = "", checkout: Path = ROOT
+) -> Iterator[Running]:
+    """Runs until the block ends. ``environ`` are settings, as the environment spells them; ``config`` is such a file.
+    The code is that of ``checkout``; another than this one has a ``.venv`` of its own."""
     with tempfile.TemporaryDirectory(prefix="project-service-bench-") as place:
         Path(place).chmod(0o755)
-        data_dir = Path(place) / "var"
-        command = [sys.executable, "-c", "from twisted.scripts.twistd import run; run()"]
+        data_dir, config_file, code = Path(place) / "var", Path(place) / "config.toml", checkout.resolve()
+        config_file.write_text(config)
+        python = sys.executable if code == ROOT else str(code / ".venv" / "bin" / "python")
+        command = [python, "-c", "from twisted.scripts.twistd import run; run()"]
         command += ["--nodaemon", "--pidfile=", "project-service", "--data-dir", str(data_dir)]
+        command += ["--config", str(config_file)] if config else []
         command += ["--listen", "tcp:0:interface=127.0.0.1", "--workers", str(workers)]
         process = subprocess.Popen(
             command,
             cwd=place,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+            env={**os.environ, "PYTHONPATH": str(code), **(environ or {})},
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
