@@ -28,6 +28,7 @@ NOUNS = {
     "bucket": "Buckets: who may read them and what they take.",
     "check": "Reach every database, the store and the mail server, and say what is wrong.",
     "dsn": "Print a database's connection string.",
+    "extension": "Extensions of the embedded PostgreSQL.",
     "jwt-keys": "The keys that sign access tokens.",
     "keys": "The project keys that clients send.",
     "openapi": "Describe a database's table API.",

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from typing import Any, TypeVar
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
+from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import deferLater
 
@@ -38,6 +39,7 @@ class Opened:
     reactor: Any
     settings: Settings
     started_here: bool
+    _admin_dsn: str | None = field(repr=False)
     _pool: Pool | None
     _store: S3Store | None
 
@@ -55,6 +57,16 @@ class Opened:
     def storage(self) -> Storage:
         """Storage, made of ``pool`` and ``store``."""
         return build(self.reactor, self.settings.storage, self.store, sql_rows(self.pool))
+
+    @property
+    def admin_dsn(self) -> Secret:
+        """How the superuser reaches the system database. Raises ``ChildFailed`` if it is not embedded."""
+        dsn = self.settings.database.dsn
+        if self._admin_dsn is None or dsn is None:
+            raise ChildFailed(
+                "only a superuser can do this, and the service knows none of a database that is not embedded"
+            )
+        return Secret(make_dsn(self._admin_dsn, dbname=parse_dsn(dsn.reveal())["dbname"]))
 
     def connector(self, dsn: Secret | None = None) -> Connector:
         """Connects to the system database, or to the one that ``dsn`` names."""
@@ -87,11 +99,11 @@ async def opened(reactor: Any, launch: Launch, *, database: bool, store: bool) -
 
     Raises ``ChildFailed`` if there is no data directory yet or its parts do not start.
     """
-    async with _reached(reactor, launch, database, store) as (settings, started_here):
+    async with _reached(reactor, launch, database, store) as (settings, started_here, admin_dsn):
         pool = Pool(connector(reactor, settings), 2, 10.0, reactor) if database else None
         client = connect_store(reactor, settings.store) if store else None
         try:
-            yield Opened(reactor, settings, started_here, pool, client)
+            yield Opened(reactor, settings, started_here, admin_dsn, pool, client)
         finally:
             if client is not None:
                 await client.close()
@@ -102,11 +114,12 @@ async def opened(reactor: Any, launch: Launch, *, database: bool, store: bool) -
 @asynccontextmanager
 async def _reached(
     reactor: Any, launch: Launch, database: bool, store: bool
-) -> AsyncIterator[tuple[Settings, bool]]:
-    """The settings, with the addresses of embedded parts, and whether those were started here."""
+) -> AsyncIterator[tuple[Settings, bool, str | None]]:
+    """The settings, with the addresses of embedded parts; whether those were started here; and the DSN of the
+    embedded database's superuser."""
     wants = (database and launch.embeds_database, store and launch.embeds_store)
     if launch.data_dir is None or not any(wants):
-        yield launch.settings, False
+        yield launch.settings, False, None
         return
     if not (launch.data_dir / SECRETS).exists():
         raise ChildFailed(
@@ -123,7 +136,7 @@ async def _reached(
     )
     try:
         running, started_here = await _started_or_beside(reactor, embedded)
-        yield _with(launch.settings, running, *wants), started_here
+        yield _with(launch.settings, running, *wants), started_here, running.admin_dsn if wants[0] else None
     finally:
         await embedded.stop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from project_service.cli.frame import Failed
 from project_service.database.session import Session
 from project_service.settings.model import StageDatabase
+from project_service.settings.source import EMBEDDED_SEARCH_PATH
 
 # Before PostgreSQL 16 every member of a role may become it.
 _ROLES = """
@@ -79,8 +80,8 @@ async def _roles(session: Session, database: StageDatabase) -> list[str]:
 
 async def _schemas(session: Session, database: StageDatabase) -> list[str]:
     named = [("schemas", name) for name in database.schemas]
-    # The default is left out: nobody has asked for it, and PostgreSQL passes over a schema that is not there.
-    if database.extra_search_path != _DEFAULT.extra_search_path:
+    # The defaults are left out: nobody has asked for it, and PostgreSQL passes over a schema that is not there.
+    if database.extra_search_path not in (_DEFAULT.extra_search_path, EMBEDDED_SEARCH_PATH):
         extra = (name for name in database.extra_search_path if name not in _IN_SEARCH_PATHS)
         named += [("extra_search_path", name) for name in extra]
     rows = await session.query(_SCHEMAS, ([name for _, name in named],))

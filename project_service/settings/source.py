@@ -11,6 +11,11 @@ from attrs import evolve, field, frozen
 from project_service.settings.configure import BadSettings, Fault, load
 from project_service.settings.model import Settings, Stage, StageDatabase
 
+# Where ``project-service extension create`` puts extensions. It is not exposed, since everybody may execute their
+# functions.
+EXTENSIONS_SCHEMA = "extensions"
+EMBEDDED_SEARCH_PATH = (*StageDatabase().extra_search_path, EXTENSIONS_SCHEMA)
+
 
 @frozen
 class Source:
@@ -39,9 +44,22 @@ class Source:
 
 
 def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
-    """``settings`` with what embedded mode fills in: the key file below ``data_dir``, and the database dev/main."""
+    """``settings`` with what embedded mode fills in: the key file below ``data_dir``, the database dev/main, and the
+    schema of extensions in the search path."""
     if settings.auth.jwt_keys_file is None:
         settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(data_dir / "jwt-keys.json")))
     if not settings.stages:
         settings = evolve(settings, stages={"dev": Stage({"main": StageDatabase()})})
+    if settings.database.dsn is None:
+        stages = {name: Stage(_with_extensions(stage.databases)) for name, stage in settings.stages.items()}
+        settings = evolve(settings, stages=stages)
     return settings
+
+
+def _with_extensions(databases: Mapping[str, StageDatabase]) -> dict[str, StageDatabase]:
+    return {
+        name: evolve(database, extra_search_path=EMBEDDED_SEARCH_PATH)
+        if database.dsn is None and database.extra_search_path == StageDatabase().extra_search_path
+        else database
+        for name, database in databases.items()
+    }
