@@ -112,6 +112,8 @@ class Root:
 
 def _content_type(head: Head) -> str:
     for wanted in head.accept:
+        if wanted.refused:
+            continue
         if wanted.name in (media.ANY, media.OPENAPI):
             return media.MediaType(media.OPENAPI).content_type
         if wanted.name == media.JSON:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 ANY = "*/*"
 JSON = "application/json"
@@ -34,14 +34,15 @@ _PLAN_OPTIONS = ("analyze", "verbose", "settings", "buffers", "wal")
 
 @frozen
 class MediaType:
-    """A media type. ``shown`` is how the client wrote it. ``plan_of`` and ``plan_options`` are for execution
-    plans."""
+    """A media type. ``shown`` is how the client wrote it. ``refused`` is one that it does not accept (``q=0``).
+    ``plan_of`` and ``plan_options`` are for execution plans."""
 
     name: str
     shown: str = ""
     nulls_stripped: bool = False
     plan_of: str = JSON
     plan_options: tuple[str, ...] = ()
+    refused: bool = False
 
     @property
     def is_plan(self) -> bool:
@@ -73,19 +74,21 @@ def parse_media(text: str) -> MediaType:
 
 
 def parse_accept(header: str) -> tuple[MediaType, ...]:
-    """The types that the client accepts, best first: by weight, and the more specific first among equals.
+    """The types that the client accepts, best first: by weight, and the more specific first among equals. Behind them
+    those that it refuses, which error messages show.
 
-    An empty header accepts anything. Types with ``q=0`` are left out.
+    An empty header accepts anything.
     """
-    if not header.strip():
-        return (MediaType(ANY, ANY),)
     weighed: list[tuple[float, int, MediaType]] = []
     for piece in _PIECE.findall(header):
         if piece.strip():
-            weight = _weight(piece)
-            if weight > 0:
-                bare = _WEIGHT.sub("", piece)
-                weighed.append((-weight, bare.count("*") - bare.count(";"), parse_media(bare)))
+            weight, bare = _weight(piece), _WEIGHT.sub("", piece)
+            media = parse_media(bare)
+            if weight <= 0:
+                media = evolve(media, shown=piece.strip(), refused=True)
+            weighed.append((-weight, bare.count("*") - bare.count(";"), media))
+    if not weighed:
+        return (MediaType(ANY, ANY),)
     return tuple(media for _, _, media in sorted(weighed, key=lambda found: found[:2]))
 
 

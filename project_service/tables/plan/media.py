@@ -65,6 +65,8 @@ def negotiate(
     asked = list(accept)
     offered = _Offered(cache, relation, routine, whole_rows)
     for wanted in asked:
+        if wanted.refused:
+            continue
         found = _plan_of(offered, wanted) if wanted.is_plan and explain else None
         found = found or _rendering(offered, wanted)
         if found is not None:

@@ -227,7 +227,8 @@ class Messages(SynchronousTestCase):
 class Headers(SynchronousTestCase):
     def test_accept_sorts_by_weight_then_by_position(self) -> None:
         found = media.parse_accept("text/csv;q=0.5, application/json, text/plain;q=0, */*;q=0.1")
-        self.assertEqual([one.name for one in found], ["application/json", "text/csv", "*/*"])
+        self.assertEqual([one.name for one in found], ["application/json", "text/csv", "*/*", "text/plain"])
+        self.assertEqual([one.refused for one in found], [False, False, False, True])
 
     def test_accept_sorts_equal_weights_by_specificity(self) -> None:
         found = media.parse_accept("*/*, text/*, text/csv;q=1.0, text/xml, text/csv;header=present")

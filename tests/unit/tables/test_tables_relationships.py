@@ -110,6 +110,10 @@ class Relationships(SynchronousTestCase):
         self.assertEqual(self.found("teams_shown", "lead").target, ("api", "people"))
         self.assertEqual(self.found("people", "teams_shown", "team").target, ("api", "teams_shown"))
 
+    def test_a_reference_to_itself_named_by_its_constraint_leads_to_the_children(self) -> None:
+        found = self.found("teams", "teams", "above")
+        self.assertEqual((found.cardinality, found.pairs), ("o2m", (("id", "parent"),)))
+
     def test_a_view_may_reference_itself_by_a_column(self) -> None:
         hidden = _without_tables(self.cache, "teams")
         found = find_relationship(hidden, ("api", "teams_shown"), "api", "parent", None)

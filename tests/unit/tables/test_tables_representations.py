@@ -149,6 +149,9 @@ class Negotiation(SynchronousTestCase):
             ("application/geo+json", CACHE, works, False),
             ("application/vnd.pgrst.plan", CACHE, works, False),
             ('application/vnd.pgrst.plan; for="image/png"', CACHE, works, True),
+            ("application/json;q=0", CACHE, works, False),
+            ("*/*; q=0.0", CACHE, works, False),
+            ("image/png, text/csv;q=0, application/json;q=0.000", CACHE, works, False),
         ):
             error = self.assertRaises(
                 TableError, negotiate, cache, parse_accept(accept), relation, None, explain, True

@@ -90,7 +90,7 @@ class Accepted(SynchronousTestCase):
         self.assertEqual([one.name for one in found], ["application/json", "text/xml", "text/csv", "*/*"])
 
     def test_an_empty_accept_is_anything(self) -> None:
-        for header in ("", " "):
+        for header in ("", " ", ",", " , ,"):
             self.assertEqual([one.name for one in parse_accept(header)], ["*/*"])
 
     def test_nulls_are_stripped_only_of_vendored_types(self) -> None:

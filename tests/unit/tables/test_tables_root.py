@@ -99,9 +99,10 @@ class AtRoot(SynchronousTestCase):
             self.assertEqual((content_type, found["swagger"]), (expected, "2.0"))
 
     def test_other_media_types_are_406(self) -> None:
-        error = self.failureResultOf(self.answering(PLAIN, "text/csv, text/html"), TableError).value
-        self.assertEqual((error.status, error.code), (406, "PGRST107"))
-        self.assertIn("text/csv, text/html", error.message)
+        for accept in ("text/csv, text/html", "application/json;q=0", "text/csv, */*;q=0"):
+            error = self.failureResultOf(self.answering(PLAIN, accept), TableError).value
+            self.assertEqual((error.status, error.code), (406, "PGRST107"))
+            self.assertIn(accept, error.message)
         self.assertEqual(self.executor.asked, [])
 
     def test_openapi_mode_decides_between_permitted_and_all_relations(self) -> None:
