@@ -135,6 +135,10 @@ class Client:
         fresh, self._seen = data[self._seen :], len(data)
         return fresh
 
+    def half_close(self) -> None:
+        """The client sends nothing more, and reads."""
+        self.channel.readConnectionLost()
+
     def hang_up(self) -> None:
         from twisted.internet.error import ConnectionLost
         from twisted.python.failure import Failure

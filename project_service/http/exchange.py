@@ -22,6 +22,8 @@ from project_service.http.stream import Stream
 # long as it does not stall. A client or proxy that is still sending then gets to read the answer instead of a reset.
 DRAIN_SECONDS = 30.0
 DRAIN_IDLE_SECONDS = 5.0
+# A client that has left answers by a reset within this time.
+RESET_SECONDS = 0.5
 # A rest of at most this size is worth reading for the connection's sake, which can then be used again.
 SHORT_REST = 1024 * 1024
 # What a waiting request takes in memory beside the bytes that were sent, and each of its headers.
@@ -33,9 +35,9 @@ class Exchange:
     """The channel calls ``feed``, ``request_complete``, ``fail_body`` and ``connection_lost``; the edge calls the
     rest.
 
-    ``on_gone`` is called when the connection is lost before the answer is out; ``on_client_awaited`` with True when
-    the handler begins, and with False when it ceases, to wait for a client: its own, to send more of its body, or
-    others, to read their answers.
+    ``on_gone`` is called when the connection is lost before the answer is out. ``on_client_awaited`` is None until it
+    is the request's turn. It is called with True when the handler begins, and with False when it ceases, to wait for
+    a client: its own, to send more of its body, or others, to read their answers.
     """
 
     def __init__(
@@ -134,6 +136,21 @@ class Exchange:
         """Whether the client cannot be late with its body yet: it waits for ``100 Continue``, or got it only just."""
         late = self._clock.seconds() - self._invited_at >= self._idle_seconds
         return self.body.awaits_continue or not late
+
+    @property
+    def whole(self) -> bool:
+        """Whether the request has been read to its end."""
+        return self._received
+
+    def input_ended(self) -> None:
+        """The client sends nothing more: it may wait for its answer, or have left.
+
+        A request that waits for its turn would then take it from others. What a client that has left is sent, is
+        answered by a reset; and each client of HTTP/1.1 takes a ``100 Continue`` (RFC 9110 section 15.2).
+        """
+        if self.on_client_awaited is None and self._version == b"HTTP/1.1" and self._close_call is None:
+            self._connection.write(wire.CONTINUE)
+            self._close_call = self._clock.callLater(RESET_SECONDS, self._connection.abort_if_reset)
 
     def connection_lost(self) -> None:
         self._gone = True

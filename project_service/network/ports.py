@@ -19,6 +19,7 @@ from zope.interface import implementer
 
 from project_service.network.certificates import Certificates, require_regular_files, why_not, with_chain
 from project_service.network.proxy_protocol import proxied
+from project_service.network.tls import let_clients_half_close
 
 log = Logger()
 
@@ -47,6 +48,7 @@ def bind_endpoints(
         for text in endpoints:
             try:
                 ports.append(await endpoint_from(reactor, text, certificates).listen(factory))
+                let_clients_half_close(ports[-1])
                 if not _says_its_queue(text):
                     _lengthen_queue(ports[-1])
             except Exception as fault:

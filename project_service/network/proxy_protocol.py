@@ -10,9 +10,11 @@ from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.endpoints import _WrapperServerEndpoint
+from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.protocols.haproxy._exceptions import InvalidProxyHeader
 from twisted.protocols.haproxy._v1parser import V1Parser
 from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
+from zope.interface import implementer
 
 # With fewer bytes in the first read Twisted closes the connection, since it cannot tell what the client speaks.
 _LEAST_BYTES = 8
@@ -44,7 +46,18 @@ class _Version1(V1Parser):
         return found
 
 
+@implementer(IHalfCloseableProtocol)
 class _Wrapper(HAProxyProtocolWrapper):
+    def readConnectionLost(self) -> None:
+        inner = IHalfCloseableProtocol(self.wrappedProtocol, None)
+        if inner is None or self._proxyInfo is None:
+            self.loseConnection()
+        else:
+            inner.readConnectionLost()
+
+    def writeConnectionLost(self) -> None:
+        """Nothing depends on it."""
+
     def dataReceived(self, data: bytes) -> None:
         first = self._parser is None and self._proxyInfo is None
         if first and len(data) >= _LEAST_BYTES and data.startswith(V1Parser.PROXYSTR):

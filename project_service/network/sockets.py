@@ -34,6 +34,12 @@ def unsent(transport: Any) -> int:
     return _buffered(transport) if isinstance(transport, Connection) else 0
 
 
+def is_reset(transport: Any) -> bool:
+    """Whether the peer has refused what it was sent, because nobody is there any more. To be asked once."""
+    handle = getattr(_innermost(transport), "socket", None)
+    return handle is not None and handle.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+
 def forget_unsent(transport: Any) -> None:
     """Free what a connection that is lost has not sent. Its protocol is part of reference cycles, so that would
     otherwise wait for the garbage collector."""

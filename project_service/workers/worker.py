@@ -36,6 +36,7 @@ from project_service.network.ports import (
     take_turns,
 )
 from project_service.network.proxy_protocol import proxied
+from project_service.network.tls import let_clients_half_close
 from project_service.process import settle
 from project_service.settings.model import Settings
 from project_service.settings.reload import reread
@@ -96,6 +97,7 @@ class _Adopted:
         else:
             port = self.reactor.adoptStreamPort(self.descriptor, family, serving)
         os.close(self.descriptor)
+        let_clients_half_close(port)
         take_turns(port)
         return succeed(port)
 

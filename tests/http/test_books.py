@@ -27,6 +27,7 @@ class World:
         self.chance = random.Random(seed)
         self.answers: list[Deferred[None]] = []
         self.clients: list[Client] = []
+        self.ended: set[int] = set()
         router = Router()
         for kind in KINDS:
             path = f"/storage/{kind}"
@@ -86,7 +87,10 @@ class World:
             self.clients.append(self.app.connect())
         elif client.transport.aborted or what < 0.22:
             self.hang_up(client)
-        elif what < 0.6 and client.transport.producerState == "producing":
+        elif what < 0.24 and client.transport.producerState == "producing":
+            client.half_close()
+            self.ended.add(id(client))
+        elif what < 0.6 and client.transport.producerState == "producing" and id(client) not in self.ended:
             client.send(b"".join(self.request() for _ in range(chance.choice([1, 1, 3]))))
         elif what < 0.66:
             client.transport.full = True

@@ -7,7 +7,10 @@ import re
 import signal
 import socket
 import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -44,6 +47,8 @@ def test_tls_unix_and_admin_endpoints_beside_tcp(data_dir: Path, tmp_path: Path,
             == 401
         )
         assert "401" in over_unix(path, "/auth/user")
+        for client in (socket.create_connection(("127.0.0.1", plain)), unix_client(path), Notifying(secure)):
+            assert " 401 " in half_closing(client)
         before = workers_of(daemon)
         if before:
             # A worker that ends does not close endpoints that the others serve.
@@ -74,10 +79,72 @@ def handshake(port: int, version: ssl.TLSVersion) -> None:
         return
 
 
+class Notifying:
+    """A client over TLS that ends its direction by ``close_notify``, and the TCP connection's too."""
+
+    def __init__(self, port: int) -> None:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        self._socket = socket.create_connection(("127.0.0.1", port), 10)
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out)
+        self._when_read(self._tls.do_handshake)
+
+    def _when_read(self, work: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return work()
+            except ssl.SSLWantReadError:
+                self._flush()
+                received = self._socket.recv(65536)
+                assert received, "the service closed without close_notify"
+                self._in.write(received)
+
+    def _flush(self) -> None:
+        if data := self._out.read():
+            self._socket.sendall(data)
+
+    def sendall(self, data: bytes) -> None:
+        self._tls.write(data)
+        self._flush()
+
+    def shutdown(self, how: int) -> None:
+        with suppress(ssl.SSLWantReadError):
+            self._tls.unwrap()
+        self._flush()
+        self._socket.shutdown(how)
+
+    def recv(self, size: int) -> bytes:
+        try:
+            return bytes(self._when_read(lambda: self._tls.read(size)))
+        except ssl.SSLZeroReturnError:
+            return b""
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def half_closing(client: Any) -> str:
+    """The response to a client that sends its request and the end of its direction at once."""
+    client.sendall(b"GET /auth/user HTTP/1.1\r\nHost: a\r\n\r\n")
+    client.shutdown(socket.SHUT_WR)
+    received = b""
+    while data := client.recv(65536):
+        received += data
+    client.close()
+    return received.decode()
+
+
+def unix_client(path: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(10)
+    client.connect(str(path))
+    return client
+
+
 def over_unix(path: Path, target: str) -> str:
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(10)
-        client.connect(str(path))
+    with unix_client(path) as client:
         client.sendall(f"GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
         return client.recv(65536).decode()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.address import IPv4Address
+from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from project_service.network.proxy_protocol import proxied
 
@@ -25,6 +27,16 @@ class Remembering(Protocol):
         assert self.transport is not None
         peer = self.transport.getPeer()
         self.seen.append((data, getattr(peer, "host", "-")))
+
+
+@implementer(IHalfCloseableProtocol)
+class HalfClosing(Remembering):
+    """One that is told when the client sends nothing more."""
+
+    def readConnectionLost(self) -> None:
+        self.seen.append((b"", "the end"))
+
+    def writeConnectionLost(self) -> None: ...
 
 
 class Port:
@@ -66,6 +78,21 @@ class Headers(SynchronousTestCase):
         ):
             self.assertEqual(self.told(header + b"a"), ([(b"a", PROXY.host)], False), header)
             self.assertEqual(self.told(header, b"a"), ([(b"a", PROXY.host)], False), header)
+
+    def test_the_end_of_what_a_client_sends_is_passed_on_where_it_is_understood(self) -> None:
+        for kind, seen in (
+            (HalfClosing, [(b"a", CLIENT), (b"", "the end")]),
+            (Remembering, [(b"a", CLIENT)]),
+        ):
+            transport, port = StringTransport(peerAddress=PROXY), Port()
+            proxied(port).listen(Factory.forProtocol(kind))
+            wrapper = port.factory.buildProtocol(PROXY)
+            wrapper.makeConnection(transport)
+            wrapper.dataReceived(b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\na")
+            IHalfCloseableProtocol(wrapper).readConnectionLost()
+            self.assertEqual(
+                (wrapper.wrappedProtocol.seen, transport.disconnecting), (seen, kind is Remembering)
+            )
 
     def test_only_the_first_line_is_a_header(self) -> None:
         header = b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n"

@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, IS
 from project_service.deferreds import cancel
 from project_service.http.idle_timeout import IdleTimeout
 from project_service.http.overload.unsent_limit import LARGE_BYTES
-from project_service.network.sockets import forget_unsent, socket_progress, unsent, write_now
+from project_service.network.sockets import forget_unsent, is_reset, socket_progress, unsent, write_now
 
 # For how long what a client still sends after its last answer is read and thrown away.
 LINGER_SECONDS = 5.0
@@ -55,6 +55,14 @@ class BaseChannel:
 
     def abort(self) -> None:
         self.transport.abortConnection()
+
+    def abort_if_reset(self) -> None:
+        """As ``wire.Connection.abort_if_reset``."""
+        if is_reset(self.transport):
+            self.abort()
+
+    def writeConnectionLost(self) -> None:
+        """Our direction has been closed (twisted's ``IHalfCloseableProtocol``); nothing depends on it."""
 
     def progress(self) -> object:
         """As ``wire.Connection.progress``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IPushProducer, IReactorTime
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -36,7 +36,7 @@ TURN = 16
 CHUNKS_TURN = 1000  # likewise for the chunks of a body, which may be of one byte each
 
 
-@implementer(IPushProducer)
+@implementer(IPushProducer, IHalfCloseableProtocol)
 class LeanChannel(BaseChannel, Protocol):
     """One connection. ``factory`` is told of its beginning and end."""
 
@@ -56,7 +56,7 @@ class LeanChannel(BaseChannel, Protocol):
         self._later: IDelayedCall | None = None
         self._producer: Producer | None = None
         self._reading = True
-        self._body_paused = self._blocked = self._closing = False
+        self._body_paused = self._blocked = self._closing = self._input_ended = False
         self._since = 0.0
         self._idle_call: IDelayedCall | None = None
         self._secure = False
@@ -77,6 +77,16 @@ class LeanChannel(BaseChannel, Protocol):
             return
         self._unparsed.append(data)
         self._unparsed_bytes += len(data)
+        self._work()
+
+    def readConnectionLost(self) -> None:
+        """The client sends nothing more. Its whole requests are answered before the connection closes."""
+        self._input_ended = True
+        if self._closing:
+            self._close()
+            return
+        if self._answering:
+            self._exchanges[0].input_ended()
         self._work()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -128,10 +138,12 @@ class LeanChannel(BaseChannel, Protocol):
         if self._unparsed and not self._full():
             return self._parse(self._unparsed.popleft())
         if self._exchanges:
+            if self._input_ended and self._receiving is not None:
+                self.loseConnection()  # its body will never be whole
             return False
         if self._refusal is not None:
             self.transport.write(self.dispatch.refusal(self._refusal[0], self.who(), self._refusal[1]))
-        if self._parser is None:
+        if self._parser is None or (self._input_ended and not self._unparsed):
             self.loseConnection()
         return False
 
@@ -258,7 +270,7 @@ class LeanChannel(BaseChannel, Protocol):
 
     def _set_reading(self) -> None:
         wanted = not (self._body_paused or self._blocked or self._unparsed_bytes > EAGER_BYTES)
-        if wanted != self._reading:
+        if wanted != self._reading and not self._input_ended:
             self._reading = wanted
             if wanted:
                 self.transport.resumeProducing()
@@ -285,9 +297,9 @@ class LeanChannel(BaseChannel, Protocol):
             return
         self._closing = True
         # After the last request, after something that was not one, or of a body that nobody waited for.
-        more_may_come = self._parser is None or bool(self._unparsed) or self._receiving is not None
+        behind = self._parser is None or bool(self._unparsed) or self._receiving is not None
         self._stop_parsing()
         self._body_paused = self._blocked = False
         self._set_reading()
         self.transport.unregisterProducer()
-        self.hang_up(more_may_come)
+        self.hang_up(more_may_come=behind and not self._input_ended)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IHalfCloseableProtocol, IReactorTime
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, _ChunkedTransferDecoder
 from twisted.web.iweb import INonQueuedRequestFactory
-from zope.interface import directlyProvides
+from zope.interface import directlyProvides, implementer
 
 from project_service import errors
 from project_service.errors import ApiError
@@ -71,6 +71,7 @@ class _Pending:
 directlyProvides(_Pending, INonQueuedRequestFactory)
 
 
+@implementer(IHalfCloseableProtocol)
 class TwistedChannel(BaseChannel, HTTPChannel):
     """One connection. ``factory`` is told of its beginning and end."""
 
@@ -88,7 +89,7 @@ class TwistedChannel(BaseChannel, HTTPChannel):
         self.timeOut = idle_seconds
         self.__dict__["callLater"] = clock.callLater
         self._reading_paused = False
-        self._closing = self._refused = False
+        self._closing = self._refused = self._input_ended = False
         self._line = b""  # the request line
         self._waits_for_client = False
         self._since = clock.seconds()
@@ -204,7 +205,8 @@ class TwistedChannel(BaseChannel, HTTPChannel):
             self.transport.unregisterProducer()
             # Whatever comes now is ignored, also what has come already.
             behind = self.clearLineBuffer() or self._dataBuffer or self._transferDecoder
-            self.hang_up(more_may_come=self._refused or bool(behind))
+            more_may_come = self._refused or bool(behind)
+            self.hang_up(more_may_come=more_may_come and not self._input_ended)
 
     # What an exchange asks of its connection (wire.Connection).
 
@@ -256,11 +258,28 @@ class TwistedChannel(BaseChannel, HTTPChannel):
         # Where it closes, what is still to come of this request or after it is ignored.
         self._closing = not self.persistent
         self.requestDone(self.requests[0])
+        if self._input_ended and not self._closing:
+            self._close_unless_answering()
 
     def connectionMade(self) -> None:
         self.factory.opened(self)
         super().connectionMade()
         tune(self.transport)
+
+    def readConnectionLost(self) -> None:
+        """As that of ``LeanChannel``."""
+        self._input_ended = True
+        if self._closing:
+            self._close()
+        else:
+            self._close_unless_answering()
+
+    def _close_unless_answering(self) -> None:
+        exchange = self.requests[0].exchange if self.requests else None
+        if exchange is None or not exchange.whole:
+            self.loseConnection()
+        else:
+            exchange.input_ended()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.is_gone()

@@ -42,6 +42,9 @@ class Connection(Protocol):
         """The response is written and the request read; without ``keep_alive`` the connection closes."""
 
     def abort(self) -> None: ...
+    def abort_if_reset(self) -> None:
+        """Abort if the client has refused what it was sent, because nobody is there any more."""
+
     def progress(self) -> object:
         """A value that changes whenever the client has taken bytes."""
 
