@@ -149,7 +149,7 @@ class FormReader:
             self._begin_headers()
             return True
         if (end not in (b"", b"\r") and rest != b"-") or len(blanks[0]) > MAX_HEADER_BYTES:
-            raise errors.invalid_multipart("a boundary is not alone on its line")
+            raise errors.invalid_multipart("a boundary is not followed by CRLF")
         return False
 
     def _headers(self) -> bool:

@@ -136,3 +136,43 @@ async def test_an_isolated_page_of_another_origin_shows_objects_and_sees_that_ra
         await port.stopListening()
     ranged = '206,"bytes","bytes 1-3/99",true,"svg"'.replace("99", str(len(PIXEL)))
     assert f'>[true,7,"123px",{ranged},{ranged}]<' in dom, dom
+
+
+# What one page sees of objects that it, or anybody else, changes in between.
+CHANGING = """<!doctype html><p id=seen>...</p><script type=module>
+const headers = { 'X-Service-Key': '%(key)s' }
+const at = '%(bucket)s'
+const upload = (key, text) => {
+  const body = new FormData()
+  body.append('file', new Blob([text]), key)
+  return fetch(`${at}/objects`, { method: 'POST', headers, body })
+}
+const call = (name, value) => {
+  const json = { ...headers, 'Content-Type': 'application/json' }
+  return fetch(`${at}/${name}`, { method: 'POST', headers: json, body: JSON.stringify(value) })
+}
+const saw = []
+const look = async () => {
+  const answer = await fetch(`${at}/objects/page`, { headers })
+  saw.push(answer.ok ? await answer.text() : answer.status)
+}
+await upload('page', 'one'); await look(); await look()
+await upload('page', 'two'); await look()
+await upload('other', 'moved'); await call('move', { from: 'other', to: 'page' }); await look()
+await call('delete', { keys: ['page'] }); await look()
+await upload('page', 'new'); await look()
+document.getElementById('seen').textContent = JSON.stringify(saw)
+</script>"""
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_page_never_sees_an_object_that_was_replaced_moved_over_or_deleted(
+    api: Api, browser: str, tmp_path: Path
+) -> None:
+    page = CHANGING % {"key": api.service_key, "bucket": f"{api.base_url}/storage/buckets/public"}
+    port = api.reactor.listenTCP(0, Site(IsolatedPage(page)), interface="127.0.0.1")
+    try:
+        dom = await deferToThread(shown, browser, f"http://127.0.0.1:{port.getHost().port}/", tmp_path / "d")
+    finally:
+        await port.stopListening()
+    assert '>["one","one","two","moved",404,"new"]<' in dom, dom
