@@ -204,8 +204,9 @@ async def test_relations_outside_the_exposed_schemas_are_spread(related: Tables)
     assert found == [{"id": 1, "shelf": 1, "note": "n"}, {"id": 2, "shelf": None, "note": None}]
     found = await rows(related, "/shelves?select=id,...tucked(note)&tucked=not.is.null")
     assert found == [{"id": 1, "note": "n"}]
-    # Of two columns with one name the first is shown.
-    assert await rows(related, "/volumes?select=...shelves(name,name:id)&id=eq.1") == [{"name": "upper"}]
+    # Of two columns with one name the last is shown, as of those that are not spread.
+    assert await rows(related, "/volumes?select=...shelves(name,name:id)&id=eq.1") == [{"name": 1}]
+    assert await rows(related, "/volumes?select=...shelves(name:id,name)&id=eq.1") == [{"name": "upper"}]
     grouped = await rows(related, "/shelves?select=count(),...tucked(*)&order=count.desc,tucked(note)")
     assert grouped == [{"count": 1, "shelf": 1, "note": "n"}, {"count": 1, "shelf": None, "note": None}]
 

@@ -114,7 +114,7 @@ def _ordering(plan: ReadPlan, name: str, rows: Callable[[Embedded], Sql], joins:
     assert embedded is not None
     inner = embedded.plan
     made = made_columns(inner) if joins and is_read(embedded) else {}
-    # In a spread relation a name is never ambiguous: the first column counts.
+    # In a spread relation a name is never ambiguous: the last column counts.
     twice = frozenset[str]() if embedded.spread else repeated_names(inner)
     return _Ordering(embedded, made, twice, once(lambda: rows(embedded)))
 
