@@ -54,7 +54,7 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Ratios beside the limit, measured in one run on one machine.
+# Ratios beside the limit, measured in one run on one machine. YARDSTICK and CALLS name folders, as POSTGREST_SUITE does.
 bench: venv
 	$(BIN)/python -m benchmarks
 

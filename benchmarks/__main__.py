@@ -11,7 +11,7 @@ import platform
 import time
 from pathlib import Path
 
-from benchmarks import auth, scale, storage, tables
+from benchmarks import auth, goals, scale, storage, tables
 from benchmarks.load import wrk
 from benchmarks.memory import calm
 from benchmarks.report import HEADING, Row, save, save_table, show
@@ -52,14 +52,11 @@ def main() -> None:
 
 def _small(running: Running, rounds: int, seconds: float) -> list[Row]:
     idle = running.memory()
-    rows = [Row("memory of one idle worker", f"{idle:.0f} MiB", "-", idle, 90, "at most")]
-    show(rows)
-    running.sql(tables.SCHEMA)
-    rows += show(tables.measure(running, rounds, seconds))
+    rows = show(goals.measure(running, rounds, seconds))
     rows += show(auth.measure(running, rounds, seconds))
     rows += show(storage.measure(running, rounds, seconds))
     # The interpreter finds what is garbage while it works, and four times a minute what is free is given back.
-    wrk(tables.SINGLE.request(running), seconds + 2)
+    wrk(tables.ROW.request(running), seconds + 2)
     after = calm(running.memory, 20)
     rows += show(
         [

@@ -6,10 +6,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from attrs import define, field, frozen
 from psycopg2.extensions import parse_dsn
@@ -46,58 +49,88 @@ class Load:
 
     rate: float
     requests: int
+    failed: int
     p50: float
     p99: float
 
 
-def wrk(request: Request, seconds: float, pause_ms: float = 0.0) -> Load:
-    """Raises ``SystemExit`` if any answer is no success: a figure of failures is none."""
+def wrk(request: Request, seconds: float, pause_ms: float = 0.0, may_fail: bool = False) -> Load:
+    """Raises ``SystemExit`` if any answer is no success, unless it ``may_fail``: a figure of failures is none."""
+    with _wrk(request.script(pause_ms), request.url, CLIENTS, seconds) as process:
+        output = process.communicate()[0]
+    if process.returncode or "Socket errors" in output or (_failed(output) and not may_fail):
+        raise SystemExit(f"{request.method} {request.url} failed under load:\n{output}")
+    return Load(
+        float(_match(r"Requests/sec:\s+([0-9.]+)", output)[1]),
+        int(_match(r"(\d+) requests in", output)[1]),
+        _failed(output),
+        _latency(output, 50),
+        _latency(output, 99),
+    )
+
+
+@contextmanager
+def beside_slow(request: Request, connections: int, apart_ms: int, rates: list[float]) -> Iterator[None]:
+    """While the block runs, each of ``connections`` repeats the slow ``request``, having begun ``apart_ms`` after the
+    one before. Their successes a second are added to ``rates``."""
+    script = (
+        f"{request.script(0)}\nlocal begun = 0\n"
+        f"function delay() begun = begun + 1 return begun <= {connections} and begun * {apart_ms} or 0 end"
+    )
+    with _wrk(script, request.url, connections, 3600) as process:
+        time.sleep(1)
+        yield
+        process.send_signal(signal.SIGINT)  # wrk then says how much it has done
+        output = process.communicate()[0]
+    requests, seconds = _match(r"(\d+) requests in ([0-9.]+)s", output).groups()
+    rates.append((int(requests) - _failed(output)) / float(seconds))
+
+
+@contextmanager
+def _wrk(script: str, url: str, connections: int, seconds: float) -> Iterator[subprocess.Popen[str]]:
     if shutil.which("wrk") is None:
         raise SystemExit("the benchmarks need wrk (Debian's package of that name)")
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(request.script(pause_ms))
-        script.flush()
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
+        file.write(script)
+        file.flush()
+        # Whole seconds, as pgbench takes them too.
         command = [
             "wrk",
             "-t1",
-            f"-c{CLIENTS}",
-            # Whole seconds, as pgbench takes them too.
+            f"-c{connections}",
             f"-d{whole(seconds)}s",
             "--latency",
             "-s",
-            script.name,
-            request.url,
+            file.name,
+            url,
         ]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    if "Non-2xx" in told or "Socket errors" in told:
-        raise SystemExit(f"{request.method} {request.url} failed under load:\n{told}")
-    return Load(
-        float(_told(r"Requests/sec:\s+([0-9.]+)", told)[1]),
-        int(_told(r"(\d+) requests in", told)[1]),
-        _latency(told, 50),
-        _latency(told, 99),
-    )
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 @define
 class Costed:
-    """``request`` under load, and what it costs by the clock ``cpu_seconds``."""
+    """``request`` under load, and what it costs by each of ``clocks``, in seconds of CPU."""
 
     request: Request
-    cpu_seconds: Callable[[], float]
-    _costs: list[float] = field(factory=list)
+    clocks: tuple[Callable[[], float], ...]
+    _costs: list[list[float]] = field(factory=list)
 
     def rate(self, seconds: float) -> float:
         """Requests a second, once more."""
-        before = self.cpu_seconds()
+        before = [clock() for clock in self.clocks]
         load = wrk(self.request, seconds)
-        self._costs.append((self.cpu_seconds() - before) / load.requests * 1e6)
+        after = [clock() for clock in self.clocks]
+        self._costs.append([(b - a) / load.requests * 1e6 for a, b in zip(before, after, strict=True)])
         return load.rate
 
     @property
-    def microseconds(self) -> float:
-        """Of one request; the median of all loads."""
-        return statistics.median(self._costs)
+    def microseconds(self) -> list[float]:
+        """Of one request by each clock; the medians of all loads."""
+        return [statistics.median(costs) for costs in zip(*self._costs, strict=True)]
 
 
 def whole(seconds: float) -> int:
@@ -105,26 +138,29 @@ def whole(seconds: float) -> int:
     return max(1, round(seconds))
 
 
-def _told(pattern: str, told: str) -> re.Match[str]:
-    found = re.search(pattern, told)
+def _match(pattern: str, output: str) -> re.Match[str]:
+    found = re.search(pattern, output)
     if found is None:
-        raise SystemExit(f"wrk does not say what it should:\n{told}")
+        raise SystemExit(f"wrk does not say what it should:\n{output}")
     return found
 
 
-def _latency(told: str, percent: int) -> float:
-    found = _told(rf"\s{percent}%\s+([0-9.]+)(us|ms|s|m)\b", told)
+def _failed(output: str) -> int:
+    found = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
+    return int(found[1]) if found else 0
+
+
+def _latency(output: str, percent: int) -> float:
+    found = _match(rf"\s{percent}%\s+([0-9.]+)(us|ms|s|m)\b", output)
     return float(found[1]) * _UNITS[found[2]]
 
 
-def pgbench(dsn: str, sql: str, seconds: float, prepared: Sequence[str] = ()) -> float:
-    """Transactions a second of ``sql`` in one message. ``prepared``: what each connection says first."""
+def pgbench(dsn: str, sql: str, seconds: float) -> float:
+    """Transactions a second of ``sql`` in one message."""
     program = programs().directory / "pgbench"
     known = parse_dsn(dsn)
-    said = "".join(f"{statement};\n" for statement in prepared)
-    first = f"\\if :ready = 0\n{said}\\set ready 1\n\\endif\n" if said else ""
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
-        script.write(f"{first}{sql};\n")
+        script.write(f"{sql};\n")
         script.flush()
         command = [
             str(program),
@@ -138,8 +174,7 @@ def pgbench(dsn: str, sql: str, seconds: float, prepared: Sequence[str] = ()) ->
             "-T",
             str(whole(seconds)),
         ]
-        command += ["-D", "ready=0", "-f", script.name]
-        command += ["-h", known["host"], "-U", known["user"], known["dbname"]]
+        command += ["-f", script.name, "-h", known["host"], "-U", known["user"], known["dbname"]]
         environ = {
             **os.environ,
             "PGPASSWORD": known.get("password", ""),

@@ -51,7 +51,7 @@ def measure(small: Running, large: Running, rounds: int, seconds: float) -> Iter
     """One request of each part; the cost of one is the time that a saturated service takes for it. ``small`` has ten
     of each, so what is listed is a page of ten."""
     for name, make in (
-        ("table row", tables.SINGLE.request),
+        ("table row", tables.ROW.request),
         ("GET /auth/user", _user),
         ("list 10 objects", lambda running: _listing(running, 10)),
     ):
