@@ -14,6 +14,7 @@ Headers = tuple[tuple[str, str], ...]
 
 # How many seconds a client should wait before it tries again when a part is away.
 RETRY_AFTER = ("Retry-After", "2")
+MAX_UNKNOWN_NAMED = 100
 # The code of an expired token is the same as of any invalid one; only this message is different.
 EXPIRED = "The access token has expired."
 
@@ -136,10 +137,11 @@ def require_texts(given: Mapping[str, object]) -> None:
 
 
 def refuse_unknown(given: Iterable[str], known: Container[str], why: str = "is not known here") -> None:
-    """Raises ``validation_failed`` naming all of ``given`` that are not ``known``."""
-    unknown = {name: why for name in given if name not in known}
+    """Raises ``validation_failed`` naming those of ``given`` that are not ``known``: a hundred at most, since a body
+    has room for a hundred thousand."""
+    unknown = [name for name in given if name not in known]
     if unknown:
-        raise validation_failed(unknown)
+        raise validation_failed(dict.fromkeys(unknown[:MAX_UNKNOWN_NAMED], why))
 
 
 def not_found() -> ApiError:

@@ -48,6 +48,7 @@ SELECTING: tuple[ApiError, ...] = (
     errors.no_relationship("…", "…", None, "…", None),
     errors.ambiguous_relationship("…", "…", [], "…"),
     errors.no_column("…", "…"),
+    errors.unknown_column("…", "…"),
     errors.same_name("…"),
     errors.name_too_long("…", 63),
     errors.statement_too_large(1),

@@ -39,13 +39,16 @@ class Bombs(TestCase):
             digits,
             b"-" + digits,
             b"1e" + digits,
-            b'{"email":' + digits + b"}",
-            b'{"email":1e400}',
         ):
             answer = app.call("POST", "/auth/login", raw=bomb)
             self.assertEqual((answer.status, answer.code), (400, "invalid_json"), bomb[:20])
         many = b"{" + b",".join(b'"k%d":0' % n for n in range(70_000)) + b"}"
-        self.assertEqual(app.call("POST", "/auth/login", raw=many).status, 422)
+        answer = app.call("POST", "/auth/login", raw=many)
+        self.assertEqual((answer.status, len(answer.details)), (422, 100))
+        # Numbers may have any number of digits, but an address is no number.
+        for number in (digits, b"1e400"):
+            answer = app.call("POST", "/auth/login", raw=b'{"password":"","email":' + number + b"}")
+            self.assertEqual((answer.code, list(answer.details)), ("validation_failed", ["email"]))
         self.assertEqual(app.call("POST", "/auth/login", raw=b" " * (1 << 20) + b"{}").status, 413)
         self.assertEqual(app.sign_up().status, 201)
 

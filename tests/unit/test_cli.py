@@ -91,7 +91,6 @@ class Ending(TestCase):
             # An empty path is not taken for the current directory.
             ["storage", "import", "papers", ""],
             ["jwt-keys", "create", "--file", ""],
-            ["bucket", "update", "papers", "--max-object-bytes", "9" * 5000],
             ["storage", "sweep", "--stale-after", "-1"],
             ["storage", "sweep", "--stale-after", "1000000001"],
         ):
