@@ -236,6 +236,13 @@ class Ranges(TestCase):
             "left": 200,
         }
         self.assertEqual(dates, expected)
+        # Who has such a date does not get 304 for it either, unless he saw the object later.
+        for key, date, status in (
+            ("k", FIRST, 200),
+            ("once", FIRST, 304),
+            ("k", "Sat, 21 Nov 2026 00:00:01 GMT", 304),
+        ):
+            self.assertEqual(self.app.get(key, If_Modified_Since=date).status, status, (key, date))
         self.app.put("k", b"much later")
         self.app.clock.advance(1)
         later = self.app.get("k", Range="bytes=0-1", If_Range="Sat, 21 Nov 2026 00:00:10 GMT")
