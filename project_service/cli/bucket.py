@@ -11,7 +11,7 @@ from project_service import whole_numbers
 from project_service.cli import frame
 from project_service.cli.opened import Opened
 from project_service.errors import ApiError
-from project_service.storage.buckets import Buckets, parse_rules
+from project_service.storage.buckets import MAX_BYTES, Buckets, parse_rules
 from project_service.storage.model import Bucket, BucketRules
 from project_service.storage.sql.buckets import SqlBuckets
 
@@ -70,8 +70,9 @@ def _changes(
 
 def _whole(name: str, text: str) -> int:
     number = whole_numbers.from_digits(text)
-    if number is None or number < 0:
-        raise click.BadParameter("must be a whole number or none", param_hint=f"--{name.replace('_', '-')}")
+    if number is None or not 0 <= number <= MAX_BYTES:
+        why = f"must be none or a whole number up to {MAX_BYTES}"
+        raise click.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")
     return number
 
 
