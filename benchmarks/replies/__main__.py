@@ -3,10 +3,10 @@
     python -m benchmarks.replies record CHECKOUT FILE
     python -m benchmarks.replies compare OLD NEW
 
-``record`` starts the service of CHECKOUT (which has a ``.venv``) on a data directory of its own, sends it some 4,000
+``record`` starts the service of CHECKOUT (which has a ``.venv``) on a data directory of its own, sends it some 6,000
 requests, and writes a line of JSON for each exchange. ``compare`` shows where two recordings differ, each given as a
-file or as a checkout that is recorded first; it exits with 1 if they do. What has to differ is masked (``wire.py``):
-times, ids, tokens. So are the boundaries of chunks.
+file or as a checkout that is recorded first: one example for each kind of difference. It exits with 1 if there are.
+What has to differ is masked (``wire.py``): times, ids, tokens. So are the boundaries of chunks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -53,7 +54,8 @@ openapi = "disabled"
 bcrypt_cost = 4
 signups_max_per_address = 0
 """
-SHOWN = 20
+# Kinds of differences.
+SHOWN = 50
 
 
 def main() -> int:
@@ -117,13 +119,21 @@ def compare(old: Path, new: Path) -> int:
     before, after = ([json.loads(line) for line in file.read_text().splitlines()] for file in (old, new))
     if [each["name"] for each in before] != [each["name"] for each in after]:
         raise SystemExit("the recordings are of different requests: record both again")
-    pairs = [(one, _lines(one), _lines(other)) for one, other in zip(before, after, strict=True)]
-    different = [pair for pair in pairs if pair[1] != pair[2]]
-    for exchange, one, other in different[:SHOWN]:
-        print(f"--- {exchange['name']}\n{exchange['sent'][:2000]}")
-        print("\n".join(difflib.unified_diff(one, other, str(old), str(new), lineterm="")), "\n")
-    replies = sum(len(each["replies"]) for each in before)
-    print(f"{replies} replies in {len(before)} exchanges compared; {len(different)} exchanges differ")
+    kinds: dict[tuple[str, ...], list[tuple[dict[str, Any], list[str]]]] = {}
+    for one, other in zip(before, after, strict=True):
+        if changes := list(difflib.unified_diff(_lines(one), _lines(other), str(old), str(new), lineterm="")):
+            # One change shows in many replies, which differ in numbers such as their length.
+            kind = tuple(re.sub(r"\d+", "0", line) for line in changes[2:] if line[0] in "-+")
+            kinds.setdefault(kind, []).append((one, changes))
+    for alike in list(kinds.values())[:SHOWN]:
+        exchange, changes = alike[0]
+        print(
+            f"=== {len(alike)} like {exchange['name']}\n{exchange['sent'][:2000]}\n" + "\n".join(changes),
+            "\n",
+        )
+    replies, different = sum(len(each["replies"]) for each in before), sum(map(len, kinds.values()))
+    print(f"{replies} replies in {len(before)} exchanges compared")
+    print(f"{different} exchanges differ, in {len(kinds)} ways")
     return 1 if different else 0
 
 
