@@ -29,6 +29,7 @@ class Daemon(Service):
         self._reactor = reactor
         self._startup = Startup(reactor, launch)
         self._starting: Deferred[None] | None = None
+        self._stopping = False
 
     def startService(self) -> None:
         super().startService()
@@ -57,7 +58,7 @@ class Daemon(Service):
         self.log.debug("{traceback}", traceback=failure.getTraceback())
         # twistd has no exit code of its own for this; everything else has been cleaned up by then.
         atexit.register(_exit_failed)
-        self._reactor.callWhenRunning(self._reactor.stop)
+        self._reactor.callWhenRunning(self._stop_once)
 
     def _take_signals(self) -> None:
         """Handle signals ourselves. With twistd's handlers SIGTERM would show as death by a signal; a stop that was
@@ -74,7 +75,9 @@ class Daemon(Service):
         signal.signal(signal.SIGHUP, reload)
 
     def _stop_once(self) -> None:
-        if self.running and self._reactor.running:
+        # The reactor runs until everything has been stopped, and refuses to be stopped again meanwhile.
+        if self._reactor.running and not self._stopping:
+            self._stopping = True
             self._reactor.stop()
 
 
