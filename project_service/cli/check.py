@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -21,12 +22,13 @@ from project_service.auth.smtp import MailServer
 from project_service.auth.tokens import LEEWAY_SECONDS
 from project_service.cli import frame, table_databases
 from project_service.cli.certificates import certificate_of, secured
-from project_service.cli.opened import Opened
+from project_service.cli.opened import Opened, opened
 from project_service.database.expose import lacking
 from project_service.database.migrate import pending, shipped, state
 from project_service.network.ports import shown
-from project_service.settings.launch import schemas_of_service_role
-from project_service.settings.model import Secret, Settings, StageDatabase
+from project_service.settings.configure import BadSettings, Fault
+from project_service.settings.launch import Launch, schemas_of_service_role
+from project_service.settings.model import Secret, StageDatabase
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.tables.assemble import identities_of
@@ -46,19 +48,21 @@ class Finding:
 def command(invocation: frame.Invocation) -> None:
     """Reach every database, the store and the mail server, and say what is wrong.
 
-    What the configuration names is connected to and used once; the mail server gets no letter. Exit code 1 when
-    something is wrong.
+    What the configuration names is connected to and used once; the mail server gets no letter. What is wrong with the
+    configuration keeps nothing else from being looked at. Exit code 1 when something is wrong.
     """
-    findings = [Finding("configuration", True, "fine")]
-
-    async def work(open_: Opened) -> None:
-        for what, look in _looks(open_):
-            findings.append(await _looked(what, look))
-
+    launch: Launch | None = None
     try:
-        invocation.attempt(work, database=True, store=True)
-    except frame.EXPECTED as fault:
-        findings.append(Finding("embedded servers", False, frame.explained(fault)))
+        source = invocation.source()
+        settings, faults = source.look_through(os.environ)
+        # Without a name it is the whole file that cannot be read, and with it where anything is.
+        launch = Launch(settings, source) if all(one.name for one in faults) else None
+    except BadSettings as fault:
+        faults = fault.faults
+    says = "\n  ".join(str(one) for one in faults)
+    findings = [Finding("configuration", not faults, says or "fine")]
+    if launch is not None:
+        invocation.on_reactor(partial(_look_at_all, launch, faults, findings))
     fine = all(one.fine for one in findings)
     value = [{"part": one.what, "ok": one.fine, "message": one.says} for one in findings]
     lines = (f"{'ok  ' if one.fine else 'FAIL'}  {one.what}: {one.says}" for one in findings)
@@ -67,26 +71,63 @@ def command(invocation: frame.Invocation) -> None:
         sys.exit(frame.FAILED)
 
 
-def _looks(open_: Opened) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
+async def _look_at_all(launch: Launch, faults: list[Fault], findings: list[Finding], reactor: Any) -> None:
+    wrong = {one.name for one in faults}
+    database = (
+        launch.settings.database.dsn is not None or launch.embeds_database
+    ) and "database.dsn" not in wrong
+    store = not any(name.startswith("store.") for name in wrong)
+    try:
+        await _look(reactor, launch, wrong, findings, database, store)
+    except frame.EXPECTED as fault:
+        findings.append(Finding("embedded servers", False, frame.explained(fault)))
+        # What the configuration names can be looked at all the same.
+        await _look(
+            reactor,
+            launch,
+            wrong,
+            findings,
+            database and not launch.embeds_database,
+            store and not launch.embeds_store,
+        )
+
+
+async def _look(
+    reactor: Any, launch: Launch, wrong: set[str], findings: list[Finding], database: bool, store: bool
+) -> None:
+    """``database`` and ``store`` say whether these can be looked at."""
+    async with opened(reactor, launch, database=database, store=store) as open_:
+        for what, look in _looks(open_, wrong, database, store):
+            findings.append(await _looked(what, look))
+
+
+def _looks(
+    open_: Opened, wrong: set[str], has_database: bool, has_store: bool
+) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
+    """What can be looked at, although the settings in ``wrong`` have faults."""
     settings = open_.settings
-    found: list[tuple[str, Callable[[], Awaitable[str]]]] = [
-        ("database", partial(_database, open_)),
-        ("migrations", partial(_migrations, open_)),
-        ("store", partial(_store, open_)),
-        ("clock", partial(_clock, open_)),
-        ("token keys", partial(_token_keys, settings)),
-        ("mail server", partial(_mail_server, open_)),
-    ]
-    if schemas_of_service_role(settings):
+    found: list[tuple[str, Callable[[], Awaitable[str]]]] = []
+    if has_database:
+        found += [("database", partial(_database, open_)), ("migrations", partial(_migrations, open_))]
+    if has_store:
+        found.append(("store", partial(_store, open_)))
+    if has_database:
+        found.append(("clock", partial(_clock, open_)))
+    if settings.auth.jwt_keys_file is not None:
+        found.append(("token keys", partial(_token_keys, settings.auth.jwt_keys_file)))
+    if not any(name.startswith("smtp.") for name in wrong - {"smtp.sender"}):
+        found.append(("mail server", partial(_mail_server, open_)))
+    if has_database and schemas_of_service_role(settings):
         found.append(("service_role", partial(_service_role, open_)))
     found += [
         (f"certificate of {shown(one)}", partial(_certificate, open_.reactor, one))
         for one in secured(settings)
     ]
     for stage, name, database in settings.stage_databases():
-        if database.dsn is not None:
-            found.append((f"database {stage}/{name}", partial(_database, open_, database.dsn)))
-        found.append((f"tables of {stage}/{name}", partial(_tables, open_, database)))
+        if f"stages.{stage}.databases.{name}.dsn" not in wrong and (has_database or database.dsn is not None):
+            if database.dsn is not None:
+                found.append((f"database {stage}/{name}", partial(_database, open_, database.dsn)))
+            found.append((f"tables of {stage}/{name}", partial(_tables, open_, database)))
         found.append((f"tokens of {stage}/{name}", partial(_tokens, database)))
     return found
 
@@ -170,11 +211,9 @@ async def _why_refused(store: S3Store, key: str) -> None:
         await store.requests.whole("GET", key)
 
 
-async def _token_keys(settings: Settings) -> str:
-    assert settings.auth.jwt_keys_file is not None
-    path = Path(settings.auth.jwt_keys_file)
-    keyfile.load(path)
-    return str(path)
+async def _token_keys(name: str) -> str:
+    keyfile.load(Path(name))
+    return name
 
 
 async def _certificate(reactor: Any, endpoint: str) -> str:

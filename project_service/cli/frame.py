@@ -21,7 +21,7 @@ from project_service.database.session import DatabaseGone
 from project_service.embedded.command import ChildFailed
 from project_service.embedded.lock import InUse
 from project_service.errors import ApiError
-from project_service.settings.configure import BadSettings
+from project_service.settings.configure import BadSettings, Part
 from project_service.settings.launch import Launch, placed, printable
 from project_service.settings.model import Settings, StageDatabase
 from project_service.settings.source import Source
@@ -60,13 +60,18 @@ class Invocation:
             return None
         return placed(self.data_dir or Path(DEFAULT_DATA_DIR))
 
-    def launch(self) -> Launch:
-        """As the service's own, with the same settings. Ends the command with exit code 2 if they cannot be used."""
+    def launch(self, *needed: Part) -> Launch:
+        """As the service's own, with the same settings. Ends the command with exit code 2 if they cannot be used for
+        the parts that are ``needed``."""
         try:
-            source = Source(self.config, data_dir=self.embeds_into)
-            return Launch(source.read(os.environ), source)
+            source = self.source()
+            return Launch(source.read(os.environ, needed), source)
         except BadSettings as fault:
             end(f"the configuration cannot be used\n{fault}", USAGE)
+
+    def source(self) -> Source:
+        """Where the settings are. Raises ``BadSettings``."""
+        return Source(self.config, data_dir=self.embeds_into)
 
     def run(
         self, work: Callable[[Opened], Awaitable[None]], *, database: bool = True, store: bool = False
@@ -74,30 +79,25 @@ class Invocation:
         """Run ``work`` with the database and the store open, as asked for. Ends the command with exit code 1 if
         something fails, at once if the database is away: the pool would wait for it to come back."""
 
-        async def work_or_fail(open_: Opened) -> None:
-            if database:
-                (await open_.connector()()).close()
-            await work(open_)
-
-        try:
-            self.attempt(work_or_fail, database=database, store=store)
-        except EXPECTED as fault:
-            end(explained(fault), FAILED)
-
-    def attempt(self, work: Callable[[Opened], Awaitable[None]], *, database: bool, store: bool) -> None:
-        """As ``run``, but raises what went wrong: one of ``EXPECTED``, or a fault in the program.
-
-        The work is run even if the database cannot be reached. If it is interrupted, the command ends with exit code
-        1 all the same.
-        """
-        launch = self.launch()
+        parts: dict[Part, bool] = {"database": database, "store": store}
+        launch = self.launch(*(part for part, wanted in parts.items() if wanted))
 
         async def opened_work(reactor: Any) -> None:
             async with opened(reactor, launch, database=database, store=store) as open_:
+                if database:
+                    (await open_.connector()()).close()
                 await work(open_)
 
         try:
-            run_on_reactor(opened_work)
+            self.on_reactor(opened_work)
+        except EXPECTED as fault:
+            end(explained(fault), FAILED)
+
+    def on_reactor(self, work: Callable[[Any], Awaitable[None]]) -> None:
+        """Run ``work`` with the reactor. Raises what it raises. If it is interrupted, the command ends with exit code
+        1."""
+        try:
+            run_on_reactor(work)
         except Interrupted:
             end("interrupted", FAILED)
 

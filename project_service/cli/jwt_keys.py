@@ -76,7 +76,7 @@ def rotate(
 
 
 def _chosen(invocation: frame.Invocation, path: Path | None, algorithm: str | None) -> tuple[Path, str]:
-    settings = invocation.launch().settings.auth
+    settings = (invocation.launch("token keys") if path is None else invocation.launch()).settings.auth
     if path is None:
         assert settings.jwt_keys_file is not None
         path = Path(settings.jwt_keys_file)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import attrs
@@ -19,6 +19,9 @@ from project_service.settings.postgrest import own_name
 PREFIX = "PROJECT_SERVICE__"
 
 Tree = dict[str, Any]
+# What a command may do without. The service needs all of them.
+Part = Literal["database", "store", "token keys", "mail server"]
+ALL_PARTS: frozenset[Part] = frozenset({"database", "store", "token keys", "mail server"})
 
 # What ``store.credentials_file`` sets.
 _KEYS = ("access_key_id", "secret_access_key", "session_token")
@@ -28,11 +31,12 @@ _TABLES = frozenset({*SECTIONS, "stages"})
 @frozen
 class Fault:
     """Something wrong with a setting. ``where`` is the file's name, "environment" or "command line"; ``name`` is the
-    dotted name, or empty for the whole file."""
+    dotted name, or empty for the whole file. ``part`` is set where it is wrong only for those who use that part."""
 
     where: str
     name: str
     reason: str
+    part: Part | None = None
 
     def __str__(self) -> str:
         return f"{self.where}: {self.name} {self.reason}" if self.name else f"{self.where}: {self.reason}"
@@ -55,13 +59,27 @@ class _Given:
 
 
 def load(
-    config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], embedded: bool
+    config: Path | None,
+    environ: Mapping[str, str],
+    options: Mapping[str, Any],
+    embedded: bool,
+    needed: Collection[Part] = ALL_PARTS,
 ) -> Settings:
     """The settings. The environment takes precedence over the file, and ``options``, by dotted name, over both.
 
     With ``embedded`` a database or store that is not configured will be started; otherwise it is a fault that it is
-    missing. Raises ``BadSettings``.
+    missing. Raises ``BadSettings`` for all faults, except in what only other parts than ``needed`` use.
     """
+    settings, faults = look_through(config, environ, options, embedded)
+    if serious := [fault for fault in faults if fault.part is None or fault.part in needed]:
+        raise BadSettings(serious)
+    return settings
+
+
+def look_through(
+    config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], embedded: bool
+) -> tuple[Settings, list[Fault]]:
+    """The settings and all that is wrong with them, as ``load``. What has a fault has its default."""
     faults: list[Fault] = []
     given: dict[str, _Given] = {}
     if config is not None:
@@ -72,9 +90,7 @@ def load(
     # If the file could not be read, it is unknown what is missing.
     if all(fault.name for fault in faults):
         _cross_check(settings, given, str(config or "configuration"), embedded, faults)
-    if faults:
-        raise BadSettings(faults)
-    return settings
+    return settings, faults
 
 
 def _from_file(path: Path, faults: list[Fault]) -> dict[str, _Given]:
@@ -220,27 +236,27 @@ def _cross_check(
 ) -> None:
     faulty = {one.name for one in faults}
 
-    def fault(name: str, reason: str) -> None:
+    def fault(name: str, reason: str, part: Part) -> None:
         """Only one fault for each key: what could not be read must not be reported as missing too."""
         if name not in faulty:
-            faults.append(Fault(given[name].where if name in given else where, name, reason))
+            faults.append(Fault(given[name].where if name in given else where, name, reason, part))
 
     if not embedded and settings.database.dsn is None:
-        fault("database.dsn", "is missing (or name a --data-dir to run an embedded database)")
+        fault("database.dsn", "is missing (or name a --data-dir to run an embedded database)", "database")
     for name, reason in _store_faults(settings.store, embedded):
         if name not in _KEYS or "store.credentials_file" not in faulty:
-            fault(f"store.{name}", reason)
+            fault(f"store.{name}", reason, "store")
     if settings.store.credentials_file is not None:
         for name in (f"store.{one}" for one in _KEYS):
             if name in given and given[name].value not in (None, ""):
-                fault(name, "is named besides store.credentials_file, which has its own")
+                fault(name, "is named besides store.credentials_file, which has its own", "store")
     auth = settings.auth
     if not embedded and auth.jwt_keys_file is None:
-        fault("auth.jwt_keys_file", "is missing (`project-service jwt-keys create` makes one)")
+        fault("auth.jwt_keys_file", "is missing (`project-service jwt-keys create` makes one)", "token keys")
     if settings.smtp.host is not None and settings.smtp.sender is None:
-        fault("smtp.sender", "is missing")
+        fault("smtp.sender", "is missing", "mail server")
     if auth.confirm_email and settings.smtp.host is None:
-        fault("auth.confirm_email", "needs [smtp] host")
+        fault("auth.confirm_email", "needs [smtp] host", "mail server")
 
 
 def _store_faults(store: Store, embedded: bool) -> Iterator[tuple[str, str]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve, field, frozen
 
-from project_service.settings.configure import BadSettings, Fault, load
+from project_service.settings.configure import ALL_PARTS, BadSettings, Fault, Part, load, look_through
 from project_service.settings.model import Settings, Stage, StageDatabase
 
 # Where ``project-service extension create`` puts extensions. It is not exposed, since everybody may execute their
@@ -27,9 +27,16 @@ class Source:
     options: Mapping[str, Any] = field(factory=dict, repr=False)
     data_dir: Path | None = None
 
-    def read(self, environ: Mapping[str, str]) -> Settings:
-        """Raises ``BadSettings``."""
-        settings = load(self.config, environ, self.options, self.data_dir is not None)
+    def read(self, environ: Mapping[str, str], needed: Collection[Part] = ALL_PARTS) -> Settings:
+        """As ``configure.load``. Raises ``BadSettings``."""
+        return self._placed(load(self.config, environ, self.options, self.data_dir is not None, needed))
+
+    def look_through(self, environ: Mapping[str, str]) -> tuple[Settings, list[Fault]]:
+        """As ``configure.look_through``."""
+        settings, faults = look_through(self.config, environ, self.options, self.data_dir is not None)
+        return self._placed(settings), faults
+
+    def _placed(self, settings: Settings) -> Settings:
         return settings if self.data_dir is None else with_data_dir_defaults(settings, self.data_dir)
 
     def read_again(self, environ: Mapping[str, str]) -> Settings:

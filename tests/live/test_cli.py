@@ -115,6 +115,42 @@ def test_check_names_the_one_thing_that_is_wrong(beside: Command) -> None:
 
 
 @beside_the_reactor
+def test_check_looks_at_the_rest_although_settings_are_missing_or_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "poor.toml"
+    config.write_text(
+        '[database]\ndsn = "postgresql://u:hush@127.0.0.1:9/x"\n[auth]\nbcrypt_cost = "many"\n'
+        '[smtp]\nhost = "127.0.0.1"\nport = 9\n'
+    )
+    checked = commands_of(monkeypatch, "--config", config)("check")
+    assert checked.code == 1
+    for wrong in ("auth.bcrypt_cost must", "store.endpoint_url is missing", "auth.jwt_keys_file is missing"):
+        assert wrong in checked.out
+    assert "FAIL  database: the database cannot be reached: no server listens there" in checked.out
+    assert "FAIL  mail server: " in checked.out
+    nowhere = commands_of(monkeypatch, "--config", tmp_path / "none.toml")("check")
+    assert (nowhere.code, nowhere.out.count("FAIL")) == (1, 1)
+    empty = commands_of(monkeypatch, "--data-dir", tmp_path)("check")
+    assert empty.code == 1
+    assert "FAIL  embedded servers: " in empty.out
+    assert "FAIL  token keys: " in empty.out
+
+
+@beside_the_reactor
+def test_a_command_needs_no_settings_that_it_does_not_use(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "database.toml"
+    config.write_text(f'[database]\ndsn = "{empty_database}"\n')
+    commands = commands_of(monkeypatch, "--config", config)
+    assert "applied" in commands("migrate").out
+    assert commands("keys", "list").code == 0
+    verified = commands("storage", "verify")
+    assert (verified.code, "store.endpoint_url is missing" in verified.err) == (2, True)
+
+
+@beside_the_reactor
 def test_check_of_servers_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "away.toml"
     config.write_text(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.configure import BadSettings, load
+from project_service.settings.configure import BadSettings, load, look_through
 from project_service.settings.model import Settings
 
 
@@ -64,6 +64,28 @@ class Faults(TestCase):
             load(Path("/nonexistent/c.toml"), {}, {}, True)
         self.assertIn("/nonexistent/c.toml: cannot be read", str(caught.exception))
         self.assertIn("is not TOML", faults("[a\n")[0])
+
+    def test_what_is_missing_matters_only_to_those_who_use_it(self) -> None:
+        dsn = {"PROJECT_SERVICE__DATABASE__DSN": "postgresql:///x"}
+        self.assertIsNotNone(load(None, dsn, {}, False, {"database"}).database.dsn)
+        for part in ("store", "token keys"):
+            self.assertRaises(BadSettings, load, None, dsn, {}, False, {part})
+        self.assertRaises(BadSettings, load, None, {}, {}, False, {"database"})
+        self.assertIsNone(load(None, {}, {}, False, ()).database.dsn)
+
+    def test_what_is_no_value_matters_to_everybody(self) -> None:
+        mistyped = {"PROJECT_SERVICE__AUTH__BCRYPT_COST": "many"}
+        self.assertRaises(BadSettings, load, None, mistyped, {}, False, ())
+
+    def test_all_faults_are_listed_beside_the_settings_that_have_none(self) -> None:
+        given = {
+            "PROJECT_SERVICE__AUTH__BCRYPT_COST": "many",
+            "PROJECT_SERVICE__DATABASE__DSN": "postgresql:///x",
+        }
+        settings, faults = look_through(None, given, {}, False)
+        self.assertIsNotNone(settings.database.dsn)
+        names = ["auth.bcrypt_cost", "store.endpoint_url", "auth.jwt_keys_file"]
+        self.assertEqual([fault.name for fault in faults], names)
 
     def test_without_embedding_database_store_and_keys_must_be_configured(self) -> None:
         names = [fault.split()[0] for fault in faults(embedded=False)]
