@@ -142,9 +142,7 @@ class Startup:
     async def _watch_as_admin(self) -> None:
         """Have the embedded database's superuser do what its owner may not: notice changes of the schema."""
         if self._admin_dsn is None:
-            self.log.info(
-                "changes of the schema are not noticed by themselves: notify pgrst, 'reload schema'"
-            )
+            self.log.info("no event triggers announce changes of the schema: some are noticed seconds later")
             return
         assert self._settings.database.dsn is not None
         name = parse_dsn(self._settings.database.dsn.reveal())["dbname"]

@@ -16,16 +16,18 @@ from project_service.database.connect import Connector, milliseconds
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
 from project_service.database.session import Session
+from project_service.database.sqlstate import outage_of
 from project_service.deferreds import InThread, shield
 from project_service.http.caller import TokenVerifier
 from project_service.http.router import Router
+from project_service.lifecycle import Every
 from project_service.settings.model import Settings, StageDatabase
 from project_service.tables import errors
 from project_service.tables.access.identity import Identities
 from project_service.tables.access.role_claim import parse_role_claim
 from project_service.tables.access.tokens import OwnTokens, from_base64, parse_keys
 from project_service.tables.catalog.freshness import CHANNEL as SYNC_CHANNEL
-from project_service.tables.catalog.freshness import Echo, Freshness
+from project_service.tables.catalog.freshness import LOOK_SECONDS, CatalogueWatch, Echo, Freshness
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.load import loader
 from project_service.tables.config import TablesConfig
@@ -48,18 +50,20 @@ T = TypeVar("T")
 class Tables:
     """The part. ``pools`` are to be closed when everything has stopped.
 
-    ``holders`` are the schema caches by stage and database; ``listeners`` hear of changes.
+    ``holders`` are the schema caches by stage and database; ``listeners`` hear of changes, and ``watches`` look for
+    those that nobody announces.
     """
 
     routes: TableRoutes
     listeners: tuple[Listener, ...]
+    watches: tuple[Every, ...]
     pools: tuple[Pool, ...]
     holders: Mapping[tuple[str, str], CacheHolder]
 
     @property
     def services(self) -> tuple[IService, ...]:
         """To be started in order."""
-        return (*self.holders.values(), *self.listeners)
+        return (*self.holders.values(), *self.listeners, *self.watches)
 
     def mount(self, router: Router) -> None:
         self.routes.mount(router)
@@ -86,6 +90,7 @@ def assemble(
     in_thread = one_at_a_time(reactor)
     services: dict[tuple[str, str], TableService] = {}
     listeners: list[Listener] = []
+    watches: list[Every] = []
     pools: list[Pool] = []
     for stage, name, database in settings.stage_databases():
         where = f"stages.{stage}.databases.{name}"
@@ -97,9 +102,13 @@ def assemble(
         own, listener, service = _database(reactor, settings, config, identities, in_thread, where)
         services[stage, name] = service
         listeners.append(listener)
+        watch = CatalogueWatch(service.holder, listener.query)
+        watches.append(
+            Every(LOOK_SECONDS, watch.look, reactor, f"watching the catalogue of {where}", outage_of)
+        )
         pools.extend(own)
     holders = {key: service.holder for key, service in services.items()}
-    return Tables(TableRoutes(services), tuple(listeners), tuple(pools), holders)
+    return Tables(TableRoutes(services), tuple(listeners), tuple(watches), tuple(pools), holders)
 
 
 def _database(

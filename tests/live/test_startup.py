@@ -33,7 +33,7 @@ from tests.live.services import Services
 from tests.live.waiting import until
 
 reactor: Any = _reactor
-UNWATCHED = "changes of the schema are not noticed by themselves"
+UNWATCHED = "no event triggers announce changes of the schema"
 
 
 def _spoil(path: Path) -> None:

@@ -5,6 +5,8 @@ They run with an empty search path, so that ``format_type`` qualifies the names 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from project_service.tables.catalog.texts import (
     CHANGES_ROLE,
     FALSE_CONSTANTS,
@@ -310,15 +312,95 @@ order by r.rolname, d.setdatabase
 """)
 
 
+# The catalogs that the schema cache is read from, each with how many blocks of it are looked at together, and with
+# what tells its rows apart. A row that is written is a new version, with another ``ctid`` and ``xmin``. Those of
+# pg_class are compared by value, because TRUNCATE and the like write new versions of them too. Temporary relations
+# are left out.
+_VERSION = "hashtextextended(xmin::text, hashtid(ctid))"
+_RELATION = "oid, relname, relnamespace, relkind, relnatts, relhassubclass, relispartition, reloftype"
+_LASTING = "{} <> all(array(select objid from temporary))"
+_LASTING_SCHEMA = "{} <> all(array(select oid from passing))"
+_WATCHED: Mapping[str, tuple[int, str, str]] = {
+    "pg_class": (
+        *(32, f"hashtextextended(concat_ws(' ', {_RELATION}), 0)"),
+        "relpersistence <> 't' and relkind in ('r', 'v', 'm', 'f', 'p', 'c')",
+    ),
+    "pg_attribute": (32, _VERSION, "attnum > 0 and " + _LASTING.format("attrelid")),
+    "pg_constraint": (32, _VERSION, _LASTING.format("conrelid")),
+    "pg_attrdef": (32, _VERSION, _LASTING.format("adrelid")),
+    "pg_rewrite": (32, _VERSION, _LASTING.format("ev_class")),
+    "pg_trigger": (64, _VERSION, "not tgisinternal and " + _LASTING.format("tgrelid")),
+    "pg_inherits": (32, _VERSION, _LASTING.format("inhrelid")),
+    "pg_type": (32, _VERSION, _LASTING_SCHEMA.format("typnamespace")),
+    "pg_proc": (32, _VERSION, _LASTING_SCHEMA.format("pronamespace")),
+    "pg_namespace": (32, _VERSION, _LASTING_SCHEMA.format("oid")),
+    "pg_aggregate": (32, _VERSION, "true"),
+    "pg_cast": (32, _VERSION, "true"),
+    "pg_enum": (32, _VERSION, "true"),
+    "pg_description": (32, _VERSION, "true"),
+    "pg_foreign_table": (32, _VERSION, "true"),
+    "pg_extension": (32, _VERSION, "true"),
+    "pg_db_role_setting": (32, _VERSION, "true"),
+}
+# An index leads from a temporary schema to its relations.
+_TEMPORARY = """
+with passing as materialized (
+  select oid from pg_namespace where nspname ~ '^pg_(temp|toast_temp)_'
+), temporary as materialized (
+  select d.objid from passing join pg_depend d on d.refclassid = 'pg_namespace'::regclass and d.refobjid = passing.oid
+  where d.classid = 'pg_class'::regclass
+)
+"""
+
+# Whether event triggers announce changes: both commands, and what they drop. And a text that is another once any
+# transaction has ended that may have written something.
+STATE = """
+select count(distinct t.evtevent) = 2, pg_current_snapshot()::text
+from pg_event_trigger t join pg_proc p on p.oid = t.evtfoid
+where t.evtevent in ('ddl_command_end', 'sql_drop') and t.evtenabled in ('O', 'A')
+  and p.prosrc ~* 'notify\\W+pgrst\\M'
+"""
+SIZES = f"""
+select relname::text, pg_relation_size(oid) / current_setting('block_size')::int8 from pg_class
+where relnamespace = 'pg_catalog'::regnamespace and relname in ({", ".join(f"'{name}'" for name in _WATCHED)})
+order by relname
+"""
+
+
+def sections(sizes: Iterable[tuple[str, int]]) -> list[str]:
+    """Queries for values that differ after a change of the catalogs, which have these sizes in blocks. Each looks at
+    a section so small that it takes about a millisecond, however many tables there are; so nothing else has to wait
+    for them."""
+    return [
+        _section(
+            catalog, first, None if first + _WATCHED[catalog][0] >= blocks else first + _WATCHED[catalog][0]
+        )
+        for catalog, blocks in sizes
+        for first in range(0, max(blocks, 1), _WATCHED[catalog][0])
+    ]
+
+
+def _section(catalog: str, first: int, end: int | None) -> str:
+    """The last section has no end, so that rows in new blocks are seen at once."""
+    _, version, condition = _WATCHED[catalog]
+    temporary = _TEMPORARY if "all(array" in condition else ""
+    upper = f" and ctid < '({end},0)'" if end is not None else ""
+    rows = f"ctid >= '({first},0)'{upper} and {condition}"
+    return f"{temporary}select concat(count(*), ':', bit_xor({version})) from {catalog} where {rows}"
+
+
 # A value that differs after nearly every change of the catalogue that matters here, though not after a change of a
-# column's name or type. It is asked for whenever a name is not found, so it has to be quick.
+# column's name or type. It is asked for whenever a name is not found, so it has to be quick. Temporary tables and
+# functions do not count.
 FINGERPRINT = """
 (select concat_ws(':', count(*), max(c.oid::int8), sum(c.relnatts), sum(hashname(c.relname)::int8 # c.oid::int8))
   from pg_class c join pg_namespace n on n.oid = c.relnamespace
   where c.relkind in ('r', 'v', 'm', 'f', 'p') and n.nspname not like 'pg\\_t%%')
-|| '/' || (select concat_ws(':', count(*), max(oid::int8), sum(hashname(proname)::int8 # oid::int8)) from pg_proc)
+|| '/' || (select concat_ws(':', count(*), max(oid::int8), sum(hashname(proname)::int8 # oid::int8)) from pg_proc
+  where pronamespace <> all(array(select oid from pg_namespace where nspname like 'pg\\_t%%')))
 || '/' || (select concat_ws(':', count(*), max(oid::int8), sum(hashname(conname)::int8 # oid::int8))
-  from pg_constraint where contype in ('p', 'u', 'f'))
+  from pg_constraint where contype in ('p', 'u', 'f')
+    and connamespace <> all(array(select oid from pg_namespace where nspname like 'pg\\_t%%')))
 """
 
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.session import DatabaseGone
 from project_service.deferreds import start
-from project_service.tables.catalog.freshness import CHANNEL, WAIT_SECONDS, Echo, Freshness
+from project_service.tables.catalog.freshness import (
+    CHANNEL,
+    LOOK_SECONDS,
+    ROUND_SECONDS,
+    WAIT_SECONDS,
+    CatalogueWatch,
+    Echo,
+    Freshness,
+)
 from project_service.tables.catalog.holder import CacheHolder
+from project_service.tables.catalog.queries import sections
 from project_service.tables.model import SchemaCache
 
 
@@ -189,3 +200,122 @@ class Misses(SynchronousTestCase):
         self.database.slow.callback(None)
         self.assertIsNone(self.successResultOf(first))
         self.assertIsNone(self.successResultOf(self.newer()))
+
+
+class Catalogue:
+    """A catalogue of one-section catalogs, whose values a test sets."""
+
+    def __init__(self) -> None:
+        self.announced = False
+        self.values: dict[str, str] = {}
+        self.sizes: list[tuple[str, int]] = [("pg_class", 3), ("pg_proc", 3)]
+        self.asked = 0
+        self.away = False
+        self.snapshot = 0
+        self.written = True
+
+    async def query(self, sql: str, params: object) -> list[tuple[Any, ...]]:
+        self.asked += 1
+        if self.away:
+            raise DatabaseGone("away")
+        if "evtevent" in sql:
+            self.snapshot += self.written
+            return [(self.announced, f"{self.snapshot}:{self.snapshot}:")]
+        if "pg_relation_size" in sql:
+            return list(self.sizes)
+        name = sql.partition(") from ")[2].partition(" ")[0]
+        return [(self.values.get(name, "0"),)]
+
+
+class Watched(SynchronousTestCase):
+    """A database without event triggers, whose catalogue is looked through again and again."""
+
+    def setUp(self) -> None:
+        self.catalogue = Catalogue()
+        self.readings = 0
+
+        async def load(version: int) -> SchemaCache:
+            self.readings += 1
+            return SchemaCache(version)
+
+        self.holder = CacheHolder(load, Clock())
+        self.watch = CatalogueWatch(self.holder, self.catalogue.query)
+
+    def round(self) -> None:
+        for _ in range(int(ROUND_SECONDS / LOOK_SECONDS) + 1):
+            self.successResultOf(start(self.watch.look()))
+
+    def test_the_cache_is_read_after_the_first_round_and_after_each_change(self) -> None:
+        self.round()
+        self.round()
+        self.assertEqual(self.readings, 1)
+        for name in ("pg_class", "pg_proc"):
+            before = self.readings
+            self.catalogue.values[name] = "1"
+            self.round()
+            self.assertEqual(self.readings, before + 1, name)
+            self.round()
+            self.assertEqual(self.readings, before + 1, name)
+
+    def test_a_catalog_that_has_grown_has_changed(self) -> None:
+        self.round()
+        self.round()
+        self.catalogue.sizes[1] = ("pg_proc", 40)
+        self.round()
+        self.round()
+        self.assertGreater(self.readings, 1)
+
+    def test_where_changes_are_announced_only_that_is_asked(self) -> None:
+        self.catalogue.announced = True
+        for _ in range(3):
+            self.round()
+        self.assertEqual(self.readings, 0)
+        self.assertLessEqual(self.catalogue.asked, 4)
+        # If the event triggers are dropped, looking begins.
+        self.catalogue.announced = False
+        self.round()
+        self.round()
+        self.assertEqual(self.readings, 1)
+
+    def test_where_nothing_is_written_nothing_is_looked_at(self) -> None:
+        self.round()
+        self.round()
+        self.catalogue.written = False
+        self.round()
+        before = self.catalogue.asked
+        for _ in range(3):
+            self.round()
+        self.assertLessEqual(self.catalogue.asked - before, 20)
+        self.catalogue.written = True
+        self.catalogue.values["pg_proc"] = "1"
+        self.round()
+        self.round()
+        self.assertEqual(self.readings, 2)
+
+    def test_a_lost_connection_is_no_change(self) -> None:
+        self.round()
+        self.round()
+        self.catalogue.away = True
+        self.round()
+        self.catalogue.away = False
+        self.round()
+        self.round()
+        self.assertEqual(self.readings, 1)
+
+    def test_the_steps_of_a_round_are_spread_over_it(self) -> None:
+        self.catalogue.sizes = [("pg_attribute", 32 * 200)]
+        self.round()
+        self.round()
+        before = self.catalogue.asked
+        self.successResultOf(start(self.watch.look()))
+        self.assertLess(self.catalogue.asked - before, 20)
+
+    def test_sections_leave_no_block_out(self) -> None:
+        for blocks in (0, 1, 32, 33, 100):
+            found = sections([("pg_constraint", blocks)])
+            self.assertEqual(len(found), max(1, -(-blocks // 32)), blocks)
+            self.assertIn("ctid >= '(0,0)'", found[0])
+            self.assertNotIn("ctid <", found[-1])
+            for lower, upper in pairwise(found):
+                end = lower.partition("ctid < '(")[2].partition(",")[0]
+                self.assertIn(f"ctid >= '({end},0)'", upper)
