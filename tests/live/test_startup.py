@@ -171,5 +171,5 @@ async def test_an_unusable_key_file_keeps_all_settings_at_a_reload(
         _spoil(Path(settings.auth.jwt_keys_file))
         with pytest.raises(KeySetError):
             api.application.reload(evolve(settings, server=evolve(settings.server, cors_origins=())))
-        _, headers, _ = await api.request("GET", "/live", headers={"Origin": "https://a.example"})
+        _, headers, _ = await api.request("GET", "/auth/user", headers={"Origin": "https://a.example"})
         assert headers.getRawHeaders("access-control-allow-origin") == ["*"]
