@@ -19,10 +19,10 @@ relation refers to, which are a key with an index: clients see the same order, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from project_service.tables.plan.nodes import Embedded, Everything, Order, Output, ReadPlan
+from project_service.tables.plan.nodes import Embedded, Everything, Output, ReadPlan
 from project_service.tables.plan.outputs import spread_names
 from project_service.tables.syntax import Field
 
@@ -86,28 +86,32 @@ def _is_pageable(plan: ReadPlan, deciding: list[Embedded]) -> bool:
     """Whether a page can be found first. A function that decides and is shown would be called once more for it."""
     called = any(found.plan.shows and _is_made_by_function(found) for found in deciding)
     # Without the relation's columns it is not known what ``*`` means.
-    return not called and plan.relation is not None and all(_is_plain(plan, order) for order in plan.order)
+    return (
+        not called
+        and plan.relation is not None
+        and all(_is_ordered_plainly(plan, one) for one in plan.embeddings)
+    )
 
 
-def _is_plain(plan: ReadPlan, order: Order) -> bool:
-    """Whether a column that is ordered by is a relation's own, and nothing else is shown under its name, such as an
-    aggregate: that would be meant."""
-    if order.embedded is None:
+def _is_ordered_plainly(plan: ReadPlan, embedded: Embedded) -> bool:
+    """Whether the columns of ``embedded`` that are ordered by are the relation's own, and nothing else is shown under
+    their names, such as an aggregate: that would be meant."""
+    orders = [order for order in plan.order if order.embedded == embedded.name]
+    if not orders:
         return True
-    embedded = plan.embedding(order.embedded)
-    assert embedded is not None
-    if not order.own or not embedded.plan.range.whole:
+    if not embedded.plan.range.whole or not all(order.own for order in orders):
         return False
-    return not any(_shows_another(output, order.field.name) for output in embedded.plan.outputs)
+    # Made once for all terms, of which there may be as many as selected columns.
+    others = {name for output in embedded.plan.outputs for name in _others(output)}
+    return others.isdisjoint(order.field.name for order in orders)
 
 
-def _shows_another(output: Output | Everything | Embedded, name: str) -> bool:
+def _others(output: Output | Everything | Embedded) -> Iterable[str]:
+    """The names under which something else is shown than the relation's column of that name."""
     if isinstance(output, Output):
-        own = output.field == Field(name) and output.cast is None and output.aggregate is None
-        return output.name == name and not own
-    if isinstance(output, Embedded) and output.spread:
-        return name in spread_names(output)
-    return False
+        own = output.field == Field(output.name) and output.cast is None and output.aggregate is None
+        return () if own else (output.name,)
+    return spread_names(output) if isinstance(output, Embedded) and output.spread else ()
 
 
 def _is_made_by_function(embedded: Embedded) -> bool:
