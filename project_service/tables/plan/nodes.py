@@ -121,7 +121,8 @@ class ReadPlan:
 
     ``renamed`` are embedded relations that the request refers to by their target although they have an alias, as
     pairs of both. ``computed`` are the computed columns that the plan names. Where its source has made them, it is
-    empty: they are columns like others there.
+    empty: they are columns like others there. ``inlined`` says that the source is a function that PostgreSQL may
+    replace by its query, so that it knows how many rows there are.
     """
 
     key: Key | None
@@ -133,6 +134,7 @@ class ReadPlan:
     range: Range = field(factory=Range)
     renamed: tuple[tuple[str, str], ...] = ()
     computed: Mapping[str, Computed] = field(factory=dict)
+    inlined: bool = False
 
     @property
     def shows(self) -> bool:

@@ -129,7 +129,7 @@ class Reader:
         if key is not None:
             names = self._columns_of(key)
         root = Node(key or routine.key, relation, (key or routine.key)[1], routine.name, names, key)
-        return evolve(self._plan(root, query, range_), key=None)
+        return evolve(self._plan(root, query, range_), key=None, inlined=routine.may_be_inlined)
 
     def _plan(self, root: Node, query: Query, range_: Range | None) -> ReadPlan:
         """``range_`` None is for all rows, whatever ``max_rows`` says."""

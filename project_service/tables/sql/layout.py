@@ -6,7 +6,8 @@ There are three layouts:
 ``joined``
     All embedded relations are joined, and the joined rows decide.
 ``tested``
-    To-many relations that decide, and those that only decide, are tested by EXISTS. What is shown is joined.
+    To-many relations that decide, and those that only decide, are tested by EXISTS. What is shown is joined. If the
+    order of rows has to stay as it is, PostgreSQL is kept from making joins of these tests.
 ``paged``
     A subquery finds the rows of the parent that are shown: those that pass all tests, by EXISTS, sorted and cut. Then
     what is shown of embedded relations is joined to these rows alone.
@@ -34,8 +35,8 @@ def layout_of(plan: ReadPlan, nested: bool) -> Layout:
     deciding = list(deciding_of(plan))
     if plan.grouped:
         return "tested"
-    # A single row needs no page. How many rows a function or a write returns PostgreSQL does not know.
-    if (plan.names_one_row and not nested) or (plan.key is None and deciding):
+    # A single row needs no page. How many rows a write or a function returns PostgreSQL does not know.
+    if (plan.names_one_row and not nested) or (plan.key is None and deciding and not plan.inlined):
         return "joined"
     pageable = _is_pageable(plan, deciding)
     if plan.order:
@@ -46,9 +47,10 @@ def layout_of(plan: ReadPlan, nested: bool) -> Layout:
 
 def _unsorted(plan: ReadPlan, deciding: list[Embedded]) -> Layout:
     if any(not found.to_one for found in deciding):
-        return "paged" if key_of(plan) else "tested"
+        # The rows of a function have an order of their own, which only tests that are not joins leave as it is.
+        return "paged" if plan.key is not None and key_of(plan) else "tested"
     if deciding or plan.range.whole:
-        return "joined"
+        return "tested"
     shown = [found for found in plan.embeddings if found.plan.shows]
     # PostgreSQL may join to-one relations in any order, so that the pages would not fit together.
     return "paged" if any(found.to_one for found in shown) or (shown and plan.range.offset) else "joined"

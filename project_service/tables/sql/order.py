@@ -46,7 +46,8 @@ class PageOrder:
 
     ``joins`` add the embedded columns that are ordered by, and decide for the embedded relations that are ``joined``,
     by alias. ``marks`` are columns that the page hands on, with their names. ``within`` is the ORDER BY of the page,
-    and ``after`` that of its rows after they were joined to others.
+    and ``after`` that of its rows after they were joined to others. With ``numbered`` the page's rows are numbered,
+    because their order is not known, and joins may change it.
     """
 
     joins: Sql = NOTHING
@@ -54,6 +55,7 @@ class PageOrder:
     marks: tuple[tuple[str, Sql], ...] = ()
     within: Sql = NOTHING
     after: Sql = NOTHING
+    numbered: bool = False
 
 
 def page_order(plan: ReadPlan, rows: Callable[[Embedded], Sql], key: Iterable[str]) -> PageOrder:
@@ -64,8 +66,7 @@ def page_order(plan: ReadPlan, rows: Callable[[Embedded], Sql], key: Iterable[st
     if by := [f"{source}.{ident(name)}" for name in key]:
         sql = Sql(" ORDER BY " + ", ".join(by))
         return PageOrder(within=sql, after=sql)
-    # The rows' order is not known, and joins may change it.
-    return PageOrder(marks=((MARK, Sql("row_number() OVER ()")),), after=Sql(f" ORDER BY {source}.{MARK}"))
+    return PageOrder(after=Sql(f" ORDER BY {source}.{MARK}"), numbered=True)
 
 
 def _sorted_page(plan: ReadPlan, rows: Callable[[Embedded], Sql]) -> PageOrder:
@@ -97,8 +98,8 @@ def _sorted_page(plan: ReadPlan, rows: Callable[[Embedded], Sql]) -> PageOrder:
             inner.extend([embedded.alias] if embedded.join == "inner" else [])
             joins = joins + f" {kind} JOIN LATERAL (SELECT {', '.join(shown)}" + rows(embedded)
             joins = joins + f") AS {ident(embedded.alias)} ON TRUE"
-    by = [" ORDER BY " + joined(terms) for terms in (within, after)]
-    return PageOrder(joins, frozenset(inner), tuple(marks.items()), *by)
+    inside, outside = (" ORDER BY " + joined(terms) for terms in (within, after))
+    return PageOrder(joins, frozenset(inner), tuple(marks.items()), inside, outside)
 
 
 def _has_one_row(embedded: Embedded) -> bool:

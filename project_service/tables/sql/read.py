@@ -42,7 +42,7 @@ from project_service.tables.sql.fragment import Sql, joined, parameter
 from project_service.tables.sql.grouping import group_by
 from project_service.tables.sql.layout import key_of, layout_of, tested_apart
 from project_service.tables.sql.names import ident, qualified
-from project_service.tables.sql.order import order_sql, page_order
+from project_service.tables.sql.order import MARK, order_sql, page_order
 from project_service.tables.sql.returning import returned
 from project_service.tables.syntax import Range
 
@@ -59,7 +59,7 @@ def select_sql(plan: ReadPlan, parent: Embedded | None = None, origin: str = "")
     shown = _deciding_nothing(plan, apart)
     joined_here = {found.alias for found in shown.embeddings if is_read(found)}
     tested = {found.alias for found in apart}
-    fenced = bool(apart) and not plan.grouped and not plan.order
+    fenced = not (plan.grouped or plan.order) and any(not found.to_one for found in apart)
     return (
         _selected(shown, parent)
         + _from(plan, parent, origin)
@@ -74,12 +74,11 @@ def select_sql(plan: ReadPlan, parent: Embedded | None = None, origin: str = "")
 def _paged(plan: ReadPlan, parent: Embedded | None, origin: str) -> Sql:
     """The page's rows in a subquery that has the relation's alias, and what is embedded in them joined to it."""
     order = page_order(plan, partial(rows_apart, plan), key_of(plan))
-    marks = dict(order.marks)
     everything, names = needed_columns(plan)
     # The statement's own source has computed columns as columns of its own.
     computed = () if plan.key is None and everything else names
     columns = [Sql(returned(plan.alias, plan.relation, everything, computed, plan.computed))]
-    columns += [value + f" AS {mark}" for mark, value in marks.items()]
+    columns += [value + f" AS {mark}" for mark, value in order.marks]
     page = (
         "SELECT "
         + joined(columns)
@@ -89,6 +88,9 @@ def _paged(plan: ReadPlan, parent: Embedded | None, origin: str) -> Sql:
         + order.within
         + _range_as_it_is(plan.range)
     )
+    if order.numbered:
+        page = f"SELECT *, row_number() OVER () AS {MARK} FROM (" + page + ") AS pgrst_page"
+    marks = [mark for mark, _ in order.marks] + ([MARK] if order.numbered else [])
     shown = _deciding_nothing(spelled_out(plan, (*names, *marks)), list(plan.embeddings))
     source = " FROM (" + page + f") AS {ident(plan.alias)}"
     return _selected(shown, parent) + source + _joins(shown) + order.after

@@ -7,12 +7,21 @@ import re
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.unit.tables.planning import CONFIG, planned, text
+from project_service.tables.model import SchemaCache
+from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 
 TAGGED = ("select", "title,tags!inner(label)")
 FILTERED = ("tags.label", "eq.x")
 AUTHOR = ("select", "title,authors!works_author_fkey(name)")
 LIMITED = evolve(CONFIG, max_rows=5)
+
+
+def called(is_sql: bool) -> SchemaCache:
+    """A schema cache in which PostgreSQL may replace ``find`` by its query, if that is SQL."""
+    key = ("api", "find")
+    (find,) = CACHE.routines[key]
+    changed = evolve(find, is_sql=is_sql, is_set=True, is_composite=True, volatility="s")
+    return evolve(CACHE, routines={**CACHE.routines, key: (changed,)})
 
 
 def page(*pairs: tuple[str, str], path: str = "works") -> str:
@@ -71,9 +80,9 @@ class Pages(SynchronousTestCase):
         self.assertEqual(page(tags), "")
         for select in (AUTHOR, tags):
             found = page(select, ("offset", "7"))
-            self.assertTrue(
-                found.endswith(' row_number() OVER () AS pgrst_order FROM "api"."works" LIMIT 5 OFFSET 7')
-            )
+            numbered = "SELECT *, row_number() OVER () AS pgrst_order FROM (SELECT "
+            self.assertTrue(found.startswith(numbered), found)
+            self.assertTrue(found.endswith(' FROM "api"."works" LIMIT 5 OFFSET 7) AS pgrst_page'), found)
             whole = text(planned("GET", "works", select, ("offset", "7")))
             self.assertIn(' ORDER BY "works".pgrst_order', whole)
             # It is not among the columns that are shown.
@@ -81,9 +90,7 @@ class Pages(SynchronousTestCase):
 
     def test_pages_of_rows_with_to_one_relations_fit_together(self) -> None:
         """PostgreSQL may join the relations in any order, and in another one for each page."""
-        self.assertTrue(
-            page(AUTHOR).endswith(' row_number() OVER () AS pgrst_order FROM "api"."works" LIMIT 5')
-        )
+        self.assertTrue(page(AUTHOR).endswith(' FROM "api"."works" LIMIT 5) AS pgrst_page'))
         self.assertEqual(page(("select", "title,authors!works_author_fkey!inner(name)"), ("offset", "7")), "")
 
     def test_an_embedded_relation_that_is_ordered_by_is_joined_once(self) -> None:
@@ -135,8 +142,28 @@ class Tests(SynchronousTestCase):
 
     def test_the_rows_of_a_function_are_joined(self) -> None:
         """PostgreSQL does not know how many there are, and there are often few."""
-        found = text(planned("GET", "rpc/find", ("q", "x"), TAGGED, FILTERED))
+        found = text(planned("GET", "rpc/find", ("q", "x"), TAGGED, FILTERED, cache=called(is_sql=False)))
         self.assertEqual((found.count("EXISTS"), found.count("INNER JOIN LATERAL")), (0, 1))
+
+    def test_the_rows_of_a_function_that_is_inlined_keep_their_order(self) -> None:
+        """An EXISTS that is compared makes no join."""
+        inlined = called(is_sql=True)
+        found = text(planned("GET", "rpc/find", ("q", "x"), TAGGED, FILTERED, cache=inlined))
+        self.assertIn(" WHERE (EXISTS (", found)
+        self.assertIn(")) IS TRUE", found)
+        found = text(planned("GET", "rpc/find", ("q", "x"), TAGGED, FILTERED, ("order", "id"), cache=inlined))
+        self.assertIn(" WHERE EXISTS (", found)
+
+    def test_a_to_one_relation_that_only_decides_is_tested(self) -> None:
+        for pairs, exists in (
+            ([("select", "title,authors!works_author_fkey!inner()")], " WHERE EXISTS ("),
+            (
+                [("select", "title,authors!works_author_fkey()"), ("authors", "is.null")],
+                " WHERE NOT EXISTS (",
+            ),
+        ):
+            found = text(planned("GET", "works", *pairs, ("authors.name", "eq.x")))
+            self.assertEqual((found.count(exists), found.count("JOIN LATERAL")), (1, 0), pairs)
 
     def test_one_related_row_is_joined_as_it_is(self) -> None:
         author = ("select", "title,authors!works_author_fkey!inner(name)")
