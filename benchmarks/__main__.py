@@ -11,7 +11,7 @@ import platform
 import time
 from pathlib import Path
 
-from benchmarks import auth, goals, scale, storage, tables
+from benchmarks import auth, goals, related, scale, storage, tables
 from benchmarks.load import wrk
 from benchmarks.memory import calm
 from benchmarks.report import HEADING, Row, save, save_table, show
@@ -36,6 +36,7 @@ def main() -> None:
             scale.fill(large, scale.TABLES, scale.USERS, scale.OBJECTS)
             rows += show(scale.listing(large, given.rounds, given.seconds))
             rows += show(scale.measure(running, large, given.rounds, given.seconds))
+    rows += related.measured(2 * given.rounds + 1)
     took = time.monotonic() - began
     about = {
         "cpus": len(os.sched_getaffinity(0)),
