@@ -8,6 +8,7 @@ to 15 s at later starts, and 15 to 25 s to stop (measured with 4.48).
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import signal
 import socket
@@ -253,8 +254,16 @@ def socket_names(port: Mapping[str, int]) -> tuple[str, ...]:
     return (*plain, *grpc)
 
 
+# Lines that tell of somebody who left, as the service does when its own client leaves in the middle of a download or
+# an upload; and one that repeats without its reason what the line before it says.
+_LEFT = re.compile(
+    r": (context canceled|unexpected EOF)\b|(read|write) tcp \S+->\S+: \w+: (connection reset by peer|broken pipe)"
+    r"|: putToFiler failed with error code \d+ for "
+)
+
+
 def level(line: str) -> str:
     """The level at which a line is logged, by the letter that SeaweedFS' logger puts first."""
-    if len(line) > 5 and line[1:5].isdigit():
+    if len(line) > 5 and line[1:5].isdigit() and not _LEFT.search(line):
         return {"W": "info", "E": "warn", "F": "error"}.get(line[0], "debug")
     return "debug"

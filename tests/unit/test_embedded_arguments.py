@@ -100,6 +100,19 @@ class Seaweed(TestCase):
 
     def test_log_levels_of_seaweedfs(self) -> None:
         self.assertEqual(seaweed.level("E1121 07:03:44.395404 s3api_server.go:403 Failed"), "warn")
+        for why in (
+            "reader_at.go:270 fetching chunk &{FileId:1,7d89ffcb13}: context canceled",
+            "s.go:887 GetObjectHandler: failed to stream b/k from volume servers: "
+            "write tcp 127.0.0.1:8333->127.0.0.1:5: write: connection reset by peer",
+            "s.go:1181 streamFn failed after writing 9 bytes: write tcp [::1]:8333->[::1]:5: write: broken pipe",
+            "u.go:281 chunked upload failed: read chunk at offset 0 (got 3 bytes): read tcp 127.0.0.1:8333->"
+            "127.0.0.1:5: read: connection reset by peer (returning 0 partial chunks",
+            "u.go:281 chunked upload failed: read chunk at offset 0 (got 3 bytes): unexpected EOF",
+            "s.go:480 PutObjectPart: putToFiler failed with error code 30 for bucket=b, object=k, partNumber=1",
+        ):
+            self.assertEqual(seaweed.level(f"E1121 07:03:44.395404 {why}"), "debug")
+        for why in ("s.go:1 putToFiler: no free volumes left", "s.go:1 write tcp: no route to host"):
+            self.assertEqual(seaweed.level(f"E1121 07:03:44.395404 {why}"), "warn")
         self.assertEqual(seaweed.level("F1121 07:03:44.395404 x.go:1 gone"), "error")
         self.assertEqual(seaweed.level("I1121 07:03:44.395404 x.go:1 fine"), "debug")
         self.assertEqual(seaweed.level("Everything else"), "debug")
