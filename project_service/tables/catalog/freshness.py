@@ -30,7 +30,7 @@ from project_service.tables.sql.settings import RESET, settings_of
 CHANNEL = "pgrst_sync"
 WAIT_SECONDS = 1.0
 # The catalogue is looked through once in so many seconds, in short queries that are spread over them.
-ROUND_SECONDS = 5.0
+ROUND_SECONDS = 3.0
 LOOK_SECONDS = 0.25
 # How often it is asked in that time whether anything was written at all.
 _IDLE_STEPS = 5
