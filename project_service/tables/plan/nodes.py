@@ -100,6 +100,15 @@ def filtered_names(conditions: Iterable[Condition]) -> Iterator[str]:
             yield from filtered_names(condition.terms)
 
 
+def tested_names(conditions: Iterable[Condition]) -> Iterator[str]:
+    """The names of the embedded relations that conditions test."""
+    for condition in conditions:
+        if isinstance(condition, Tree):
+            yield from tested_names(condition.terms)
+        elif isinstance(condition, EmbedIsNull):
+            yield condition.embedded
+
+
 @frozen
 class Order:
     """``embedded`` names the to-one embedding whose column is ordered by. If that is not a column of its relation

@@ -23,7 +23,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from project_service.tables.plan.nodes import Embedded, Everything, Output, ReadPlan
+from project_service.tables.plan.nodes import (
+    Condition,
+    Embedded,
+    Everything,
+    Output,
+    ReadPlan,
+    Tree,
+    tested_names,
+)
 from project_service.tables.plan.outputs import spread_names
 from project_service.tables.syntax import Field
 
@@ -46,18 +54,33 @@ def layout_of(plan: ReadPlan, nested: bool) -> Layout:
 
 
 def _unsorted(plan: ReadPlan, deciding: list[Embedded]) -> Layout:
-    if any(not found.to_one for found in deciding):
+    required = _required(plan)
+    if any(not found.to_one for found in required):
         # The rows of a function have an order of their own, which only tests that are not joins leave as it is.
         return "paged" if plan.key is not None and key_of(plan) else "tested"
-    if deciding or plan.range.whole:
+    if required or plan.range.whole:
         return "tested"
     shown = [found for found in plan.embeddings if found.plan.shows]
     # PostgreSQL may join to-one relations in any order, so that the pages would not fit together.
-    return "paged" if any(found.to_one for found in shown) or (shown and plan.range.offset) else "joined"
+    if any(found.to_one for found in shown) or (shown and plan.range.offset):
+        return "paged"
+    return "tested" if deciding else "joined"
 
 
 def deciding_of(plan: ReadPlan) -> Iterator[Embedded]:
     return (found for found in plan.embeddings if found.needed or found.join == "inner")
+
+
+def _required(plan: ReadPlan) -> list[Embedded]:
+    """The embedded relations whose tests every row has to pass. Of a test in an ``or`` PostgreSQL makes no join, and
+    so it does not change the order of rows."""
+    conditions = [one for one in plan.conditions if not _is_or(one)]
+    names = set(tested_names(conditions))
+    return [found for found in plan.embeddings if found.join == "inner" or found.name in names]
+
+
+def _is_or(condition: Condition) -> bool:
+    return isinstance(condition, Tree) and condition.operator == "or" and not condition.negated
 
 
 def tested_apart(plan: ReadPlan, layout: Layout) -> list[Embedded]:
@@ -74,9 +97,9 @@ def tested_apart(plan: ReadPlan, layout: Layout) -> list[Embedded]:
 
 
 def key_of(plan: ReadPlan) -> tuple[str, ...]:
-    """The columns to sort an unsorted page by: those that a to-many relation that decides refers to. None if there
-    are no such columns."""
-    for found in deciding_of(plan):
+    """The columns to sort an unsorted page by: those that a to-many relation that every row has to have, or not to
+    have, refers to. None if there are no such columns."""
+    for found in _required(plan):
         way = found.relationship
         pairs = way.pairs if way.junction is None else way.junction.origin_pairs
         if not found.to_one and pairs:

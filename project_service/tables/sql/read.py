@@ -14,20 +14,19 @@ An EXISTS has no joins, so the tests within it are EXISTS again; one that is tes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Mapping
 from functools import partial
 
 from attrs import evolve
 
 from project_service.tables.plan.needs import needed_columns, spelled_out
 from project_service.tables.plan.nodes import (
-    Condition,
     Embedded,
     EmbedIsNull,
     Everything,
     Output,
     ReadPlan,
-    Tree,
+    tested_names,
 )
 from project_service.tables.plan.outputs import repeated_names, result_names
 from project_service.tables.sql.conditions import condition_sql, presence_sql
@@ -146,7 +145,7 @@ def _filtered(
     apart = [found for found in asked if named[found.embedded] not in joined_here]
     others = [found for found in plan.conditions if found not in apart]
     decided = dict.fromkeys([*((named[found.embedded], found.negated) for found in apart), *inner])
-    tests = Counter([alias for alias, _ in decided] + [named[name] for name in _tested(others)])
+    tests = Counter([alias for alias, _ in decided] + [named[name] for name in tested_names(others)])
     before, there = _looked_for(plan, {alias: n for alias, n in tests.items() if alias not in joined_here})
 
     def test(condition: EmbedIsNull) -> Sql:
@@ -189,14 +188,6 @@ def _present(there: Sql, wanted: bool, fenced: bool = False) -> Sql:
     if fenced:
         return "(" + there + f") IS {'TRUE' if wanted else 'FALSE'}"
     return there if wanted else "NOT " + there
-
-
-def _tested(conditions: Iterable[Condition]) -> Iterator[str]:
-    for condition in conditions:
-        if isinstance(condition, Tree):
-            yield from _tested(condition.terms)
-        elif isinstance(condition, EmbedIsNull):
-            yield condition.embedded
 
 
 def presence(plan: ReadPlan, condition: EmbedIsNull) -> Sql:

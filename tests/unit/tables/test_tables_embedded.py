@@ -38,8 +38,10 @@ class Presence(SynchronousTestCase):
             ("is.not_null", "IS DISTINCT"),
             ("not.is.not_null", "IS NOT DISTINCT"),
         ):
-            found = read("works", ("select", "id,author:authors!author_id()"), ("author", condition))
+            found = read("works", ("select", "id,author:authors!author_id(id)"), ("author", condition))
             self.assertIn(f'"works_author_1".* {expected} FROM NULL', found, condition)
+            only_tested = read("works", ("select", "id,author:authors!author_id()"), ("author", condition))
+            self.assertEqual(" NOT EXISTS (" in only_tested, "NOT" in expected, condition)
         for name, value in (("tags", "eq.1"), ("tags", "is.true"), ("or", "(id.eq.1,tags.gt.1)")):
             error = self.assertRaises(TableError, read, "works", ("select", "id,tags()"), (name, value))
             self.assertEqual((error.status, error.code), (400, "PGRST120"), (name, value))
@@ -52,7 +54,7 @@ class Presence(SynchronousTestCase):
     def test_a_foreign_key_column_wins_over_an_embedding_under_another_name(self) -> None:
         for select, expected in (
             ("writer:author_id()", '"works"."author_id" IS NULL'),
-            ("author_id()", "IS NOT D"),
+            ("author_id()", "NOT EXISTS ("),
         ):
             self.assertIn(expected, read("works", ("select", f"id,{select}"), ("author_id", "is.null")))
 
@@ -88,7 +90,10 @@ class Names(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (400, "PGRST108"), name)
 
     def test_each_embedding_has_an_alias_of_its_own(self) -> None:
-        select = ("select", "id,authors!author_id(id),authors!author_id!inner(),tags(works(tags(works(id))))")
+        select = (
+            "select",
+            "id,authors!author_id(id),writer:authors!author_id!inner(name),tags(works(tags(works(id))))",
+        )
         names = re.findall(r'\) AS ("\w+") ON ', read("works", select))
         self.assertEqual((len(names), len(set(names))), (6, 6))
 

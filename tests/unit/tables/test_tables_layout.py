@@ -45,11 +45,21 @@ class Pages(SynchronousTestCase):
                 [TAGGED, FILTERED],
                 [("select", "title,...tags!inner(label)")],
                 [("select", "title,tags(label)"), ("tags", "not.is.null")],
-                [("select", "title,tags(label)"), ("or", "(tags.not.is.null,id.gt.7)")],
+                [("select", "title,tags(label)"), ("and", "(tags.not.is.null,id.gt.7)")],
+                [("select", "title,tags(label)"), ("not.or", "(tags.is.null,id.gt.7)")],
             ):
                 found = page(*pairs, *order)
                 self.assertEqual(found.count("EXISTS ("), 1, pairs)
                 self.assertEqual(joins(*pairs, *order), 1, pairs)
+
+    def test_a_test_in_an_or_leaves_rows_in_their_order(self) -> None:
+        """PostgreSQL makes no join of it."""
+        for shown, joined in (("tags()", 0), ("tags(label)", 1)):
+            pairs = (("select", f"title,{shown}"), FILTERED, ("or", "(tags.not.is.null,id.gt.7)"))
+            found = text(planned("GET", "works", *pairs, config=LIMITED))
+            self.assertEqual((found.count("(EXISTS ("), found.count("JOIN LATERAL")), (1, joined))
+            self.assertNotIn("ORDER BY", found)
+            self.assertIn(" LIMIT 5 OFFSET 7) AS pgrst_page" if joined else "", page(*pairs, ("offset", "7")))
 
     def test_a_relation_without_rows_is_an_anti_join(self) -> None:
         for pairs in ([("select", "title,tags()")], [("select", "title,tags(label)"), FILTERED]):
