@@ -130,6 +130,7 @@ class Application:
             sqlstate.translate,
             HttpDate(time.time),
             lanes(self._settings, cpus(self._processes)),
+            log_later=self._reactor.callLater,
         )
         self._edges.append(edge)
         factory = ChannelFactory(

@@ -67,13 +67,13 @@ class KeyRing:
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._active: Mapping[bytes, KeyKind] = {}
+        self.active: Mapping[bytes, KeyKind] = {}
 
     def kind_of(self, presented: str) -> KeyKind | None:
         """The kind of an active key, or None. Takes the same time for every key of the ring."""
         asked = digest(presented)
         found: KeyKind | None = None
-        for known, kind in self._active.items():
+        for known, kind in self.active.items():
             if hmac.compare_digest(known, asked):
                 found = kind
         return found
@@ -84,7 +84,9 @@ class KeyRing:
     async def reload(self) -> None:
         """Read the active keys again; raises what the query raises, and then keeps the ones it had."""
         rows = await self._rows.query("select sha256, kind from auth.project_keys where revoked_at is null")
-        self._active = {bytes(sha256): kind for sha256, kind in rows}
+        active = {bytes(sha256): kind for sha256, kind in rows}
+        if active != self.active:
+            self.active = active
 
 
 _COLUMNS = """

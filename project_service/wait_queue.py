@@ -47,7 +47,7 @@ class WaitQueue(Generic[T]):
         self._max_size = max_size
         # In the order in which they came. No plain dicts: finding the first of those takes the longer, the more have
         # been removed before it.
-        self._waiters: OrderedDict[Deferred[T], _Waiter] = OrderedDict()
+        self.waiters: OrderedDict[Deferred[T], _Waiter] = OrderedDict()
         # By client, whose turn is next first.
         self._lines: OrderedDict[str, OrderedDict[Deferred[T], None]] = OrderedDict()
         self._sizes: Counter[str] = Counter()
@@ -55,12 +55,12 @@ class WaitQueue(Generic[T]):
         self._look: IDelayedCall | None = None
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return len(self.waiters)
 
     def join(self, client: str = "", size: int = 0) -> Deferred[T]:
         """Wait for a turn of ``client``. Cancelling the Deferred leaves the queue."""
         waiting: Deferred[T] = Deferred(self._leave)
-        self._waiters[waiting] = _Waiter(client, size, self._clock.seconds() + self._seconds)
+        self.waiters[waiting] = _Waiter(client, size, self._clock.seconds() + self._seconds)
         self._lines.setdefault(client, OrderedDict())[waiting] = None
         self._sizes[client] += size
         self._size += size
@@ -84,11 +84,11 @@ class WaitQueue(Generic[T]):
         """Fail everybody who waits with ``why()``."""
         cancel(self._look)
         self._look = None
-        while self._waiters:
+        while self.waiters:
             self._fail_first(why)
 
     def _leave(self, waiting: Deferred[T]) -> None:
-        if waiting in self._waiters:
+        if waiting in self.waiters:
             self._remove(waiting)
 
     def _last_of_largest(self) -> Deferred[T]:
@@ -96,7 +96,7 @@ class WaitQueue(Generic[T]):
         return next(reversed(self._lines[largest]))
 
     def _remove(self, waiting: Deferred[T]) -> None:
-        waiter = self._waiters.pop(waiting)
+        waiter = self.waiters.pop(waiting)
         self._size -= waiter.size
         self._sizes[waiter.client] -= waiter.size
         line = self._lines[waiter.client]
@@ -105,7 +105,7 @@ class WaitQueue(Generic[T]):
             del self._lines[waiter.client], self._sizes[waiter.client]
 
     def _fail_first(self, why: Callable[[], Exception]) -> None:
-        first = next(iter(self._waiters))
+        first = next(iter(self.waiters))
         self._remove(first)
         first.errback(why())
 
@@ -113,8 +113,8 @@ class WaitQueue(Generic[T]):
         """Fail the callers that are late, and set the timer for the first of the others."""
         self._look = None
         now = self._clock.seconds()
-        while self._waiters:
-            due = next(iter(self._waiters.values())).due
+        while self.waiters:
+            due = next(iter(self.waiters.values())).due
             if due > now:
                 if self._look is None:
                     self._look = self._clock.callLater(due - now, self._expire)

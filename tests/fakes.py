@@ -29,6 +29,11 @@ class FakeKeys:
     def __init__(self, kinds: dict[str, KeyKind] | None = None) -> None:
         self.kinds: dict[str, KeyKind] = kinds or {ANON_KEY: "anon", SERVICE_KEY: "service"}
 
+    @property
+    def active(self) -> object:
+        # A test may change ``kinds`` in place, so nothing may be kept.
+        return object()
+
     def kind_of(self, presented: str) -> KeyKind | None:
         return self.kinds.get(presented)
 

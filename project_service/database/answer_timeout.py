@@ -14,8 +14,8 @@ class Answering(Protocol):
     extra_seconds: float | None
 
     @property
-    def awaiting(self) -> bool:
-        """Whether a message has been sent whose answer is not there yet."""
+    def awaiting_since(self) -> float | None:
+        """When the oldest message was sent that is not answered yet; None where there is none."""
 
     def gone_silent(self) -> None:
         """Called when no answer came in that time."""
@@ -32,18 +32,16 @@ class AnswerTimeout:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._since = 0.0
         self._call: IDelayedCall | None = None
 
     def start(self, session: Answering) -> None:
         """A message of ``session`` has just been sent."""
-        self._since = self._clock.seconds()
         allowed = _allowed(session)
         if allowed is None:
             return
         if self._call is None:
             self._call = self._clock.callLater(allowed, self._look, session)
-        elif self._call.getTime() > self._since + allowed:
+        elif self._call.getTime() > self._clock.seconds() + allowed:
             self._call.reset(allowed)  # it was longer before
 
     def stop(self) -> None:
@@ -53,10 +51,10 @@ class AnswerTimeout:
 
     def _look(self, session: Answering) -> None:
         self._call = None
-        allowed = _allowed(session)
-        if allowed is None or not session.awaiting:
+        allowed, since = _allowed(session), session.awaiting_since
+        if allowed is None or since is None:
             return
-        left = self._since + allowed - self._clock.seconds()
+        left = since + allowed - self._clock.seconds()
         if left > 0:
             self._call = self._clock.callLater(left, self._look, session)
         else:

@@ -17,6 +17,7 @@ from twisted.logger import Logger
 
 from project_service import errors
 from project_service.backoff import Backoff
+from project_service.database.pipeline import Pipelines, Step
 from project_service.database.prepared import run_prepared
 from project_service.database.session import DatabaseGone, Params, Row, Session
 from project_service.deferreds import cancel, shield, start
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
+# Of so many connections one may be shared by quick reads.
+CONNECTIONS_PER_PIPELINE = 4
 
 
 class Transaction:
@@ -43,7 +46,8 @@ class Pool:
 
     Callers are served in the order in which they came. One that has waited for ``acquire_timeout_seconds`` gets the
     failure ``late()``; or ``away()`` where nobody is using a connection, which means that none can be made. Their
-    number is not limited here: a request has a place in its lane before it comes.
+    number is not limited here: a request has a place in its lane before it comes. Some of the connections are shared
+    by quick reads (``pipelines``), each of which begins with the steps ``opening``.
     """
 
     log = Logger()
@@ -56,6 +60,7 @@ class Pool:
         clock: IReactorTime,
         late: Callable[[], Exception] = errors.database_unavailable,
         away: Callable[[], Exception] = errors.database_unavailable,
+        opening: Sequence[Step] = (),
     ) -> None:
         self._connect = connect
         self._size = size
@@ -71,6 +76,7 @@ class Pool:
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._retry: IDelayedCall | None = None
         self._closed = False
+        self.pipelines = Pipelines(self, size // CONNECTIONS_PER_PIPELINE, clock, opening)
         self._empty: Deferred[None] | None = None
 
     @property
@@ -146,6 +152,7 @@ class Pool:
         ``DatabaseGone``.
         """
         self._closed = True
+        self.pipelines.close()
         cancel(self._retry)
         self._waiting.close(errors.shutting_down)
         for connecting in list(self._connecting):

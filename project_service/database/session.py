@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
 from project_service.database.answer_timeout import AnswerTimeout
+from project_service.database.pipeline import BYTEA, Pipeline, Step, TextRow, as_values, unescaped
 from project_service.database.statements import Statements
 from project_service.database.unsent import drop_unsent
 from project_service.errors import Away
@@ -45,6 +46,11 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         # How much more than answer_seconds the present user is allowed; None for any time.
         self.extra_seconds: float | None = 0.0
         self.statements = Statements()
+        # Set while the connection is in pipeline mode, by ``run`` or for longer by ``Pipelines``.
+        self.pipeline: Pipeline | None = None
+        # For how many seconds ``run`` waited for the server last, without anything else to do.
+        self.waited = 0.0
+        self._sent = 0.0
         self._running: Deferred[None] | None = None
         self._doomed = False
         self._leaves: float | None = None
@@ -84,11 +90,12 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         Raises ``psycopg2.Error`` for what the server refuses, and ``DatabaseGone`` if the connection is lost or the
         server does not answer within ``answer_seconds``.
         """
-        if self._running is not None:
+        if self._running is not None or self.pipeline is not None:
             raise RuntimeError("the session is busy")
         cursor = self._raw_cursor()
         running: Deferred[None] = Deferred()
         self._running = running
+        self._sent = self.reactor.seconds()
         try:
             cursor.execute(sql, params)
         except psycopg2.Error as fault:
@@ -97,7 +104,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         except BaseException:
             self._running = None
             raise
-        self._answer_timeout.start(self)
+        self.watch()
         try:
             self._advance()
             await running
@@ -111,26 +118,86 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         """The rows of the last statement of ``sql``; an empty list if it returns none."""
         cursor = await self.execute(sql, params)
         rows: list[Row] = cursor.fetchall() if cursor.description is not None else []
-        largest = max(map(getsizeof, rows[0]), default=0) if len(rows) == 1 else 0
+        self._forget_large(rows[0] if len(rows) == 1 else ())
+        return rows
+
+    def _forget_large(self, row: Sequence[Any]) -> None:
+        largest = max(map(getsizeof, row), default=0)
         if largest > 2**20:
             self._cursor = None  # it would keep the result until the next message, which may be hours away
         if largest > 2**23:
             self.leave_after(0)  # libpq keeps a buffer of that size for as long as it is connected
+
+    async def run(self, steps: Sequence[Step], version: int = 0) -> list[TextRow]:
+        """Run prepared statements as one transaction of their own (see ``pipeline``); the rows of the last one.
+
+        Raises as ``execute`` does. ``version`` is that of the schema cache that the statements were made with.
+        """
+        rows, types = await self._run(steps, version)
+        if BYTEA in types:
+            rows = [
+                [unescaped(value) if kind == BYTEA else value for kind, value in zip(types, row, strict=True)]
+                for row in rows
+            ]
         return rows
+
+    async def run_typed(self, step: Step) -> list[Row]:
+        """As ``run``, for one statement, with its values as psycopg2 returns them."""
+        rows, types = await self._run([step], 0)
+        cursor = self._raw_cursor()
+        return [as_values(row, types, cursor) for row in rows]
+
+    async def _run(self, steps: Sequence[Step], version: int) -> tuple[list[TextRow], Sequence[int]]:
+        if self._running is not None or self.pipeline is not None:
+            raise RuntimeError("the session is busy")
+        pipeline = self.enter_pipeline()
+        run = pipeline.submit(version, steps)
+        self.watch()
+        pipeline.flush()
+        try:
+            rows = await run.done
+        except psycopg2.Error as fault:
+            raise self._judged(fault) from fault
+        finally:
+            self.waited = run.waited
+            self.pipeline = None
+            pipeline.leave()
+        self._forget_large(rows[0] if len(rows) == 1 else ())
+        return rows, (run.used[-1].types or ()) if run.used else ()
+
+    def enter_pipeline(self) -> Pipeline:
+        """Put the connection into pipeline mode. Raises ``DatabaseGone`` if it is lost."""
+        if self._doomed or self._connection is None or self._connection.closed:
+            raise DatabaseGone("connection lost")
+        self.pipeline = Pipeline(self)
+        return self.pipeline
+
+    def watch(self) -> None:
+        """Have the connection given up if the server does not answer what has been sent in time."""
+        self._answer_timeout.start(self)
 
     @property
     def usable(self) -> bool:
         """Whether another caller may have it: it is connected, idle and outside a transaction."""
         raw = self._connection
-        leaves = self._leaves is not None and self.reactor.seconds() >= self._leaves
-        if leaves or self._doomed or self._running is not None or raw is None or raw.closed:
+        if self.leaves or self._doomed or self._running is not None or self.pipeline is not None:
+            return False
+        if raw is None or raw.closed:
             return False
         return bool(raw.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE)
 
     @property
-    def awaiting(self) -> bool:
-        """Whether a message has been sent whose answer is not there yet."""
-        return self._running is not None
+    def leaves(self) -> bool:
+        """Whether the time that ``leave_after`` set has come."""
+        return self._leaves is not None and bool(self.reactor.seconds() >= self._leaves)
+
+    @property
+    def awaiting_since(self) -> float | None:
+        """When the oldest message was sent that is not answered yet; None where there is none."""
+        if self._running is not None:
+            return self._sent
+        pipeline = self.pipeline
+        return pipeline.waiting[0].sent if pipeline is not None and pipeline.waiting else None
 
     def leave_after(self, seconds: float) -> None:
         """Not to be given to another caller after this time."""
@@ -172,6 +239,10 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self._let_go()
         self._fail(DatabaseGone("closed"))
 
+    def connection_lost(self) -> None:
+        """libpq has found the connection broken."""
+        self._lost(DatabaseGone("connection lost"))
+
     # Called by ``AnswerTimeout``.
 
     def gone_silent(self) -> None:
@@ -186,15 +257,20 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
             # Still connecting. Only the mixin's step: txpostgres' own method would then watch a socket that libpq
             # closes when the server hangs up.
             txpostgres._PollingMixin.doRead(self)
-            return
-        self._advance()
+        elif self.pipeline is not None:
+            self.pipeline.read()
+        else:
+            self._advance()
 
     def doWrite(self) -> None:
         if self._pollingD is not None:
             super().doWrite()
             return
         self.reactor.removeWriter(self)
-        self._advance()
+        if self.pipeline is not None:
+            self.pipeline.flush()
+        else:
+            self._advance()
 
     def connectionLost(self, reason: Failure) -> None:
         if self._pollingD is not None:
@@ -240,6 +316,8 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
     def _let_go(self) -> None:
         if self._connection is None:
             return
+        if self.pipeline is not None:
+            self.pipeline.lost(DatabaseGone("connection lost"))
         self.reactor.removeReader(self)
         self.reactor.removeWriter(self)
         self._answer_timeout.stop()

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from attrs import field, frozen
 from twisted.internet.interfaces import IAddress
 
-from project_service.http import forwarding
+from project_service.errors import Headers
+from project_service.http import cors, forwarding
 from project_service.http.exchange import Exchange
 from project_service.http.inbound import Inbound
+from project_service.log import journal
 
 
 @frozen
@@ -23,26 +25,58 @@ class EdgeSettings:
     trace_headers: Mapping[str, str] = field(factory=dict)
 
 
-def inbound_of(
-    settings: EdgeSettings, exchange: Exchange, peer: IAddress, secure: bool, request_id: str
-) -> Inbound:
-    """The request as its handler sees it. ``peer`` is the other end of the connection: the client, or a proxy."""
-    raw_path, _, raw_query = exchange.target.partition(b"?")
-    where = forwarding.locate(getattr(peer, "host", None), secure, exchange.headers, settings.trusted)
+@frozen
+class Arrival:
+    """What follows from the header lines of a connection's requests and from ``settings``; kept with the lines.
+
+    ``request_id`` is the client's own, None where it sent none that may be used. ``cors`` are the CORS headers of
+    responses, None where they depend on the response.
+    """
+
+    settings: EdgeSettings
+    where: forwarding.Forwarded
+    base_url: str
+    any_origin: bool
+    request_id: str | None
+    cors: Headers | None
+
+
+def arrival_of(settings: EdgeSettings, exchange: Exchange, peer: IAddress, secure: bool) -> Arrival:
+    """What follows from the header lines, to be kept with them; ``peer`` is the other end of the connection: the
+    client, or a proxy."""
+    headers = exchange.headers
+    where = forwarding.locate(getattr(peer, "host", None), secure, headers, settings.trusted)
+    any_origin = "*" in settings.cors_origins
+    found = headers.arrival = Arrival(
+        settings,
+        where,
+        settings.public_url or f"{where.scheme}://{where.host}",
+        any_origin,
+        journal.sent_request_id(headers.get(b"x-request-id")),
+        None
+        if any_origin and b"origin" not in headers
+        else cors.origin_headers(settings.cors_origins, headers, ()),
+    )
+    return found
+
+
+def inbound_of(exchange: Exchange, path: bytes, query: bytes, arrival: Arrival, request_id: str) -> Inbound:
+    """The request as its handler sees it."""
+    where = arrival.where
     return Inbound(
-        method=exchange.method,
-        raw_path=raw_path,
-        raw_query=raw_query,
-        headers=exchange.headers,
-        body=exchange.body,
-        request_id=request_id,
-        client_address=where.address,
-        scheme=where.scheme,
-        host=where.host,
-        base_url=settings.public_url or f"{where.scheme}://{where.host}",
-        max_json_bytes=settings.max_json_bytes,
-        client_awaited=exchange.client_awaited,
-        any_origin="*" in settings.cors_origins,
+        exchange.method,
+        path,
+        query,
+        exchange.headers,
+        exchange.body,
+        request_id,
+        where.address,
+        where.scheme,
+        where.host,
+        arrival.base_url,
+        arrival.settings.max_json_bytes,
+        exchange.client_awaited,
+        arrival.any_origin,
     )
 
 

@@ -47,37 +47,40 @@ _NO_WIRE = _NoWire()
 
 
 class Body:
-    """``length`` is the Content-Length, None when chunked, 0 when there is no body."""
+    """``length`` is the Content-Length, None when chunked, 0 when there is no body. ``whole`` is all of it where it
+    has come already."""
 
     __slots__ = (
         "_buffered",
         "_chunks",
         "_expects_continue",
         "_failure",
-        "_finished",
         "_paused",
         "_waiting",
         "_wire",
+        "complete",
         "length",
         "received",
     )
 
-    def __init__(self, wire: BodyWire, length: int | None, expects_continue: bool) -> None:
+    def __init__(
+        self, wire: BodyWire, length: int | None, expects_continue: bool, whole: bytes | None = None
+    ) -> None:
         self.length = length
         self.received = 0
         self._wire: BodyWire = wire
         self._expects_continue = expects_continue
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
-        self._finished = length == 0
+        # Whether every byte has arrived, read or not.
+        self.complete = length == 0 or whole is not None
         self._failure: Exception | None = None
         self._paused = False
         self._waiting: Deferred[None] | None = None
-
-    @property
-    def complete(self) -> bool:
-        """True when every byte has arrived, read or not."""
-        return self._finished
+        if whole:
+            self.received = len(whole)
+            self._chunks.append(whole)
+            self._buffered = len(whole) + PIECE_BYTES
 
     @property
     def awaits_continue(self) -> bool:
@@ -106,7 +109,7 @@ class Body:
         while not self._chunks:
             if self._failure is not None:
                 raise self._failure
-            if self._finished:
+            if self.complete:
                 return b""
             self._resume()
             self._waiting = Deferred()
@@ -149,12 +152,12 @@ class Body:
         self._wake()
 
     def finish(self) -> None:
-        self._finished = True
+        self.complete = True
         self._wake()
 
     def fail(self, failure: ClientGone | ApiError) -> None:
         """No more will come. Does nothing once the body is complete."""
-        if not self._finished and self._failure is None:
+        if not self.complete and self._failure is None:
             self._failure = failure
             self._wake()
 

@@ -59,6 +59,10 @@ class Revocations(Protocol):
 
 
 class KeyRing(Protocol):
+    @property
+    def active(self) -> object:
+        """What the answers of ``kind_of`` follow from: another object when keys were made or revoked."""
+
     def kind_of(self, presented: str) -> KeyKind | None:
         """The kind of an active project key, or None. Constant time, no I/O."""
 
@@ -144,6 +148,16 @@ def _shows_something(headers: HeaderView) -> bool:
 
 
 @frozen
+class _Known:
+    """The caller that followed from a request's header lines, and from what else."""
+
+    access: Access
+    active: object
+    token: str | None
+    caller: Caller
+
+
+@frozen
 class Callers:
     """Finds out who calls, by keys and sessions that are current."""
 
@@ -154,7 +168,7 @@ class Callers:
     def at_once(self, access: Access, headers: HeaderView) -> Caller | None:
         """As ``identify``, without waiting: None if ``revocations`` have to catch up first, which is rare."""
         if self.revocations.current or not _shows_something(headers):
-            return identify(access, headers, self.keys, self.tokens)
+            return self._identified(access, headers)
         if access.key == "optional" and access.bearer == "own":
             # Anybody is let in: ``/live`` never waits, nor is a key refused there that nobody can look up now.
             return Caller()
@@ -164,4 +178,20 @@ class Callers:
         """The caller. Raises what the function ``identify`` raises, and what ``Revocations.catch_up`` does."""
         if not self.revocations.current:
             await self.revocations.catch_up()
-        return identify(access, headers, self.keys, self.tokens)
+        return self._identified(access, headers)
+
+    def _identified(self, access: Access, headers: HeaderView) -> Caller:
+        """As the function ``identify``. The key is looked up again only if keys have changed since these header lines
+        came before; a token is verified each time."""
+        known: _Known | None = headers.caller
+        if (
+            known is not None
+            and known.access is access
+            and known.active is self.keys.active
+            and (known.token is None or self.tokens.verify(known.token) is known.caller.user)
+        ):
+            return known.caller
+        caller = identify(access, headers, self.keys, self.tokens)
+        token = None if caller.user is None else headers.derived(bearer_token)
+        headers.caller = _Known(access, self.keys.active, token, caller)
+        return caller

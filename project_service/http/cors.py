@@ -11,15 +11,10 @@ EXPOSED = (
 )
 MAX_AGE_SECONDS = 86400
 # What operators ask for is nothing for pages: these paths send no CORS headers.
-_FOR_OPERATORS = frozenset((b"/live", b"/ready", b"/metrics"))
+FOR_OPERATORS = frozenset((b"/live", b"/ready", b"/metrics"))
 
 
 _ANY = (("Access-Control-Allow-Origin", "*"), ("Access-Control-Expose-Headers", EXPOSED))
-
-
-def for_pages(path: bytes) -> bool:
-    """Whether pages of other origins may be allowed to use ``path``."""
-    return path not in _FOR_OPERATORS
 
 
 def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) -> Headers:
@@ -31,7 +26,7 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) 
     """
     origin = headers.text(b"origin")
     if "*" in allowed:
-        return () if origin is None and not _kept_for_all(own) else _ANY
+        return _ANY if origin is not None else for_caches(own)
     # The response depends on the origin, so caches have to tell origins apart, even if this request named none.
     if origin is None or origin not in allowed:
         return (("Vary", "Origin"),)
@@ -49,13 +44,14 @@ def unread_headers(allowed: tuple[str, ...]) -> Headers:
     return _ANY if "*" in allowed else ()
 
 
-def _kept_for_all(headers: Headers) -> bool:
-    for name, value in headers:
+def for_caches(own: Headers) -> Headers:
+    """The CORS headers of a response to a request without an origin, where every origin is allowed."""
+    for name, value in own:
         # Compared without case, because SQL may set the header. The length comes first to keep this cheap: it runs
         # for every response.
         if len(name) == 13 and name.lower() == "cache-control" and "public" in value.lower():
-            return True
-    return False
+            return _ANY
+    return ()
 
 
 def is_preflight(method: str, headers: HeaderView) -> bool:

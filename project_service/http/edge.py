@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from attrs import evolve
+from attrs import define, evolve
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.logger import Logger
@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from project_service import errors
 from project_service.errors import ApiError, has_header
 from project_service.http import cors
-from project_service.http.arrival import EdgeSettings, client_of, inbound_of
+from project_service.http.arrival import Arrival, EdgeSettings, arrival_of, client_of, inbound_of
 from project_service.http.body import ClientGone
 from project_service.http.caller import Callers
 from project_service.http.exchange import Exchange
@@ -24,7 +24,7 @@ from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, StreamReply
 from project_service.http.overload.accept_throttle import AcceptThrottle
 from project_service.http.overload.admission import Lane, Limits, Place
-from project_service.http.overload.lanes import lane_of
+from project_service.http.overload.lanes import LANE_BYTES, lane_of
 from project_service.http.overload.refusals import Refusals
 from project_service.http.protocol.unreadable import UnreadableReplies
 from project_service.http.responses import Responses
@@ -35,6 +35,7 @@ from project_service.log import journal
 class Edge:
     """Implements ``dispatch.Dispatch``. ``translate`` is that of ``Responses``.
 
+    ``log_later`` is the reactor's ``callLater``; without it each request is logged at once.
     ``limits`` are by lane, named as ``lane_of`` names them. Requests of other lanes never wait; they cost next to
     nothing.
     """
@@ -52,6 +53,7 @@ class Edge:
         translate: Callable[[BaseException], ApiError | None],
         date: Callable[[], str],
         limits: Mapping[str, Limits],
+        log_later: journal.Later | None = None,
     ) -> None:
         self.settings = settings
         self._router = router
@@ -60,13 +62,15 @@ class Edge:
         self._new_id = new_id
         self._metrics = metrics
         self._responses = Responses(metrics, translate, date)
-        self._unread = UnreadableReplies(router, metrics, date, new_id)
+        self._access = journal.AccessLog(self.log, log_later)
+        self._unread = UnreadableReplies(router, metrics, self._access, date, new_id)
         self._refusals = Refusals(clock, metrics)
         self.lanes = {name: Lane(name, one, clock, self._refusals) for name, one in limits.items()}
         self._unlimited = Lane("-", Limits(sys.maxsize, 0.0), clock, self._refusals)
         self._accepting: AcceptThrottle | None = None
-        self._waiting = 0
-        self._running: set[Deferred[None]] = set()
+        # The requests that are being answered, or that wait for their turn.
+        self.requests: dict[Exchange, Deferred[None]] = {}
+        metrics.requests = self.requests
         self._idle: Deferred[None] | None = None
         self._closing = False
 
@@ -79,15 +83,16 @@ class Edge:
         started = self._clock.seconds()
         if self._closing:
             exchange.close_after()
-        place = Place(self.lanes.get(lane_of(exchange.method, exchange.target), self._unlimited))
+        path, _, query = exchange.target.partition(b"?")
+        place = Place(self.lanes.get(lane_of(exchange.method, path[:LANE_BYTES]), self._unlimited))
+        one = _Request(exchange, peer, secure, path, query, started, place)
         if place.take_if_free():
-            self._start(exchange, peer, secure, started, place)
+            self._start(one)
             return
-        self._waiting += 1
-        self._metrics.begun()
-        turn = self._turn(place, exchange, peer)
+        turn = self.requests[exchange] = self._turn(one)
+        self._metrics.gather()
         exchange.on_gone = turn.cancel
-        turn.addBoth(self._turned, exchange, peer, secure, started, place)
+        turn.addBoth(self._turned, one)
 
     def refusal(self, error: ApiError, peer: IAddress, target: bytes) -> bytes:
         return self._unread.refusal(error, peer, target, self.settings.cors_origins)
@@ -101,125 +106,98 @@ class Edge:
 
     def drained(self) -> Deferred[None]:
         """Fires when no request is being answered or waits for its turn. To be called once."""
-        if not self._running and not self._waiting:
+        if not self.requests:
             return succeed(None)
         self._idle = Deferred()
         return self._idle
 
     def close_connections(self) -> None:
-        """From now on each connection closes after its current answer."""
+        """From now on each connection closes after its current answer, and the log has each at once."""
         self._closing = True
+        self._access.flush()
 
     def cancel_all(self) -> None:
         """Cancel every request that is not answered yet; those to which nothing was sent get a 503."""
         for lane in self.lanes.values():
             lane.close()
-        for running in list(self._running):
+        for running in list(self.requests.values()):
             running.cancel()
 
-    def _turn(self, place: Place, exchange: Exchange, peer: IAddress) -> Deferred[None]:
-        return place.turn(client_of(self.settings, exchange, peer), exchange.size)
+    def _turn(self, one: _Request) -> Deferred[None]:
+        return one.place.turn(client_of(self.settings, one.exchange, one.peer), one.exchange.size)
 
-    async def _turn_after_body(self, place: Place, exchange: Exchange, peer: IAddress) -> None:
-        if not place.take_if_free():
-            await self._turn(place, exchange, peer)
+    async def _turn_after_body(self, one: _Request) -> None:
+        if not one.place.take_if_free():
+            await self._turn(one)
 
-    def _turned(
-        self,
-        result: Failure | None,
-        exchange: Exchange,
-        peer: IAddress,
-        secure: bool,
-        started: float,
-        place: Place,
-    ) -> None:
+    def _turned(self, result: Failure | None, one: _Request) -> None:
         """It is this request's turn; or it is refused, or its client has left."""
-        self._waiting -= 1
-        self._metrics.ended()
-        refused = result.value if isinstance(result, Failure) else None
-        self._start(exchange, peer, secure, started, place, refused)
+        del self.requests[one.exchange]
+        self._start(one, result.value if isinstance(result, Failure) else None)
 
-    def _start(
-        self,
-        exchange: Exchange,
-        peer: IAddress,
-        secure: bool,
-        started: float,
-        place: Place,
-        refused: BaseException | None = None,
-    ) -> None:
+    def _start(self, one: _Request, refused: BaseException | None = None) -> None:
         """Run the handler. Its Deferred is kept until the answer is out, and cancelled if the client leaves."""
-        request_id = journal.request_id(exchange.headers.get(b"x-request-id"), self._new_id)
-        inbound = inbound_of(self.settings, exchange, peer, secure, request_id)
-        exchange.on_client_awaited = place.await_client
+        exchange = one.exchange
+        arrival: Arrival | None = exchange.headers.arrival
+        if arrival is None or arrival.settings is not self.settings:
+            arrival = arrival_of(self.settings, exchange, one.peer, one.secure)
+        inbound = inbound_of(exchange, one.path, one.query, arrival, arrival.request_id or self._new_id())
+        exchange.on_client_awaited = one.place.await_client
         if not inbound.body.complete:
-            inbound.turn = partial(self._turn_after_body, place, exchange, peer)
-        running = Deferred.fromCoroutine(self._answer(exchange, inbound, started, place, refused))
-        self._running.add(running)
-        self._metrics.begun()
-        exchange.on_gone = running.cancel
-        running.addBoth(self._ended, running, exchange, inbound)
+            inbound.turn = partial(self._turn_after_body, one)
+        running = Deferred.fromCoroutine(self._answer(one, arrival, inbound, refused))
+        if not running.called:
+            self.requests[exchange] = running
+            if not self._metrics.gathering:
+                self._metrics.gather()
+            exchange.on_gone = running.cancel
+        running.addErrback(self._broken, exchange, inbound)
 
-    def _ended(
-        self, result: Failure | None, running: Deferred[None], exchange: Exchange, inbound: Inbound
-    ) -> None:
-        exchange.on_gone = None
-        self._running.discard(running)
-        self._metrics.ended()
-        if isinstance(result, Failure) and not result.check(CancelledError, ClientGone):
-            self.log.failure("answering failed id={request_id}", result, request_id=inbound.request_id)
+    def _broken(self, failure: Failure, exchange: Exchange, inbound: Inbound) -> None:
+        if not failure.check(CancelledError, ClientGone):
+            self.log.failure("answering failed id={request_id}", failure, request_id=inbound.request_id)
             exchange.abort()
-        if self._idle is not None and not self._running and not self._waiting:
-            idle, self._idle = self._idle, None
-            idle.callback(None)
 
     async def _answer(
-        self,
-        exchange: Exchange,
-        inbound: Inbound,
-        started: float,
-        place: Place,
-        refused: BaseException | None,
+        self, one: _Request, arrival: Arrival, inbound: Inbound, refused: BaseException | None
     ) -> None:
+        exchange, place = one.exchange, one.place
         route = "-"
         style: ErrorStyle = "envelope"
         try:
             try:
-                found = self._matched(inbound)
-                if isinstance(found, Match):
-                    route, style = found.route.url, found.route.error_style
+                match = self._matched(inbound) if inbound.method == "OPTIONS" else self._match(inbound)
+                if isinstance(match, Match):
+                    route, style = match.route.url, match.route.error_style
                     if refused is not None:
                         raise refused
-                    reply = await self._handled(found, inbound)
+                    reply = await self._handled(match, inbound)
                 else:
-                    reply = found
+                    reply = match
             except (CancelledError, ClientGone):
                 # Cancelled by ``cancel_all``, or by the client's leaving; in the latter case nothing is written.
                 reply = self._responses.failed(errors.shutting_down(), style, inbound)
             except Exception as failure:
                 reply = self._responses.failed(failure, style, inbound)
                 # A Deferred that failed keeps the failure, and this its traceback, which holds all that the request
-                # held. Together they would wait for the garbage collector.
+                # held: a reference cycle.
                 failure.__traceback__ = None
             if reply.status == 405 and not has_header(reply.headers, "Allow"):
                 # A trigger of the project's own chose the status.
                 others = [one for one in self._router.allowed(inbound.raw_path) if one != inbound.method]
                 reply = evolve(reply, headers=(*reply.headers, ("Allow", ", ".join(others))))
-            if isinstance(reply, StreamReply):
-                place.leave()  # from here on the time is spent by the client, who reads
             if self._closing:
                 exchange.close_after()
-            await self._responses.deliver(self.settings, exchange, inbound, reply)
+            if isinstance(reply, Reply):
+                self._responses.send(exchange, arrival, inbound, reply)
+            else:
+                place.leave()  # from here on the time is spent by the client, who reads
+                await self._responses.stream(exchange, arrival, inbound, reply)
         finally:
             place.leave()
-            self._account(exchange, inbound, route, started)
+            self._account(one, inbound, route)
 
-    def _matched(self, inbound: Inbound) -> Match | Reply:
-        if cors.is_preflight(inbound.method, inbound.headers) and cors.for_pages(inbound.raw_path):
-            methods = self._router.allowed(inbound.raw_path)
-            if self._router.style_of(inbound.raw_path) == "tables":
-                return Reply(200, cors.table_preflight_headers(inbound.headers))
-            return Reply(204, cors.preflight_headers(methods, inbound.headers))
+    def _match(self, inbound: Inbound) -> Match | Reply:
         try:
             return self._router.match(inbound.method, inbound.raw_path)
         except ApiError as fault:
@@ -227,27 +205,62 @@ class Edge:
                 return Reply(204, fault.headers)
             return self._responses.failed(fault, self._router.style_of(inbound.raw_path), inbound)
 
-    async def _handled(self, match: Match, inbound: Inbound) -> Reply | StreamReply:
+    def _matched(self, inbound: Inbound) -> Match | Reply:
+        """As ``_match``, for OPTIONS, which may be a preflight."""
+        if not cors.is_preflight(inbound.method, inbound.headers) or inbound.raw_path in cors.FOR_OPERATORS:
+            return self._match(inbound)
+        methods = self._router.allowed(inbound.raw_path)
+        if self._router.style_of(inbound.raw_path) == "tables":
+            return Reply(200, cors.table_preflight_headers(inbound.headers))
+        return Reply(204, cors.preflight_headers(methods, inbound.headers))
+
+    def _handled(self, match: Match, inbound: Inbound) -> Awaitable[Reply | StreamReply]:
+        """The handler's reply. Raises as ``Callers.identify``, now or when it is awaited."""
         inbound.path_args = match.path_args
-        who = match.route.access, inbound.headers
-        inbound.caller = self._callers.at_once(*who) or await self._callers.identify(*who)
+        access, headers = match.route.access, inbound.headers
+        caller = self._callers.at_once(access, headers)
         if not inbound.body.complete:
-            inbound.identify = partial(self._callers.identify, *who)
+            inbound.identify = partial(self._callers.identify, access, headers)
+        if caller is None:
+            return self._handled_later(match, inbound)
+        inbound.caller = caller
+        if b"content-encoding" in headers.first:
+            inbound.refuse_coded_body()
+        return match.route.handler(inbound)
+
+    async def _handled_later(self, match: Match, inbound: Inbound) -> Reply | StreamReply:
+        inbound.caller = await self._callers.identify(match.route.access, inbound.headers)
         inbound.refuse_coded_body()
         return await match.route.handler(inbound)
 
-    def _account(self, exchange: Exchange, inbound: Inbound, route: str, started: float) -> None:
-        seconds = self._clock.seconds() - started
+    def _account(self, one: _Request, inbound: Inbound, route: str) -> None:
+        """The request is done."""
+        exchange, now = one.exchange, self._clock.seconds()
+        exchange.on_gone = None
+        self.requests.pop(exchange, None)
         # 499 is what nginx logs for a client that left before its answer.
-        status = exchange.status or 499
-        self._metrics.observe(inbound.method, route, status, seconds, exchange.sent_bytes)
-        journal.access_event(
-            self.log,
-            inbound.request_id,
-            inbound.method,
-            inbound.raw_path.decode("latin-1"),
-            status,
-            exchange.sent_bytes,
-            seconds,
-            inbound.client_address,
+        status, sent, seconds = exchange.status or 499, exchange.sent_bytes, now - one.started
+        self._metrics.observe(inbound.method, route, status, seconds, sent)
+        path = one.path.decode("latin-1")
+        self._access.append(
+            inbound.request_id, inbound.method, path, status, sent, seconds, inbound.client_address
         )
+        if self._closing:
+            self._access.flush()
+        if self._idle is not None and not self.requests:
+            idle, self._idle = self._idle, None
+            idle.callback(None)
+
+
+@define(eq=False)
+class _Request:
+    """A request on its way, as it came: ``path`` and ``query`` are of its target, not decoded. ``started`` is when
+    its head had come."""
+
+    exchange: Exchange
+    peer: IAddress
+    secure: bool
+    path: bytes
+    query: bytes
+    started: float
+    place: Place

@@ -5,7 +5,7 @@ It knows neither routes nor twisted.web. A channel feeds it; what it needs of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
@@ -24,6 +24,8 @@ DRAIN_SECONDS = 30.0
 DRAIN_IDLE_SECONDS = 5.0
 # A client that has left answers by a reset within this time.
 RESET_SECONDS = 0.5
+# RFC 9110 section 6.4.1: these have neither a body nor its length.
+_BODILESS = (204, 304)
 # A rest of at most this size is worth reading for the connection's sake, which can then be used again.
 SHORT_REST = 1024 * 1024
 # What a waiting request takes in memory beside the bytes that were sent, and each of its headers.
@@ -37,7 +39,8 @@ class Exchange:
 
     ``on_gone`` is called when the connection is lost before the answer is out. ``on_client_awaited`` is None until it
     is the request's turn. It is called with True when the handler begins, and with False when it ceases, to wait for
-    a client: its own, to send more of its body, or others, to read their answers.
+    a client: its own, to send more of its body, or others, to read their answers. ``body`` is the whole body where it
+    came together with the head.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Exchange:
         clock: IReactorTime,
         idle_seconds: float,
         head: RequestHead,
+        body: bytes | None = None,
     ) -> None:
         self.method = head.method
         self.target = head.target
@@ -61,7 +65,7 @@ class Exchange:
         self._sent_bytes = 0
         self._gone = False
         self._answered = False
-        self._received = False
+        self._received = body is not None
         self._closed = False
         self._close_call: IDelayedCall | None = None
         self._stream: Stream | None = None
@@ -70,6 +74,9 @@ class Exchange:
         self._asked_at: float | None = None
         self._held_at = 0.0
         self._invited_at = float("-inf")
+        if body is not None:
+            self.body = Body(self, head.length, False, body)
+            return
         expected = head.headers.get(b"expect") or b""
         continues = head.version == b"HTTP/1.1" and expected.lower() == b"100-continue" and head.length != 0
         self.body = Body(self, head.length, continues)
@@ -183,29 +190,35 @@ class Exchange:
 
     def is_bodiless(self, status: int) -> bool:
         """Whether the response must have no body, whatever the handler made (RFC 9110 section 6.4.1)."""
-        return self.method == "HEAD" or status in (204, 304)
+        return self.method == "HEAD" or status in _BODILESS
 
-    def send(self, reply: Reply, headers: Sequence[tuple[str, str]]) -> None:
+    def send(self, reply: Reply, headers: list[tuple[str, str]]) -> None:
         """Write a whole response. ``headers`` are complete but for framing."""
         if self._gone:
             return
-        body = b"" if self.is_bodiless(reply.status) else reply.body
-        framing = [] if reply.status in (204, 304) else [("Content-Length", str(len(reply.body)))]
-        self._begin(reply.status, headers, framing, body, reply.reason)
-        self.end()
+        status, body = reply.status, reply.body
+        if status not in _BODILESS:
+            headers.append(("Content-Length", str(len(body))))
+        if self.method == "HEAD" or status in _BODILESS:
+            body = b""
+        self._begin(status, headers, body, reply.reason)
+        self._answered = True
+        if self._received:
+            self._close()
+        elif not self.body.complete:
+            self._drain()
 
-    def start(self, status: int, headers: Sequence[tuple[str, str]], length: int | None) -> Stream:
+    def start(self, status: int, headers: list[tuple[str, str]], length: int | None) -> Stream:
         """Write the head of a streamed response; the sink writes the body, ``end`` ends it."""
-        framing: list[tuple[str, str]] = []
         chunked, bodiless = False, self.is_bodiless(status)
         if length is not None and status != 204:
-            framing.append(("Content-Length", str(length)))
+            headers.append(("Content-Length", str(length)))
         elif not bodiless and self._version == b"HTTP/1.1":
-            framing.append(("Transfer-Encoding", "chunked"))
+            headers.append(("Transfer-Encoding", "chunked"))
             chunked = True
         elif not bodiless:
             self._keep_alive = False
-        self._begin(status, headers, framing, b"")
+        self._begin(status, headers, b"")
         announced = None if bodiless else length
         self._stream = Stream(self._connection, self._clock, self._idle_seconds, announced, chunked)
         if self._gone:
@@ -237,20 +250,16 @@ class Exchange:
             self._connection.abort()
 
     def _begin(
-        self,
-        status: int,
-        headers: Sequence[tuple[str, str]],
-        framing: list[tuple[str, str]],
-        body: bytes,
-        reason: str | None = None,
+        self, status: int, headers: list[tuple[str, str]], body: bytes, reason: str | None = None
     ) -> None:
         self.status = status
-        if not self.body.complete and (self.body.awaits_continue or not self._short_rest()):
+        left = not self._received and not self.body.complete
+        if left and (self.body.awaits_continue or not self._short_rest()):
             self._keep_alive = False
         if not self._keep_alive:
-            framing.append(("Connection", "close"))
+            headers.append(("Connection", "close"))
         self._sent_bytes = len(body)
-        self._connection.write(wire.head(status, [*headers, *framing], reason) + body)
+        self._connection.write(wire.head(status, headers, reason) + body)
 
     def _short_rest(self) -> bool:
         length = self.body.length
@@ -265,7 +274,8 @@ class Exchange:
     def _close(self) -> None:
         if self._closed:
             return
-        self._stop_waiting()
+        if self._close_call is not None or self._draining is not None:
+            self._stop_waiting()
         self._closed = True
         self.body.let_go()
         self._connection.exchange_done(self._keep_alive and self._received)

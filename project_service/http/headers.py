@@ -9,14 +9,20 @@ T = TypeVar("T")
 
 
 class HeaderView:
-    """Read-only. Made of pairs whose names are lower-case bytes and whose values have no white space around them."""
+    """Read-only. Made of pairs whose names are lower-case bytes and whose values have no white space around them.
 
-    __slots__ = ("_derived", "_first", "_pairs")
+    ``first`` has the first value of each name. ``arrival`` and ``caller`` are kept here by the modules of these
+    names, like what is ``derived``.
+    """
+
+    __slots__ = ("_derived", "_pairs", "arrival", "caller", "first")
 
     def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         self._pairs = tuple(pairs)
         # Reversed, so that of several headers of one name the first one sent is kept.
-        self._first = dict(reversed(self._pairs))
+        self.first = dict(reversed(self._pairs))
+        self.arrival: Any = None
+        self.caller: Any = None
         self._derived: dict[Callable[[HeaderView], Any], Any] = {}
 
     def is_of(self, pairs: Sequence[tuple[bytes, bytes]]) -> bool:
@@ -38,21 +44,21 @@ class HeaderView:
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of that (lower-case) name."""
-        return self._first.get(name)
+        return self.first.get(name)
 
     def all(self, name: bytes) -> list[bytes]:
         """Every value of that (lower-case) name, in the order sent."""
-        if name not in self._first:
+        if name not in self.first:
             return []
         return [value for key, value in self._pairs if key == name]
 
     def text(self, name: bytes) -> str | None:
         """The first value as text. RFC 9110 section 5.5: bytes above 127 are opaque, hence Latin-1."""
-        value = self._first.get(name)
+        value = self.first.get(name)
         return None if value is None else value.decode("latin-1")
 
     def __contains__(self, name: bytes) -> bool:
-        return name in self._first
+        return name in self.first
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         return iter(self._pairs)

@@ -117,19 +117,19 @@ def parse_query(raw: bytes, bare_names: bool = True) -> list[tuple[str, str]]:
     where the decoded bytes are not UTF-8.
     """
     pairs = []
-    for piece in raw.split(b"&"):
+    encoded = b"%" in raw or b"+" in raw
+    for piece in raw.decode("latin-1").split("&"):
         if piece:
-            name, equals, value = piece.partition(b"=")
-            decoded = _form_decoded(name), _form_decoded(value)
+            name, equals, value = piece.partition("=")
+            if encoded:
+                name, value = _form_decoded(name), _form_decoded(value)
             if equals or bare_names:
-                pairs.append(decoded)
+                pairs.append((name, value))
     return pairs
 
 
-def _form_decoded(raw: bytes) -> str:
-    if b"%" in raw or b"+" in raw:
-        raw = unquote_to_bytes(raw.replace(b"+", b" "))
+def _form_decoded(raw: str) -> str:
     try:
-        return raw.decode("utf-8")
+        return unquote_to_bytes(raw.replace("+", " ")).decode("utf-8")
     except UnicodeDecodeError:
         raise errors.invalid_query("The query string is not UTF-8.") from None

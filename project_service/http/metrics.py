@@ -45,12 +45,6 @@ class _Series:
     bytes_sent: int = 0
     buckets: list[int] = field(factory=lambda: [0] * (len(_BUCKETS) + 1))
 
-    def add(self, seconds: float, sent: int) -> None:
-        self.requests += 1
-        self.seconds += seconds
-        self.bytes_sent += sent
-        self.buckets[bisect_left(_BUCKETS, seconds)] += 1
-
     def write(self, counted: Counter, timed: Histogram, sent: Counter) -> None:
         counted.inc(self.requests)
         sent.inc(self.bytes_sent)
@@ -73,9 +67,8 @@ class Metrics:
 
     def __init__(self, later: Later | None = None) -> None:
         self.registry = CollectorRegistry()
-        self._under_way = 0
         self._later = later
-        self._gathering = False
+        self.gathering = False
         self._in_flight = self._gauge("requests_in_flight", "Requests being answered.")
         self._requests = self._counter("requests_total", "Requests answered.", "method", "route", "status")
         self._seconds = Histogram(
@@ -97,6 +90,8 @@ class Metrics:
         self._most_clients = self._gauge("connections_max", "Connections of clients that there may be.")
         self._processes = self._gauge("processes", "Processes that serve.")
         self._lanes: Mapping[str, Lane] = {}
+        # Those that are being answered, or that wait for their turn; the edge's own.
+        self.requests: Collection[object] = ()
         self._connections: Collection[object] | None = None
         self._series: dict[tuple[str, str, int], _Series] = {}
 
@@ -118,22 +113,18 @@ class Metrics:
         for part, lane in lanes.items():
             self._places.labels(part).set(lane.limits.places)
 
-    def begun(self) -> None:
-        self._under_way += 1
-        self._gather()
-
-    def ended(self) -> None:
-        self._under_way -= 1
-        self._gather()
-
     def observe(self, method: str, route: str, status: int, seconds: float, sent: int) -> None:
         method = method if method in _METHODS else "other"
         series = self._series.get((method, route, status))
         if series is None:
             # Routes, methods and statuses are few, so these are too.
             series = self._series[method, route, status] = _Series()
-        series.add(seconds, sent)
-        self._gather()
+        series.requests += 1
+        series.seconds += seconds
+        series.bytes_sent += sent
+        series.buckets[bisect_left(_BUCKETS, seconds)] += 1
+        if not self.gathering:
+            self.gather()
 
     def refused(self, part: str, reason: str) -> None:
         """Count a request that was refused with ``overloaded``; ``part`` is its lane."""
@@ -143,14 +134,15 @@ class Metrics:
         if error.status >= 500 and error.code != "shutting_down":
             self._failures.labels(error.code if error.code in _CODES else "other").inc()
 
-    def _gather(self) -> None:
-        if not self._gathering and self._later is not None:
-            self._gathering = True
+    def gather(self) -> None:
+        """Have the numbers written within ``GATHER_SECONDS``."""
+        if not self.gathering and self._later is not None:
+            self.gathering = True
             self._later(GATHER_SECONDS, self._write)
 
     def _write(self) -> None:
-        self._gathering = False
-        self._in_flight.set(self._under_way)
+        self.gathering = False
+        self._in_flight.set(len(self.requests))
         for part, lane in self._lanes.items():
             self._taken.labels(part).set(lane.served)
             self._queued.labels(part).set(lane.waiting)

@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from project_service import errors
 from project_service.errors import ApiError, Headers
 from project_service.http import cors, trace
-from project_service.http.arrival import EdgeSettings
+from project_service.http.arrival import Arrival
 from project_service.http.body import ClientGone
 from project_service.http.exchange import Exchange
 from project_service.http.inbound import Inbound
@@ -49,15 +49,23 @@ class Responses:
         self.metrics.failed(error)
         return error_reply(error, style == "tables")
 
-    async def deliver(
-        self, settings: EdgeSettings, exchange: Exchange, inbound: Inbound, reply: Reply | StreamReply
+    def send(self, exchange: Exchange, arrival: Arrival, inbound: Inbound, reply: Reply) -> None:
+        """Send a whole reply."""
+        fault = wire.fault_of(reply.status, reply.headers)
+        if fault is not None:
+            reply = self._unwritable(fault, inbound)
+        exchange.send(reply, self._headers(arrival, inbound, reply.headers))
+
+    async def stream(
+        self, exchange: Exchange, arrival: Arrival, inbound: Inbound, reply: StreamReply
     ) -> None:
-        """Send ``reply``; returns when all of it has been written. A stream that breaks off ends the connection."""
-        reply = self._writable(reply, inbound)
-        headers = self.headers(settings, exchange, inbound.request_id, reply.headers)
-        if isinstance(reply, Reply):
-            exchange.send(reply, headers)
+        """Send a reply that is written as it is made; returns when all of it has been written. One that breaks off
+        ends the connection."""
+        fault = wire.fault_of(reply.status, reply.headers)
+        if fault is not None:
+            self.send(exchange, arrival, inbound, self._unwritable(fault, inbound))
             return
+        headers = self._headers(arrival, inbound, reply.headers)
         sink = exchange.start(reply.status, headers, reply.length)
         try:
             if not exchange.is_bodiless(reply.status):
@@ -71,25 +79,18 @@ class Responses:
             self._log_broken_off(failure, inbound)
             exchange.abort()
 
-    def headers(
-        self, settings: EdgeSettings, exchange: Exchange, request_id: str, own: Headers
-    ) -> list[tuple[str, str]]:
+    def _headers(self, arrival: Arrival, inbound: Inbound, own: Headers) -> list[tuple[str, str]]:
         """``own`` with those that all responses have. Framing is not among them."""
-        asked, names = exchange.headers, settings.trace_headers
-        path = exchange.target.partition(b"?")[0]
-        return [
-            ("Date", self.date()),
-            *own,
-            ("X-Request-Id", request_id),
-            *(cors.origin_headers(settings.cors_origins, asked, own) if cors.for_pages(path) else ()),
-            *(trace.echoed(names, exchange.method, exchange.target, asked) if names else ()),
-        ]
+        found = [("Date", self.date()), *own, ("X-Request-Id", inbound.request_id)]
+        if inbound.raw_path not in cors.FOR_OPERATORS:
+            found += cors.for_caches(own) if arrival.cors is None else arrival.cors
+        names = arrival.settings.trace_headers
+        if names:
+            found += trace.echoed(names, inbound.method, inbound.raw_path, inbound.headers)
+        return found
 
-    def _writable(self, reply: Reply | StreamReply, inbound: Inbound) -> Reply | StreamReply:
-        """``reply``, or a 500 in its place where its head cannot be written without breaking the framing."""
-        fault = wire.fault_of(reply.status, reply.headers)
-        if fault is None:
-            return reply
+    def _unwritable(self, fault: str, inbound: Inbound) -> Reply:
+        """A 500 in place of a reply whose head cannot be written without breaking the framing."""
         self.log.error(
             "a response was not sent: {fault} id={request_id}", fault=fault, request_id=inbound.request_id
         )

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, cast
 
 import orjson
-from attrs import define, field
 from twisted.logger import (
     ILogObserver,
     Logger,
@@ -29,6 +28,9 @@ from zope.interface import directlyProvides
 from project_service.log.output import LogOutput
 
 LogEvent = dict[str, Any]
+Later = Callable[[float, Callable[[], None]], object]
+# Of one request: time, request id, method, path, status, bytes sent, seconds and client.
+AccessEntry = tuple[float, str, str, str, int, int, float, str]
 
 # Long enough for a busy process to gather lines, short enough for who watches the log.
 BATCH_SECONDS = 0.1
@@ -55,15 +57,13 @@ _SECRETS = re.compile(
 # feed gets one behind it.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
-# Fields that twisted.logger or ``access_event`` put into an event for their own use; they are not shown.
-_PLUMBING = frozenset({"isError", "why", "message", "format", "time", "system", "failure", "access_line"})
+# Fields that twisted.logger puts into an event for its own use; they are not shown.
+_PLUMBING = frozenset({"isError", "why", "message", "format", "time", "system", "failure"})
 
 
-def request_id(sent: bytes | None, new: Callable[[], str]) -> str:
-    """The caller's own id where it is 1-128 characters of ``[A-Za-z0-9._-]``, else a new one."""
-    if sent is not None and _REQUEST_ID.match(sent):
-        return sent.decode("ascii")
-    return new()
+def sent_request_id(sent: bytes | None) -> str | None:
+    """The client's own id where it is 1-128 characters of ``[A-Za-z0-9._-]``, else None."""
+    return sent.decode("ascii") if sent is not None and _REQUEST_ID.match(sent) else None
 
 
 class RequestIds:
@@ -97,8 +97,7 @@ def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
 
-def _timestamp(event: LogEvent) -> str:
-    seconds = event.get("log_time", 0.0)
+def _timestamp(seconds: float) -> str:
     return f"{_second(int(seconds))}.{int(seconds % 1 * 1000):03}Z"
 
 
@@ -107,73 +106,69 @@ def _second(second: int) -> str:
     return datetime.datetime.fromtimestamp(second, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-@define
-class Batched:
-    """An output that gathers lines and writes them together, at most ``BATCH_SECONDS`` after the first.
-
-    Writing each access line on its own would cost more than some requests do, and the parent that collects its
-    workers' lines would pay for it again. ``later`` is the reactor's ``callLater``.
-    """
-
-    out: LogOutput
-    later: Callable[[float, Callable[[], None]], object]
-    _lines: list[str] = field(factory=list, init=False)
-
-    def write(self, text: str) -> None:
-        if not self._lines:
-            self.later(BATCH_SECONDS, self.flush)
-        self._lines.append(text)
-
-    def flush(self) -> None:
-        if self._lines:
-            text, self._lines = "".join(self._lines), []
-            self.out.write(text)
-            self.out.flush()
-
-
 def text_observer(out: LogOutput) -> ILogObserver:
-    """One line an event: time, level, where, message."""
+    """One line an event, or a request of an access event: time, level, where, message."""
 
     def observe(event: LogEvent) -> None:
-        level = event.get("log_level", LogLevel.info).name
-        # Access lines come finished (``access_event``): formatting them here would cost more than most requests.
-        text = event.get("access_line") or _CONTROLS.sub(
-            _escaped, eventAsText(event, includeTimestamp=False, includeSystem=False)
-        )
-        lines = redact(text).replace("\n", "\n\t")
-        out.write(f"{_timestamp(event)} {level:<8} [{event.get('log_namespace', '-')}] {lines}\n")
-        _flush(out, event)
+        about = f"{event.get('log_level', LogLevel.info).name:<8} [{event.get('log_namespace', '-')}]"
+        if isinstance(requests := event.get("access"), Requests):
+            lines = [f"{_timestamp(one[0])} {about} {redact(_line_of(one))}\n" for one in requests]
+            out.write("".join(lines))
+        else:
+            text = _CONTROLS.sub(_escaped, eventAsText(event, includeTimestamp=False, includeSystem=False))
+            lines_of_text = redact(text).replace("\n", "\n\t")
+            out.write(f"{_timestamp(event.get('log_time', 0.0))} {about} {lines_of_text}\n")
+        out.flush()
 
     return _providing(observe)
 
 
 def json_observer(out: LogOutput) -> ILogObserver:
-    """One JSON object a line: the message and the event's own fields."""
+    """One JSON object a line: the message and the event's own fields, or those of a request."""
 
     def observe(event: LogEvent) -> None:
-        record: dict[str, object] = {
-            "time": _timestamp(event),
+        about = {
             "level": event.get("log_level", LogLevel.info).name,
             "logger": event.get("log_namespace", "-"),
-            "message": redact(event.get("access_line") or formatEvent(event)),
         }
-        for key, value in event.items():
-            if key.startswith("log_") or key in _PLUMBING:
-                continue
-            plain = isinstance(value, int | float | bool) or value is None
-            record[key] = value if plain else redact(str(value))
-        if "log_failure" in event:
-            record["traceback"] = redact(event["log_failure"].getTraceback())
-        out.write(orjson.dumps(record).decode() + "\n")
-        _flush(out, event)
+        if isinstance(requests := event.get("access"), Requests):
+            out.write("".join([_json_of(one, about) for one in requests]))
+        else:
+            record = {
+                "time": _timestamp(event.get("log_time", 0.0)),
+                **about,
+                "message": redact(formatEvent(event)),
+            }
+            for key, value in event.items():
+                if not key.startswith("log_") and key not in _PLUMBING:
+                    record[key] = _plain(value)
+            if "log_failure" in event:
+                record["traceback"] = redact(event["log_failure"].getTraceback())
+            out.write(orjson.dumps(record).decode() + "\n")
+        out.flush()
 
     return _providing(observe)
 
 
-def _flush(out: LogOutput, event: LogEvent) -> None:
-    """Write out what is gathered, unless ``event`` is an access line: only those may wait for each other."""
-    if "access_line" not in event:
-        out.flush()
+def _json_of(one: AccessEntry, about: dict[str, str]) -> str:
+    time, request_id, method, path, status, sent, seconds, client = one
+    record = {
+        "time": _timestamp(time),
+        **about,
+        "message": redact(_line_of(one)),
+        "request_id": redact(request_id),
+        "method": method,
+        "path": redact(path),
+        "status": status,
+        "bytes": sent,
+        "ms": round(seconds * 1000, 1),
+        "client": client,
+    }
+    return orjson.dumps(record).decode() + "\n"
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, int | float | bool) or value is None else redact(str(value))
 
 
 def _providing(observe: Callable[[LogEvent], None]) -> ILogObserver:
@@ -214,27 +209,40 @@ def observer(out: LogOutput, log_format: str, levels: Levels) -> ILogObserver:
     return _providing(observe)
 
 
-def access_event(
-    log: Logger, request_id: str, method: str, path: str, status: int, sent: int, seconds: float, client: str
-) -> None:
-    """One line a request; ``path`` comes without its query, which may hold a token."""
-    ms = round(seconds * 1000, 1)
-    # The event that ``log.info`` would make, without the time it spends on features we do not use: every request
-    # passes here.
-    event = {
-        "log_logger": log,
-        "log_namespace": log.namespace,
-        "log_source": None,
-        "log_level": LogLevel.info,
-        "log_format": "{access_line}",
-        "log_time": time.time(),
-        "access_line": f"{method} {path} {status} {sent}B {ms}ms id={request_id}",
-        "request_id": request_id,
-        "method": method,
-        "path": path,
-        "status": status,
-        "bytes": sent,
-        "ms": ms,
-        "client": client,
-    }
-    log.observer(event)
+class Requests(list[AccessEntry]):
+    """What an access event holds. As text, for observers that do not know it, one line for each."""
+
+    def __str__(self) -> str:
+        return redact("\n".join(map(_line_of, self)))
+
+
+def _line_of(one: AccessEntry) -> str:
+    _, request_id, method, path, status, sent, seconds, _ = one
+    return f"{method} {path} {status} {sent}B {round(seconds * 1000, 1)}ms id={request_id}"
+
+
+class AccessLog:
+    """Gathers what there is to say of each request, and logs it as one event at most ``BATCH_SECONDS`` after the
+    first: an event for each would cost more than finding a row. ``later`` is the reactor's ``callLater``; without it
+    each request is logged at once."""
+
+    def __init__(self, log: Logger, later: Later | None) -> None:
+        self._log = log
+        self._later = later
+        self._requests = Requests()
+
+    def append(
+        self, request_id: str, method: str, path: str, status: int, sent: int, seconds: float, client: str
+    ) -> None:
+        """``path`` comes without its query, which may hold a token."""
+        first = not self._requests
+        self._requests.append((time.time(), request_id, method, path, status, sent, seconds, client))
+        if first and self._later is not None:
+            self._later(BATCH_SECONDS, self.flush)
+        elif first:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._requests:
+            requests, self._requests = self._requests, Requests()
+            self._log.info("{access}", access=requests)

@@ -15,7 +15,7 @@ from attrs import define, field
 from twisted.logger import ILogObserver, Logger
 from twisted.python.logfile import LogFile
 
-from project_service.log.journal import Batched, Levels, observer
+from project_service.log.journal import Levels, observer
 from project_service.log.output import LogOutput, Output
 
 
@@ -48,15 +48,8 @@ def install(twistd: Any, log_format: str, log_level: str) -> None:
 
 def make_observer() -> ILogObserver:
     """Called by twistd when it starts logging."""
-    _log.out = batched(_output(_log.twistd))
+    _log.out = _output(_log.twistd)
     return observer(_log.out, _log.log_format, _log.levels)
-
-
-def batched(out: LogOutput) -> Batched:
-    """``out``, for which lines that can wait are collected and written together."""
-    from twisted.internet import reactor
-
-    return Batched(out, reactor.callLater)
 
 
 def set_level(name: str) -> None:

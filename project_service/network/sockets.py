@@ -107,7 +107,8 @@ def is_ready(transport: Any) -> bool:
         and not transport.TLS
         and not transport.disconnecting
         and not transport._writeDisconnected
-        and not _buffered(transport)
+        and not transport._tempDataLen
+        and len(transport.dataBuffer) == transport.offset
     )
 
 

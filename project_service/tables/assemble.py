@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from attrs import asdict, frozen
@@ -14,6 +14,7 @@ from twisted.internet.threads import deferToThreadPool
 from project_service.database import dsn as dsns
 from project_service.database.connect import Connector, milliseconds
 from project_service.database.listener import Listener
+from project_service.database.pipeline import Step
 from project_service.database.pool import Pool
 from project_service.database.session import Session
 from project_service.database.sqlstate import outage_of
@@ -38,6 +39,7 @@ from project_service.tables.planning.planner import Planner
 from project_service.tables.root import Root
 from project_service.tables.routes import TableRoutes
 from project_service.tables.service import TableService
+from project_service.tables.settings import opening_of_shared
 
 CHANNEL = "pgrst"
 # The oids of text, json, jsonb, xml and the character types: they arrive as bytes and are sent on as bytes.
@@ -122,7 +124,7 @@ def _database(
     dsn = config.dsn or settings.database.dsn
     assert dsn is not None
     connector = Connector(reactor, dsns.parse(dsn.reveal()), settings.database.statement_timeout_seconds)
-    pool = _pool(reactor, settings, connector, config.pool_size)
+    pool = _pool(reactor, settings, connector, config.pool_size, opening_of_shared(config))
     streams = _streams(reactor, settings, connector, pool, config)
     holder = CacheHolder(loader(reactor, pool, config), reactor)
     echo = Echo(pool, reactor)
@@ -163,9 +165,12 @@ def one_at_a_time(reactor: Any) -> InThread:
     return in_thread
 
 
-def _pool(reactor: Any, settings: Settings, connector: Connector, size: int) -> Pool:
+def _pool(
+    reactor: Any, settings: Settings, connector: Connector, size: int, opening: Sequence[Step] = ()
+) -> Pool:
     wait = settings.database.acquire_timeout_seconds
-    return Pool(raw(connector), size, wait, reactor, late=errors.pool_timeout, away=errors.database_away)
+    late, away = errors.pool_timeout, errors.database_away
+    return Pool(raw(connector), size, wait, reactor, late=late, away=away, opening=opening)
 
 
 def _streams(

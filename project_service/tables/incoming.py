@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
 import orjson
-from attrs import field, frozen
+from attrs import define, field, frozen
+
+Pairs = tuple[tuple[str, str], ...]
 
 # The headers that decide how a request is understood. The others only SQL gets to see.
 _DECISIVE = frozenset(("accept", "prefer", "range", "content-type", "accept-profile", "content-profile"))
@@ -17,28 +20,35 @@ def untold(waiting: bool) -> None:
     """Nobody is told that a request waits for clients."""
 
 
-@frozen
+@define(eq=False)
 class Sent:
     """A request's headers and what is derived from them, made once for all requests with the same headers.
 
-    ``decisive`` are those that decide how the request is understood. ``as_json`` and ``cookies`` are JSON objects for
-    SQL.
+    ``decisive`` are those that decide how the request is understood. ``key`` is the project key and ``bearer`` the
+    bearer token, which is None where there is none. ``as_json`` and ``cookies`` are JSON objects for SQL.
+    ``identity`` and ``preambles`` are what ``access.identity`` and ``settings`` have last made of them.
     """
 
     pairs: tuple[tuple[str, str], ...] = field(repr=False)
     decisive: tuple[tuple[str, str], ...]
-    authorization: tuple[str, ...] = field(repr=False)
+    key: str | None = field(repr=False)
+    bearer: str | None = field(repr=False)
     as_json: str = field(repr=False)
     cookies: str = field(repr=False)
+    identity: Any = field(default=None, init=False, repr=False)
+    preambles: dict[Hashable, Any] = field(factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[str, str]]) -> Sent:
+    def of(cls, pairs: Iterable[tuple[str, str]], key: str | None = None) -> Sent:
         """Names are lower-case."""
         found = tuple(pairs)
+        token = _bearer(value for name, value in found if name == "authorization")
         return cls(
             found,
             tuple(header for header in found if header[0] in _DECISIVE),
-            tuple(value for name, value in found if name == "authorization"),
+            key,
+            # Clients of this ecosystem repeat the project key as the bearer token when nobody is signed in.
+            token if token != key else None,
             _headers(found),
             _cookies(found),
         )
@@ -46,24 +56,28 @@ class Sent:
 
 @frozen
 class Incoming:
-    """``segments`` and ``pairs`` are decoded. ``path`` is the resource's public path, for Location headers;
-    ``presented_key`` the project key that came along; ``client_awaited`` that of ``Inbound``."""
+    """``segments`` and ``pairs`` are decoded. ``resource`` is the path of the segments as PostgREST would see it, and
+    ``path`` the resource's public path, for Location headers; ``client_awaited`` is that of ``Inbound``."""
 
     method: str
     segments: tuple[str, ...]
+    resource: str = "/"
     pairs: tuple[tuple[str, str], ...] = ()
     headers: Sent = field(factory=lambda: Sent.of(()))
     body: bytes = field(default=b"", repr=False)
     path: str = "/"
     base_url: str = ""
-    presented_key: str | None = field(default=None, repr=False)
     is_service: bool = False
     client_awaited: Callable[[bool], None] = field(default=untold, eq=False, repr=False)
 
-    @property
-    def resource(self) -> str:
-        """The path as PostgREST would see it, below the base path."""
-        return "/" + "/".join(self.segments)
+
+def _bearer(values: Iterable[str]) -> str | None:
+    """The token of the first bearer header; other schemes are ignored."""
+    for value in values:
+        scheme, _, token = value.partition(" ")
+        if scheme.lower() == "bearer":
+            return token.strip()
+    return None
 
 
 def _headers(headers: Iterable[tuple[str, str]]) -> str:

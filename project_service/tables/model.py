@@ -186,9 +186,9 @@ class SchemaCache:
     The last ones say what the text of the database's own functions mentions (see ``texts``). ``leaves_things``: some
     function mentions something, other than a setting, that stays on the connection after the transaction.
     ``leaves_by_reading``: the same for what a read-only transaction can leave. ``false_constants``: functions that
-    are declared immutable although they read settings or the current user. ``changes_role``: some function sets a
-    role. ``guarded_within``: some function calls one that not every role may execute, whose result its cached plan
-    may keep.
+    are declared immutable although they read settings or the current user. ``sets_for_session``: some SQL may leave a
+    setting on the session. ``changes_role``: some function sets a role. ``guarded_within``: some function calls one
+    that not every role may execute, whose result its cached plan may keep.
     """
 
     version: int
@@ -207,6 +207,7 @@ class SchemaCache:
     leaves_things: bool = False
     leaves_by_reading: bool = False
     false_constants: tuple[str, ...] = ()
+    sets_for_session: bool = True
     changes_role: bool = False
     guarded_within: bool = False
 

@@ -14,7 +14,7 @@ from project_service.http.outbound import Reply, Sink, StreamReply
 from project_service.tables import errors
 from project_service.tables.bounded_cache import BoundedCache
 from project_service.tables.config import TablesConfig
-from project_service.tables.execution.work import Row
+from project_service.tables.execution.execute import Row
 from project_service.tables.headers import VARY, as_utf8
 from project_service.tables.incoming import Incoming
 from project_service.tables.model import SchemaCache

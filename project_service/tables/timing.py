@@ -11,19 +11,16 @@ _STAGES = ("jwt", "parse", "plan", "transaction", "response")
 
 @define
 class Timing:
-    """How long each stage took, in milliseconds, for ``Server-Timing``; without ``wanted`` nothing is measured.
+    """How long each stage took, in milliseconds, for ``Server-Timing``.
 
     A stage that a request does not have took no time.
     """
 
-    wanted: bool = True
     _taken: dict[str, float] = field(factory=dict, init=False)
     _since: float = field(factory=perf_counter, init=False)
 
     def mark(self, stage: str) -> None:
         """``stage`` has ended, and the next one begins."""
-        if not self.wanted:
-            return
         now = perf_counter()
         self._taken[stage] = (now - self._since) * 1000
         self._since = now

@@ -23,7 +23,7 @@ from project_service.clocks import count_steadily
 from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
 from project_service.log.journal import Levels, observer
-from project_service.log.setup import any_text, batched
+from project_service.log.setup import any_text
 from project_service.network.certificates import Certificates
 from project_service.network.ports import (
     PROXIED,
@@ -194,7 +194,7 @@ def main() -> None:
     worker = Worker(reactor, told)
     server = worker.settings.server
     assert sys.__stdout__ is not None
-    out = batched(any_text(sys.__stdout__, "utf-8"))  # as the parent reads it
+    out = any_text(sys.__stdout__, "utf-8")  # as the parent reads it
     globalLogBeginner.beginLoggingTo(
         [observer(out, server.log_format, worker.levels)], redirectStandardIO=False
     )

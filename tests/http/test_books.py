@@ -145,7 +145,7 @@ class Books(TestCase):
         limit = app._factory._limit
         self.assertEqual((lane.served, lane.waiting), (0, 0), seed)
         self.assertEqual((len(limit.connections), len(limit._leaving), len(limit._next)), (0, 0, 0), seed)
-        self.assertEqual(app.metrics._under_way, 0, seed)
+        self.assertEqual(len(app.metrics.requests), 0, seed)
         self.successResultOf(app.edge.drained())
         self.assertEqual(app.clock.getDelayedCalls(), [], seed)
 

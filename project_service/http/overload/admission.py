@@ -48,41 +48,37 @@ class Lane:
         self._refusals = refusals
         late, full = partial(self._refused, "late"), partial(self._refused, "full")
         seconds, most = limits.timeout_seconds, limits.max_waiting_bytes
-        self._queue: WaitQueue[None] = WaitQueue(clock, seconds, late, full, most)
+        self.queue: WaitQueue[None] = WaitQueue(clock, seconds, late, full, most)
         self._serving = False
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
-
-    @property
-    def has_room(self) -> bool:
-        return self.served < self.limits.places and not self._queue
+        return len(self.queue)
 
     def join(self, client: str, size: int) -> Deferred[None]:
         """Fires when it is this request's turn, which counts as served then. ``size`` is what it takes in memory.
 
         Fails with ``overloaded``. Cancelling it leaves the queue.
         """
-        return self._queue.join(client, size)
+        return self.queue.join(client, size)
 
     def leave(self) -> None:
         """One request less is being served."""
         self.served -= 1
         # A loop rather than recursion: a request that is answered at once leaves within its own turn.
-        if self._serving:
+        if self._serving or not self.queue.waiters:
             return
         self._serving = True
         try:
-            while self._queue and self.served < self.limits.places:
+            while self.queue and self.served < self.limits.places:
                 self.served += 1
-                self._queue.serve(None)
+                self.queue.serve(None)
         finally:
             self._serving = False
 
     def close(self) -> None:
         """Refuse all that wait: the service is stopping."""
-        self._queue.close(errors.shutting_down)
+        self.queue.close(errors.shutting_down)
 
     def _refused(self, reason: Literal["late", "full"]) -> ApiError:
         self._refusals.count(self.name, reason)
@@ -98,8 +94,10 @@ class Place:
 
     def take_if_free(self) -> bool:
         """Whether it has a place. It gets one now, if one is free and nobody waits for it."""
-        if self._state == "outside" and self.lane.has_room:
-            self.step_in()
+        lane = self.lane
+        if self._state == "outside" and lane.served < lane.limits.places and not lane.queue.waiters:
+            self._state = "served"
+            lane.served += 1
         return self._state == "served"
 
     def turn(self, client: str, size: int) -> Deferred[None]:
@@ -127,8 +125,9 @@ class Place:
 
     def leave(self) -> None:
         """The request is done. Further calls do nothing."""
-        self.step_out()
-        self._state = "left"
+        was, self._state = self._state, "left"
+        if was == "served":
+            self.lane.leave()
 
     def _admitted(self, _: None) -> None:
         self._state = "served"

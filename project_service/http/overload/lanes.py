@@ -8,14 +8,14 @@ from urllib.parse import unquote_to_bytes
 _PASSWORD_PATHS = frozenset({b"/auth/signup", b"/auth/login", b"/auth/reset", b"/auth/user"})
 
 
-def lane_of(method: str, target: bytes) -> str:
+LANE_BYTES = 1024
+
+
+@lru_cache(maxsize=1024)
+def lane_of(method: str, path: bytes) -> str:
     """The lane of a request: ``auth``, ``passwords`` (requests that hash one), ``storage``,
-    ``tables:STAGE/DATABASE``, or ``-`` for all others."""
-    path = target.partition(b"?")[0]
-    return _recent_lane(method, path) if len(method) + len(path) <= 256 else _lane_of(method, path)
-
-
-def _lane_of(method: str, path: bytes) -> str:
+    ``tables:STAGE/DATABASE``, or ``-`` for all others. It depends on the first ``LANE_BYTES`` of the path
+    alone, and no more is to be given, since the answers are kept."""
     segments = path.split(b"/", 5)
     if len(segments) < 3:
         return "-"
@@ -29,9 +29,6 @@ def _lane_of(method: str, path: bytes) -> str:
     if second == b"db" and len(segments) > 4 and segments[4] == b"rest":
         return f"tables:{_plain(first)}/{_plain(segments[3])}"
     return "-"
-
-
-_recent_lane = lru_cache(maxsize=1024)(_lane_of)
 
 
 def _plain(segment: bytes) -> str:

@@ -22,9 +22,10 @@ from project_service.http.outbound import Producer
 from project_service.http.protocol.base_channel import LONG_AGO, BaseChannel
 from project_service.http.protocol.dispatch import Dispatch
 from project_service.http.protocol.framing import RequestHead
-from project_service.http.protocol.request_parser import RequestParser
+from project_service.http.protocol.request_parser import KeptHead, RequestParser
 from project_service.network.sockets import read_widely, tune
 
+HEAD_END = b"\r\n\r\n"
 # Bytes parsed at a time outside bodies. Small, since what follows an unanswered request has to stay unparsed.
 HEAD_SLICE = 4096
 CHUNKS_SLICE = 8 * 1024
@@ -60,6 +61,9 @@ class LeanChannel(BaseChannel, Protocol):
         self._since = 0.0
         self._idle_call: IDelayedCall | None = None
         self._secure = False
+        # The last head that may come again, and the first one in what is being parsed.
+        self._kept: KeptHead | None = None
+        self._parsed: RequestHead | None = None
 
     # The transport's side.
 
@@ -75,6 +79,17 @@ class LeanChannel(BaseChannel, Protocol):
         if self._parser is None:
             # Closing. What still comes is read and dropped, so that the client gets to see its answer.
             return
+        if self._kept is not None and not (
+            self._exchanges or self._unparsed or self._parser.begun or self._blocked or self._closing
+        ):
+            again = self._kept.again(data)
+            if again is not None:
+                self._since = self.clock.seconds()
+                exchange = Exchange(self, self.clock, self.idle_seconds, *again)
+                self._exchanges.append(exchange)
+                self._answering = True
+                self.dispatch.begin(exchange, self._peer or self.who(), self._secure)
+                return
         self._unparsed.append(data)
         self._unparsed_bytes += len(data)
         self._work()
@@ -171,15 +186,24 @@ class LeanChannel(BaseChannel, Protocol):
             self._unparsed.appendleft(data[most:])
             data = data[:most]
         self._unparsed_bytes -= len(data)
+        # What may be kept has to have come in one piece.
+        whole = b"" if self._parser.begun else data[: data.find(HEAD_END) + len(HEAD_END)]
+        self._parsed = None
         try:
             self._parser.feed(data)
         except ApiError as fault:
             self._refuse(fault)
+        self._keep(whole)
         if self._parser is None or self._parser.chunks < CHUNKS_TURN:
             return True
         self._parser.chunks = 0
         self._later = self.clock.callLater(0, self._work)
         return False
+
+    def _keep(self, data: bytes) -> None:
+        """Keep the head that has been parsed of ``data``, if it may come again."""
+        if self._parsed is not None and data.endswith(HEAD_END):
+            self._kept = KeptHead.of(self._parsed, data)
 
     def _refuse(self, fault: ApiError) -> None:
         """The input cannot be parsed: the connection ends once the requests before it are answered."""
@@ -187,7 +211,7 @@ class LeanChannel(BaseChannel, Protocol):
             # In mid-body the handler, which reads it, makes the answer.
             self._receiving.fail_body(fault)
             self._receiving = None
-        elif self._parser is not None and not self._parser.between:
+        elif self._parser is not None and self._parser.begun:
             # Only within a request: bytes after one that was the last (Connection: close) are ignored.
             self._refusal = fault, self._parser.target
         self._stop_parsing()
@@ -207,6 +231,8 @@ class LeanChannel(BaseChannel, Protocol):
     def head_received(self, head: RequestHead) -> None:
         if head.length is None or head.length > WIDE_BYTES:
             read_widely(self.transport, WIDE_BYTES)
+        if self._parsed is None:
+            self._parsed = head
         self._receiving = Exchange(self, self.clock, self.idle_seconds, head)
         self._exchanges.append(self._receiving)
 
@@ -225,10 +251,16 @@ class LeanChannel(BaseChannel, Protocol):
         self._exchanges.popleft()
         self._answering = False
         self._since = self.clock.seconds()
-        if keep_alive and not self._closing:
-            self._work()
-        else:
+        if not keep_alive or self._closing:
             self.loseConnection()
+        elif (
+            self._exchanges
+            or self._unparsed
+            or self._input_ended
+            or self._parser is None
+            or not self._reading
+        ):
+            self._work()
 
     def pause_reading(self) -> None:
         # Only called from within ``_work``, which pauses the transport at its end.

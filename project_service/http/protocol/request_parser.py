@@ -43,6 +43,58 @@ _LINE_SO_FAR = re.compile(rf"[{fields.TCHAR}]+( [^ \r\n]*( [^ \r\n]*\r?)?)?\Z".e
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
 
 
+class KeptHead:
+    """A head without its target, as its client sends it again and again.
+
+    Purpose: most clients of a connection send the same method and header lines each time. Parsing them, and all that
+    follows from them alone (``HeaderView``), costs more than the rest of a small request. Plan: a head that is the
+    same byte for byte, but for its target, needs neither. Cost: a few kilobytes for each connection.
+
+    ``lines`` begin behind the target. Only heads that were acceptable are kept, with a path as their target and a
+    body of a known length, which has to have come as a whole.
+    """
+
+    __slots__ = ("_head", "_lines", "_prefix")
+
+    def __init__(self, head: RequestHead, prefix: bytes, lines: bytes) -> None:
+        self._head = head
+        self._prefix = prefix
+        self._lines = lines
+
+    @classmethod
+    def of(cls, head: RequestHead, data: bytes) -> KeptHead | None:
+        """What to keep of ``head``, which was parsed of ``data``; None where that is nothing."""
+        prefix = head.method.encode() + b" "
+        lines = data[len(prefix) + len(head.target) :]
+        plain = head.keep_alive and head.length is not None and head.target.startswith(b"/")
+        first = data.startswith(prefix + head.target + b" HTTP/1.1\r\n")
+        # No line ends otherwise, so the head ends where ``data`` does, whatever the parser is lenient about.
+        ends = data.count(b"\r\n") == data.count(b"\n") == data.count(b"\r")
+        special = b"expect" in head.headers or b"upgrade" in head.headers
+        if plain and first and ends and not special and len(lines) <= KEPT_HEADER_BYTES:
+            return cls(head, prefix, lines)
+        return None
+
+    def again(self, data: bytes) -> tuple[RequestHead, bytes] | None:
+        """The head and the body of a request that is all of ``data``; None where it has other lines or is not
+        whole."""
+        head, prefix, lines = self._head, self._prefix, self._lines
+        end = len(data) - head.length  # type: ignore[operator]  # ``of`` has seen to it
+        if not (data.startswith(prefix) and data.endswith(lines, 0, max(0, end))):
+            return None
+        target = data[len(prefix) : end - len(lines)]
+        if not _PATH.match(target) or len(target) > MAX_TARGET_BYTES:
+            return None
+        return (
+            RequestHead(head.method, target, head.version, head.headers, head.length, True),
+            data[end:],
+        )
+
+
+# As ``framing.origin_form`` has it, of a path.
+_PATH = re.compile(rb"/[!\"$-~]*\Z")
+
+
 class Requests(Protocol):
     """Gets what was parsed, in order. All calls are made from within ``RequestParser.feed``."""
 
@@ -58,7 +110,8 @@ class RequestParser:
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self._parser: Any = _llhttp(self)
-        self._begun = False
+        # Whether something of a request has come that is not complete.
+        self.begun = False
         self._last = False
         self._in_body = False
         self._announcing = False
@@ -80,11 +133,6 @@ class RequestParser:
         self._fed_bytes = 0
         # Bytes fed that became nothing yet: an unfinished header, chunk extensions, trailers.
         self._surplus = 0
-
-    @property
-    def between(self) -> bool:
-        """Whether nothing of another request has come yet."""
-        return not self._begun
 
     def feed(self, data: bytes) -> None:
         """Parse ``data``. Raises ``ApiError`` for what is no acceptable request."""
@@ -174,9 +222,9 @@ class RequestParser:
         if self._announcing:
             return
         if self._last or self._parser is None:
-            # For the channel there is nothing more, as long as ``between`` is True.
+            # For the channel there is nothing more, as long as ``begun`` is False.
             raise errors.not_http()
-        self._begun = True
+        self.begun = True
         self.target = b""
         self._pairs = []
         self._head_bytes = min(self._fed_bytes, MAX_HEAD_BYTES)
@@ -240,7 +288,7 @@ class RequestParser:
         self._in_body = False
         self._pairs = []
         self._head_bytes = self._surplus = 0
-        self._begun = False
+        self.begun = False
         self.target = b""  # it may be long, and the connection may be idle for long
         self._requests.request_received()
 

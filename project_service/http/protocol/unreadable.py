@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from attrs import frozen
 from twisted.internet.interfaces import IAddress
-from twisted.logger import Logger
 
 from project_service import errors
 from project_service.errors import ApiError
@@ -16,17 +15,16 @@ from project_service.http.outbound import Reply, error_reply
 from project_service.http.protocol import wire
 from project_service.http.protocol.framing import origin_form
 from project_service.http.router import Router
-from project_service.log import journal
+from project_service.log.journal import AccessLog
 
 
 @frozen
 class UnreadableReplies:
     """Makes whole responses, as bytes, after which the connection closes. ``origins`` are those that CORS allows."""
 
-    log = Logger()
-
     router: Router
     metrics: Metrics
+    access: AccessLog
     date: Callable[[], str]
     new_id: Callable[[], str]
 
@@ -38,7 +36,7 @@ class UnreadableReplies:
             error = self.router.unknown_method(path)
         reply = error_reply(error, self.router.style_of(path) == "tables")
         request_id, client = self.new_id(), getattr(peer, "host", "-")
-        journal.access_event(self.log, request_id, "-", "-", error.status, len(reply.body), 0.0, client)
+        self.access.append(request_id, "-", "-", error.status, len(reply.body), 0.0, client)
         return self._written(reply, request_id, origins)
 
     def overloaded(self, origins: tuple[str, ...]) -> bytes:

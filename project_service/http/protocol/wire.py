@@ -81,8 +81,7 @@ def head(status: int, headers: Iterable[tuple[str, str]], reason: str | None = N
     Raises ``ValueError`` for headers that would break the framing nevertheless.
     """
     phrase = _REASONS.get(status, "Unknown") if reason is None else _phrase(reason)
-    lines = [f"HTTP/1.1 {status} {phrase}"]
-    lines += [f"{name}: {value}" for name, value in headers]
+    lines = [f"HTTP/1.1 {status} {phrase}", *map(": ".join, headers)]
     text = "\r\n".join(lines)
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
         raise ValueError("a response header holds a line end")

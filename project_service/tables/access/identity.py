@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from project_service.tables.access import errors
 from project_service.tables.access.role_claim import RoleClaim
 from project_service.tables.access.tokens import OwnTokens
 from project_service.tables.failures import from_sqlstate
+from project_service.tables.incoming import Sent
 
 # SET ROLE none means the role of the connection itself, so a token that claims it must be refused.
 _RESET = "none"
@@ -31,6 +32,18 @@ class Identity:
     authenticated: bool
 
 
+_NO_CLAIMS: Mapping[str, Any] = {}
+
+
+@frozen
+class _Known:
+    """The identity that followed from these claims, which are kept with the token that they were verified of."""
+
+    claims: Mapping[str, Any]
+    is_service: bool
+    identity: Identity
+
+
 @frozen
 class Identities:
     """Tokens are verified by the database's own keys where it has any, else by the service's."""
@@ -40,17 +53,19 @@ class Identities:
     own: OwnTokens | None
     service: TokenVerifier | None
 
-    def identify(self, authorization: Sequence[str], presented_key: str | None, is_service: bool) -> Identity:
-        """Who the request acts as, by its Authorization headers and project key.
+    def identify(self, sent: Sent, is_service: bool) -> Identity:
+        """Who the request acts as, by its bearer token and project key. The token is verified each time.
 
-        ``presented_key`` sent as a bearer token as well counts as no token, since clients of this ecosystem do that.
         Raises PGRST300, 301, 302 and 303, ``session_revoked`` for a token of the service's own, and 22023 for a role
         that cannot exist.
         """
-        token = _bearer(authorization)
-        claims: Mapping[str, Any] = {}
-        if token is not None and token != presented_key:
-            claims = self._claims(token)
+        claims = _NO_CLAIMS if sent.bearer is None else self._claims(sent.bearer)
+        known: _Known | None = sent.identity
+        if known is None or known.claims is not claims or known.is_service is not is_service:
+            known = sent.identity = _Known(claims, is_service, self._identity(claims, is_service))
+        return known.identity
+
+    def _identity(self, claims: Mapping[str, Any], is_service: bool) -> Identity:
         claimed = self.role_claim.of(claims)
         if is_service:
             role = self.config.service_role
@@ -107,12 +122,3 @@ def _as_json(claims: Mapping[str, Any]) -> str:
     except (TypeError, ValueError, RecursionError):
         raise errors.undecodable_token("The claims cannot be read") from None
     return found
-
-
-def _bearer(headers: Sequence[str]) -> str | None:
-    """The token of the first bearer header; other schemes are ignored."""
-    for value in headers:
-        scheme, _, token = value.partition(" ")
-        if scheme.lower() == "bearer":
-            return token.strip()
-    return None

@@ -25,7 +25,7 @@ from project_service.deferreds import SharedRun, with_timeout
 from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.catalog.queries import FINGERPRINT, SIZES, STATE, sections
 from project_service.tables.model import SchemaCache
-from project_service.tables.sql.settings import RESET, settings_of
+from project_service.tables.settings import RESET, settings_text
 
 CHANNEL = "pgrst_sync"
 WAIT_SECONDS = 1.0
@@ -39,7 +39,7 @@ _MOST_WAITING = 20
 _REMEMBERED = 200
 
 # Begins each message here: takes away whatever an earlier request has set for the session.
-_CLEAN = f"{RESET}{settings_of((('search_path', ''),)).text}; "
+_CLEAN = f"{RESET}{settings_text((('search_path', ''),))}; "
 _SEND = f"{_CLEAN}with mark as (select gen_random_uuid()::text as id) select id, pg_notify(%s, id)::text from mark"
 
 

@@ -28,7 +28,7 @@ from project_service.tables.model import (
     Routine,
     SchemaCache,
 )
-from project_service.tables.sql.settings import NO_JIT, RESET, settings_of
+from project_service.tables.settings import NO_JIT, RESET, settings_text
 
 Rows = Mapping[str, Any]
 RunQuery = Callable[[str, Mapping[str, Any]], Awaitable[str]]
@@ -47,7 +47,7 @@ def loader(reactor: Any, pool: Pool, config: TablesConfig) -> Load:
     """A function that reads the schema cache with a connection of ``pool``, whose texts arrive as bytes."""
     # Set explicitly: an earlier request may have left another role, or a timeout too short for these queries.
     ours = (NO_JIT, ("role", "none"), ("search_path", ""), ("statement_timeout", config.statement_timeout))
-    beginning = RESET + _SNAPSHOT + settings_of((*ours, *_WRITTEN)).text
+    beginning = RESET + _SNAPSHOT + settings_text((*ours, *_WRITTEN))
 
     async def reading(transaction: Transaction) -> dict[str, str]:
         async def one(sql: str, params: Mapping[str, Any]) -> str:
@@ -109,6 +109,7 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         leaves_things=extras["leaves_by_reading"] or extras["makes_temporary"],
         leaves_by_reading=extras["leaves_by_reading"],
         false_constants=tuple(extras["false_constants"]),
+        sets_for_session=extras["sets_for_session"],
         changes_role=extras["changes_role"],
         guarded_within=extras["guarded_within"],
     )

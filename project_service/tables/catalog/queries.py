@@ -13,6 +13,7 @@ from project_service.tables.catalog.texts import (
     GUARDED_WITHIN,
     LEAVES_BY_READING,
     MAKES_TEMPORARY,
+    SETS_FOR_SESSION,
 )
 
 _SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname not like 'pg\\_t%%'"
@@ -418,6 +419,7 @@ select json_build_object(
   'row_functions', {_ROW_FUNCTIONS},
   'makes_temporary', {MAKES_TEMPORARY},
   'leaves_by_reading', {LEAVES_BY_READING},
+  'sets_for_session', {SETS_FOR_SESSION},
   'changes_role', {CHANGES_ROLE},
   'guarded_within', {GUARDED_WITHIN},
   'false_constants', {FALSE_CONSTANTS},

@@ -39,6 +39,32 @@ or exists (select from pg_rewrite r
     where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory_lock'))
 """
 
+# Whether SQL may leave a setting on the session, which RESET ALL then has to take away before each request. In
+# PL/pgSQL and SQL that takes SET (not SET LOCAL) as a statement or at the beginning of a text that is executed,
+# RESET, or set_config without a plain ``true``; calls with one are cut out of the text first. In other languages the
+# word alone counts. Views, policies, defaults and constraints can call set_config directly. (Its arguments may hold
+# two levels of parentheses; deeper ones count as what leaves a setting.)
+_LOCAL_CALL = r"set_config\s*\([^();]*(\([^()]*(\([^()]*\)[^()]*)*\)[^();]*)*,\s*true\s*\)"
+_SETS = (
+    r"set_config|\mset_limit\M|\mreset\M|\mdiscard\M"
+    r"|(^|;|\mbegin\M|\mthen\M|\melse\M|\mloop\M|''|\$|\*/)\s*(--[^\n]*\n\s*)*set\s+(?!(local|constraints|transaction)\M)"
+)
+_CALLS_SET_CONFIG = "~ (':funcid ' || 'pg_catalog.set_config(text,text,bool)'::regprocedure::oid || ' ')"
+SETS_FOR_SESSION = rf"""
+exists (select from (select p.prolang, regexp_replace({_ANY_TEXT}, '{_LOCAL_CALL}', '', 'gi') as text from {_OWN}) f
+  join pg_language l on l.oid = f.prolang
+  where case when l.lanname in ('sql', 'plpgsql') then f.text ~* '{_SETS}'
+    else l.lanname = 'c' or f.text ~* '\mset(_config)?\M' end)
+or exists (select from pg_rewrite r
+  join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
+  where {_NOT_SYSTEM} and r.ev_action::text {_CALLS_SET_CONFIG})
+or exists (select from pg_policy where concat(polqual, polwithcheck) {_CALLS_SET_CONFIG})
+or exists (select from pg_attrdef where adbin::text {_CALLS_SET_CONFIG})
+or exists (select from pg_constraint where conbin::text {_CALLS_SET_CONFIG})
+or exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+  where p.proname in ('set_config', 'set_limit') and n.nspname = any(%(schemas)s))
+"""
+
 # A pre-request function may do so: then requests that began with the same role differ in their rights.
 CHANGES_ROLE = _speaks(_ANY_TEXT, "\\mset\\s+(local\\s+|session\\s+)?role\\M|set_config\\s*\\(\\s*''role''")
 

@@ -14,12 +14,12 @@ from attrs import evolve, frozen
 from project_service.http.outbound import Reply, StreamReply
 from project_service.http.protocol.wire import fault_of
 from project_service.tables.config import TablesConfig
-from project_service.tables.execution.preamble import Preamble
 from project_service.tables.execution.streaming import RowStream, Streams
-from project_service.tables.incoming import untold
+from project_service.tables.incoming import Incoming, untold
 from project_service.tables.planning.planner import Planned
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import head_of_stream, reply_to
+from project_service.tables.settings import Preamble
 
 # Statuses without a body, which SQL may set however many rows there are.
 _BODILESS = (204, 304)
@@ -43,13 +43,17 @@ class LargeReplies:
             and preferences.max_affected is None
         )
 
-    async def at_once(self, path: str, planned: Planned, preamble: Preamble) -> Reply | StreamReply | None:
+    async def at_once(
+        self, path: str, planned: Planned, preamble: Preamble, resource: str
+    ) -> Reply | StreamReply | None:
         """The reply by a cursor, to be called where it is ``expected``. None where the ordinary statement has to be
         run after all, for the total. Raises what ``Streams.open`` raises."""
         probe = planned.compiled.probe
         assert probe is not None
         likely = Outcome(rows=probe.rows, size=probe.threshold_bytes)
-        stream = await self._open(planned, preamble, likely, untold)  # it does not wait where it is expected
+        stream = await self._open(
+            planned, preamble, resource, likely, untold
+        )  # it does not wait where it is expected
         try:
             outcome = await stream.outcome(_counts(planned), self.config.stream_threshold_bytes)
             if outcome.whole:
@@ -57,30 +61,25 @@ class LargeReplies:
                 planned.compiled.last.streamed = False
                 if not _has_total(planned, outcome):
                     return None
-                compiled = planned.compiled
-                return reply_to(planned.request, compiled.plan, compiled.rendering, outcome, path)
+                return reply_to(planned.request, planned.compiled, outcome, path)
             return self._reply(self._head(path, planned, outcome), stream)
         except BaseException:
             stream.close()
             raise
 
     async def after(
-        self,
-        path: str,
-        planned: Planned,
-        outcome: Outcome,
-        preamble: Preamble,
-        client_awaited: Callable[[bool], None],
+        self, incoming: Incoming, planned: Planned, outcome: Outcome, preamble: Preamble
     ) -> Reply | StreamReply:
         """The reply by a cursor, after ``outcome`` has shown that the result is too large for one piece.
 
         Raises what ``Streams.open`` raises.
         """
+        path = incoming.path
         head = self._head(path, planned, outcome)
         if not _has_body(head):
             return head
         planned.compiled.last.streamed = True
-        stream = await self._open(planned, preamble, outcome, client_awaited)
+        stream = await self._open(planned, preamble, incoming.resource, outcome, incoming.client_awaited)
         try:
             streamed = evolve(outcome, rows=len(stream.fetched), total=stream.total)
             if _counts(planned) and _has_total(planned, streamed):
@@ -94,6 +93,7 @@ class LargeReplies:
         self,
         planned: Planned,
         preamble: Preamble,
+        resource: str,
         likely: Outcome,
         client_awaited: Callable[[bool], None],
     ) -> RowStream:
@@ -104,6 +104,7 @@ class LargeReplies:
         header = compiled.statement.header
         return await self.streams.open(
             preamble,
+            resource,
             rows,
             rows.values(*given),
             compiled.rendering,
@@ -115,7 +116,7 @@ class LargeReplies:
 
     def _head(self, path: str, planned: Planned, outcome: Outcome) -> Reply:
         request = evolve(planned.request, range=planned.request.range.capped(self.config.max_rows))
-        return head_of_stream(request, planned.compiled.rendering, outcome, path)
+        return head_of_stream(request, planned.compiled, outcome, path)
 
     def _reply(self, head: Reply, stream: RowStream) -> Reply | StreamReply:
         if _has_body(head):

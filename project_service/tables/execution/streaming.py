@@ -29,14 +29,13 @@ from project_service.http.body import ClientGone
 from project_service.http.outbound import Sink
 from project_service.tables import errors
 from project_service.tables.execution.cleanup import clear
-from project_service.tables.execution.preamble import Preamble
-from project_service.tables.execution.prepared import pass_to_role
+from project_service.tables.execution.execute import pass_to_role
 from project_service.tables.failures import failure
 from project_service.tables.plan.media import Rendering
 from project_service.tables.respond.outcome import Outcome, as_bytes, outcome_of_read
 from project_service.tables.respond.rows import begin, end, joined
+from project_service.tables.settings import Preamble
 from project_service.tables.sql.fragment import Sql
-from project_service.tables.sql.locks import locks_by_planning
 from project_service.tables.sql.statement import SAID
 
 FIRST_ROWS = 500
@@ -86,6 +85,7 @@ class Streams:
     async def open(
         self,
         preamble: Preamble,
+        path: str,
         rows: Sql,
         values: list[Any],
         rendering: Rendering,
@@ -106,7 +106,7 @@ class Streams:
         try:
             session = await self.pool.take()
             stream = RowStream(self, session, preamble, rendering, _rows_of_chunk(likely), leaves_things)
-            await stream.open(rows, values)
+            await stream.open(path, rows, values)
             if header is not None:
                 await stream.read_header(*header)
         except BaseException:
@@ -158,19 +158,19 @@ class RowStream:
         """How many rows there are without the range, where the query counts them."""
         return self.fetched[0][1] if self.fetched else 0
 
-    async def open(self, rows: Sql, values: list[Any]) -> None:
+    async def open(self, path: str, rows: Sql, values: list[Any]) -> None:
         preamble = self.preamble
         idle = ceil(self.streams.pace.patience_seconds) + _IDLE_MARGIN_SECONDS
         text = (
-            f"BEGIN READ ONLY; {preamble.sql.text}; SET LOCAL cursor_tuple_fraction = 1; "
+            f"BEGIN READ ONLY; {preamble.text}; SET LOCAL cursor_tuple_fraction = 1; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; "
-            f"{locks_by_planning(rows).for_driver}; "
+            f"{_locks_of(rows).for_driver}; "
             f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
         )
         self.session.extra_seconds = preamble.extra_seconds
         if preamble.plans_apart:
             await self._or_refused(pass_to_role(self.session, preamble))
-        self.fetched = await self._fetched(text, [*preamble.values, *values, *values])
+        self.fetched = await self._fetched(text, [path, *values, *values])
 
     async def read_header(self, sql: Sql, values: list[Any]) -> None:
         ((line,),) = await self._asked(sql.for_driver, values)
@@ -262,6 +262,17 @@ class RowStream:
             return await asking
         except (psycopg2.Error, DatabaseGone) as fault:
             raise failure(fault, self.preamble.authenticated) from fault
+
+
+def _locks_of(rows: Sql) -> Sql:
+    """The statement that locks all that ``rows`` reads, including partitions: PostgreSQL locks them to plan it, and
+    it reads nothing.
+
+    DECLARE takes its snapshot before it waits for a lock. A table that was meanwhile truncated and filled again, or
+    rewritten for a column's new type, would look empty to it (PostgreSQL's manual, "Caveats" of concurrency control).
+    If the statement before it waits for the lock, the snapshot is taken afterwards.
+    """
+    return "SELECT * FROM (" + rows + ") AS pgrst_planned LIMIT 0"  # noqa: S608  # SQL of ours
 
 
 def _size(rows: list[Any]) -> int:

@@ -72,26 +72,27 @@ def parse_head(
     )
 
 
-def takes_arguments(head: Head) -> bool:
-    """Whether parameters without an operator are a function's arguments."""
-    return head.kind == "routine" and head.method in READING
-
-
-def make_request(head: Head, query: Query, pairs: Sequence[tuple[str, str]], body: bytes) -> Request:
-    """The whole request, ``query`` parsed of ``pairs``. Raises PGRST100, 102, 103 and 114."""
+def range_of(head: Head, query: Query, pairs: Sequence[tuple[str, str]]) -> Range:
+    """The rows that query and Range header together ask for, ``query`` parsed of ``pairs``. Raises PGRST100, 103 and
+    114."""
     asked = next((found for path, found in query.ranges if path == ()), Range())
     if head.method == "PUT" and not asked.whole:
         raise errors.put_with_range()
     if head.method in ("PATCH", "DELETE"):
         refuse_no_numbers(pairs)
-    payload = None
-    if head.method in ("POST", "PATCH", "PUT"):
-        # PUT replaces a whole row, so it has no ``columns``.
-        columns = query.columns if head.method != "PUT" else None
-        payload = parse_payload(head.content_type, body, columns, head.kind == "routine")
-        if head.method == "PATCH" and has_several_rows(payload):
-            raise errors.several_objects()
-    return Request(head, query, intersect(asked, head.range), payload, tuple(pairs))
+    return intersect(asked, head.range)
+
+
+def payload_of(head: Head, query: Query, body: bytes) -> Payload | None:
+    """The body, for a method that has one. Raises PGRST102."""
+    if head.method not in ("POST", "PATCH", "PUT"):
+        return None
+    # PUT replaces a whole row, so it has no ``columns``.
+    columns = query.columns if head.method != "PUT" else None
+    payload = parse_payload(head.content_type, body, columns, head.kind == "routine")
+    if head.method == "PATCH" and has_several_rows(payload):
+        raise errors.several_objects()
+    return payload
 
 
 def _target(segments: Sequence[str]) -> tuple[Kind, str]:

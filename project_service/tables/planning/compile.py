@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from attrs import Factory, evolve, frozen
 
 from project_service.tables import errors
@@ -16,9 +18,7 @@ from project_service.tables.plan.outputs import as_stored
 from project_service.tables.plan.read import Reader
 from project_service.tables.plan.relation import find_relation
 from project_service.tables.plan.write import WritePlan, plan_write
-from project_service.tables.planning.probe import LastTime, Probe, first_probe
-from project_service.tables.sql.fragment import NOTHING, Sql
-from project_service.tables.sql.locks import locks_by_planning, locks_of_reading
+from project_service.tables.planning.probe import LastTime, Pace, Probe, first_probe
 from project_service.tables.sql.statement import (
     Bounds,
     Statement,
@@ -28,14 +28,14 @@ from project_service.tables.sql.statement import (
 )
 
 
-@frozen
+@frozen(slots=False)
 class Compiled:
     """What is to be run, and how to read its outcome. It is kept and used again for requests of the same shape.
 
     ``plan`` is None for reading a relation. ``renamed`` are embedded relations to warn about. ``probe`` is set where
     the result may have to be streamed, and ``last`` remembers whether it was. ``leaves_things`` says that running it
-    may leave more than settings behind on the connection. ``locks`` is run before the statement where that is
-    prepared (see ``sql.locks``).
+    may leave more than settings behind on the connection. ``shares`` allows it to run on a connection that reads
+    share, once its ``pace`` is known to be quick.
     """
 
     statement: Statement
@@ -45,10 +45,11 @@ class Compiled:
     renamed: tuple[tuple[str, str], ...] = ()
     probe: Probe | None = None
     leaves_things: bool = False
-    locks: Sql = NOTHING
+    shares: bool = False
     last: LastTime = Factory(LastTime)
+    pace: Pace = Factory(Pace)
 
-    @property
+    @cached_property
     def routine(self) -> Routine | None:
         return self.plan.routine if isinstance(self.plan, CallPlan) else None
 
@@ -117,7 +118,6 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
         bounds = Bounds()
     statement = read_statement(plan, rendering, count, config.max_rows, bounds)
     leaves = cache.leaves_by_reading and (plan.calls or rendering.handler is not None)
-    locks = locks_of_reading(cache, plan, statement.sql)
     return Compiled(
         statement,
         rendering,
@@ -126,7 +126,10 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
         renamed=plan.renamed,
         probe=_probe(statement, bounds),
         leaves_things=leaves,
-        locks=locks,
+        shares=statement.count is None
+        and rendering.handler is None
+        and rendering.explain is None
+        and not leaves,
     )
 
 
@@ -154,13 +157,4 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compile
         read_only,
         renamed=renamed,
         probe=_probe(statement, bounds),
-        locks=_locks_of_call(cache, plan, statement.sql),
     )
-
-
-def _locks_of_call(cache: SchemaCache, plan: CallPlan, statement: Sql) -> Sql:
-    """The locks for a call: those of embedded relations. The function takes its own when it runs, unless it is
-    inlined."""
-    if plan.routine.may_be_inlined:
-        return locks_by_planning(statement)
-    return locks_of_reading(cache, plan.read, statement) if plan.read is not None else NOTHING

@@ -7,25 +7,23 @@ from collections.abc import Hashable
 from attrs import define, evolve, field, frozen
 
 from project_service.tables import errors
-from project_service.tables.bounded_cache import BoundedCache
+from project_service.tables.bounded_cache import MOST, BoundedCache
 from project_service.tables.config import TablesConfig
-from project_service.tables.incoming import Incoming
+from project_service.tables.errors import TableError
+from project_service.tables.incoming import Incoming, Pairs
 from project_service.tables.model import SchemaCache
+from project_service.tables.parse.payload import Payload
 from project_service.tables.parse.query import parse_query
-from project_service.tables.parse.request import (
-    READING,
-    Head,
-    Request,
-    parse_head,
-    takes_arguments,
-)
+from project_service.tables.parse.request import READING, Head, Request, parse_head, range_of
 from project_service.tables.planning.compile import Compiled, compile_request
 from project_service.tables.planning.probe import Probe
 from project_service.tables.planning.shape import shape_of_payload, shape_of_query
-from project_service.tables.syntax import Operand, Query
+from project_service.tables.syntax import Operand, Query, Range
 
 # How many are kept of each: enough for all distinct requests of an application, with little memory.
 KEPT = 1000
+# And of the statements of one shape: one or two, until the schema cache changes.
+COMPILED_PER_SHAPE = 8
 
 
 @frozen
@@ -51,26 +49,35 @@ class Planned:
         return self.request.payload.raw if self.request.payload is not None else b""
 
 
+@define(eq=False)
+class Shape:
+    """What all requests of one shape have in common: everything but the values that become parameters, and the body.
+
+    ``compiled`` are their statements, by version of the schema cache and shape of the body.
+    """
+
+    head: Head
+    query: Query
+    range: Range
+    compiled: dict[Hashable, Compiled] = field(factory=dict)
+
+    @property
+    def weight(self) -> int:
+        return len(repr(self.head)) + len(repr(self.query))
+
+
 @define
 class Planner:
     """Pure but for what it remembers. Raises ``TableError`` for what cannot be understood or found."""
 
     config: TablesConfig
-    _heads: BoundedCache[Head] = field(
-        factory=lambda: BoundedCache[Head](KEPT, lambda head: len(repr(head))), init=False
+    _shapes: BoundedCache[Shape] = field(
+        factory=lambda: BoundedCache[Shape](KEPT, lambda shape: shape.weight), init=False
     )
-    _queries: BoundedCache[Query] = field(
-        factory=lambda: BoundedCache[Query](KEPT, lambda query: len(repr(query))), init=False
-    )
-    _plans: BoundedCache[Compiled] = field(factory=lambda: BoundedCache[Compiled](KEPT, _weight), init=False)
     _probes: BoundedCache[Probe] = field(factory=lambda: BoundedCache[Probe](KEPT), init=False)
 
-    def head(self, incoming: Incoming) -> tuple[Head, Hashable]:
-        decisive = incoming.headers.decisive
-        key = (incoming.method, incoming.segments, decisive)
-        return self._heads.made(key, lambda: self._parsed(incoming)), key
-
-    def _parsed(self, incoming: Incoming) -> Head:
+    def head(self, incoming: Incoming) -> Head:
+        """What path and headers say."""
         head = parse_head(incoming.method, incoming.segments, incoming.headers.decisive, self.config.schemas)
         asked = head.preferences.get("tx")
         if asked is None or self.config.tx_override:
@@ -80,24 +87,43 @@ class Planner:
             raise errors.invalid_preferences([f"tx={asked}"])
         return evolve(head, preferences=head.preferences.without("tx"))
 
-    def query(self, incoming: Incoming, head: Head) -> tuple[Hashable, Query, list[str]]:
-        """The query with its shape and, in the order of the plan's slots, its operands."""
-        arguments = takes_arguments(head)
-        shape, operands = shape_of_query(incoming.pairs, arguments)
-        query = self._queries.made((arguments, shape), lambda: parse_query(incoming.pairs, arguments))
-        return shape, query, operands
+    def shape(self, incoming: Incoming, delegated: Head | None = None) -> tuple[Shape, list[str]]:
+        """The request's shape and, in the order of the plan's slots, its operands. ``delegated`` is another head than
+        path and headers say."""
+        segments = incoming.segments
+        is_call = delegated is not None or (len(segments) > 1 and segments[0] == "rpc")
+        arguments = is_call and incoming.method in READING
+        try:
+            shape, operands = shape_of_query(incoming.pairs, arguments)
+        except TableError:
+            if delegated is None:
+                self.head(incoming)  # whose faults come first
+            raise
+        key = (incoming.method, incoming.segments, incoming.headers.decisive, shape, delegated)
+        found = self._shapes.get(key)
+        if found is None:
+            head = delegated or self.head(incoming)
+            query = parse_query(incoming.pairs, arguments)
+            made = Shape(head, query, range_of(head, query, incoming.pairs))
+            found = self._shapes.made(key, lambda: made)
+        return found, operands
 
     def plan(
-        self, cache: SchemaCache, head_key: Hashable, shape: Hashable, request: Request, operands: list[str]
+        self, cache: SchemaCache, shape: Shape, pairs: Pairs, payload: Payload | None, operands: list[str]
     ) -> Planned:
-        body_shape = shape_of_payload(request.payload)
+        request = Request(shape.head, shape.query, shape.range, payload, pairs)
+        body_shape = shape_of_payload(payload) if payload is not None else ()
         if body_shape is None:
             return Planned(request, self._compiled(cache, request), operands, False, cache.version)
-        key = (cache.version, head_key, shape, body_shape)
-        known = self._plans.get(key)
+        key = (cache.version, body_shape)
+        known = shape.compiled.get(key)
         if known is not None:
             return Planned(request, known, operands, True, cache.version)
-        made = self._plans.made(key, lambda: self._compiled(cache, _without_body(request)))
+        made = self._compiled(cache, _without_body(request))
+        if len(shape.compiled) >= COMPILED_PER_SHAPE:
+            shape.compiled.clear()
+        if _weight(made) <= MOST:
+            shape.compiled[key] = made
         return Planned(request, made, operands, False, cache.version)
 
     def _compiled(self, cache: SchemaCache, request: Request) -> Compiled:
@@ -120,7 +146,7 @@ def _weight(compiled: Compiled) -> int:
 
 
 def _without_body(request: Request) -> Request:
-    """``request`` without its body, so that a kept plan does not hold on to it."""
+    """``request`` without its body and its values, so that a kept plan does not hold on to them."""
     if request.payload is None:
         return request
     return evolve(request, payload=evolve(request.payload, text="", raw=b"", arguments=()))

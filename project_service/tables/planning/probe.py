@@ -7,7 +7,7 @@ is selected of it, and not for each request.
 
 from __future__ import annotations
 
-from attrs import define
+from attrs import define, field
 
 from project_service.tables.respond.outcome import Outcome
 
@@ -39,6 +39,33 @@ class Probe:
             return False
         self.rows = max(asked, likely)
         return likely >= 2 * asked
+
+
+# A statement is quick once so many runs in a row took at most so long and made at most so large a body; it is no more
+# after one that took longer or failed.
+QUICK_RUNS = 3
+QUICK_SECONDS = 0.002
+SLOW_SECONDS = 0.01
+SMALL_BYTES = 64 * 1024
+
+
+@define
+class Pace:
+    """How long the runs of a statement take, as far as this process had nothing else to do meanwhile."""
+
+    is_quick: bool = field(default=False, init=False)
+    _runs: int = field(default=0, init=False)
+
+    def ran(self, seconds: float, size: int) -> None:
+        """A run took ``seconds`` and made ``size`` bytes."""
+        if seconds > (SLOW_SECONDS if self.is_quick else QUICK_SECONDS) or size > SMALL_BYTES:
+            self.failed()
+        elif not self.is_quick:
+            self._runs += 1
+            self.is_quick = self._runs >= QUICK_RUNS
+
+    def failed(self) -> None:
+        self._runs, self.is_quick = 0, False
 
 
 @define

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from project_service.tables import errors
 from project_service.tables.parse.filters import shape_of_filter
 from project_service.tables.parse.names import AT_PATH, WHOLE
 from project_service.tables.parse.payload import Payload
-from project_service.tables.parse.query import is_argument, refuse_nul
+from project_service.tables.parse.query import is_argument
 
 
 def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[Hashable, list[str]]:
@@ -21,7 +22,8 @@ def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[H
     shape: list[tuple[str, str]] = []
     operands: list[str] = []
     for name, value in pairs:
-        refuse_nul(name, value)
+        if "\0" in value or "\0" in name:
+            raise errors.invalid_parameter("A parameter holds a NUL character")
         if name in WHOLE:
             shape.append((name, value))
         elif arguments and is_argument(name, value):

@@ -49,25 +49,33 @@ class Outcome:
 
 
 def outcome_of_read(row: Sequence[Any]) -> Outcome:
+    """Of the statement's row, whose numbers may be texts."""
     total, rows, body, headers, status, *more = row
-    size, every = more[0] if more else 0, more[1] if len(more) > 1 else None
-    said = _optional(headers), _optional(status)
-    return Outcome(rows, total, as_bytes(body), None, *said, size=size, written=every)
+    return Outcome(
+        int(rows),
+        None if total is None else int(total),
+        body if body.__class__ is bytes else as_bytes(body),
+        None,
+        headers if headers is None else as_bytes(headers),
+        status if status is None else as_bytes(status),
+        size=int(more[0] or 0) if more else 0,
+        written=int(more[1]) if len(more) > 1 else None,
+    )
 
 
 def outcome_of_write(row: Sequence[Any]) -> Outcome:
     updated, rows, location, body, headers, status, *counted = row
     keys = tuple(orjson.loads(location)) if location is not None else None
     return Outcome(
-        rows,
+        int(rows),
         None,
         as_bytes(body),
         keys,
         _optional(headers),
         _optional(status),
         int(updated) if updated else 0,
-        written=counted[0] if counted else None,
-        chosen=counted[1] if len(counted) > 1 else None,
+        written=int(counted[0]) if counted else None,
+        chosen=int(counted[1]) if len(counted) > 1 else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Protocol
 from urllib.parse import quote
 
 from attrs import evolve
@@ -22,8 +23,8 @@ from project_service.tables.respond.ranges import content_range, status_of_range
 # In characters. Clients and proxies refuse a response with a large head (nginx above 4 KiB), and this header is
 # optional.
 LONGEST_CONTENT_LOCATION = 2048
-# The characters that are never escaped (RFC 3986 section 2.3).
-_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")
+# Whether a text has only characters that are never escaped (RFC 3986 section 2.3).
+_is_plain = re.compile(r"[A-Za-z0-9._~-]*").fullmatch
 _COMMON = ("count", "handling", "timezone", "tx")
 _CALLED = (*_COMMON, "max-affected")
 _APPLIED = {
@@ -36,12 +37,15 @@ _APPLIED = {
 }
 
 
-def check_outcome(
-    request: Request, plan: WritePlan | CallPlan | None, rendering: Rendering, found: Outcome
-) -> None:
+def check_outcome(request: Request, compiled: Answers, found: Outcome) -> None:
     """Refuses an outcome that must not be committed: raises PGRST103, 115, 116, 124 and 127. An EXPLAIN has no rows
-    to check and passes. ``plan`` is None for a read."""
+    to check and passes."""
+    plan, rendering = compiled.plan, compiled.rendering
     if rendering.explain is not None:
+        return
+    if plan is None:
+        if rendering.form == "object" and found.rows != 1:
+            raise errors.not_singular(found.rows)
         return
     most = request.head.preferences.max_affected
     if isinstance(plan, WritePlan):
@@ -51,7 +55,7 @@ def check_outcome(
             raise errors.not_implemented("Several rows of the view have the primary key of one.")
         if plan.verb == "insert":
             most = None
-    if most is not None and plan is not None and found.affected > most:
+    if most is not None and found.affected > most:
         raise errors.max_affected_exceeded(found.affected)
     selects = not isinstance(plan, CallPlan) or plan.routine.is_set
     rows = found.rows
@@ -64,45 +68,47 @@ def check_outcome(
         status_of_range(request.range.offset, found.rows, found.total)
 
 
-def reply_to(
-    request: Request, plan: WritePlan | CallPlan | None, rendering: Rendering, found: Outcome, path: str
-) -> Reply:
-    """The reply in one piece. ``plan`` is None for a read; ``path`` is the resource's public path."""
+class Answers(Protocol):
+    """What decides the form of a reply: ``plan`` is None for a read of a relation."""
+
+    @property
+    def plan(self) -> WritePlan | CallPlan | None: ...
+    @property
+    def rendering(self) -> Rendering: ...
+
+
+def reply_to(request: Request, compiled: Answers, found: Outcome, path: str) -> Reply:
+    """The reply in one piece; ``path`` is the resource's public path."""
+    plan, rendering = compiled.plan, compiled.rendering
     if rendering.explain is not None:
         return Reply(200, (("Content-Type", rendering.content_type), VARY), found.body)
+    if plan is None:
+        return _read_reply(request, rendering, found, path)
     if isinstance(plan, WritePlan):
         return _write_reply(request, plan, rendering, found, path)
-    if isinstance(plan, CallPlan):
-        return _call_reply(request, plan, rendering, found)
-    return _read_reply(request, rendering, found, path)
-
-
-def _content_location(request: Request, path: str) -> Headers:
-    if request.head.kind == "routine":
-        return ()
-    said = content_location(request, path)
-    return (("Content-Location", said),) if len(said) <= LONGEST_CONTENT_LOCATION else ()
+    return _call_reply(request, plan, rendering, found)
 
 
 def _read_reply(request: Request, rendering: Rendering, found: Outcome, path: str) -> Reply:
     offset = request.range.offset
-    status = status_of_range(offset, found.rows, found.total)
-    headers = (
-        ("Content-Range", content_range(offset, found.rows, found.total)),
-        *_content_location(request, path),
-        ("Content-Type", rendering.content_type),
-    )
+    headers: Headers = (("Content-Range", content_range(offset, found.rows, found.total)),)
+    if request.head.kind != "routine":
+        shown = content_location(request, path)
+        if len(shown) <= LONGEST_CONTENT_LOCATION:
+            headers += (("Content-Location", shown),)
+    headers += (("Content-Type", rendering.content_type),)
+    status = 200 if found.total is None else status_of_range(offset, found.rows, found.total)
     return _finished(request, found, status, headers, found.body)
 
 
-def head_of_stream(request: Request, rendering: Rendering, found: Outcome, path: str) -> Reply:
+def head_of_stream(request: Request, compiled: Answers, found: Outcome, path: str) -> Reply:
     """The reply that a stream begins with, without its body. Only if the total was asked for is it known how many
     rows there will be; otherwise there is no ``Content-Range``."""
     rows = 0
     if found.total is not None:
         rows = max(0, found.total - request.range.offset)
         rows = rows if request.range.limit is None else min(rows, request.range.limit)
-    whole = _read_reply(request, rendering, evolve(found, rows=rows, body=b""), path)
+    whole = _read_reply(request, compiled.rendering, evolve(found, rows=rows, body=b""), path)
     if found.total is not None:
         return whole
     kept = tuple(header for header in whole.headers if header[0] != "Content-Range")
@@ -160,22 +166,23 @@ def _finished(
 ) -> Reply:
     """The reply, with the headers that all replies have. A status that SQL set replaces ``status``, and headers that
     SQL set replace those of the same name."""
+    preferences = request.head.preferences
+    if preferences.values:
+        is_call = request.head.kind == "routine"
+        applied = list(_CALLED if is_call else _APPLIED[request.head.method])
+        if plan is not None and plan.merges is None and "resolution" in applied:
+            applied.remove("resolution")
+        headers += preferences.applied(applied)
+    if request.head.profiled:
+        headers += (("Content-Profile", as_utf8(request.head.schema)),)
+    headers += (VARY,)
+    if found.headers is None and found.status is None:
+        return Reply(status, headers, body)
     said = headers_from_sql(found)
+    names = {name.lower() for name, _ in said}
+    kept = tuple(header for header in headers if header[0].lower() not in names)
     status = status_from_sql(found) or status
-    is_call = request.head.kind == "routine"
-    applied = list(_CALLED if is_call else _APPLIED[request.head.method])
-    if plan is not None and plan.merges is None and "resolution" in applied:
-        applied.remove("resolution")
-    headers = (
-        *headers,
-        *request.head.preferences.applied(applied),
-        *((("Content-Profile", as_utf8(request.head.schema)),) if request.head.profiled else ()),
-        VARY,
-    )
-    if said:
-        names = {name.lower() for name, _ in said}
-        headers = (*(header for header in headers if header[0].lower() not in names), *said)
-    return Reply(status, with_required(status, headers), body)
+    return Reply(status, with_required(status, (*kept, *said)), body)
 
 
 def deprecated_names(renamed: tuple[tuple[str, str], ...]) -> tuple[str, str]:
@@ -193,7 +200,12 @@ def deprecated_names(renamed: tuple[tuple[str, str], ...]) -> tuple[str, str]:
 
 def content_location(request: Request, path: str) -> str:
     """The request's path and query, with the parameters sorted by name."""
-    query = "&".join(f"{_escaped(name)}={_escaped(value)}" for name, value in sorted(request.pairs))
+    query = "&".join(
+        [
+            f"{name if _is_plain(name) else _escaped(name)}={value if _is_plain(value) else _escaped(value)}"
+            for name, value in sorted(request.pairs)
+        ]
+    )
     return f"{path}?{query}" if query else path
 
 
@@ -208,4 +220,4 @@ def location(path: str, names: tuple[str, ...], values: tuple[str | None, ...]) 
 
 
 def _escaped(text: str) -> str:
-    return text if _UNRESERVED.fullmatch(text) else quote(text, safe="-_.~")
+    return quote(text, safe="-_.~")

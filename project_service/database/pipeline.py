@@ -1,0 +1,472 @@
+"""Statements in libpq's pipeline mode, on the connections that psycopg2 has opened.
+
+Purpose: finding a row costs PostgreSQL less than being asked for it in a message of SQL text, and us less than
+psycopg2's quoting, polling and conversions. Here each run of statements is Bind and Execute of what is prepared, and
+one Sync (PostgreSQL's manual, "Pipeline Mode" of libpq and "Extended Query" of the protocol): a transaction of its
+own, so neither settings nor errors nor roles pass to the run behind it. What has come within one turn of the reactor
+goes out in one write.
+
+Plan: psycopg2 says where libpq's connection is (``pgconn_ptr``, which it documents for this), and the functions are
+those of the library that it has loaded itself. They are called with the interpreter's lock held (``PyDLL``), since
+none of them blocks on a connection that is set nonblocking. While a connection is in pipeline mode psycopg2 must not
+be asked to execute or poll, which ``Session`` sees to; otherwise both may use it in turns.
+
+Cost: the functions' signatures have to be right, or the process crashes; they are all below.
+
+With Bind and Execute PostgreSQL takes a statement's snapshot after it has waited for the statement's locks, so a read
+that waits for TRUNCATE and a refill sees the new rows. (EXECUTE in SQL does not; see ``tables/sql/locks``.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from time import thread_time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import psycopg2
+from attrs import frozen
+from psycopg2 import _psycopg, extensions
+from psycopg2 import errors as psycopg2_errors
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from project_service.database.statements import Prepared, may_be_stale
+from project_service.deferreds import background, cancel
+from project_service.errors import ApiError, Away
+
+if TYPE_CHECKING:
+    from project_service.database.session import Session
+
+_libpq = ctypes.PyDLL(_psycopg.__file__)
+_P, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    function = getattr(_libpq, name)
+    function.restype, function.argtypes = result, arguments
+    return function  # type: ignore[no-any-return]  # ctypes makes it
+
+
+_set_nonblocking = _function("PQsetnonblocking", _INT, _P, _INT)
+_enter_pipeline = _function("PQenterPipelineMode", _INT, _P)
+_exit_pipeline = _function("PQexitPipelineMode", _INT, _P)
+_send_prepare = _function("PQsendPrepare", _INT, _P, _TEXT, _TEXT, _INT, _P)
+_send_prepared = _function("PQsendQueryPrepared", _INT, _P, _TEXT, _INT, _P, _P, _P, _INT)
+_send_text = _function("PQsendQueryParams", _INT, _P, _TEXT, _INT, _P, _P, _P, _P, _INT)
+_sync = _function("PQpipelineSync", _INT, _P)
+_flush = _function("PQflush", _INT, _P)
+_consume = _function("PQconsumeInput", _INT, _P)
+_is_busy = _function("PQisBusy", _INT, _P)
+_get_result = _function("PQgetResult", _P, _P)
+_status = _function("PQresultStatus", _INT, _P)
+_rows = _function("PQntuples", _INT, _P)
+_columns = _function("PQnfields", _INT, _P)
+_type = _function("PQftype", ctypes.c_uint, _P, _INT)
+# Values are in text format, in which PostgreSQL has no NUL: what ends at the first one is the whole value.
+_value = _function("PQgetvalue", _TEXT, _P, _INT, _INT)
+_is_null = _function("PQgetisnull", _INT, _P, _INT, _INT)
+_error_field = _function("PQresultErrorField", _TEXT, _P, _INT)
+_clear = _function("PQclear", None, _P)
+_COMMAND_OK, _TUPLES_OK, _PIPELINE_SYNC, _PIPELINE_ABORTED = 1, 2, 10, 11
+BYTEA = 17
+
+Values = Sequence[bytes | None]
+# A row as PostgreSQL's text of each value, None for null. The bytes of ``bytea`` are its text too (``unescaped``).
+TextRow = list[bytes | None]
+
+
+@frozen(eq=False)
+class Step:
+    """One statement of a run, with ``$1`` and so on for its values. It is prepared on each connection that it is run
+    on, for the ``role`` that it is run in; with ``once`` it is not, and has no values."""
+
+    text: str
+    values: Values = ()
+    role: str = ""
+    once: bool = False
+
+
+class Run:
+    """One transaction under way. ``done`` fires with the rows of its last statement, or fails with ``psycopg2.Error``
+    for what the server refuses, or ``DatabaseGone``.
+
+    Cancelling ``done`` leaves the run to go on without anybody waiting for it. ``waited`` is for how many seconds
+    this process had nothing to do but to wait for it; 0 for one that came together with others before it.
+    """
+
+    __slots__ = ("done", "error", "preparing", "result", "sent", "used", "waited")
+
+    def __init__(self) -> None:
+        self.done: Deferred[list[TextRow]] = Deferred()
+        self.sent = 0.0
+        self.waited = 0.0
+        # What was sent to be prepared and is not known to be yet.
+        self.preparing: list[Prepared] = []
+        self.result: int | None = None
+        self.used: list[Prepared] = []
+        self.error: psycopg2.Error | None = None
+
+
+class Pipeline:
+    """Puts a session's connection into pipeline mode until ``leave`` is called, and runs what is submitted in
+    order."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._libpq = session._connection.pgconn_ptr
+        self._clock: Callable[[], float] = session.reactor.seconds
+        self._scheduled = False
+        self.waiting: deque[Run] = deque()
+        self._since = self._cpu = 0.0
+        _set_nonblocking(self._libpq, 1)
+        if not _enter_pipeline(self._libpq):
+            raise RuntimeError("libpq refuses pipeline mode")
+
+    def leave(self) -> None:
+        """Back to what psycopg2 expects. Nothing may be under way."""
+        _exit_pipeline(self._libpq)
+
+    def submit(self, version: int, steps: Sequence[Step]) -> Run:
+        """Queue ``steps`` as one transaction; ``flush`` sends it. Without steps it fires when all before it are done.
+
+        Statements are prepared anew for each ``version`` of the schema cache.
+        """
+        connection, statements = self._libpq, self._session.statements
+        if version != statements.version:
+            statements.use_version(version)
+        if statements.unwanted:
+            self._deallocate()
+        run = Run()
+        for step in steps:
+            if step.once:
+                _send_text(connection, step.text.encode(), 0, None, None, None, None, 0)
+                continue
+            prepared = statements.known.get((step.role, step.text))
+            if prepared is None:
+                prepared = self._prepare(step, run)
+            count = len(step.values)
+            _send_prepared(connection, prepared.name, count, (_TEXT * count)(*step.values), None, None, 0)
+            run.used.append(prepared)
+        _sync(connection)
+        run.sent = self._clock()
+        if not self.waiting:
+            self._since, self._cpu = run.sent, thread_time()
+        self.waiting.append(run)
+        return run
+
+    def flush_soon(self) -> None:
+        """Send what has been submitted when everything that came in this turn of the reactor has been."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._session.reactor.callLater(0, self.flush)
+
+    def _prepare(self, step: Step, run: Run) -> Prepared:
+        prepared = self._session.statements.add(step.role, step.text)
+        run.preparing.append(prepared)
+        _send_prepare(self._libpq, prepared.name, step.text.encode(), 0, None)
+        return prepared
+
+    def _deallocate(self) -> None:
+        """Drop statements that are not used any more, each in a transaction whose outcome nobody waits for."""
+        for name in self._session.statements.take_unwanted():
+            run = Run()
+            run.done.addErrback(lambda refused: None)
+            _send_text(self._libpq, b"DEALLOCATE " + name, 0, None, None, None, None, 0)
+            _sync(self._libpq)
+            self.waiting.append(run)
+
+    # What the session calls.
+
+    def flush(self) -> None:
+        """Send what has been submitted."""
+        self._scheduled = False
+        left = _flush(self._libpq) if self._libpq is not None else 0
+        if left > 0:
+            self._session.reactor.addWriter(self._session)
+        elif left < 0:
+            self._session.connection_lost()
+
+    def read(self) -> None:
+        """Take what has arrived, and fire the runs that are complete."""
+        connection, waiting = self._libpq, self.waiting
+        if not _consume(connection):
+            self._session.connection_lost()
+            return
+        now, cpu = self._clock(), thread_time()
+        waited = now - self._since - (cpu - self._cpu)
+        while waiting and not _is_busy(connection):
+            result = _get_result(connection)
+            if not result:
+                continue  # the end of one statement's results
+            run, status = waiting[0], _status(result)
+            if status == _PIPELINE_SYNC:
+                _clear(result)
+                waiting.popleft()
+                run.waited, waited = waited, 0.0
+                self._finish(run)
+                continue
+            if status == _TUPLES_OK:
+                if run.result:
+                    _clear(run.result)
+                run.result = result
+                continue
+            if status == _COMMAND_OK:
+                if run.preparing:
+                    del run.preparing[0]
+            elif status != _PIPELINE_ABORTED:
+                run.error = _refusal(result)
+            _clear(result)
+        self._since, self._cpu = now, cpu
+
+    def lost(self, fault: Exception) -> None:
+        """The connection is gone: nothing more will be heard of what is under way."""
+        self._libpq = None  # with which libpq's functions do nothing
+        runs = list(self.waiting)
+        self.waiting.clear()
+        for run in runs:
+            if run.result:
+                _clear(run.result)
+            run.done.errback(fault)
+
+    def _finish(self, run: Run) -> None:
+        result, run.result = run.result, None
+        if run.error is not None:
+            stale = run.used if may_be_stale(run.error.pgcode) else run.preparing
+            for prepared in stale:
+                self._session.statements.forget(prepared)
+            if result:
+                _clear(result)
+            run.done.errback(run.error)
+            return
+        rows: list[TextRow] = []
+        if result:
+            rows = _text_rows(result)
+            if run.used and run.used[-1].types is None:
+                run.used[-1].types = tuple([_type(result, n) for n in range(_columns(result))])
+            _clear(result)
+        run.done.callback(rows)
+
+
+def _text_rows(result: int) -> list[TextRow]:
+    rows, columns = [], range(_columns(result))
+    for number in range(_rows(result)):
+        row: TextRow = []
+        for column in columns:
+            value = _value(result, number, column)
+            row.append(None if not value and _is_null(result, number, column) else value)
+        rows.append(row)
+    return rows
+
+
+# How many runs may be under way in a shared pipeline, and how old the oldest may be; whoever comes then goes
+# elsewhere.
+MOST_WAITING = 200
+SLOW_SECONDS = 0.02
+# A shared pipeline that nobody has used for so long gives its connection back.
+IDLE_SECONDS = 30.0
+LOOK_SECONDS = 1.0
+
+
+class Connections(Protocol):
+    """What ``Pipelines`` need of a pool."""
+
+    async def take(self) -> Session: ...
+    def give_back(self, session: Session) -> None: ...
+
+
+class Pipelines:
+    """Up to ``size`` connections of a pool that quick reads share, so that many go out in one message.
+
+    Nobody is to wait behind a slow neighbour. So what is submitted has to be known to be quick, and while a run has
+    not been answered for ``SLOW_SECONDS`` no more are taken. ``opening`` is run first on each connection, which is
+    closed when it is not needed any more: nobody else is to find what ``opening`` has set.
+    """
+
+    def __init__(
+        self, connections: Connections, size: int, clock: IReactorTime, opening: Sequence[Step] = ()
+    ) -> None:
+        self._connections = connections
+        self._size = size
+        self._clock = clock
+        self._opening = opening
+        self._sessions: list[Session] = []
+        self._connecting = False
+        self._closed = False
+        self._used = 0.0
+        self._call: IDelayedCall | None = None
+
+    def submit(self, version: int, steps: Sequence[Step]) -> Run | None:
+        """As ``Pipeline.submit``. None where none of them takes more now: then use a connection of your own."""
+        now = self._clock.seconds()
+        for session in self._sessions:
+            pipeline = session.pipeline
+            if pipeline is None:
+                continue  # it is lost
+            waiting = pipeline.waiting
+            if not waiting or (now - waiting[0].sent < SLOW_SECONDS and len(waiting) < MOST_WAITING):
+                self._used = now
+                run = pipeline.submit(version, steps)
+                pipeline.flush_soon()
+                return run
+        if len(self._sessions) < self._size and not self._connecting and not self._closed:
+            self._connecting = True
+            background(self._connect(), "opening a pipeline")
+        return None
+
+    def close(self) -> None:
+        """Give all connections back, each when what is under way on it is done."""
+        self._closed = True
+        cancel(self._call)
+        self._call = None
+        for session in list(self._sessions):
+            self._retire(session)
+
+    async def _connect(self) -> None:
+        try:
+            session = await self._connections.take()
+            session.on_lost = self._lost
+            pipeline = session.enter_pipeline()
+        except (ApiError, Away):
+            return  # the database is away or busy, which those who need it are told
+        finally:
+            self._connecting = False
+        self._used = self._clock.seconds()
+        self._sessions.append(session)
+        if self._opening:
+            opened = pipeline.submit(0, self._opening)
+            pipeline.flush_soon()
+            try:
+                await opened.done
+            except (psycopg2.Error, Away):
+                self._retire(session)
+                return
+        if self._closed:
+            self._retire(session)
+        elif self._call is None:
+            self._call = self._clock.callLater(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Give up servers that do not answer, and connections that are to be left or that nobody uses."""
+        self._call = None
+        now = self._clock.seconds()
+        idle = now - self._used > IDLE_SECONDS
+        for session in list(self._sessions):
+            since = session.awaiting_since
+            if (
+                since is not None
+                and session.answer_seconds is not None
+                and now - since > session.answer_seconds
+            ):
+                session.gone_silent()
+            elif session.leaves or idle:
+                self._retire(session)
+        if self._sessions:
+            self._call = self._clock.callLater(LOOK_SECONDS, self._look)
+
+    def _retire(self, session: Session) -> None:
+        """Take no more for it, and give it back when all that is under way is done."""
+        if session not in self._sessions or session.pipeline is None:
+            return
+        self._sessions.remove(session)
+        last = session.pipeline.submit(0, ())
+        session.pipeline.flush_soon()
+        last.done.addBoth(lambda _: self._give_back(session))
+
+    def _lost(self, session: Session) -> None:
+        if session in self._sessions:
+            self._sessions.remove(session)
+            self._give_back(session)
+
+    def _give_back(self, session: Session) -> None:
+        session.on_lost = None
+        session.discard()
+        self._connections.give_back(session)
+
+
+@frozen
+class Diagnosis:
+    """What the server says of an error, under psycopg2's names."""
+
+    message_primary: str | None
+    message_detail: str | None
+    message_hint: str | None
+    constraint_name: str | None
+
+
+# PG_DIAG_SQLSTATE and so on, of libpq's postgres_ext.h.
+_SQLSTATE, *_FIELDS = [ord(letter) for letter in "CMDHn"]
+
+
+def _refusal(result: int) -> psycopg2.Error:
+    code, *found = [_error_field(result, field) for field in (_SQLSTATE, *_FIELDS)]
+    texts = [None if text is None else text.decode("utf-8", "replace") for text in found]
+    if code is None:
+        return psycopg2.OperationalError("connection lost")
+    return _refused(code.decode())(Diagnosis(*texts))
+
+
+@lru_cache(maxsize=256)
+def _refused(code: str) -> Callable[[Diagnosis], psycopg2.Error]:
+    """Makes the exception that psycopg2 raises for ``code``, with that ``pgcode`` and a ``diag``."""
+    try:
+        kind = psycopg2_errors.lookup(code)
+    except KeyError:
+        kind = psycopg2.DatabaseError
+
+    def init(self: Any, diagnosis: Diagnosis) -> None:
+        kind.__init__(self, diagnosis.message_primary)
+        self.diagnosis = diagnosis
+
+    names = {
+        "__init__": init,
+        "pgcode": property(lambda self: code),
+        "diag": property(lambda self: self.diagnosis),
+    }
+    return type(kind.__name__, (kind,), names)
+
+
+def unescaped(value: bytes | None) -> bytes | None:
+    """The bytes of a ``bytea`` in text form (PostgreSQL's manual, "Binary Data Types")."""
+    found = psycopg2.BINARY(value, None)
+    return None if found is None else bytes(found)
+
+
+def as_text(value: Any) -> bytes | None:  # noqa: PLR0911  # one return for each type
+    """A Python value as PostgreSQL reads it for a parameter of the matching type."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return b"\\x" + value.hex().encode()
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, int | float):
+        return repr(value).encode()
+    if isinstance(value, datetime.datetime):
+        return value.isoformat().encode()
+    if isinstance(value, list | tuple):
+        return b"{" + b",".join(map(_item, value)) + b"}"
+    raise TypeError(f"no parameter can be made of {type(value).__name__}")
+
+
+def _item(value: Any) -> bytes:
+    text = as_text(value)
+    if text is None:
+        return b"NULL"
+    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+def as_values(row: TextRow, types: Sequence[int], cursor: Any) -> tuple[Any, ...]:
+    """The row as ``cursor`` would have returned it."""
+    return tuple([_converter(kind)(value, cursor) for kind, value in zip(types, row, strict=True)])
+
+
+@lru_cache(maxsize=256)
+def _converter(kind: int) -> Callable[[bytes | None, Any], Any]:
+    found: Callable[[bytes | None, Any], Any] = extensions.string_types.get(kind, extensions.UNICODE)
+    return found
