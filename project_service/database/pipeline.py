@@ -98,9 +98,10 @@ class Run:
     this process had nothing to do but to wait for it; 0 for one that came together with others before it.
     """
 
-    __slots__ = ("done", "error", "preparing", "result", "sent", "used", "waited")
+    __slots__ = ("done", "error", "preparing", "result", "sent", "session", "used", "waited")
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
+        self.session = session
         self.done: Deferred[list[TextRow]] = Deferred()
         self.sent = 0.0
         self.waited = 0.0
@@ -109,6 +110,19 @@ class Run:
         self.result: int | None = None
         self.used: list[Prepared] = []
         self.error: psycopg2.Error | None = None
+
+    @property
+    def types(self) -> Sequence[int]:
+        """The types of the last statement's columns, once it has run."""
+        return (self.used[-1].types or ()) if self.used else ()
+
+    def typed(self, rows: list[TextRow]) -> list[tuple[Any, ...]]:
+        """``rows`` with their values as psycopg2 would have returned them."""
+        types, cursor = self.types, self.session.cursor
+        return [
+            tuple([_converter(kind)(value, cursor) for kind, value in zip(types, row, strict=True)])
+            for row in rows
+        ]
 
 
 class Pipeline:
@@ -140,7 +154,7 @@ class Pipeline:
             statements.use_version(version)
         if statements.unwanted:
             self._deallocate()
-        run = Run()
+        run = Run(self._session)
         for step in steps:
             if step.once:
                 _send_text(connection, step.text.encode(), 0, None, None, None, None, 0)
@@ -173,7 +187,7 @@ class Pipeline:
     def _deallocate(self) -> None:
         """Drop statements that are not used any more, each in a transaction whose outcome nobody waits for."""
         for name in self._session.statements.take_unwanted():
-            run = Run()
+            run = Run(self._session)
             run.done.addErrback(lambda refused: None)
             _send_text(self._libpq, b"DEALLOCATE " + name, 0, None, None, None, None, 0)
             _sync(self._libpq)
@@ -459,11 +473,6 @@ def _item(value: Any) -> bytes:
     if text is None:
         return b"NULL"
     return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
-
-
-def as_values(row: TextRow, types: Sequence[int], cursor: Any) -> tuple[Any, ...]:
-    """The row as ``cursor`` would have returned it."""
-    return tuple([_converter(kind)(value, cursor) for kind, value in zip(types, row, strict=True)])
 
 
 @lru_cache(maxsize=256)

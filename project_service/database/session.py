@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
 from project_service.database.answer_timeout import AnswerTimeout
-from project_service.database.pipeline import BYTEA, Pipeline, Step, TextRow, as_values, unescaped
+from project_service.database.pipeline import BYTEA, Pipeline, Run, Step, TextRow, unescaped
 from project_service.database.statements import Statements
 from project_service.database.unsent import drop_unsent
 from project_service.errors import Away
@@ -92,7 +92,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         """
         if self._running is not None or self.pipeline is not None:
             raise RuntimeError("the session is busy")
-        cursor = self._raw_cursor()
+        cursor = self.cursor
         running: Deferred[None] = Deferred()
         self._running = running
         self._sent = self.reactor.seconds()
@@ -133,7 +133,8 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
 
         Raises as ``execute`` does. ``version`` is that of the schema cache that the statements were made with.
         """
-        rows, types = await self._run(steps, version)
+        run, rows = await self._run(steps, version)
+        types = run.types
         if BYTEA in types:
             rows = [
                 [unescaped(value) if kind == BYTEA else value for kind, value in zip(types, row, strict=True)]
@@ -143,11 +144,10 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
 
     async def run_typed(self, step: Step) -> list[Row]:
         """As ``run``, for one statement, with its values as psycopg2 returns them."""
-        rows, types = await self._run([step], 0)
-        cursor = self._raw_cursor()
-        return [as_values(row, types, cursor) for row in rows]
+        run, rows = await self._run([step], 0)
+        return run.typed(rows)
 
-    async def _run(self, steps: Sequence[Step], version: int) -> tuple[list[TextRow], Sequence[int]]:
+    async def _run(self, steps: Sequence[Step], version: int) -> tuple[Run, list[TextRow]]:
         if self._running is not None or self.pipeline is not None:
             raise RuntimeError("the session is busy")
         pipeline = self.enter_pipeline()
@@ -163,7 +163,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
             self.pipeline = None
             pipeline.leave()
         self._forget_large(rows[0] if len(rows) == 1 else ())
-        return rows, (run.used[-1].types or ()) if run.used else ()
+        return run, rows
 
     def enter_pipeline(self) -> Pipeline:
         """Put the connection into pipeline mode. Raises ``DatabaseGone`` if it is lost."""
@@ -332,7 +332,9 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         if running is not None and not running.called:
             running.errback(fault)
 
-    def _raw_cursor(self) -> Any:
+    @property
+    def cursor(self) -> Any:
+        """The one that ``execute`` uses. Raises ``DatabaseGone``."""
         if self._doomed or self._connection is None or self._connection.closed:
             raise DatabaseGone("connection lost")
         if self._cursor is None:

@@ -23,9 +23,7 @@ async def test_a_query_is_prepared_once_and_replaced_when_it_no_longer_fits(data
 
     assert await pool.prepared(ASKED, (1,)) == [("one", "a%")]
     assert await pool.prepared(ASKED, (2,)) == [(None, "a%")]
-    assert [text.partition(" AS ")[2] for text in await statements()] == [
-        "select note, 'a%' from public.notes where id = $1"
-    ]
+    assert await statements() == ["select note, 'a%' from public.notes where id = $1"]
     # A result column gets another type, so the plan no longer fits.
     await pool.query("alter table public.notes alter note type int using 5")
     assert await pool.prepared(ASKED, (1,)) == [(5, "a%")]

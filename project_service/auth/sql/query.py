@@ -31,15 +31,15 @@ class Query:
 
 @frozen
 class Often:
-    """A query that is run often and is therefore prepared. ``text`` is one statement with ``%s`` for its
-    parameters."""
+    """A query that only reads, is quick, and is run often: it is prepared and shares its connection. ``text`` is one
+    statement with ``%s`` for its parameters."""
 
     description: str
     text: str
 
     async def one(self, where: Pool, *params: Any) -> Row | None:
         """The first row, or None."""
-        rows = await where.prepared(self.text, params)
+        rows = await where.read(self.text, params)
         return rows[0] if rows else None
 
 

@@ -41,7 +41,7 @@ class SqlBuckets:
     database: Pool
 
     async def find(self, name: str) -> Bucket | None:
-        rows = await self.database.prepared(f"select {_COLUMNS} from {_FROM} where b.name = %s", (name,))
+        rows = await self.database.read(f"select {_COLUMNS} from {_FROM} where b.name = %s", (name,))
         return _bucket(rows[0]) if rows else None
 
     async def all(self) -> list[Bucket]:

@@ -26,7 +26,7 @@ class SqlLinks:
             raise errors.bucket_not_found()
 
     async def find(self, token_hash: bytes) -> Link | None:
-        rows = await self.database.prepared(
+        rows = await self.database.read(
             "select bucket, key, expires_at, uses_left, used_at from storage.links where token_hash = %s",
             (token_hash,),
         )

@@ -57,7 +57,7 @@ class SqlObjects:
     database: Pool
 
     async def find(self, bucket: str, key: str) -> ObjectRow | None:
-        rows = await self.database.prepared(
+        rows = await self.database.read(
             f"select {ALL_COLUMNS} from storage.objects where bucket = %s and key = %s", (bucket, key)
         )
         return object_row(rows[0]) if rows else None
