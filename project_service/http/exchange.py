@@ -72,6 +72,8 @@ class Exchange:
         self._draining: IdleTimeout | None = None
         # Since when the client may send its body; later by the time for which it was kept from sending.
         self._asked_at: float | None = None
+        # Whether the client sends nothing more, so that the rest of a body need not be waited for.
+        self.input_over = False
         self._held_at = 0.0
         self._invited_at = float("-inf")
         if body is not None:
@@ -155,7 +157,10 @@ class Exchange:
         A request that waits for its turn would then take it from others. What a client that has left is sent, is
         answered by a reset; and each client of HTTP/1.1 takes a ``100 Continue`` (RFC 9110 section 15.2).
         """
-        if self.on_client_awaited is None and self._version == b"HTTP/1.1" and self._close_call is None:
+        self.input_over = True
+        if self._draining is not None:
+            self._close()
+        elif self.on_client_awaited is None and self._version == b"HTTP/1.1" and self._close_call is None:
             self._connection.write(wire.CONTINUE)
             self._close_call = self._clock.callLater(RESET_SECONDS, self._connection.abort_if_reset)
 
@@ -239,6 +244,9 @@ class Exchange:
 
     def _drain(self) -> None:
         """Read the rest of the body and throw it away (see ``DRAIN_SECONDS``)."""
+        if self.input_over:
+            self._close()
+            return
         self._asked_at = self._clock.seconds()
         self._close_call = self._clock.callLater(DRAIN_SECONDS, self._close)
         self._draining = IdleTimeout(self._clock, DRAIN_IDLE_SECONDS, lambda: self.body.received, self._close)

@@ -106,6 +106,15 @@ class HalfClosed(TestCase):
         self.assertEqual(parse_response(client.received()).status, 400)
         self.assertTrue(client.transport.closed)
 
+    def test_the_rest_of_a_body_is_not_waited_for_after_an_early_answer(self) -> None:
+        broken = raw_request("PUT", "/nowhere", {"Transfer-Encoding": "chunked"}, None) + b"3\r\nabcd"
+        part = raw_request("PUT", "/nowhere", {"Content-Length": "9"}, None) + b"abc"
+        for raw in (broken, part, WAIT + broken):
+            client = self.half_closed(raw)
+            self.answer()
+            self.assertIn(b" 404 ", client.received())
+            self.assertTrue(client.transport.closed, raw)
+
     def test_a_client_that_has_left_loses_its_turn(self) -> None:
         """Its half-closing and its leaving look alike, until it refuses what it is sent."""
         for gone in (True, False):

@@ -168,6 +168,7 @@ class LeanChannel(BaseChannel, Protocol):
             return False
         self._to_begin -= 1
         self._answering = True
+        exchange.input_over = self._input_ended
         self.dispatch.begin(exchange, self.who(), self._secure)
         return True
 
