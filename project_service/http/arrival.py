@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IAddress
 from project_service.errors import Headers
 from project_service.http import cors, forwarding
 from project_service.http.exchange import Exchange
-from project_service.http.inbound import Inbound
+from project_service.http.inbound import HasPlace, Inbound
 from project_service.log import journal
 
 
@@ -60,7 +60,9 @@ def arrival_of(settings: EdgeSettings, exchange: Exchange, peer: IAddress, secur
     return found
 
 
-def inbound_of(exchange: Exchange, path: bytes, query: bytes, arrival: Arrival, request_id: str) -> Inbound:
+def inbound_of(
+    exchange: Exchange, path: bytes, query: bytes, arrival: Arrival, request_id: str, place: HasPlace
+) -> Inbound:
     """The request as its handler sees it."""
     where = arrival.where
     return Inbound(
@@ -75,7 +77,7 @@ def inbound_of(exchange: Exchange, path: bytes, query: bytes, arrival: Arrival, 
         where.host,
         arrival.base_url,
         arrival.settings.max_json_bytes,
-        exchange.client_awaited,
+        place,
         arrival.any_origin,
     )
 

@@ -43,7 +43,7 @@ class _NoWire:
     def body_awaited(self, waiting: bool) -> None: ...
 
 
-_NO_WIRE = _NoWire()
+NO_WIRE = _NoWire()
 
 
 class Body:
@@ -57,10 +57,10 @@ class Body:
         "_failure",
         "_paused",
         "_waiting",
-        "_wire",
         "complete",
         "length",
         "received",
+        "wire",
     )
 
     def __init__(
@@ -68,7 +68,7 @@ class Body:
     ) -> None:
         self.length = length
         self.received = 0
-        self._wire: BodyWire = wire
+        self.wire: BodyWire = wire
         self._expects_continue = expects_continue
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
@@ -99,13 +99,13 @@ class Body:
         connection is lost before the end, ``ApiError`` when the framing turns out to be broken.
         """
         chunk = await self._next()
-        self._wire.body_awaited(False)
+        self.wire.body_awaited(False)
         return chunk
 
     async def _next(self) -> bytes:
         if self._expects_continue:
             self._expects_continue = False
-            self._wire.send_continue()
+            self.wire.send_continue()
         while not self._chunks:
             if self._failure is not None:
                 raise self._failure
@@ -113,7 +113,7 @@ class Body:
                 return b""
             self._resume()
             self._waiting = Deferred()
-            self._wire.body_awaited(True)
+            self.wire.body_awaited(True)
             try:
                 await self._waiting
             finally:
@@ -148,7 +148,7 @@ class Body:
         self._buffered += len(data) + PIECE_BYTES
         if self._buffered >= HIGH_WATER and not self._paused:
             self._paused = True
-            self._wire.pause_body()
+            self.wire.pause_body()
         self._wake()
 
     def finish(self) -> None:
@@ -161,14 +161,10 @@ class Body:
             self._failure = failure
             self._wake()
 
-    def let_go(self) -> None:
-        """The request is over. A body and its wire that knew each other would wait for the garbage collector."""
-        self._wire = _NO_WIRE
-
     def _resume(self) -> None:
         if self._paused:
             self._paused = False
-            self._wire.resume_body()
+            self.wire.resume_body()
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, None

@@ -167,7 +167,17 @@ class Callers:
 
     def at_once(self, access: Access, headers: HeaderView) -> Caller | None:
         """As ``identify``, without waiting: None if ``revocations`` have to catch up first, which is rare."""
-        if self.revocations.current or not _shows_something(headers):
+        if self.revocations.current:
+            known: _Known | None = headers.caller
+            if (
+                known is not None
+                and known.access is access
+                and known.active is self.keys.active
+                and (known.token is None or self.tokens.verify(known.token) is known.caller.user)
+            ):
+                return known.caller
+            return self._identified(access, headers)
+        if not _shows_something(headers):
             return self._identified(access, headers)
         if access.key == "optional" and access.bearer == "own":
             # Anybody is let in: ``/live`` never waits, nor is a key refused there that nobody can look up now.
@@ -181,16 +191,8 @@ class Callers:
         return self._identified(access, headers)
 
     def _identified(self, access: Access, headers: HeaderView) -> Caller:
-        """As the function ``identify``. The key is looked up again only if keys have changed since these header lines
-        came before; a token is verified each time."""
-        known: _Known | None = headers.caller
-        if (
-            known is not None
-            and known.access is access
-            and known.active is self.keys.active
-            and (known.token is None or self.tokens.verify(known.token) is known.caller.user)
-        ):
-            return known.caller
+        """As the function ``identify``; kept with the header lines, until keys change. A token is verified again each
+        time that these lines come."""
         caller = identify(access, headers, self.keys, self.tokens)
         token = None if caller.user is None else headers.derived(bearer_token)
         headers.caller = _Known(access, self.keys.active, token, caller)

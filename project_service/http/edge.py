@@ -28,7 +28,7 @@ from project_service.http.overload.lanes import LANE_BYTES, lane_of
 from project_service.http.overload.refusals import Refusals
 from project_service.http.protocol.unreadable import UnreadableReplies
 from project_service.http.responses import Responses
-from project_service.http.router import ErrorStyle, Match, Router
+from project_service.http.router import SHORT_PATH, ErrorStyle, Match, Router
 from project_service.log import journal
 
 
@@ -141,7 +141,9 @@ class Edge:
         arrival: Arrival | None = exchange.headers.arrival
         if arrival is None or arrival.settings is not self.settings:
             arrival = arrival_of(self.settings, exchange, one.peer, one.secure)
-        inbound = inbound_of(exchange, one.path, one.query, arrival, arrival.request_id or self._new_id())
+        inbound = inbound_of(
+            exchange, one.path, one.query, arrival, arrival.request_id or self._new_id(), one.place
+        )
         exchange.on_client_awaited = one.place.await_client
         if not inbound.body.complete:
             inbound.turn = partial(self._turn_after_body, one)
@@ -199,7 +201,9 @@ class Edge:
 
     def _match(self, inbound: Inbound) -> Match | Reply:
         try:
-            return self._router.match(inbound.method, inbound.raw_path)
+            path = inbound.raw_path
+            find = self._router.recent if len(path) <= SHORT_PATH else self._router.match
+            return find(inbound.method, path)
         except ApiError as fault:
             if inbound.method == "OPTIONS" and fault.status == 405:
                 return Reply(204, fault.headers)
@@ -239,7 +243,8 @@ class Edge:
         exchange.on_gone = None
         self.requests.pop(exchange, None)
         # 499 is what nginx logs for a client that left before its answer.
-        status, sent, seconds = exchange.status or 499, exchange.sent_bytes, now - one.started
+        sent = exchange.sent_bytes if exchange.stream is None else exchange.stream.sent_bytes
+        status, seconds = exchange.status or 499, now - one.started
         self._metrics.observe(inbound.method, route, status, seconds, sent)
         path = one.path.decode("latin-1")
         self._access.append(

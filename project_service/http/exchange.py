@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from project_service.deferreds import cancel
 from project_service.errors import ApiError
-from project_service.http.body import HIGH_WATER, Body, ClientGone
+from project_service.http.body import HIGH_WATER, NO_WIRE, Body, ClientGone
 from project_service.http.idle_timeout import IdleTimeout
 from project_service.http.outbound import Reply
 from project_service.http.protocol import wire
@@ -62,13 +62,14 @@ class Exchange:
         self._idle_seconds = idle_seconds
         self._version = head.version
         self._keep_alive = head.keep_alive
-        self._sent_bytes = 0
+        # How much of the response's body has been written, where it is not streamed.
+        self.sent_bytes = 0
         self._gone = False
         self._answered = False
         self._received = body is not None
         self._closed = False
         self._close_call: IDelayedCall | None = None
-        self._stream: Stream | None = None
+        self.stream: Stream | None = None
         self._draining: IdleTimeout | None = None
         # Since when the client may send its body; later by the time for which it was kept from sending.
         self._asked_at: float | None = None
@@ -103,11 +104,6 @@ class Exchange:
     def body_awaited(self, waiting: bool) -> None:
         if waiting and self._asked_at is None:
             self._asked_at = self._clock.seconds()
-        self.client_awaited(waiting)
-
-    # What the handler calls.
-
-    def client_awaited(self, waiting: bool) -> None:
         if self.on_client_awaited is not None:
             self.on_client_awaited(waiting)
 
@@ -169,18 +165,13 @@ class Exchange:
         self._closed = True
         self._stop_waiting()
         self.body.fail(ClientGone())
-        self.body.let_go()
-        if self._stream is not None:
-            self._stream.lost()
+        self.body.wire = NO_WIRE  # they would hold each other: a reference cycle
+        if self.stream is not None:
+            self.stream.lost()
         if self.on_gone is not None:
             self.on_gone()
 
     # What the edge calls.
-
-    @property
-    def sent_bytes(self) -> int:
-        """How much of the response's body has been written."""
-        return self._sent_bytes if self._stream is None else self._stream.sent_bytes
 
     def close_after(self) -> None:
         """The connection closes when this response is out."""
@@ -225,17 +216,17 @@ class Exchange:
             self._keep_alive = False
         self._begin(status, headers, b"")
         announced = None if bodiless else length
-        self._stream = Stream(self._connection, self._clock, self._idle_seconds, announced, chunked)
+        self.stream = Stream(self._connection, self._clock, self._idle_seconds, announced, chunked)
         if self._gone:
-            self._stream.lost()
-        return self._stream
+            self.stream.lost()
+        return self.stream
 
     def end(self) -> None:
         """The response is whole. Raises ``BadLength`` for a streamed one that is shorter than announced."""
         if self._gone:
             return
-        if self._stream is not None:
-            self._stream.end()
+        if self.stream is not None:
+            self.stream.end()
         self._answered = True
         if self._received:
             self._close()
@@ -266,7 +257,7 @@ class Exchange:
             self._keep_alive = False
         if not self._keep_alive:
             headers.append(("Connection", "close"))
-        self._sent_bytes = len(body)
+        self.sent_bytes = len(body)
         self._connection.write(wire.head(status, headers, reason) + body)
 
     def _short_rest(self) -> bool:
@@ -285,5 +276,5 @@ class Exchange:
         if self._close_call is not None or self._draining is not None:
             self._stop_waiting()
         self._closed = True
-        self.body.let_go()
+        self.body.wire = NO_WIRE  # they would hold each other: a reference cycle
         self._connection.exchange_done(self._keep_alive and self._received)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from attrs import define, field
@@ -15,6 +15,23 @@ from project_service.http.caller import Caller
 from project_service.http.headers import HeaderView
 
 
+class HasPlace(Protocol):
+    """``overload.admission.Place``, as far as handlers need it."""
+
+    def step_out(self) -> None:
+        """Let others have the place."""
+
+    def step_in(self) -> None:
+        """Take it again, even if that is one too many."""
+
+
+class NoPlace:
+    """The place of a request that nothing limits."""
+
+    def step_out(self) -> None: ...
+    def step_in(self) -> None: ...
+
+
 @define
 class Inbound:
     """``raw_path`` and ``raw_query`` are as sent, still percent-encoded; ``path_args`` are decoded once.
@@ -23,8 +40,8 @@ class Inbound:
     ``base_url`` is ``public_url`` where configured, else scheme and host. ``identify`` works out the caller once
     more, and raises where key or token are no longer good; it is None where the whole body had come with the head.
     ``turn`` waits for a place, which the request has given up while it waited for its body; it is None likewise.
-    ``client_awaited`` is to be called with True when the handler begins to wait for other clients to read, with False
-    when it ceases to: meanwhile the request needs no place. ``any_origin``: pages of every origin may read responses.
+    The handler gives its ``place`` to others while it waits for what they need no place for: for other clients to
+    read, or for a connection that requests share. ``any_origin``: pages of every origin may read responses.
     """
 
     method: str
@@ -38,7 +55,7 @@ class Inbound:
     host: str
     base_url: str
     max_json_bytes: int
-    client_awaited: Callable[[bool], None]
+    place: HasPlace
     any_origin: bool = False
     caller: Caller = field(factory=Caller)
     path_args: Mapping[str, str] = field(factory=dict)

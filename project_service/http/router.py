@@ -69,7 +69,8 @@ class Router:
         self.app.url_map.converters = {**self.app.url_map.converters, "path": _RawPath}
         self._adapter = self.app.url_map.bind("", url_scheme="http")
         self._routes: dict[str, Route] = {}
-        self._recent = lru_cache(maxsize=RECENT_PATHS)(self._match)
+        # As ``match``. Remembered for short paths, since taking a path apart costs more than most of what follows.
+        self.recent = lru_cache(maxsize=RECENT_PATHS)(self._match)
 
     @property
     def routes(self) -> list[tuple[str, frozenset[str], Route]]:
@@ -103,7 +104,7 @@ class Router:
 
         def declare(handler: Handler) -> Handler:
             endpoint = f"{'|'.join(methods)} {url}"
-            self._recent.cache_clear()
+            self.recent.cache_clear()
             self._routes[endpoint] = Route(url, handler, Access(key, bearer), errors, described, any_method)
             declare_on_klein: Any = self.app.route(url, methods=[*methods], endpoint=endpoint)
             declare_on_klein(handler)
@@ -113,10 +114,7 @@ class Router:
 
     def match(self, method: str, raw_path: bytes) -> Match:
         """The route of a request; raises ``not_found`` or ``method_not_allowed`` (with ``Allow``)."""
-        # Remembered for short paths, since taking a path apart costs more than most of what follows.
-        return (
-            self._recent(method, raw_path) if len(raw_path) <= SHORT_PATH else self._match(method, raw_path)
-        )
+        return self.recent(method, raw_path) if len(raw_path) <= SHORT_PATH else self._match(method, raw_path)
 
     def _match(self, method: str, raw_path: bytes) -> Match:
         if raw_path.startswith(b"//"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import orjson
 from attrs import define, field, frozen
+
+from project_service.http.inbound import HasPlace, NoPlace
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -14,10 +16,6 @@ Pairs = tuple[tuple[str, str], ...]
 _DECISIVE = frozenset(("accept", "prefer", "range", "content-type", "accept-profile", "content-profile"))
 # Project keys are for this service, not for SQL to read.
 _SECRET = frozenset(("x-service-key", "apikey", "cookie"))
-
-
-def untold(waiting: bool) -> None:
-    """Nobody is told that a request waits for clients."""
 
 
 @define(eq=False)
@@ -57,7 +55,7 @@ class Sent:
 @frozen
 class Incoming:
     """``segments`` and ``pairs`` are decoded. ``resource`` is the path of the segments as PostgREST would see it, and
-    ``path`` the resource's public path, for Location headers; ``client_awaited`` is that of ``Inbound``."""
+    ``path`` the resource's public path, for Location headers; ``place`` is that of ``Inbound``."""
 
     method: str
     segments: tuple[str, ...]
@@ -68,7 +66,7 @@ class Incoming:
     path: str = "/"
     base_url: str = ""
     is_service: bool = False
-    client_awaited: Callable[[bool], None] = field(default=untold, eq=False, repr=False)
+    place: HasPlace = field(factory=NoPlace, eq=False, repr=False)
 
 
 def _bearer(values: Iterable[str]) -> str | None:

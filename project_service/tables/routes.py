@@ -57,7 +57,7 @@ class TableRoutes:
             inbound.raw_path.decode("latin-1"),
             inbound.base_url,
             is_service,
-            inbound.client_awaited,
+            inbound.place,
         )
         try:
             reply = await service.answer(incoming)

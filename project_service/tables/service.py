@@ -88,7 +88,7 @@ class TableService:
             if delegated is None:
                 return await self._root(incoming, head, identity, cache, timing)
         shape, operands = self.planner.shape(incoming, delegated)
-        cache, payload = self.holder.current, None
+        cache, payload = self.holder.cache or self.holder.current, None
         if incoming.method in WRITING:
             read = partial(payload_of, shape.head, shape.query, incoming.body)
             slow = slow_to_read(shape.head.content_type, incoming.body)
@@ -110,7 +110,7 @@ class TableService:
         if planned.compiled.last.streamed and self.large.expected(planned):
             reply = await self.large.at_once(incoming.path, planned, preamble, incoming.resource)
         if reply is None:
-            outcome = await self.executor.execute(planned, preamble, incoming.resource)
+            outcome = await self.executor.execute(planned, preamble, incoming.resource, incoming.place)
             reply = (
                 reply_to(planned.request, planned.compiled, outcome, incoming.path)
                 if outcome.whole

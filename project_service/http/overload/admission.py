@@ -62,15 +62,14 @@ class Lane:
         """
         return self.queue.join(client, size)
 
-    def leave(self) -> None:
-        """One request less is being served."""
-        self.served -= 1
+    def serve_next(self) -> None:
+        """Serve those that wait, as far as there are places."""
         # A loop rather than recursion: a request that is answered at once leaves within its own turn.
-        if self._serving or not self.queue.waiters:
+        if self._serving:
             return
         self._serving = True
         try:
-            while self.queue and self.served < self.limits.places:
+            while self.queue.waiters and self.served < self.limits.places:
                 self.served += 1
                 self.queue.serve(None)
         finally:
@@ -115,7 +114,9 @@ class Place:
         """Give the place to the next request, while this one waits for a client."""
         if self._state == "served":
             self._state = "outside"
-            self.lane.leave()
+            self.lane.served -= 1
+            if self.lane.queue.waiters:
+                self.lane.serve_next()
 
     def step_in(self) -> None:
         """Take a place, even if that is one too many."""
@@ -125,9 +126,8 @@ class Place:
 
     def leave(self) -> None:
         """The request is done. Further calls do nothing."""
-        was, self._state = self._state, "left"
-        if was == "served":
-            self.lane.leave()
+        self.step_out()
+        self._state = "left"
 
     def _admitted(self, _: None) -> None:
         self._state = "served"

@@ -35,7 +35,8 @@ class CacheHolder(Service):
         self._clock = clock
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._retry: IDelayedCall | None = None
-        self._current: SchemaCache | None = None
+        # The schema cache; None until the first reading has succeeded.
+        self.cache: SchemaCache | None = None
         self._version = 0
         # A flag of its own, because a reading may end before ``background`` returns.
         self._running = False
@@ -46,13 +47,13 @@ class CacheHolder(Service):
     @property
     def current(self) -> SchemaCache:
         """The schema cache. Raises PGRST002 until the first reading has succeeded."""
-        if self._current is None:
+        if self.cache is None:
             raise errors.schema_cache_missing()
-        return self._current
+        return self.cache
 
     @property
     def loaded(self) -> bool:
-        return self._current is not None
+        return self.cache is not None
 
     def stopService(self) -> None:
         super().stopService()
@@ -108,13 +109,13 @@ class CacheHolder(Service):
         self._version += 1
         cancel(self._retry)
         try:
-            before, self._current = self._current, await self._load(self._version)
+            before, self.cache = self.cache, await self._load(self._version)
             self._backoff.succeeded()
-            self._warn_of(before, self._current)
+            self._warn_of(before, self.cache)
         except Exception as fault:
             if self.running:
                 self._retry = self._clock.callLater(self._backoff.failed(), self.announce)
-            kept = "the old one is kept" if self._current is not None else "there is none yet"
+            kept = "the old one is kept" if self.cache is not None else "there is none yet"
             self.log.warn("the schema cache could not be read ({why}); {kept}", why=_why(fault), kept=kept)
 
     def _warn_of(self, before: SchemaCache | None, found: SchemaCache) -> None:

@@ -29,6 +29,7 @@ from project_service.database.pipeline import Run, Step, as_text
 from project_service.database.pool import Pool
 from project_service.database.session import DatabaseGone, Session
 from project_service.database.statements import may_be_stale
+from project_service.http.inbound import HasPlace
 from project_service.tables import errors
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
@@ -39,6 +40,7 @@ from project_service.tables.parse.request import Request
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planning.compile import Compiled
 from project_service.tables.planning.planner import Planned
+from project_service.tables.planning.probe import SLOW_SECONDS, SMALL_BYTES
 from project_service.tables.respond.outcome import Outcome, as_bytes, outcome_of_read, outcome_of_write
 from project_service.tables.respond.replies import check_outcome
 from project_service.tables.settings import FORGET_PLANS, Preamble
@@ -62,8 +64,9 @@ class Executor:
     config: TablesConfig
     pool: Pool
 
-    def execute(self, planned: Planned, preamble: Preamble, path: str) -> Awaitable[Outcome]:
-        """The outcome, which has passed ``check_outcome``; ``path`` is the resource's, as SQL may read it.
+    def execute(self, planned: Planned, preamble: Preamble, path: str, place: HasPlace) -> Awaitable[Outcome]:
+        """The outcome, which has passed ``check_outcome``; ``path`` is the resource's, as SQL may read it. On a
+        shared connection the request needs no ``place``.
 
         Its body is complete (``whole``) if the result fits into one reply. For an execution plan, the plan's text is
         the body. Raises ``TableError``.
@@ -74,7 +77,8 @@ class Executor:
             steps = [*preamble.steps(path, shared=True), _step(planned, preamble, probe)]
             run = self.pool.pipelines.submit(planned.version, steps)
             if run is not None:
-                return self._shared(run, planned, preamble, path, probe)
+                place.step_out()
+                return self._shared(run, planned, preamble, path, probe, place)
         return self._alone(planned, preamble, path)
 
     def _alone(self, planned: Planned, preamble: Preamble, path: str) -> Awaitable[Outcome]:
@@ -100,25 +104,28 @@ class Executor:
 
         return await self.pool.use(used)
 
-    async def _shared(self, run: Run, planned: Planned, preamble: Preamble, path: str, probe: int) -> Outcome:
+    async def _shared(
+        self, run: Run, planned: Planned, preamble: Preamble, path: str, probe: int, place: HasPlace
+    ) -> Outcome:
         """The outcome by a connection that reads share. A read may be asked once more: where that connection was
         lost, or the statement has to be run in another way."""
         compiled = planned.compiled
         try:
-            rows = await run.done
+            outcome = outcome_of_read((await run.done)[0])
+            if run.waited > SLOW_SECONDS or len(outcome.body) > SMALL_BYTES:
+                compiled.pace.failed()
+            if compiled.probe is None or compiled.probe.fits(outcome, probe):
+                if compiled.rendering.form == "object":
+                    check_outcome(planned.request, compiled, outcome)
+                return outcome
         except DatabaseGone:
-            return await self._alone(planned, preamble, path)
+            pass
         except psycopg2.Error as fault:
             compiled.pace.failed()
-            if fault.pgcode is None or may_be_stale(fault.pgcode) or fault.pgcode in _OTHERWISE:
-                return await self._alone(planned, preamble, path)
-            raise failure(fault, preamble.authenticated) from fault
-        outcome = outcome_of_read(rows[0])
-        compiled.pace.ran(run.waited, len(outcome.body))
-        if compiled.probe is not None and not compiled.probe.fits(outcome, probe):
-            return await self._alone(planned, preamble, path)
-        check_outcome(planned.request, compiled, outcome)
-        return outcome
+            if not (fault.pgcode is None or may_be_stale(fault.pgcode) or fault.pgcode in _OTHERWISE):
+                raise failure(fault, preamble.authenticated) from fault
+        place.step_in()
+        return await self._alone(planned, preamble, path)
 
     def _prepares(self, planned: Planned, preamble: Preamble) -> bool:
         return (

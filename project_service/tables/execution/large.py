@@ -7,15 +7,14 @@ If the cursor's first rows turn out to be all, the reply is sent in one piece, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from attrs import evolve, frozen
 
+from project_service.http.inbound import HasPlace, NoPlace
 from project_service.http.outbound import Reply, StreamReply
 from project_service.http.protocol.wire import fault_of
 from project_service.tables.config import TablesConfig
 from project_service.tables.execution.streaming import RowStream, Streams
-from project_service.tables.incoming import Incoming, untold
+from project_service.tables.incoming import Incoming
 from project_service.tables.planning.planner import Planned
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.respond.replies import head_of_stream, reply_to
@@ -52,7 +51,7 @@ class LargeReplies:
         assert probe is not None
         likely = Outcome(rows=probe.rows, size=probe.threshold_bytes)
         stream = await self._open(
-            planned, preamble, resource, likely, untold
+            planned, preamble, resource, likely, NoPlace()
         )  # it does not wait where it is expected
         try:
             outcome = await stream.outcome(_counts(planned), self.config.stream_threshold_bytes)
@@ -79,7 +78,7 @@ class LargeReplies:
         if not _has_body(head):
             return head
         planned.compiled.last.streamed = True
-        stream = await self._open(planned, preamble, incoming.resource, outcome, incoming.client_awaited)
+        stream = await self._open(planned, preamble, incoming.resource, outcome, incoming.place)
         try:
             streamed = evolve(outcome, rows=len(stream.fetched), total=stream.total)
             if _counts(planned) and _has_total(planned, streamed):
@@ -95,7 +94,7 @@ class LargeReplies:
         preamble: Preamble,
         resource: str,
         likely: Outcome,
-        client_awaited: Callable[[bool], None],
+        place: HasPlace,
     ) -> RowStream:
         compiled = planned.compiled
         rows = compiled.statement.stream
@@ -109,7 +108,7 @@ class LargeReplies:
             rows.values(*given),
             compiled.rendering,
             likely,
-            client_awaited,
+            place,
             compiled.leaves_things,
             None if header is None else (header, header.values(*given)),
         )

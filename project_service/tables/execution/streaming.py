@@ -12,7 +12,7 @@ that is given back in the middle of its transaction.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from math import ceil
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from project_service.database.pool import Pool
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start, with_timeout
 from project_service.http.body import ClientGone
+from project_service.http.inbound import HasPlace
 from project_service.http.outbound import Sink
 from project_service.tables import errors
 from project_service.tables.execution.cleanup import clear
@@ -90,18 +91,17 @@ class Streams:
         values: list[Any],
         rendering: Rendering,
         likely: Outcome,
-        client_awaited: Callable[[bool], None],
+        place: HasPlace,
         leaves_things: bool = False,
         header: tuple[Sql, list[Any]] | None = None,
     ) -> RowStream:
         """A stream whose first rows have been read. The caller has to write it or to close it.
 
         ``likely`` is an outcome whose rows are likely to be as large. ``header`` is the query for the first line of
-        CSV, with its values. ``client_awaited`` is called with True when it begins, and with False when it ceases, to
-        wait for the clients of other streams. Raises PGRST003 if no connection is free in time, and what running the
-        query raises.
+        CSV, with its values. ``place`` is left to others while it waits for the clients of other streams. Raises
+        PGRST003 if no connection is free in time, and what running the query raises.
         """
-        await self._place(client_awaited)
+        await self._turn(place)
         session = None
         try:
             session = await self.pool.take()
@@ -114,17 +114,17 @@ class Streams:
             raise
         return stream
 
-    async def _place(self, client_awaited: Callable[[bool], None]) -> None:
+    async def _turn(self, place: HasPlace) -> None:
         if len(self.places.waiting) >= MAX_WAITING:
             raise errors.pool_timeout()
-        place: Deferred[Any] = self.places.acquire()
-        if place.called:
+        turn: Deferred[Any] = self.places.acquire()
+        if turn.called:
             return
-        client_awaited(True)
+        place.step_out()
         try:
-            await with_timeout(self.clock, self.acquire_timeout_seconds, place, errors.pool_timeout)
+            await with_timeout(self.clock, self.acquire_timeout_seconds, turn, errors.pool_timeout)
         finally:
-            client_awaited(False)
+            place.step_in()
 
     def release(self, session: Session | None) -> None:
         self.places.release()

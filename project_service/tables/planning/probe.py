@@ -58,13 +58,14 @@ class Pace:
 
     def ran(self, seconds: float, size: int) -> None:
         """A run took ``seconds`` and made ``size`` bytes."""
-        if seconds > (SLOW_SECONDS if self.is_quick else QUICK_SECONDS) or size > SMALL_BYTES:
+        if seconds > QUICK_SECONDS or size > SMALL_BYTES:
             self.failed()
-        elif not self.is_quick:
+        else:
             self._runs += 1
             self.is_quick = self._runs >= QUICK_RUNS
 
     def failed(self) -> None:
+        """A run was refused, or was slow where others wait behind it."""
         self._runs, self.is_quick = 0, False
 
 

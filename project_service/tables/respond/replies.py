@@ -200,13 +200,12 @@ def deprecated_names(renamed: tuple[tuple[str, str], ...]) -> tuple[str, str]:
 
 def content_location(request: Request, path: str) -> str:
     """The request's path and query, with the parameters sorted by name."""
-    query = "&".join(
-        [
-            f"{name if _is_plain(name) else _escaped(name)}={value if _is_plain(value) else _escaped(value)}"
-            for name, value in sorted(request.pairs)
-        ]
-    )
-    return f"{path}?{query}" if query else path
+    query = ""
+    for name, value in sorted(request.pairs):
+        query += (
+            f"&{name if _is_plain(name) else _escaped(name)}={value if _is_plain(value) else _escaped(value)}"
+        )
+    return f"{path}?{query[1:]}" if query else path
 
 
 def location(path: str, names: tuple[str, ...], values: tuple[str | None, ...]) -> str:

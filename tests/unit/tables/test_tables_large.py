@@ -10,7 +10,7 @@ from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.errors import TableError
 from project_service.tables.execution.large import LargeReplies
 from project_service.tables.execution.streaming import RowStream
-from project_service.tables.incoming import untold
+from project_service.http.inbound import NoPlace
 from project_service.tables.planning.planner import Planner
 from project_service.tables.respond.outcome import Outcome
 from tests.unit.tables.planning import CONFIG, planned, preamble
@@ -32,7 +32,7 @@ class Answers(Case):
                 self.planned,
                 Outcome(rows=2000, total=9000 if prefer else None, status=status, whole=False),
                 preamble(),
-                untold,
+                NoPlace(),
             )
         )
 
@@ -78,7 +78,7 @@ class Answers(Case):
                 evolve(known, request=evolve(known.request, head=head)),
                 Outcome(rows=2000, whole=False),
                 preamble(),
-                untold,
+                NoPlace(),
             )
         )
         self.assertIsInstance(self.successResultOf(reply), Reply)
