@@ -90,7 +90,7 @@ def serve(reactor: Any, values: dict[str, Any], origins: tuple[str, ...]) -> Non
 async def _listen(reactor: Any, tables: Tables, edge: Edge) -> None:
     for holder in tables.holders.values():
         await holder.reload()
-    factory = ChannelFactory(edge, reactor, 60.0, "httptools", 10_000)
+    factory = ChannelFactory(edge, reactor, 60.0, 10_000)
     port = await endpoints.serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(factory)
     print(f"serving {port.getHost().port}", flush=True)
 

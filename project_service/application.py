@@ -137,7 +137,6 @@ class Application:
             edge,
             self._reactor,
             self._settings.server.idle_timeout_seconds,
-            self._settings.server.http_parser,
             most,
         )
         metrics.watch(edge.lanes, factory.connections, most)

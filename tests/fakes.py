@@ -196,9 +196,6 @@ def _dechunk(raw: bytes) -> tuple[bytes, bytes]:
 class App:
     """A router behind the real edge and a real HTTP channel, all in memory."""
 
-    # Subclasses that run the same tests with the other HTTP parser set this.
-    parser = "httptools"
-
     def __init__(self, router: Router, **settings: Any) -> None:
         self.clock = Clock()
         self.metrics = Metrics()
@@ -226,7 +223,7 @@ class App:
             lambda: "Sat, 21 Nov 2026 00:00:00 GMT",
             limits,
         )
-        self._factory = ChannelFactory(self.edge, self.clock, 60.0, self.parser, most)
+        self._factory = ChannelFactory(self.edge, self.clock, 60.0, most)
 
     def connect(self, host: str = "192.0.2.7", transport: MemoryTransport | None = None) -> Client:
         transport = transport or MemoryTransport(host)

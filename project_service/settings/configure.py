@@ -19,13 +19,15 @@ from project_service.settings.postgrest import own_name
 PREFIX = "PROJECT_SERVICE__"
 
 Tree = dict[str, Any]
-# What a command may do without. The service needs all of them.
-Part = Literal["database", "store", "token keys", "mail server"]
+# What a command may do without. The service needs all of them, and nobody needs what has been removed.
+Part = Literal["database", "store", "token keys", "mail server", "removed"]
 ALL_PARTS: frozenset[Part] = frozenset({"database", "store", "token keys", "mail server"})
 
 # What ``store.credentials_file`` sets.
 _KEYS = ("access_key_id", "secret_access_key", "session_token")
 _TABLES = frozenset({*SECTIONS, "stages"})
+# Settings that there used to be, and why they are not needed. A configuration that still names one serves on.
+_REMOVED = {"server.http_parser": "every request is parsed by llhttp"}
 
 
 @frozen
@@ -71,9 +73,14 @@ def load(
     missing. Raises ``BadSettings`` for all faults, except in what only other parts than ``needed`` use.
     """
     settings, faults = look_through(config, environ, options, embedded)
+    refuse(faults, needed)
+    return settings
+
+
+def refuse(faults: list[Fault], needed: Collection[Part]) -> None:
+    """Raise ``BadSettings`` for those that matter to who needs these parts."""
     if serious := [fault for fault in faults if fault.part is None or fault.part in needed]:
         raise BadSettings(serious)
-    return settings
 
 
 def look_through(
@@ -167,6 +174,8 @@ def _own_names(given: dict[str, _Given], faults: list[Fault]) -> dict[str, _Give
 
 def _why_left(name: str, left: _Given) -> str:
     """What is wrong with a value that belongs to no setting."""
+    if name in _REMOVED:
+        return f"is no longer a setting: {_REMOVED[name]}; remove it"
     parts = name.split(".")
     of_stages = parts[0] == "stages" and len(parts) <= 4 and parts[2:3] in ([], ["databases"])
     if name not in _TABLES and not of_stages:
@@ -185,7 +194,8 @@ class _Reader:
         sections = {name: self._section(name, section) for name, section in SECTIONS.items()}
         settings = Settings(**sections, stages=self._stages())
         for name, left in self._given.items():
-            self._faults.append(Fault(left.where, name, _why_left(name, left)))
+            part: Part | None = "removed" if name in _REMOVED else None
+            self._faults.append(Fault(left.where, name, _why_left(name, left), part))
         return settings
 
     def _section(self, path: str, cls: type) -> Any:

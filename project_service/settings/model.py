@@ -73,7 +73,6 @@ class Server:
     trusted_proxies: tuple[str, ...] = key(several(network), (), reloads=True)
     shutdown_seconds: float = key(seconds(), 30.0)
     idle_timeout_seconds: float = key(seconds(1), 60.0)
-    http_parser: str = key(choice("httptools", "twisted"), "httptools")
     max_json_bytes: int = key(whole(1024), 1048576, reloads=True)
     max_connections: int = key(whole(1, 1000000), 10000)
     log_level: str = key(choice("debug", "info", "warn", "error"), "info", reloads=True)

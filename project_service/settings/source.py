@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from attrs import evolve, field, frozen
+from twisted.logger import Logger
 
-from project_service.settings.configure import ALL_PARTS, BadSettings, Fault, Part, load, look_through
+from project_service.settings.configure import ALL_PARTS, BadSettings, Fault, Part, look_through, refuse
 from project_service.settings.model import Settings, Stage, StageDatabase
 
 # Where ``project-service extension create`` puts extensions. It is not exposed, since everybody may execute their
 # functions.
 EXTENSIONS_SCHEMA = "extensions"
 EMBEDDED_SEARCH_PATH = (*StageDatabase().extra_search_path, EXTENSIONS_SCHEMA)
+
+log = Logger()
 
 
 @frozen
@@ -28,8 +31,13 @@ class Source:
     data_dir: Path | None = None
 
     def read(self, environ: Mapping[str, str], needed: Collection[Part] = ALL_PARTS) -> Settings:
-        """As ``configure.load``. Raises ``BadSettings``."""
-        return self._placed(load(self.config, environ, self.options, self.data_dir is not None, needed))
+        """As ``configure.load``, and the log names settings that have been removed. Raises ``BadSettings``."""
+        settings, faults = self.look_through(environ)
+        refuse(faults, needed)
+        for fault in faults:
+            if fault.part == "removed":
+                log.warn("{fault}", fault=str(fault))
+        return settings
 
     def look_through(self, environ: Mapping[str, str]) -> tuple[Settings, list[Fault]]:
         """As ``configure.look_through``."""

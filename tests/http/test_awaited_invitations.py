@@ -18,10 +18,7 @@ LONG = (40, 40, 40, 40)
 
 
 class Invitations(TestCase):
-    parser = "httptools"
-
     def setUp(self) -> None:
-        self.patch(App, "parser", self.parser)
         self.answers: list[Deferred[None]] = []
         router = Router()
         router.route("/x", told(), methods=("GET", "PUT"), key="optional")(self.slow)
@@ -58,13 +55,8 @@ class Invitations(TestCase):
         self.assertTrue(self.client.transport.aborted)
 
 
-class InvitationsOnTwisted(Invitations):
-    parser = "twisted"
-
-
 class Behind(Invitations):
-    """The invitation is for a request behind another slow one. twisted.web's parser does not read ahead, so it is not
-    tested here."""
+    """The invitation is for a request behind another slow one."""
 
     def invited(self, raw: bytes) -> None:
         self.client.send(raw_request("GET", "/x", {}, None) + raw)

@@ -113,10 +113,7 @@ class World:
 
 
 class Books(TestCase):
-    parser = "httptools"
-
     def test_all_counts_balance_in_the_end(self) -> None:
-        self.patch(App, "parser", self.parser)
         for seed in range(ROUNDS):
             world = World(seed)
             for _ in range(world.chance.randrange(5, 60)):
@@ -148,7 +145,3 @@ class Books(TestCase):
         self.assertEqual(len(app.metrics.requests), 0, seed)
         self.successResultOf(app.edge.drained())
         self.assertEqual(app.clock.getDelayedCalls(), [], seed)
-
-
-class BooksOnTwisted(Books):
-    parser = "twisted"

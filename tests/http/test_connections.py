@@ -15,10 +15,7 @@ from tests.told import told
 
 
 class Crowded(TestCase):
-    parser = "httptools"
-
     def setUp(self) -> None:
-        self.patch(App, "parser", self.parser)
         self.answers: list[Deferred[None]] = []
         router = Router()
         router.route("/slow", told(), methods=("GET",), key="optional")(self.slow)
@@ -111,7 +108,3 @@ class Crowded(TestCase):
         self.assertFalse(client.transport.aborted)
         self.app.clock.advance(20)
         self.assertTrue(client.transport.aborted)
-
-
-class CrowdedOnTwisted(Crowded):
-    parser = "twisted"

@@ -19,10 +19,7 @@ READ = "/storage/read"
 
 
 class HalfClosed(TestCase):
-    parser = "httptools"
-
     def setUp(self) -> None:
-        self.patch(App, "parser", self.parser)
         self.begun: list[Deferred[None]] = []
         self.stored: list[bytes] = []
         router = Router()
@@ -130,7 +127,3 @@ class HalfClosed(TestCase):
             self.answer()
             self.assertEqual(not gone, b" 200 " in client.received())
             self.assertEqual(self.app.edge.lanes["storage"].served, 0)
-
-
-class HalfClosedOnTwisted(HalfClosed):
-    parser = "twisted"

@@ -31,10 +31,7 @@ class SecureTransport(MemoryTransport):
 
 
 class _Ending(TestCase):
-    parser = "httptools"
-
     def setUp(self) -> None:
-        self.patch(App, "parser", self.parser)
         router = Router()
         router.route("/quick", told(), methods=("GET", "PUT"), key="optional")(self.quick)
         router.route("/wait", told(), methods=("GET",), key="optional")(self.wait)
@@ -117,10 +114,6 @@ class Ending(_Ending):
         waiting, refused = self.sent(raw_request("GET", "/wait", {}, None)), self.sent(NO_REQUEST)
         self.assertEqual(self.app.connect().request("GET", "/quick").status, 200)
         self.assertEqual((self.state(waiting), self.state(refused)), ((False, False), (True, True)))
-
-
-class EndingOnTwisted(Ending):
-    parser = "twisted"
 
 
 class TooMany(_Ending):

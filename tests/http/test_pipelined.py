@@ -19,10 +19,7 @@ LARGE = 1_000_000
 class _Client(TestCase):
     """A client of an application with a slow and a large response."""
 
-    parser = "httptools"
-
     def setUp(self) -> None:
-        self.patch(App, "parser", self.parser)
         self.answers: list[Deferred[None]] = []
         self.begun = 0
         router = Router()
@@ -126,10 +123,6 @@ class Pipelined(_Client):
         self.client.clock.advance(61)
         self.assertTrue(self.client.transport.aborted)
         self.assertEqual(self.begun, 1)
-
-
-class PipelinedOnTwisted(Pipelined):
-    parser = "twisted"
 
 
 class Turns(_Client):

@@ -23,10 +23,7 @@ PAUSE = 50
 
 
 class _Crowded(TestCase):
-    parser = "httptools"
-
     def setUp(self) -> None:
-        self.patch(App, "parser", self.parser)
         self.answers: list[Deferred[None]] = []
         router = Router()
         router.route("/quick", told(), methods=("GET",), key="optional")(self.quick)
@@ -256,15 +253,3 @@ class Answered(_Crowded):
         self.assertTrue(client.transport.ended)
         for other in others:
             self.stays(other)
-
-
-class SlowOnTwisted(Slow):
-    parser = "twisted"
-
-
-class NotItsFaultOnTwisted(NotItsFault):
-    parser = "twisted"
-
-
-class AnsweredOnTwisted(Answered):
-    parser = "twisted"

@@ -29,24 +29,20 @@ from tests.http.random_requests import STATUS, spoiled
 from tests.live.daemon import Daemon, eventually
 
 PATIENCE_SECONDS = 30.0
-PARSERS = ["httptools", "twisted"]
 ROUNDS = 20_000
 # Long enough for most responses; an incomplete request gets none.
 MOMENT_SECONDS = 0.02
 PROBE_ANSWER = (PROBED[1] or "").encode()
 
 
-@pytest.mark.parametrize("parser", PARSERS)
 @pytest.mark.parametrize("size", [1 << 20, 1], ids=["whole", "byte by byte"])
 @pytest_twisted.ensureDeferred
-async def test_the_attack_corpus_on_real_sockets(
-    parser: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_attack_corpus_on_real_sockets(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from twisted.internet import reactor
 
     monkeypatch.setattr(exchange, "DRAIN_SECONDS", 0.1)
     clock: Any = reactor
-    factory = ChannelFactory(App(router()).edge, clock, 60.0, parser, 100)
+    factory = ChannelFactory(App(router()).edge, clock, 60.0, 100)
     port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
     try:
         faults = await deferToThread(run_all, port.getHost().port, size)

@@ -50,10 +50,8 @@ def state_of(client: socket.socket) -> str:
     return "cut off" if client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) else "answered"
 
 
-@pytest.mark.parametrize("parser", ["httptools", "twisted"])
 @pytest_twisted.ensureDeferred
 async def test_some_of_many_clients_that_do_not_read_are_cut_off(
-    parser: str,
     database: str,
     store_settings: Store,
     tmp_path: Path,
@@ -64,7 +62,7 @@ async def test_some_of_many_clients_that_do_not_read_are_cut_off(
     run_sql(database, WIDE)
     gc.disable()
     request.addfinalizer(gc.enable)
-    settings = settings_for(database, store_settings, tmp_path, server={"http_parser": parser})
+    settings = settings_for(database, store_settings, tmp_path)
     async with serving(settings) as api:
         clients = [asking(api) for _ in range(CLIENTS)]
         cut_off: set[socket.socket] = set()

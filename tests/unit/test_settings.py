@@ -7,10 +7,12 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.configure import BadSettings, load, look_through
 from project_service.settings.model import Settings
+from project_service.settings.source import Source
 
 
 def faults(
@@ -58,6 +60,21 @@ class Faults(TestCase):
             ["stages.dev.databases.main.scheme is not a setting"],
         )
         self.assertEqual(faults("[stages.dev]\nx = 1\n"), ["stages.dev.x is not a setting"])
+
+    def test_a_removed_setting_is_no_fault_and_is_named_in_the_log(self) -> None:
+        path = Path(self.mktemp())
+        path.write_text('[server]\nhttp_parser = "twisted"\nworkers = 2\n')
+        events: list[Any] = []
+        keep: Any = events.append
+        globalLogPublisher.addObserver(keep)
+        self.addCleanup(globalLogPublisher.removeObserver, keep)
+        self.assertEqual(Source(path, data_dir=Path("/d")).read({}).server.workers, 2)
+        self.assertEqual(
+            [event["fault"] for event in events],
+            [
+                f"{path}: server.http_parser is no longer a setting: every request is parsed by llhttp; remove it"
+            ],
+        )
 
     def test_a_missing_or_malformed_file_is_a_fault(self) -> None:
         with self.assertRaises(BadSettings) as caught:

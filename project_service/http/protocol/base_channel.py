@@ -1,4 +1,4 @@
-"""What both channels share, whichever parser they use: who the client is, and how its connection is closed."""
+"""What a connection that is served and one that is rejected share: who the client is, and how it is closed."""
 
 from __future__ import annotations
 

@@ -15,18 +15,12 @@ from project_service.http.overload.unsent_limit import UnsentLimit
 from project_service.http.protocol.base_channel import LINGER_SECONDS, BaseChannel
 from project_service.http.protocol.dispatch import Dispatch
 from project_service.http.protocol.lean_channel import LeanChannel
-from project_service.http.protocol.twisted_channel import TwistedChannel
 from project_service.network.splicing import Splicing
-
-Channel = LeanChannel | TwistedChannel
-# By the name of the parser, as the setting ``server.http_parser`` has it.
-CHANNELS: dict[str, type[Channel]] = {"httptools": LeanChannel, "twisted": TwistedChannel}
 
 
 @implementer(IProtocolNegotiationFactory)
 class ChannelFactory(Factory):
-    """``dispatch`` gets every request. ``idle_seconds`` is how long a client may do nothing. ``parser`` is one of
-    ``CHANNELS``.
+    """``dispatch`` gets every request. ``idle_seconds`` is how long a client may do nothing.
 
     With ``most`` connections open, each new one takes the place of an idle connection or of one whose body hardly
     moves (see ``ConnectionLimit``). Where there is no such connection, the new one is answered 503 and closed.
@@ -34,30 +28,27 @@ class ChannelFactory(Factory):
 
     noisy = False
 
-    def __init__(
-        self, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float, parser: str, most: int
-    ) -> None:
+    def __init__(self, dispatch: Dispatch, clock: IReactorTime, idle_seconds: float, most: int) -> None:
         self._dispatch = dispatch
-        self._channel = CHANNELS[parser]
         self._clock = clock
         self._idle_seconds = idle_seconds
-        self._limit: ConnectionLimit[Channel] = ConnectionLimit(most, clock.seconds)
+        self._limit: ConnectionLimit[LeanChannel] = ConnectionLimit(most, clock.seconds)
         self._unsent = UnsentLimit(clock.seconds)
         self.splicing = Splicing()
         self._empty: Deferred[None] | None = None
 
     @property
-    def connections(self) -> Collection[Channel]:
+    def connections(self) -> Collection[LeanChannel]:
         """The open connections; the collection is live."""
         return self._limit.connections
 
-    def opened(self, channel: Channel) -> None:
+    def opened(self, channel: LeanChannel) -> None:
         self._limit.enter(channel)
 
-    def wrote_much(self, channel: Channel) -> None:
+    def wrote_much(self, channel: LeanChannel) -> None:
         self._unsent.wrote(channel)
 
-    def gone(self, channel: Channel) -> None:
+    def gone(self, channel: LeanChannel) -> None:
         self._limit.leave(channel)
         self._unsent.leave(channel)
         if not self._limit.connections and self._empty is not None:
@@ -84,10 +75,10 @@ class ChannelFactory(Factory):
         these, and ``curl -0`` offers only HTTP/1.0."""
         return [b"http/1.1", b"http/1.0"]
 
-    def buildProtocol(self, addr: IAddress | None) -> Channel | TurnedAway:
+    def buildProtocol(self, addr: IAddress | None) -> LeanChannel | TurnedAway:
         if not self._limit.for_one_more():
             return TurnedAway(self._dispatch, self._clock)
-        return self._channel(self, self._dispatch, self._clock, self._idle_seconds)
+        return LeanChannel(self, self._dispatch, self._clock, self._idle_seconds)
 
 
 class TurnedAway(BaseChannel, Protocol):

@@ -1,4 +1,4 @@
-"""What an HTTP channel hands its requests to, whichever parser reads them."""
+"""What an HTTP channel hands its requests to."""
 
 from __future__ import annotations
 

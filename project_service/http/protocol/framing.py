@@ -1,4 +1,4 @@
-"""The rules for a request head (RFC 9112) that hold whichever parser reads it, and our limits. Pure."""
+"""The rules for a request head (RFC 9112) beyond those that llhttp enforces, and our limits. Pure."""
 
 from __future__ import annotations
 
@@ -129,6 +129,6 @@ def _asks_to_close(headers: HeaderView) -> bool:
 def _content_length(headers: HeaderView) -> int | None:
     declared = headers.get(b"content-length")
     if declared is not None:
-        # The parsers refuse what is no number or too large, but not zeros before it. ``int`` takes only 4300 digits.
+        # llhttp refuses what is no number or too large, but not zeros before it. ``int`` takes only 4300 digits.
         return int(declared.strip().lstrip(b"0") or b"0")
     return None if b"transfer-encoding" in headers else 0

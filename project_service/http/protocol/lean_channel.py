@@ -1,8 +1,4 @@
-"""One HTTP/1.1 connection with llhttp as its parser: queueing, flow control, timeouts.
-
-The default, since it does no more for a request than is needed. ``TwistedChannel`` does the same with twisted.web's
-parser and passes the same tests.
-"""
+"""One HTTP/1.1 connection with llhttp as its parser: queueing, flow control, timeouts."""
 
 from __future__ import annotations
 

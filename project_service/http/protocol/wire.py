@@ -28,7 +28,7 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 class Connection(Protocol):
-    """One client connection, whichever HTTP parser reads it."""
+    """One client connection."""
 
     def write(self, data: bytes) -> None: ...
     def take(self, source: int, most: int) -> int:
