@@ -11,8 +11,8 @@ from twisted.internet.task import Clock
 
 from project_service.deferreds import start
 from project_service.storage.announcing import Announcer
-from project_service.storage.attempt import Attempts
 from project_service.storage.sweeper import STALE_AFTER
+from project_service.storage.upload import SizeLimit, Uploads
 
 
 class Rows:
@@ -63,7 +63,9 @@ class Announced:
         self.count = 0
         self.announcer = Announcer(cast(Any, self.rows), self.clock, self.new)
         nothing = cast(Any, None)
-        self.attempts = Attempts(nothing, nothing, nothing, self.announcer, self.clock, lambda step: None)
+        self.uploads = Uploads(
+            nothing, nothing, nothing, nothing, self.announcer, self.clock, 10, lambda step: None
+        )
         self.taken: set[UUID] = set()
 
     def new(self) -> UUID:
@@ -72,7 +74,7 @@ class Announced:
 
     def begin(self, bucket: str = "b") -> Deferred[None]:
         async def begun() -> None:
-            version = (await self.attempts.begin(bucket)).version
+            version = (await self.uploads.begin(bucket, SizeLimit(1))).version
             assert version in self.rows.announced, "it was not announced"
             assert version not in self.taken, "another upload has it"
             self.taken.add(version)

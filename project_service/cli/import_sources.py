@@ -12,14 +12,13 @@ from attrs import frozen
 
 from project_service.errors import ApiError
 from project_service.storage import content_types, errors, reading
-from project_service.storage.objects import Received
 from project_service.storage.ports import Store
-from project_service.storage.upload import PartStream
+from project_service.storage.upload import Upload
 
 READ_BYTES = 1024 * 1024
 
-# Uploads one file or object, given the key that it is to have.
-Upload = Callable[[str, PartStream], Awaitable[Received]]
+# Writes one file or object into the upload, given the key that it is to have; returns its media type.
+Read = Callable[[str, Upload], Awaitable[str]]
 
 
 class Unreadable(Exception):
@@ -27,15 +26,15 @@ class Unreadable(Exception):
 
 
 class Source(Protocol):
-    def found(self) -> AsyncIterator[tuple[str, Upload]]:
-        """All files or objects, in order: the name within the source, and what uploads it."""
+    def found(self) -> AsyncIterator[tuple[str, Read]]:
+        """All files or objects, in order: the name within the source, and what reads it."""
 
 
 @frozen
 class Directory:
     path: Path
 
-    async def found(self) -> AsyncIterator[tuple[str, Upload]]:
+    async def found(self) -> AsyncIterator[tuple[str, Read]]:
         """Raises ``OSError`` if a folder cannot be listed."""
         for path in sorted(self._files()):
             yield path.relative_to(self.path).as_posix(), partial(_file, path)
@@ -53,7 +52,7 @@ class StoreBucket:
     store: Store
     folder: str
 
-    async def found(self) -> AsyncIterator[tuple[str, Upload]]:
+    async def found(self) -> AsyncIterator[tuple[str, Read]]:
         async for page in reading.pages(self.store, self.folder):
             for entry in page.objects:
                 # Other programs make such objects to represent empty folders.
@@ -61,12 +60,12 @@ class StoreBucket:
                     yield entry.key.removeprefix(self.folder), partial(_object, self.store, entry.key)
 
 
-async def _file(path: Path, key: str, parts: PartStream) -> Received:
+async def _file(path: Path, key: str, upload: Upload) -> str:
     content_type = content_types.guess(key)
-    parts.describe(content_type, key)
+    upload.describe(content_type, key)
     for data in _pieces(path):
-        await parts.write(data)
-    return Received(key, content_type)
+        await upload.write(data)
+    return content_type
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
@@ -82,19 +81,19 @@ def _not_listed(fault: OSError) -> NoReturn:
     raise fault
 
 
-async def _object(store: Store, name: str, key: str, parts: PartStream) -> Received:
+async def _object(store: Store, name: str, key: str, upload: Upload) -> str:
     before = await store.stat(name)
     if _packed(before.coding):
         raise Unreadable(f"its Content-Encoding, {before.coding}, would be forgotten")
     content_type = _type(before.content_type, key)
-    parts.describe(content_type, key)
+    upload.describe(content_type, key)
     for first in range(0, before.size, READ_BYTES):
         length = min(READ_BYTES, before.size - first)
-        await parts.write(await reading.whole(await store.open(name, first, length, before.size)))
+        await upload.write(await reading.whole(await store.open(name, first, length, before.size)))
     if await store.stat(name) != before:
         # It was overwritten meanwhile, so part of what was read may be old and part new.
         raise errors.precondition_failed()
-    return Received(key, content_type)
+    return content_type
 
 
 def _type(declared: str, key: str) -> str:

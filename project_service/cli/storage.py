@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import click
 from attrs import asdict, define, evolve, field
 
 from project_service.cli import frame
-from project_service.cli.import_sources import Directory, Source, StoreBucket, Unreadable, Upload
+from project_service.cli.import_sources import Directory, Read, Source, StoreBucket, Unreadable
 from project_service.cli.opened import Opened
 from project_service.errors import ApiError
 from project_service.settings.kinds import store_bucket
@@ -21,7 +20,7 @@ from project_service.storage import keys
 from project_service.storage.assemble import connect_store
 from project_service.storage.buckets import Buckets
 from project_service.storage.model import Bucket, Conditions, Writer
-from project_service.storage.objects import Objects, Received
+from project_service.storage.objects import Objects
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.sweeper import STALE_AFTER
 from project_service.storage.upload import SizeLimit
@@ -96,13 +95,17 @@ class _Import:
     skipped: list[str] = field(factory=list, init=False)
     refused: dict[str, str] = field(factory=dict, init=False)
 
-    async def bring(self, key: str, upload: Upload) -> None:
+    async def bring(self, key: str, read: Read) -> None:
         """Import one object. Raises only errors that concern more than this object."""
         try:
-            fill = partial(upload, keys.parse_key(key))
+            keys.parse_key(key)
             await self.objects.check_write(self.bucket, key, SERVICE, self.conditions)
-            limit = SizeLimit(self.limit)
-            await self.objects.upload(self.bucket, SERVICE, self.conditions, limit, None, fill, self._recheck)
+            async with await self.objects.uploads.begin(self.bucket.name, SizeLimit(self.limit)) as upload:
+                content_type = await read(key, upload)
+                # An import takes long, and there may be another bucket of that name by now.
+                await self.buckets.same(self.bucket)
+                await upload.store()
+                await upload.commit(key, content_type, None, SERVICE, self.conditions)
         except ApiError as error:
             if error.status >= 500 or error.code == "bucket_not_found":
                 raise
@@ -118,10 +121,6 @@ class _Import:
             raise frame.Failed(f"the store stopped in the middle of {key}; import again to go on") from None
         else:
             self.imported.append(key)
-
-    async def _recheck(self, received: Received, size: int) -> None:
-        """An import takes long, and there may be another bucket of that name by then."""
-        await self.buckets.same(self.bucket)
 
     def _refuse(self, key: str, why: str) -> None:
         self.refused[printable(key)] = why
@@ -167,8 +166,8 @@ def import_(invocation: frame.Invocation, bucket: str, source: str, prefix: str,
         going = _Import(storage.buckets, storage.objects, target, limit, conditions)
         try:
             async with _opened(open_, source) as files:
-                async for name, upload in files.found():
-                    await going.bring(prefix + name, upload)
+                async for name, read in files.found():
+                    await going.bring(prefix + name, read)
         finally:
             await storage.announcer.withdraw_all()
         going.show(invocation)

@@ -25,11 +25,10 @@ from project_service.settings.model import Store as StoreSettings
 from project_service.storage import reading
 from project_service.storage.admin import BucketRoutes
 from project_service.storage.announcing import FRESH_SECONDS, Announcer
-from project_service.storage.attempt import Attempts
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads
 from project_service.storage.links import Links
-from project_service.storage.objects import Objects, unobserved
+from project_service.storage.objects import Objects
 from project_service.storage.ports import BucketRows, GarbageRows, LinkRows, ObjectRows
 from project_service.storage.removal import Removal
 from project_service.storage.routes import StorageRoutes
@@ -42,6 +41,7 @@ from project_service.storage.sql.garbage import SqlGarbage
 from project_service.storage.sql.links import SqlLinks
 from project_service.storage.sql.objects import SqlObjects
 from project_service.storage.sweeper import Sweeper
+from project_service.storage.upload import Uploads, unobserved
 
 _log = Logger()
 
@@ -157,14 +157,17 @@ def build(
 
     removal = Removal(store, rows.garbage, keep_removed, reactor)
     announcer = Announcer(rows.objects, reactor, uuid4)
-    attempts = Attempts(rows.objects, rows.garbage, removal, announcer, reactor, steps)
-    objects = Objects(rows.objects, store, attempts, removal, settings.part_bytes, steps)
+    uploads = Uploads(
+        rows.objects, rows.garbage, store, removal, announcer, reactor, settings.part_bytes, steps
+    )
     buckets = Buckets(rows.buckets, reactor)
+    objects = Objects(rows.objects, store, uploads, removal, buckets, steps)
     sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
     routes = StorageRoutes(
         buckets,
         rows.objects,
         objects,
+        uploads,
         Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), now),
         Links(rows.links, now, lambda: token_urlsafe(32)),
         in_force,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 from twisted.internet.interfaces import IReactorTime
@@ -12,8 +12,10 @@ from project_service import whole_numbers
 from project_service.errors import ApiError, no_text, validation_failed
 from project_service.storage import content_types, errors, keys
 from project_service.storage.model import RULES, Bucket, BucketRules
-from project_service.storage.objects import Objects
 from project_service.storage.ports import BucketRows
+
+if TYPE_CHECKING:
+    from project_service.storage.objects import Objects
 
 # How long a bucket's rules are remembered: a change has to hold on every worker and host within a second.
 FRESH_SECONDS = 0.5

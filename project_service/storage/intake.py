@@ -1,24 +1,22 @@
-"""Takes an upload's body in, as a form or as raw bytes, and feeds it to a ``PartStream``."""
+"""What uploads, as a form or as raw bytes, say of the object that they are to become. Pure."""
 
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import md5
+from typing import Any
 from uuid import UUID
 
-from project_service.http.body import Body
+from attrs import define, field
+
 from project_service.http.headers import HeaderView
 from project_service.storage import content_types, errors, keys, requests
-from project_service.storage.form import Event, FileStart, FormReader, boundary_of
+from project_service.storage.form import Field
 from project_service.storage.model import Bucket, Writer
-from project_service.storage.objects import Fill, Received
-from project_service.storage.upload import PartStream
 
 # How much of a form's Content-Length may be something else than its file.
 FORM_OVERHEAD_BYTES = 256 * 1024
-
-CheckKey = Callable[[str], Awaitable[None]]
 
 
 def least_size(length: int | None, overhead: int = 0) -> int:
@@ -40,82 +38,61 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     return chosen
 
 
-def raw_fill(body: Body, bucket: Bucket, key: str, headers: HeaderView) -> Fill:
-    """A ``Fill`` for a body that is the object itself. ``Content-MD5`` is checked (RFC 1864, as in S3)."""
-    declared, digest = headers.text(b"content-type"), headers.text(b"content-md5")
-    max_age = requests.max_age_stated(headers)
-    content_type = chosen_type(bucket, content_types.of_body(declared), key)
-    wanted = None if digest is None else _md5_of(digest)
+@define
+class ContentMD5:
+    """Checks a body against its ``Content-MD5`` (RFC 1864, as in S3), if it has one. Raises ``bad_digest``."""
 
-    async def fill(parts: PartStream) -> Received:
-        parts.describe(content_type, key)
-        seen = md5(usedforsecurity=False)
-        while chunk := await body.next_chunk():
-            if wanted is not None:
-                seen.update(chunk)
-            await parts.write(chunk)
-        if wanted not in (None, seen.digest()):
+    _stated: bytes | None
+    _seen: Any = field(factory=partial(md5, usedforsecurity=False), init=False)
+
+    @classmethod
+    def of(cls, headers: HeaderView) -> ContentMD5:
+        header = headers.first.get(b"content-md5")
+        if header is None:
+            return cls(None)
+        try:
+            digest = b64decode(header, validate=True)
+        except ValueError:
+            digest = b""
+        if len(digest) != md5(usedforsecurity=False).digest_size:
+            raise errors.bad_digest("is not the base64 of an MD5")
+        return cls(digest)
+
+    def update(self, data: bytes) -> None:
+        if self._stated is not None:
+            self._seen.update(data)
+
+    def check(self) -> None:
+        if self._stated not in (None, self._seen.digest()):
             raise errors.bad_digest("is not that of the body")
-        return Received(key, content_type, max_age)
-
-    return fill
 
 
-def _md5_of(header: str) -> bytes:
-    try:
-        digest = b64decode(header, validate=True)
-    except ValueError:
-        digest = b""
-    if len(digest) != md5(usedforsecurity=False).digest_size:
-        raise errors.bad_digest("is not the base64 of an MD5")
-    return digest
+@define
+class FormFields:
+    """What a form says beside the bytes of its file. Its fields may come before or after the file.
 
+    ``key`` and ``max_age_seconds`` are those fields, as far as they have come.
+    """
 
-class FormIntake:
-    """Reads one form; its fields may come before or after the file."""
+    max_age_seconds: int | None
+    key: str | None = None
+    owner: UUID | None = None
+    filename: str | None = None
+    content_type: str | None = None
 
-    def __init__(
-        self, body: Body, headers: HeaderView, bucket: Bucket, writer: Writer, check_key: CheckKey
-    ) -> None:
-        self._body = body
-        self._reader = FormReader(boundary_of(headers.text(b"content-type")))
-        self._bucket = bucket
-        self._writer = writer
-        self._check_key = check_key
-        self._max_age = requests.max_age_stated(headers)
-        self._owner: UUID | None = None
-        self._key: str | None = None
-        self._filename: str | None = None
-        self._declared: str | None = None
-
-    async def fill(self, parts: PartStream) -> Received:
-        while chunk := await self._body.next_chunk():
-            for event in self._reader.feed(chunk):
-                await self._take(event, parts)
-        self._reader.finish()
-        key = self._key if self._key is not None else self._named_by_file()
-        content_type = chosen_type(self._bucket, self._declared, key)
-        return Received(key, content_type, self._max_age, self._owner)
-
-    def _named_by_file(self) -> str:
-        if not self._filename:
-            raise errors.invalid_key("there is no field key, and the file has no name")
-        return keys.parse_key(self._filename)
-
-    async def _take(self, event: Event, parts: PartStream) -> None:
-        if isinstance(event, bytes):
-            await parts.write(event)
-        elif isinstance(event, FileStart):
-            self._begin(event, parts)
-        elif event.name == "key":
-            self._key = keys.parse_key(event.value)
-            await self._check_key(self._key)
-        elif event.name == "owner":
-            self._owner = requests.parse_owner(event.value, self._writer)
+    def take(self, sent: Field, writer: Writer) -> None:
+        """Raises ``invalid_key``, ``service_key_required``, ``validation_failed``."""
+        if sent.name == "key":
+            self.key = keys.parse_key(sent.value)
+        elif sent.name == "owner":
+            self.owner = requests.parse_owner(sent.value, writer)
         else:
-            self._max_age = requests.parse_max_age(event.value)
+            self.max_age_seconds = requests.parse_max_age(sent.value)
 
-    def _begin(self, start: FileStart, parts: PartStream) -> None:
-        self._filename = start.filename
-        self._declared = start.content_type
-        parts.describe(chosen_type(self._bucket, self._declared, self._key), self._key)
+    def object_key(self) -> str:
+        """The field ``key``, else the file's name; to be asked at the end of the form."""
+        if self.key is not None:
+            return self.key
+        if not self.filename:
+            raise errors.invalid_key("there is no field key, and the file has no name")
+        return keys.parse_key(self.filename)

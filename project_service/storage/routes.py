@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attrs import frozen
+from attrs import evolve, frozen
 from orjson import Fragment
 
 from project_service.clocks import timestamp
@@ -13,15 +13,26 @@ from project_service.http.inbound import Inbound
 from project_service.http.outbound import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.router import Router
 from project_service.settings.model import Storage as StorageSettings
-from project_service.storage import access, conditions, described, errors, intake, keys, page_token, requests
+from project_service.storage import (
+    access,
+    conditions,
+    content_types,
+    described,
+    errors,
+    intake,
+    keys,
+    page_token,
+    requests,
+)
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.failures import translated
+from project_service.storage.form import FileStart, FormReader, boundary_of
 from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links, as_shown
 from project_service.storage.model import Bucket, ObjectRow, Writer
-from project_service.storage.objects import Objects, Received, Recheck
+from project_service.storage.objects import Objects
 from project_service.storage.ports import ObjectRows
-from project_service.storage.upload import SizeLimit
+from project_service.storage.upload import SizeLimit, Uploads
 
 BUCKET = "/storage/buckets/<bucket>"
 OBJECT = f"{BUCKET}/objects/<path:key>"
@@ -36,6 +47,7 @@ class StorageRoutes:
     buckets: Buckets
     rows: ObjectRows
     objects: Objects
+    uploads: Uploads
     downloads: Downloads
     links: Links
     in_force: Callable[[], StorageSettings]
@@ -82,35 +94,62 @@ class StorageRoutes:
 
     async def upload_form(self, inbound: Inbound) -> Reply:
         bucket, writer = await self._writable(inbound)
-        stated = conditions.for_write(inbound.headers)
-        requests.refuse_partial(inbound.headers)
-        limit, least = self._limit(bucket), intake.least_size(inbound.body.length, intake.FORM_OVERHEAD_BYTES)
+        headers, body = inbound.headers, inbound.body
+        stated = conditions.for_write(headers)
+        requests.refuse_partial(headers)
+        limit, least = self._limit(bucket), intake.least_size(body.length, intake.FORM_OVERHEAD_BYTES)
         limit.check(least)
-
-        async def check_key(key: str) -> None:
-            await self.objects.check_write(bucket, key, writer, stated)
-            await self.objects.check_room(bucket, key, least)
-
-        form = intake.FormIntake(inbound.body, inbound.headers, bucket, writer, check_key)
-        length = inbound.body.length
-        recheck = self._recheck(bucket)
-        switched = await self.objects.upload(bucket, writer, stated, limit, length, form.fill, recheck)
+        form = FormReader(boundary_of(headers.text(b"content-type")))
+        fields = intake.FormFields(requests.max_age_stated(headers))
+        async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
+            while chunk := await body.next_chunk():
+                for event in form.feed(chunk):
+                    if isinstance(event, bytes):
+                        await upload.write(event)
+                    elif isinstance(event, FileStart):
+                        fields.filename, fields.content_type = event.filename, event.content_type
+                        known_type = intake.chosen_type(bucket, event.content_type, fields.key)
+                        upload.describe(known_type, fields.key)
+                    else:
+                        fields.take(event, writer)
+                        if event.name == "key":
+                            await self.objects.check_write(bucket, event.value, writer, stated)
+                            await self.objects.check_room(bucket, event.value, least)
+            form.finish()
+            key = fields.object_key()
+            content_type = intake.chosen_type(bucket, fields.content_type, key)
+            await self._check_again(bucket, key, content_type, upload.size)
+            await upload.store()
+            if fields.owner is not None:
+                writer = evolve(writer, user_id=fields.owner)
+            switched = await upload.commit(key, content_type, fields.max_age_seconds, writer, stated)
         return _created(inbound, bucket, switched.row)
 
     async def upload_raw(self, inbound: Inbound) -> Reply:
         key = keys.parse_key(inbound.path_args["key"])
         bucket, writer = await self._writable(inbound)
-        stated = conditions.for_write(inbound.headers)
-        requests.refuse_partial(inbound.headers)
-        requests.refuse_form(inbound.headers)
+        headers, body = inbound.headers, inbound.body
+        stated = conditions.for_write(headers)
+        requests.refuse_partial(headers)
+        requests.refuse_form(headers)
         requests.require_body(inbound)
-        limit, least = self._limit(bucket), intake.least_size(inbound.body.length)
+        limit, least = self._limit(bucket), intake.least_size(body.length)
         limit.check(least)
-        fill, length = intake.raw_fill(inbound.body, bucket, key, inbound.headers), inbound.body.length
+        max_age = requests.max_age_stated(headers)
+        declared = content_types.of_body(headers.text(b"content-type"))
+        content_type = intake.chosen_type(bucket, declared, key)
+        digest = intake.ContentMD5.of(headers)
         await self.objects.check_write(bucket, key, writer, stated)
         await self.objects.check_room(bucket, key, least)
-        recheck = self._recheck(bucket)
-        switched = await self.objects.upload(bucket, writer, stated, limit, length, fill, recheck)
+        async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
+            upload.describe(content_type, key)
+            while chunk := await body.next_chunk():
+                digest.update(chunk)
+                await upload.write(chunk)
+            digest.check()
+            await self._check_again(bucket, key, content_type, upload.size)
+            await upload.store()
+            switched = await upload.commit(key, content_type, max_age, writer, stated)
         if switched.replaced is not None:
             return json_reply(switched.row.as_json())
         return _created(inbound, bucket, switched.row)
@@ -169,12 +208,7 @@ class StorageRoutes:
         bucket, writer = await self._writable(inbound)
         source, target = requests.source_and_target(await inbound.json_object())
         stated = conditions.for_write(inbound.headers)
-
-        async def recheck(received: Received, size: int) -> None:
-            # A large copy takes long, and there may be another bucket of that name by then.
-            await self.buckets.same(bucket)
-
-        switched = await self.objects.copy(bucket, source, target, writer, stated, recheck)
+        switched = await self.objects.copy(bucket, source, target, writer, stated)
         return _created(inbound, bucket, switched.row)
 
     async def move(self, inbound: Inbound) -> Reply:
@@ -201,16 +235,12 @@ class StorageRoutes:
         writer = requests.owner_stated(inbound.headers, access.writer_of(inbound.caller))
         return await self.buckets.get(inbound.path_args["bucket"]), writer
 
-    def _recheck(self, bucket: Bucket) -> Recheck:
-        """Checks the bucket's rules at the end of an upload. It may take days, and meanwhile they may have changed,
-        or the bucket may have been replaced by another of its name."""
-
-        async def recheck(received: Received, size: int) -> None:
-            current = await self.buckets.same(bucket)
-            self._limit(current).check(size)
-            intake.chosen_type(current, received.content_type, received.key)
-
-        return recheck
+    async def _check_again(self, bucket: Bucket, key: str, content_type: str, size: int) -> None:
+        """Check the bucket's rules at the end of an upload. It may take days, and meanwhile they may have changed, or
+        the bucket may have been replaced by another of its name."""
+        current = await self.buckets.same(bucket)
+        self._limit(current).check(size)
+        intake.chosen_type(current, content_type, key)
 
     def _limit(self, bucket: Bucket) -> SizeLimit:
         """The greatest size that an object may have, as far as is known now: the switch has the last word on a

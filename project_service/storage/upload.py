@@ -1,21 +1,48 @@
-"""The bytes of one new version on their way into the store."""
+"""An upload, from a reserved version to an object, or to nothing.
+
+::
+
+    async with await uploads.begin(bucket, limit, length) as upload:    # RESERVED
+        upload.describe(content_type, key)
+        await upload.write(data)                                        # STREAMING, again and again
+        await upload.store()                                            # STORED
+        await upload.commit(key, content_type, max_age, writer, conditions)  # COMMITTED
+    # A block that raises leaves the upload GIVEN_UP, and nothing of it behind.
+
+A crash at any point leaves the old object or the new one, whole, and garbage that the sweeper knows of or finds: the
+version is in ``storage.uploads`` before its first byte, and one transaction both makes it an object's and turns the
+version that it replaces into garbage. ``docs/storage.rst`` has the diagram.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Coroutine
+from enum import Enum
 from mmap import MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
+from uuid import UUID
 
 from attrs import frozen
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
-from project_service.deferreds import start
-from project_service.errors import payload_too_large
+from project_service.database.sqlstate import outage_of
+from project_service.deferreds import shield, start
+from project_service.errors import ApiError, payload_too_large
 from project_service.storage import errors
+from project_service.storage.announcing import Announcer
+from project_service.storage.conditions import without_date
 from project_service.storage.content_types import DEFAULT
-from project_service.storage.ports import Store
-from project_service.storage.s3.body import KeepAlive
+from project_service.storage.model import Conditions, ObjectRow, Writer, store_path
+from project_service.storage.ports import GarbageRows, NewObject, ObjectRows, Store, Switched
+from project_service.storage.removal import Removal
+from project_service.storage.s3.errors import StoreError
+
+T = TypeVar("T")
 
 _log = Logger()
 
@@ -27,6 +54,18 @@ _MAX_METADATA_BYTES = 1800
 GROWING_BYTES = 1024 * 1024
 # How many parts of one upload are in memory at most.
 PARTS_HELD = 2
+# How often an upload renews its reservation. The sweeper gives up one that was silent for much longer.
+KEEP_ALIVE_SECONDS = 60.0
+
+
+class State(Enum):
+    """Where an upload stands."""
+
+    RESERVED = "reserved"  # the version is in ``storage.uploads``, and nothing has been sent under it
+    STREAMING = "streaming"  # its bytes come in, and full parts are sent to the store
+    STORED = "stored"  # all of its bytes are in the store, where no reader sees them
+    COMMITTED = "committed"  # it is an object's current version
+    GIVEN_UP = "given up"  # it is garbage, or reserved until the sweeper comes
 
 
 @frozen
@@ -110,45 +149,69 @@ class PartBuffer:
             self._bytes.madvise(MADV_DONTNEED)
 
 
-class PartStream:
-    """Takes the bytes of an upload and sends each part to the store when it is full.
+def unobserved(step: str) -> None:
+    """The ``steps`` of production: nobody watches."""
 
-    It never holds more than ``PARTS_HELD`` parts. ``write`` returns when there is room for more; that is what slows
-    down a client that is faster than the store. What fits into one part is sent by ``finish`` in a single request.
+
+class Upload:
+    """One version on its way into the store. Made by ``Uploads.begin``; used as in the module's description.
+
+    It never holds more than ``PARTS_HELD`` parts. ``write`` returns when there is room for more, which slows down a
+    client that is faster than the store. What fits into one part is sent by ``store`` in a single request.
     """
 
     def __init__(
-        self,
-        store: Store,
-        path: str,
-        sizes: PartSizes,
-        limit: SizeLimit,
-        keep_alive: KeepAlive,
+        self, uploads: Uploads, version: UUID, bucket: str, limit: SizeLimit, sizes: PartSizes
     ) -> None:
+        self.state = State.RESERVED
+        self.version = version
+        self.bucket = bucket
         self.size = 0
-        self.content_type = DEFAULT
-        self._store = store
-        self._path = path
-        self._sizes = sizes
+        self._content_type = DEFAULT
+        self.etag = ""
+        self._uploads = uploads
+        self._path = store_path(bucket, version)
         self._limit = limit
-        self._keep_alive = keep_alive
+        self._sizes = sizes
         self._metadata: dict[str, str] = {}
         self._filling = PartBuffer(sizes.of(1))
         self._spare: PartBuffer | None = None
         self._upload_id: str | None = None
         self._etags: list[str] = []
-        self._going: deque[tuple[Deferred[str], PartBuffer]] = deque()
+        self._sending: deque[tuple[Deferred[str], PartBuffer]] = deque()
+        self._renewed = uploads.clock.seconds()
+        # True while the store has been asked to make the version's bytes and has not answered: they may still appear.
+        self._unanswered = False
+        # A copy that the store makes, which goes on when the client leaves.
+        self._copying: Deferred[Any] | None = None
+        self._client_left = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, failure: BaseException | None, traceback: object) -> None:
+        """Give up after a failure. Where the database or the store failed, that is done in the background: the client
+        does not wait for the same part a second time."""
+        if not isinstance(failure, Exception):
+            return
+        giving_up = shield(self._give_up())
+        if _is_outage(failure):
+            giving_up.addErrback(_left_to_sweeper)
+        else:
+            await giving_up
 
     def describe(self, content_type: str, key: str | None) -> None:
         """Set what the store is told beside the bytes; ``key`` is None where it is not known before the first
         byte."""
-        self.content_type = content_type
+        self._content_type = content_type
         encoded = quote(key or "")
         if encoded and len(encoded) <= _MAX_METADATA_BYTES:
             self._metadata = {"key": encoded}
 
     async def write(self, data: bytes) -> None:
-        """Raises ``payload_too_large`` as soon as more than the limit has come, and what sending a part raises."""
+        """Raises ``payload_too_large`` as soon as more than the limit has come, ``upload_expired`` once the sweeper
+        has given the version up, and what sending a part raises."""
+        self.state = State.STREAMING
         self.size += len(data)
         self._limit.check(self.size)
         await self._keep_alive()
@@ -159,54 +222,136 @@ class PartStream:
                 await self._make_room()
             left = left[self._filling.take(left) :]
 
-    async def finish(self) -> str:
-        """Everything is in the store, whole, when this returns; its ETag."""
+    async def store(self) -> None:
+        """Everything is in the store, whole, when this returns."""
+        self.etag = await self._answered(self._finish())
+        self._enter(State.STORED)
+
+    async def copy(self, row: ObjectRow) -> None:
+        """Instead of ``write`` and ``store``: have the store copy the bytes of ``row``. Raises ``NoSuchObject``.
+
+        The store goes on copying when the client hangs up, which costs the client nothing. So a request that is
+        cancelled keeps its slot until the store has answered, and there are never more copies than slots.
+        """
+        self.size = row.size
+        waiting: Deferred[str] = Deferred()
+
+        def copied(result: str | Failure) -> None:
+            # Before the callback, which may give up at once.
+            self._copying = None
+            # A Failure handed to callback() runs the errbacks; nobody waits where this was cancelled.
+            waiting.callback(result)
+
+        store = self._uploads.store
+        asking = store.copy(row.path, self._path, row.size, row.content_type, self._keep_copying)
+        self._copying = start(self._answered(asking))
+        self._copying.addBoth(copied)
+        try:
+            self.etag = await waiting
+        except CancelledError:
+            self._client_left = True
+            raise
+        self._enter(State.STORED)
+
+    async def commit(
+        self,
+        key: str,
+        content_type: str,
+        max_age_seconds: int | None,
+        writer: Writer,
+        conditions: Conditions,
+    ) -> Switched:
+        """Make the version the object's at ``key``, in one transaction. Raises the refusals of ``errors.refused``.
+
+        It goes on to its end even if the client leaves.
+        """
+        return await shield(self._commit(key, content_type, max_age_seconds, writer, conditions))
+
+    async def _commit(
+        self,
+        key: str,
+        content_type: str,
+        max_age_seconds: int | None,
+        writer: Writer,
+        conditions: Conditions,
+    ) -> Switched:
+        uploads = self._uploads
+        if conditions.unmodified_since is not None:
+            conditions = without_date(await uploads.rows.find(self.bucket, key), conditions)
+        new = NewObject(self.bucket, key, self.version, self.size, content_type, self.etag, max_age_seconds)
+        switched = await uploads.rows.put(new, writer, conditions)
+        self._enter(State.COMMITTED)
+        if switched.replaced is not None:
+            await uploads.removal.replaced([switched.replaced], self.bucket)
+            uploads.steps("removed")
+        return switched
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._uploads.steps(state.value)
+
+    async def _answered(self, asking: Coroutine[Any, Any, T]) -> T:
+        """What ``asking`` the store for the version's bytes returns.
+
+        Only a result or a refusal (ours or the store's) says what became of them. After any other failure the store
+        may have got the request.
+        """
+        self._unanswered = True
+        try:
+            answer = await asking
+        except (ApiError, StoreError):
+            self._unanswered = False
+            raise
+        self._unanswered = False
+        return answer
+
+    async def _keep_alive(self) -> None:
+        """Renew the reservation when it is time. Raises ``upload_expired`` once the sweeper has given it up."""
+        now = self._uploads.clock.seconds()
+        if now - self._renewed >= KEEP_ALIVE_SECONDS:
+            self._renewed = now
+            if not await self._uploads.rows.touch_upload(self.version):
+                raise errors.upload_expired()
+
+    async def _keep_copying(self) -> None:
+        if self._client_left:
+            raise errors.upload_expired()
+        await self._keep_alive()
+
+    # Parts.
+
+    async def _finish(self) -> str:
+        """Send what is left; the ETag of the whole."""
+        store = self._uploads.store
         if self._upload_id is None:
-            return await self._store.put(self._path, self._filling.view(), self.content_type, self._metadata)
+            return await store.put(self._path, self._filling.view(), self._content_type, self._metadata)
         await self._send_part()
-        while self._going:
-            await self._settle()
+        while self._sending:
+            await self._part_sent()
             # These parts may have taken long, and so may completing the upload.
             await self._keep_alive()
-        return await self._store.complete_multipart(self._path, self._upload_id, self._etags)
-
-    def stop(self) -> None:
-        """Cancel what is being sent, send nothing more, and give up the memory."""
-        self._filling.drop()
-        self._filling, self._spare = PartBuffer(0), None
-        while self._going:
-            sending, part = self._going.popleft()
-            sending.addErrback(lambda _: "")
-            sending.cancel()
-            part.drop()
-
-    async def abandon(self) -> None:
-        """Drop the parts that are at the store; to be called after ``stop``. Failures are left to the sweeper."""
-        if self._upload_id is not None:
-            try:
-                await self._store.abort_multipart(self._path, self._upload_id)
-            except Exception as problem:
-                _log.warn("A multipart upload is left to the sweeper: {kind}", kind=type(problem).__name__)
+        return await store.complete_multipart(self._path, self._upload_id, self._etags)
 
     async def _send_part(self) -> None:
         """Begin to send the part that was being filled."""
+        store = self._uploads.store
         if self._upload_id is None:
-            self._upload_id = await self._store.start_multipart(self._path, self.content_type, self._metadata)
+            self._upload_id = await store.start_multipart(self._path, self._content_type, self._metadata)
         part, self._filling = self._filling, PartBuffer(0)
-        number = len(self._etags) + len(self._going) + 1
-        sending = start(self._store.put_part(self._path, self._upload_id, number, part.view()))
-        self._going.append((sending, part))
+        number = len(self._etags) + len(self._sending) + 1
+        sending = start(store.put_part(self._path, self._upload_id, number, part.view()))
+        self._sending.append((sending, part))
 
     async def _make_room(self) -> None:
-        if len(self._going) == PARTS_HELD:
-            await self._settle()
-        size = self._sizes.of(len(self._etags) + len(self._going) + 1)
+        if len(self._sending) == PARTS_HELD:
+            await self._part_sent()
+        size = self._sizes.of(len(self._etags) + len(self._sending) + 1)
         spare, self._spare = self._spare, None
         self._filling = spare if spare is not None and spare.size == size else PartBuffer(size)
 
-    async def _settle(self) -> None:
+    async def _part_sent(self) -> None:
         """Wait until the part that was sent first is at the store. Its buffer is kept for another part."""
-        sending, part = self._going.popleft()
+        sending, part = self._sending.popleft()
         try:
             self._etags.append(await sending)
         except BaseException:
@@ -214,3 +359,81 @@ class PartStream:
             raise
         part.clear()
         self._spare = part
+
+    # Giving up.
+
+    async def _give_up(self) -> None:
+        """Delete the version's bytes, if the database confirms that they are garbage: the commit may have
+        happened."""
+        self.state = State.GIVEN_UP
+        uploads, version = self._uploads, self.version
+        # First, because everything after it may take time or fail.
+        self._stop_sending()
+        if self._copying is not None:
+            await self._copying
+        # Where the store has not answered, it may still make the bytes after the deletion below. The version then
+        # stays reserved, and the sweeper deletes it again later.
+        claimed = [] if self._unanswered else await uploads.garbage.discard([version])
+        await self._drop_parts()
+        # After a long pause of this process the sweeper may have deleted nothing, because the bytes came later.
+        if self._unanswered or (not claimed and await uploads.garbage.unknown([version])):
+            await uploads.removal.tried(version, self.bucket)
+        else:
+            await uploads.removal.remove(claimed, self.bucket)
+
+    def _stop_sending(self) -> None:
+        """Cancel what is being sent, send nothing more, and give up the memory."""
+        self._filling.drop()
+        self._filling, self._spare = PartBuffer(0), None
+        while self._sending:
+            sending, part = self._sending.popleft()
+            sending.addErrback(lambda _: "")
+            sending.cancel()
+            part.drop()
+
+    async def _drop_parts(self) -> None:
+        """Drop the parts that are at the store. Failures are left to the sweeper."""
+        if self._upload_id is not None:
+            try:
+                await self._uploads.store.abort_multipart(self._path, self._upload_id)
+            except Exception as problem:
+                _log.warn("A multipart upload is left to the sweeper: {kind}", kind=type(problem).__name__)
+
+
+@frozen(eq=False)
+class Uploads:
+    """Begins uploads. ``steps`` is called with each state that one enters, for tests that interrupt it there."""
+
+    rows: ObjectRows
+    garbage: GarbageRows
+    store: Store
+    removal: Removal
+    announcer: Announcer
+    clock: IReactorTime
+    part_bytes: int
+    steps: Callable[[str], None]
+
+    async def begin(self, bucket: str, limit: SizeLimit, length: int | None = None) -> Upload:
+        """Reserve a version in the database, before its first byte.
+
+        ``length`` is the greatest size to be prepared for, that of ``limit`` if None; the sizes of the parts follow
+        from it.
+        """
+        while (version := self.announcer.take(bucket)) is None:
+            # If the client leaves meanwhile, what is announced for it is there for others.
+            await shield(self.announcer.announce(bucket))
+        self.steps(State.RESERVED.value)
+        sizes = PartSizes.up_to(limit.most if length is None else length, self.part_bytes)
+        return Upload(self, version, bucket, limit, sizes)
+
+
+def _is_outage(failure: BaseException) -> bool:
+    """Whether the database or the store failed, not we."""
+    return isinstance(failure, errors.STORE_FAILURES) or outage_of(failure) is not None
+
+
+def _left_to_sweeper(problem: Failure) -> None:
+    if problem.value is not None and _is_outage(problem.value):
+        _log.warn("An upload is left to the sweeper: {kind}", kind=type(problem.value).__name__)
+    else:
+        _log.failure("an upload is left to the sweeper", problem)

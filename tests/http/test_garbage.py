@@ -19,8 +19,7 @@ from project_service.http.exchange import Exchange
 from project_service.http.overload.admission import Limits, Place
 from project_service.http.router import Router
 from project_service.http.stream import Stream
-from project_service.storage.attempt import Attempt
-from project_service.storage.upload import PartBuffer
+from project_service.storage.upload import PartBuffer, Upload
 from tests.fakes import App, Client, raw_request
 from tests.http.storage_app import OBJECTS, USER, StorageApp
 from tests.http.toy_app import app_of, echo, hello
@@ -31,7 +30,7 @@ class Uploads(TestCase):
     def setUp(self) -> None:
         self.app = StorageApp(part_bytes=10)
         self.alive: WeakSet[object] = WeakSet()
-        for kind in (PartBuffer, Attempt):
+        for kind in (PartBuffer, Upload):
             self.patch(kind, "__init__", self.remembering(kind.__init__))
         gc.disable()
         self.addCleanup(gc.enable)
@@ -48,7 +47,7 @@ class Uploads(TestCase):
             self.assertIn(self.app.put("k", b"x" * size).status, (200, 201))
         self.assertEqual(list(self.alive), [])
 
-    def test_copies_leave_no_attempts(self) -> None:
+    def test_copies_leave_no_uploads(self) -> None:
         self.app.put("k", b"x")
         answer = self.app.post("/storage/buckets/open/copy", {"from": "k", "to": "l"})
         self.assertEqual(answer.status, 201)

@@ -317,23 +317,23 @@ class Steps(TestCase):
         """So a process that dies between two steps loses nothing."""
         app, path = Watched(), "/storage/buckets/open"
         for change, steps in (
-            (lambda: app.put("k"), ("announced 0 0 1 0", "stored 1 0 1 0", "switched 1 1 0 0")),
+            (lambda: app.put("k"), ("reserved 0 0 1 0", "stored 1 0 1 0", "committed 1 1 0 0")),
             (
                 lambda: app.put("k"),
-                ("announced 1 1 1 0", "stored 2 1 1 0", "switched 2 1 0 1", "removed 1 1 0 0"),
+                ("reserved 1 1 1 0", "stored 2 1 1 0", "committed 2 1 0 1", "removed 1 1 0 0"),
             ),
             (
                 lambda: app.post(f"{path}/copy", {"from": "k", "to": "c"}),
-                ("announced 1 1 1 0", "stored 2 1 1 0", "switched 2 2 0 0"),
+                ("reserved 1 1 1 0", "stored 2 1 1 0", "committed 2 2 0 0"),
             ),
             (
                 lambda: app.post(f"{path}/move", {"from": "c", "to": "k"}),
-                ("switched 2 1 0 1", "removed 1 1 0 0"),
+                ("committed 2 1 0 1", "removed 1 1 0 0"),
             ),
-            (lambda: app.post(f"{path}/move", {"from": "k", "to": "m"}), ("switched 1 1 0 0",)),
+            (lambda: app.post(f"{path}/move", {"from": "k", "to": "m"}), ("committed 1 1 0 0",)),
             (
                 lambda: app.request("DELETE", f"{path}/objects/m", USER),
-                ("switched 1 0 0 1", "removed 0 0 0 0"),
+                ("committed 1 0 0 1", "removed 0 0 0 0"),
             ),
         ):
             app.steps.clear()

@@ -25,9 +25,9 @@ from project_service.settings.model import Secret, Storage, Store
 from project_service.storage.assemble import assemble
 from project_service.storage.links import Links
 from project_service.storage.model import UNCONDITIONAL, Writer
-from project_service.storage.objects import Objects, Received
+from project_service.storage.objects import Objects
 from project_service.storage.sql.links import SqlLinks
-from project_service.storage.upload import PartStream, SizeLimit
+from project_service.storage.upload import SizeLimit
 
 PART = 5 * 1024 * 1024
 SERVICE = Writer(None, is_service=True)
@@ -52,7 +52,7 @@ def die_between_steps(step: str, objects: Objects) -> None:
         store: Any = type(objects.store)
         store.complete_multipart = die_instead
     elif step == "bytes deleted":
-        garbage: Any = type(objects.attempts.garbage)
+        garbage: Any = type(objects.uploads.garbage)
         garbage.forget = die_instead
 
 
@@ -62,10 +62,6 @@ async def link(pool: Pool, given: dict[str, Any]) -> None:
     if given["step"] == "used":
         await (await links.use(given["token"], HeaderView(()))).take()
     die()
-
-
-async def unchecked(received: Received, size: int) -> None:
-    """The bucket's rules have not changed."""
 
 
 async def work(reactor: Any, given: dict[str, Any]) -> None:
@@ -80,24 +76,23 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
     bucket = await storage.buckets.fresh("b")
     size = given["size"]
 
-    async def fill(parts: PartStream) -> Received:
-        payload = new_payload(size)
-        for first in range(0, size, 65536):
-            if given["step"] == "half way" and first > size // 2:
-                die()
-            await parts.write(payload[first : first + 65536])
-        return Received(given["key"], "text/plain")
-
     if given["what"] == "link":
         await link(pool, given)
     objects = storage.objects
     die_between_steps(given["step"], objects)
     if given["what"] == "upload":
-        await objects.upload(bucket, SERVICE, UNCONDITIONAL, SizeLimit(2 * size + 1), size, fill, unchecked)
+        async with await objects.uploads.begin("b", SizeLimit(2 * size + 1), size) as upload:
+            payload = new_payload(size)
+            for first in range(0, size, 65536):
+                if given["step"] == "half way" and first > size // 2:
+                    die()
+                await upload.write(payload[first : first + 65536])
+            await upload.store()
+            await upload.commit(given["key"], "text/plain", None, SERVICE, UNCONDITIONAL)
     elif given["what"] == "delete":
         await objects.delete(bucket, given["keys"], SERVICE)
     elif given["what"] == "copy":
-        await objects.copy(bucket, "source", given["key"], SERVICE, UNCONDITIONAL, unchecked)
+        await objects.copy(bucket, "source", given["key"], SERVICE, UNCONDITIONAL)
     else:
         await objects.move(bucket, "source", given["key"], SERVICE, UNCONDITIONAL)
     # The change has been acknowledged: from here on it must not be lost.

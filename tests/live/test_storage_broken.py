@@ -79,10 +79,10 @@ async def test_reads_of_the_store_end_when_a_client_leaves_or_stalls(running: Ru
     gone = threading.Event()
     (edge,) = running.api.application._edges
     await deferToThread(leave)
-    await until(lambda: not edge._running)
+    await until(lambda: not edge.requests)
     stalled = deferToThread(stall)
-    await until(lambda: bool(edge._running))
-    await until(lambda: not edge._running)
+    await until(lambda: bool(edge.requests))
+    await until(lambda: not edge.requests)
     gone.set()
     assert await stalled < len(payload)
     whole = await deferToThread(call, "GET", running.url("large"), headers=running.headers())

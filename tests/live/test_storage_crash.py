@@ -25,9 +25,8 @@ from project_service.settings.model import Store
 from project_service.storage.assemble import Storage, assemble
 from project_service.storage.links import Links
 from project_service.storage.model import UNCONDITIONAL, BucketRules, Writer
-from project_service.storage.objects import Received
 from project_service.storage.sweeper import KEEP_EXPIRED_LINKS
-from project_service.storage.upload import PartStream, SizeLimit
+from project_service.storage.upload import SizeLimit
 from tests.live import storage_crash
 from tests.live.services import wait
 from tests.store_fake import Collected
@@ -37,17 +36,17 @@ SERVICE = Writer(None, is_service=True)
 OLD = b"old"
 BIG = 3 * storage_crash.PART + 100
 
-SMALL_UPLOAD = ("announced", "stored", "switched", "done")
+SMALL_UPLOAD = ("reserved", "stored", "committed", "done")
 CASES = [
     *(("upload", 4000, False, step) for step in SMALL_UPLOAD),
     *(("upload", 4000, True, step) for step in (*SMALL_UPLOAD, "removed")),
-    *(("upload", BIG, True, step) for step in ("announced", "half way", "parts sent", "stored", "switched")),
+    *(("upload", BIG, True, step) for step in ("reserved", "half way", "parts sent", "stored", "committed")),
     ("upload", BIG, False, "half way"),
     ("upload", 4000, True, "bytes deleted"),
-    *(("copy", 4000, True, step) for step in ("announced", "stored", "switched", "removed")),
-    *(("move", 4000, True, step) for step in ("switched", "removed")),
-    *(("delete", 4000, True, step) for step in ("switched", "bytes deleted", "removed")),
-    *(("bulk delete", 4000, True, step) for step in ("switched", "bytes deleted")),
+    *(("copy", 4000, True, step) for step in ("reserved", "stored", "committed", "removed")),
+    *(("move", 4000, True, step) for step in ("committed", "removed")),
+    *(("delete", 4000, True, step) for step in ("committed", "bytes deleted", "removed")),
+    *(("bulk delete", 4000, True, step) for step in ("committed", "bytes deleted")),
 ]
 
 
@@ -77,15 +76,10 @@ async def bucket_b(storage: Storage) -> None:
 
 
 async def put(storage: Storage, key: str, payload: bytes) -> None:
-    async def fill(parts: PartStream) -> Received:
-        await parts.write(payload)
-        return Received(key, "text/plain")
-
-    bucket = await storage.buckets.fresh("b")
-    limit = SizeLimit(len(payload))
-    await storage.objects.upload(
-        bucket, SERVICE, UNCONDITIONAL, limit, len(payload), fill, storage_crash.unchecked
-    )
+    async with await storage.objects.uploads.begin("b", SizeLimit(len(payload))) as upload:
+        await upload.write(payload)
+        await upload.store()
+        await upload.commit(key, "text/plain", None, SERVICE, UNCONDITIONAL)
 
 
 async def content(storage: Storage, key: str) -> bytes | None:
@@ -144,7 +138,7 @@ async def test_a_process_killed_at_any_step_loses_nothing_acknowledged(
         what, keys = "delete", [key, f"{key}/2"]
         await put(storage, keys[1], OLD)
     crash(what=what, size=size, step=step, key=key, keys=keys)
-    switched = step in ("switched", "bytes deleted", "removed", "done")
+    switched = step in ("committed", "bytes deleted", "removed", "done")
     expected = OLD if exists else None
     if switched:
         expected = None if what == "delete" else new
@@ -170,7 +164,7 @@ async def test_a_process_killed_at_any_step_loses_nothing_acknowledged(
         assert swept.uploads == 1
     if step in ("half way", "parts sent"):
         assert swept.multiparts == 1
-    if step in ("switched", "bytes deleted") and exists:
+    if step in ("committed", "bytes deleted") and exists:
         assert swept.versions == len(keys)
     bucket = await storage.buckets.fresh("b")
     assert bucket.object_count == report.objects
