@@ -30,7 +30,9 @@ from project_service.tables.assemble import Tables, assemble
 
 
 class Keys:
-    """The project keys are their own kinds."""
+    """The project keys are their own kinds, for ever."""
+
+    active: object = None
 
     def kind_of(self, presented: str) -> KeyKind | None:
         kinds: dict[str, KeyKind] = {"anon": "anon", "service": "service"}

@@ -252,4 +252,4 @@ class Always(SynchronousTestCase):
                 turn.cancel()
             place.leave()
         self.assertEqual((queue.lane.served, queue.lane.waiting), (0, 0))
-        self.assertEqual(queue.lane._queue._sizes, {})
+        self.assertEqual(queue.lane.queue._sizes, {})

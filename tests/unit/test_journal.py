@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+import time
+from typing import Any, cast
 
 from twisted.internet.task import Clock
-from twisted.logger import Logger, LogLevel, LogPublisher
+from twisted.logger import Logger, LogLevel, LogPublisher, formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.log.journal import BATCH_SECONDS, Batched, Levels, RequestIds, access_event, observer
+from project_service.log.journal import BATCH_SECONDS, AccessLog, Levels, RequestIds, Requests, observer
 
 # Of a request whose path was /x/psk_anon_0123456789abcdef.
 FIELDS: dict[str, object] = {
@@ -25,8 +26,8 @@ FIELDS: dict[str, object] = {
 }
 
 
-def answered(log: Logger) -> None:
-    access_event(log, "abc", "GET", "/x/psk_anon_0123456789abcdef", 200, 5, 1.23452, "192.0.2.1")
+def answered(access: AccessLog, request_id: str = "abc") -> None:
+    access.append(request_id, "GET", "/x/psk_anon_0123456789abcdef", 200, 5, 1.23452, "192.0.2.1")
 
 
 class Lines(TestCase):
@@ -37,7 +38,7 @@ class Lines(TestCase):
 
     def test_an_access_line_as_text(self) -> None:
         log, out, _ = self.log("text")
-        answered(log)
+        answered(AccessLog(log, None))
         self.assertRegex(
             out.getvalue(),
             r"\A\d{4}-\d\d-\d\dT[\d:.]{12}Z info     \[there\] GET /x/\*\*\* 200 5B 1234.5ms id=abc\n\Z",
@@ -45,7 +46,7 @@ class Lines(TestCase):
 
     def test_an_access_line_as_json(self) -> None:
         log, out, _ = self.log("json")
-        answered(log)
+        answered(AccessLog(log, None))
         record = json.loads(out.getvalue())
         self.assertEqual(record["message"], "GET /x/*** 200 5B 1234.5ms id=abc")
         self.assertEqual({name: record[name] for name in FIELDS}, FIELDS)
@@ -112,22 +113,82 @@ class Lines(TestCase):
 
 
 class Batches(TestCase):
-    def test_access_lines_are_batched_and_other_lines_are_not(self) -> None:
-        out, clock = io.StringIO(), Clock()
-        batched: Any = Batched(out, clock.callLater)
-        log = Logger(namespace="there", observer=LogPublisher(observer(batched, "text", Levels("info"))))
-        answered(log)
-        answered(log)
-        self.assertEqual((out.getvalue(), len(clock.getDelayedCalls())), ("", 1))
-        clock.advance(BATCH_SECONDS)
-        self.assertEqual(out.getvalue().count("\n"), 2)
-        answered(log)
-        log.warn("now")
-        self.assertEqual(
-            [line.split("] ")[1][:3] for line in out.getvalue().splitlines()[2:]], ["GET", "now"]
-        )
-        clock.advance(BATCH_SECONDS)
-        self.assertEqual((out.getvalue().count("\n"), clock.getDelayedCalls()), (4, []))
+    """Requests are gathered and logged as one event, with a line for each."""
+
+    def setUp(self) -> None:
+        self.clock, self.events = Clock(), list[dict[str, Any]]()
+        self.outputs = {name: io.StringIO() for name in ("text", "json")}
+        writers = [observer(out, name, Levels("info")) for name, out in self.outputs.items()]
+        publisher = LogPublisher(cast(Any, self.events.append), *writers)
+        self.access = AccessLog(Logger(namespace="there", observer=publisher), self.clock.callLater)
+
+    def lines(self, log_format: str) -> list[str]:
+        return self.outputs[log_format].getvalue().splitlines()
+
+    def test_what_came_within_a_moment_is_one_event(self) -> None:
+        for number in range(3):
+            answered(self.access, str(number))
+        self.assertEqual((self.events, len(self.clock.getDelayedCalls())), ([], 1))
+        self.clock.advance(BATCH_SECONDS)
+        self.assertEqual(len(self.events), 1)
+        self.assertEqual([line.rpartition("id=")[2] for line in self.lines("text")], ["0", "1", "2"])
+        self.assertEqual([json.loads(line)["request_id"] for line in self.lines("json")], ["0", "1", "2"])
+        answered(self.access, "3")
+        self.clock.advance(BATCH_SECONDS)
+        self.assertEqual((len(self.events), self.clock.getDelayedCalls()), (2, []))
+        self.assertEqual(len(self.lines("text")), 4)
+
+    def test_each_line_is_complete_and_has_the_time_of_its_own_request(self) -> None:
+        times = iter((1.5, 62.25))
+        self.patch(time, "time", lambda: next(times))
+        answered(self.access, "a")
+        answered(self.access, "b")
+        self.patch(time, "time", lambda: 100.0)
+        self.access.flush()
+        shown = [
+            f"1970-01-01T00:0{at}Z info     [there] GET /x/*** 200 5B 1234.5ms id={one}"
+            for at, one in (("0:01.500", "a"), ("1:02.250", "b"))
+        ]
+        self.assertEqual(self.lines("text"), shown)
+        for line, at in zip(self.lines("json"), ("0:01.500", "1:02.250"), strict=True):
+            record = json.loads(line)
+            self.assertEqual(record["time"], f"1970-01-01T00:0{at}Z")
+            self.assertEqual(set(record), {"time", "level", "logger", "message", *FIELDS})
+
+    def test_flushing_logs_at_once_and_nothing_twice(self) -> None:
+        answered(self.access)
+        self.access.flush()
+        self.access.flush()
+        self.assertEqual(len(self.lines("text")), 1)
+        self.clock.advance(BATCH_SECONDS)
+        self.assertEqual(len(self.events), 1)
+
+    def test_what_comes_between_a_flush_and_its_time_is_not_lost(self) -> None:
+        answered(self.access, "a")
+        self.access.flush()
+        answered(self.access, "b")
+        self.clock.advance(BATCH_SECONDS)
+        self.assertEqual([line.rpartition("id=")[2] for line in self.lines("text")], ["a", "b"])
+
+    def test_other_observers_get_a_line_for_each_without_secrets(self) -> None:
+        answered(self.access, "a")
+        answered(self.access, "b")
+        self.access.flush()
+        (event,) = self.events
+        self.assertIsInstance(event["access"], Requests)
+        shown = "GET /x/*** 200 5B 1234.5ms id="
+        self.assertEqual(formatEvent(event), f"{shown}a\n{shown}b")
+
+    def test_below_its_level_nothing_is_written(self) -> None:
+        out = io.StringIO()
+        access = AccessLog(Logger(observer=LogPublisher(observer(out, "json", Levels("warn")))), None)
+        answered(access)
+        self.assertEqual(out.getvalue(), "")
+
+    def test_a_token_in_a_path_is_hidden(self) -> None:
+        self.access.append("a", "GET", "/x?token=secret", 200, 0, 0.0, "192.0.2.1")
+        self.access.flush()
+        self.assertNotIn("secret", "".join(self.lines("text") + self.lines("json")))
 
 
 class Ids(TestCase):

@@ -35,7 +35,8 @@ class Gathering(TestCase):
         clock = Clock()
         metrics = Metrics(clock.callLater)
         value = metrics.registry.get_sample_value
-        metrics.begun()
+        requests = ["one"]
+        metrics.requests = requests
         for _ in range(3):
             metrics.observe("GET", "/x", 200, 0.1, 5)
         self.assertEqual(len(clock.getDelayedCalls()), 1)
@@ -43,7 +44,8 @@ class Gathering(TestCase):
         self.assertEqual(value("project_service_requests_total", {**LABELS, "status": "200"}), 3)
         self.assertEqual(value("project_service_response_bytes_total", {"route": "/x"}), 15)
         self.assertEqual(value("project_service_requests_in_flight"), 1)
-        metrics.ended()
+        requests.clear()
+        metrics.gather()
         clock.advance(GATHER_SECONDS)
         self.assertEqual(value("project_service_requests_total", {**LABELS, "status": "200"}), 3)
         self.assertEqual(value("project_service_requests_in_flight"), 0)
@@ -52,7 +54,8 @@ class Gathering(TestCase):
         self.assertEqual(value("project_service_requests_total", {**LABELS, "status": "200"}), 4)
         self.assertEqual(value("project_service_response_bytes_total", {"route": "/x"}), 20)
         self.assertEqual(value(f"{SECONDS}_count", LABELS), 4)
-        metrics.begun()
+        requests.append("other")
+        metrics.gather()
         clock.advance(GATHER_SECONDS)
         self.assertEqual(value("project_service_requests_in_flight"), 1)
         self.assertEqual(clock.getDelayedCalls(), [])

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from project_service.tables.config import TablesConfig
-from project_service.tables.execution.preamble import Preamble, PreambleSql
 from project_service.tables.incoming import Incoming, Sent
 from project_service.tables.model import SchemaCache
-from project_service.tables.parse.request import make_request
+from project_service.tables.parse.request import WRITING, payload_of
 from project_service.tables.planning.planner import Planned, Planner
-from project_service.tables.sql.fragment import PLACE, Sql
-from project_service.tables.sql.settings import SetConfig
+from project_service.tables.settings import Preamble
 from tests.unit.tables import schema
 
 CACHE = schema.cache()
+T = TypeVar("T")
 
 
 def as_json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def preamble(text: str = "SELECT 1", *values: str, role: str = "anon", **more: Any) -> Preamble:
-    """A preamble that is all settings: ``text``, in which ``values`` have their places by ``%s``."""
-    statement = Sql(text.replace("%s", PLACE), (None,) * len(values))
-    settings = SetConfig(text, statement, f"({text.count('%s') * '%s'})" if values else "")
-    return Preamble(PreambleSql("", settings, ""), values, role, True, **more)
+def preamble(*pairs: tuple[str, str], role: str = "anon", resets: bool = False, **more: Any) -> Preamble:
+    """A preamble that sets the role and ``pairs``."""
+    return Preamble((("role", role), *pairs), role, True, resets=resets, **more)
 
 
 CONFIG = TablesConfig(schemas=("api",), max_rows=0, unfiltered_writes="allow")
@@ -47,11 +45,15 @@ def planned(
     planner = planner or Planner(config)
     said = (("prefer", prefer), ("content-type", media), ("accept", accept))
     headers = tuple(pair for pair in said if pair[1])
-    incoming = Incoming(method, tuple(path.split("/")), pairs, Sent.of(headers), body)
-    head, key = planner.head(incoming)
-    shape, query, operands = planner.query(incoming, head)
-    request = make_request(head, query, pairs, body)
-    return planner.plan(cache, key, shape, request, operands)
+    incoming = Incoming(method, tuple(path.split("/")), pairs=pairs, headers=Sent.of(headers), body=body)
+    shape, operands = planner.shape(incoming)
+    payload = payload_of(shape.head, shape.query, body) if method in WRITING else None
+    return planner.plan(cache, shape, pairs, payload, operands)
+
+
+async def waited(answer: Awaitable[T]) -> T:
+    """The answer of what may be a coroutine or not."""
+    return await answer
 
 
 def text(found: Planned) -> str:

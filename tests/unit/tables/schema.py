@@ -17,6 +17,7 @@ EXTRAS = {
     "false_constants": [],
     "changes_role": False,
     "guarded_within": False,
+    "sets_for_session": False,
 }
 
 

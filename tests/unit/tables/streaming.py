@@ -45,6 +45,19 @@ class Connection:
         return [(b"x" * 1000, 7, None)] * count
 
 
+class Place:
+    """``steps`` has how often a request left its place, and how often it took it again."""
+
+    def __init__(self) -> None:
+        self.steps = [0, 0]
+
+    def step_out(self) -> None:
+        self.steps[0] += 1
+
+    def step_in(self) -> None:
+        self.steps[1] += 1
+
+
 class Connections:
     """A pool of any number of such connections."""
 
@@ -85,17 +98,16 @@ class Case(SynchronousTestCase):
         self.connection = Connection(2000)
         self.pool = Connections(self.connection)
         self.streams = self.made(16384)
-        self.told: list[bool] = []
+        self.place = Place()
 
     def made(self, bytes_per_second: int) -> Streams:
         pace = Pace(60.0, bytes_per_second)
         return Streams(cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
 
     def opened(self, leaves_things: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
-        """``told`` has what was said of waiting for clients."""
         likely = Outcome(rows=100, size=100 * expected_bytes)
-        query = Sql("SELECT 2"), list[Any](), ROWS, likely
-        return start(self.streams.open(preamble(), *query, self.told.append, leaves_things))
+        query = "/works", Sql("SELECT 2"), list[Any](), ROWS, likely
+        return start(self.streams.open(preamble(), *query, self.place, leaves_things))
 
     @property
     def given_back(self) -> bool:

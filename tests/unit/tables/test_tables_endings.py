@@ -13,13 +13,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import DatabaseGone, Session
 from project_service.deferreds import start
+from project_service.http.inbound import NoPlace
 from project_service.tables.errors import TableError
 from project_service.tables.execution.cleanup import clear
 from project_service.tables.execution.execute import Executor
 from project_service.tables.planning.planner import Planned
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.sql.fragment import Sql
-from tests.unit.tables.planning import CONFIG, planned, preamble
+from tests.unit.tables.planning import CONFIG, planned, preamble, waited
 
 UNPREPARED = evolve(CONFIG, prepare=False)
 ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'
@@ -49,7 +50,7 @@ class Connection:
 class Case(SynchronousTestCase):
     def executed(self, found: Planned, connection: Connection, **settings: Any) -> Outcome:
         executor = Executor(evolve(UNPREPARED, **settings), cast(Any, connection))
-        return self.successResultOf(start(executor.execute(found, preamble())))
+        return self.successResultOf(start(waited(executor.execute(found, preamble(), "/works", NoPlace()))))
 
 
 class Endings(Case):
@@ -175,7 +176,7 @@ class Leftovers(SynchronousTestCase):
         found = evolve(found, compiled=evolve(found.compiled, leaves_things=True))
         connection = Connection((None, 0, None, None, None, None))
         executor = Executor(UNPREPARED, cast(Any, connection))
-        refused = start(executor.execute(found, preamble()))
+        refused = start(waited(executor.execute(found, preamble(), "/works", NoPlace())))
         self.assertEqual(self.failureResultOf(refused, TableError).value.code, "PGRST115")
         self.assertEqual(connection.sent[1], "ROLLBACK")
         self.assertIn("pg_advisory_unlock_all", connection.sent[2])
@@ -186,7 +187,7 @@ class Leftovers(SynchronousTestCase):
         for leaves_things, expected in ((False, 1), (True, 2)):
             connection = Connection((1,))
             executor = Executor(UNPREPARED, cast(Any, connection))
-            read = executor.read(preamble(), Sql("SELECT 2"), leaves_things)
+            read = executor.read(preamble(), "/works", Sql("SELECT 2"), leaves_things)
             self.assertEqual(self.successResultOf(start(read)), [(1,)])
             self.assertEqual(len(connection.sent), expected)
 

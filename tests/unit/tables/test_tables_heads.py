@@ -42,8 +42,7 @@ def asked(
 
 
 def replied(found: Planned, outcome: Outcome) -> Reply:
-    compiled = found.compiled
-    return reply_to(found.request, compiled.plan, compiled.rendering, outcome, "/r/works")
+    return reply_to(found.request, found.compiled, outcome, "/r/works")
 
 
 def header(reply: Reply, name: str) -> str | None:
@@ -73,7 +72,7 @@ class Readings(SynchronousTestCase):
             ((("offset", "9"),), 9, "*/9"),
         ):
             found = asked("GET", "works", *pairs)
-            args = found.request, found.compiled.rendering, Outcome(rows=500, total=total, body=b"x")
+            args = found.request, found.compiled, Outcome(rows=500, total=total, body=b"x")
             reply = head_of_stream(*args, "/r/works")
             self.assertEqual((header(reply, "Content-Range"), reply.body), (expected, b""), pairs)
             self.assertEqual(header(reply, "Content-Type"), "application/json; charset=utf-8")
@@ -92,7 +91,7 @@ class Readings(SynchronousTestCase):
             self.assertIs(header(reply, "Content-Location") is not None, there)
         called = asked("GET", "rpc/find", ("q", "x"))
         self.assertIsNone(header(replied(called, Outcome()), "Content-Location"))
-        streamed = head_of_stream(called.request, called.compiled.rendering, Outcome(), "/r/rpc/find")
+        streamed = head_of_stream(called.request, called.compiled, Outcome(), "/r/rpc/find")
         self.assertIsNone(header(streamed, "Content-Location"))
         self.assertIsNone(header(replied(asked("DELETE"), Outcome()), "Content-Location"))
 
@@ -243,9 +242,8 @@ class Checked(SynchronousTestCase):
     """Outcomes that must not be committed."""
 
     def code(self, found: Planned, rows: int) -> str | None:
-        compiled = found.compiled
         try:
-            check_outcome(found.request, compiled.plan, compiled.rendering, Outcome(rows=rows))
+            check_outcome(found.request, found.compiled, Outcome(rows=rows))
         except TableError as fault:
             return fault.code
         return None

@@ -16,12 +16,12 @@ from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.access.identity import Identity
 from project_service.tables.assemble import one_at_a_time
 from project_service.tables.errors import TableError
-from project_service.tables.execution.preamble import Preamble
 from project_service.tables.incoming import Incoming, Sent
 from project_service.tables.parse.payload import INLINE_CSV_BYTES
 from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.service import TableService
+from project_service.tables.settings import Preamble
 from tests.unit.tables.planning import CACHE, CONFIG
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Large(SynchronousTestCase):
         self.threads: list[Deferred[None]] = []
         self.written: list[int] = []
         parts: Any = SimpleNamespace(
-            current=CACHE, identify=lambda *_: Identity("anon", "{}", False), expected=lambda planned: False
+            cache=CACHE, identify=lambda *_: Identity("anon", "{}", False), expected=lambda planned: False
         )
         executor, unused = cast(Any, self), cast(Any, None)
         self.service = TableService(
@@ -44,13 +44,13 @@ class Large(SynchronousTestCase):
         await self.threads[-1]
         return work()
 
-    async def execute(self, planned: Planned, told: Preamble) -> Outcome:
+    async def execute(self, planned: Planned, preamble: Preamble, path: str, place: object) -> Outcome:
         self.written.append(len(planned.body))
         return Outcome(rows=0)
 
     def post(self, body: bytes, media: str = "text/csv") -> Deferred[Reply | StreamReply]:
         headers = Sent.of((("content-type", media),))
-        return start(self.service.answer(Incoming("POST", ("works",), (), headers, body)))
+        return start(self.service.answer(Incoming("POST", ("works",), headers=headers, body=body)))
 
     def test_large_csv_is_read_in_a_thread_and_a_small_one_at_once(self) -> None:
         large = self.post(b"id\n" + b"1\n" * (INLINE_CSV_BYTES // 2))

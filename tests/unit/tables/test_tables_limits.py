@@ -3,35 +3,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.session import Session
 from project_service.deferreds import start
+from project_service.http.inbound import NoPlace
 from project_service.tables.access.identity import Identity
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
-from project_service.tables.execution.preamble import Preamble, preamble_of
-from project_service.tables.execution.run import run
-from project_service.tables.execution.work import Work
-from project_service.tables.incoming import Incoming
+from project_service.tables.execution.execute import Executor
+from project_service.tables.incoming import Sent
 from project_service.tables.plan.read import MOST_EMBEDDED
-from project_service.tables.planning.planner import Planned, Planner
+from project_service.tables.planning.planner import Planned
+from project_service.tables.respond.outcome import Outcome
+from project_service.tables.settings import Preamble, extra_seconds, preamble_of, settings_of_routine
 from project_service.tables.sql.fragment import MOST_CHARACTERS, Sql, joined
-from project_service.tables.sql.settings import extra_seconds, routine_settings
-from tests.unit.tables.planning import CACHE, CONFIG, planned, preamble, text
+from tests.unit.tables.planning import CACHE, CONFIG, planned, preamble, text, waited
 
 LIMITED = evolve(CONFIG, statement_timeout="30000ms")
 
 
 def told(own: str | None) -> Preamble:
     settings = {"reader": (("statement_timeout", own),)} if own is not None else {}
-    incoming = Incoming("GET", ("items",))
-    head, _ = Planner(LIMITED).head(incoming)
-    identity = Identity("reader", "{}", True)
-    return preamble_of(LIMITED, evolve(CACHE, role_settings=settings), incoming, head, identity, True, None)
+    identity, cache = Identity("reader", "{}", True), evolve(CACHE, role_settings=settings)
+    return preamble_of(LIMITED, cache, Sent.of(()), planned("GET", "works"), identity)
 
 
 class Driver:
@@ -43,7 +41,10 @@ class Driver:
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
         self.seen.append(self.extra_seconds)
-        return []
+        return [(None, 1, b"[]", None, None, 2)]
+
+    async def use(self, used: Callable[[Driver], Awaitable[Outcome]]) -> Outcome:
+        return await used(self)
 
 
 class Limits(SynchronousTestCase):
@@ -70,15 +71,16 @@ class Limits(SynchronousTestCase):
 
     def test_the_extra_time_is_given_to_the_connection(self) -> None:
         driver = Driver()
-        work = Work(preamble(extra_seconds=90.0), Sql("SELECT 2"))
-        self.successResultOf(start(run(cast(Session, driver), work, list)))
+        executor = Executor(LIMITED, cast(Any, driver))
+        asked = executor.execute(planned("GET", "works"), preamble(extra_seconds=90.0), "/works", NoPlace())
+        self.successResultOf(start(waited(asked)))
         self.assertEqual(driver.seen, [90.0])
 
     def test_a_functions_hoisted_settings_hold_for_the_whole_transaction(self) -> None:
         own = (("statement_timeout", "2min"), ("work_mem", "1MB"))
         default = TablesConfig().hoisted_tx_settings
-        self.assertEqual(routine_settings(own, default), [("statement_timeout", "2min")])
-        self.assertEqual(routine_settings(own, ("work_mem",)), [("work_mem", "1MB")])
+        self.assertEqual(settings_of_routine(own, default), [("statement_timeout", "2min")])
+        self.assertEqual(settings_of_routine(own, ("work_mem",)), [("work_mem", "1MB")])
 
     def test_a_statement_that_grows_far_beyond_its_request_is_refused(self) -> None:
         """Each term of the order repeats the subquery for the related row, with all its conditions."""

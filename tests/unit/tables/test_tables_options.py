@@ -29,7 +29,14 @@ class Options(SynchronousTestCase):
         parts: Any = SimpleNamespace(current=cache(), identify=lambda *_: None)
         unused = cast(Any, None)
         service = TableService(config, parts, parts, Planner(config), unused, unused, unused, unused, unused)
-        return start(service.answer(incoming))
+        return start(self.finished(service, incoming))
+
+    async def finished(self, service: TableService, incoming: Incoming) -> Reply | StreamReply:
+        try:
+            return await service.answer(incoming)
+        except TableError as fault:
+            service.finish_error(fault, incoming)
+            raise
 
     def headers(self, *segments: str, server_timing: bool = True) -> dict[str, str]:
         reply = self.successResultOf(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, cast
 
 from attrs import evolve
 from hypothesis import given
@@ -13,16 +13,22 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.access.identity import Identity
 from project_service.tables.errors import TableError
-from project_service.tables.execution.preamble import Preamble, preamble_of
 from project_service.tables.incoming import Incoming, Sent
-from project_service.tables.model import Routine
-from project_service.tables.planning.planner import Planner
-from project_service.tables.sql.settings import settings_of
-from tests.unit.tables.planning import CACHE, CONFIG
+from project_service.tables.model import SchemaCache
+from project_service.tables.parse.media import MediaType
+from project_service.tables.planning.planner import Planned
+from project_service.tables.settings import (
+    Preamble,
+    opening_of_shared,
+    preamble_of,
+    preamble_of_head,
+    settings_text,
+    shared_settings,
+)
+from tests.unit.tables.planning import CACHE, CONFIG, planned
 
 _SET = re.compile(r"set_config\('((?:[^']|'')*)', (%s|'(?:[^']|'')*'), true\)")
 
-_VALUE = re.compile(r"%s|'(?:[^']|'')*'")
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 _LITERAL = re.compile(r"(E?)'((?:[^'\\]|''|\\\\|\\)*?)'(?!')")
 # The connection's own settings, and their values.
@@ -36,75 +42,177 @@ def _read(escapes: str, written: str) -> str:
     return text.replace("\\\\", "\\") if escapes else text
 
 
+def asked(method: str = "GET", settings: tuple[tuple[str, str], ...] = (), prefer: str = "") -> Planned:
+    """A read or a write of ``works``; with ``settings`` a call of a function that has them."""
+    found = planned(method, "works", body=b'{"title": "a"}' if method == "POST" else b"", prefer=prefer)
+    if not settings:
+        return found
+    routine = evolve(CACHE.routines["api", "find"][0], settings=settings)
+    cache = evolve(CACHE, routines={("api", "find"): (routine,)})
+    return planned("GET", "rpc/find", ("q", "x"), prefer=prefer, cache=cache)
+
+
 class Preambles(SynchronousTestCase):
     def preamble(
         self,
         *headers: tuple[str, str],
-        method: str = "GET",
+        found: Planned | None = None,
         role: str = "reader",
-        read_only: bool = True,
-        routine: Routine | None = None,
         settings: tuple[tuple[str, str], ...] = (),
+        cache: SchemaCache = CACHE,
         **config: Any,
     ) -> Preamble:
         """``settings`` are the role's own."""
-        incoming = Incoming(method, ("works",), (), Sent.of(headers))
-        found = evolve(CONFIG, **config)
-        head, _ = Planner(found).head(incoming)
-        cache = evolve(CACHE, role_settings={"reader": settings})
+        cache = evolve(cache, role_settings={"reader": settings})
         identity = Identity(role, '{"role": "reader"}', True)
-        return preamble_of(found, cache, incoming, head, identity, read_only, routine)
+        return preamble_of(evolve(CONFIG, **config), cache, Sent.of(headers), found or asked(), identity)
 
     def set(self, *headers: tuple[str, str], **more: Any) -> list[tuple[str, str]]:
-        found = _SET.findall(self.preamble(*headers, **more).sql.text)
+        found = _SET.findall(self.preamble(*headers, **more).text)
         return [(name, value.strip("'")) for name, value in found]
 
     def test_the_preamble_sets_role_claims_request_and_limits(self) -> None:
         found = self.preamble(
             ("x-a", "1"), ("cookie", "c=2"), extra_search_path=("more",), statement_timeout="9ms"
         )
-        self.assertTrue(found.sql.text.startswith("RESET ALL; SELECT "))
-        self.assertEqual(found.values, ["/works"])
+        expected = [
+            ("jit", "off"),
+            ("statement_timeout", "9ms"),
+            ("search_path", '"api", "more"'),
+            ("role", "reader"),
+            ("request.jwt.claims", '{"role": "reader"}'),
+            ("request.method", "GET"),
+            ("request.headers", '{"x-a":"1"}'),
+            ("request.cookies", '{"c":"2"}'),
+            ("transaction_read_only", "on"),
+        ]
+        self.assertTrue(found.text.startswith("RESET ALL; SELECT "))
         self.assertEqual(
-            [(name, value.strip("'")) for name, value in _SET.findall(found.sql.text)],
-            [
-                ("jit", "off"),
-                ("statement_timeout", "9ms"),
-                ("search_path", '"api", "more"'),
-                ("role", "reader"),
-                ("request.jwt.claims", '{"role": "reader"}'),
-                ("request.method", "GET"),
-                ("request.headers", '{"x-a":"1"}'),
-                ("request.cookies", '{"c":"2"}'),
-                ("transaction_read_only", "on"),
-                ("request.path", "%s"),
-            ],
+            [(name, value.strip("'")) for name, value in _SET.findall(found.text)],
+            [*expected, ("request.path", "%s")],
+        )
+        self.assertEqual(list(found.pairs), expected)
+        step = found.steps("/works")[-1]
+        self.assertEqual(
+            [None if value is None else value.decode() for value in step.values],
+            [*(value for _, value in expected), "/works"],
         )
 
-    def test_the_prepared_part_has_no_value_of_the_request(self) -> None:
-        found = self.preamble(("x-a", "it's 1%"), pre_request="check", settings=_LEVEL).sql
-        statement = found.settings.statement
-        self.assertEqual(len(statement.parameters), len(_SET.findall(found.text)))
+    def test_a_prepared_statement_has_no_value_of_the_request(self) -> None:
+        """PostgreSQL shows its text to all roles."""
+        found = self.preamble(("x-secret", "it's 1%"), pre_request="check", settings=_LEVEL)
+        for shared in (False, True):
+            (step,) = [one for one in found.steps("/secret", shared) if not one.once]
+            self.assertNotIn("secret", step.text)
+            self.assertEqual(step.text.count("$"), len(step.values))
+            names = re.findall(r"set_config\('([^']*)', \$", step.text)
+            self.assertEqual(len(names), len(step.values))
+            self.assertEqual(dict(zip(names, step.values, strict=True))["request.path"], b"/secret")
+
+    def test_steps_and_text_set_the_same_in_the_same_order(self) -> None:
+        for cache in (CACHE, evolve(CACHE, sets_for_session=True, false_constants=("caller()",))):
+            found = self.preamble(("x-a", "1"), pre_request="check", cache=cache)
+            (prepared,) = [one for one in found.steps("/works") if not one.once]
+            names = re.findall(r"set_config\('([^']*)', \$", prepared.text)
+            self.assertEqual(names, [name for name, _ in _SET.findall(found.text)])
+            called = [one.text for one in found.steps("/works") if one.once]
+            self.assertEqual(called[-1], 'SELECT "check"()')
+            self.assertEqual("DISCARD PLANS" in called, cache is not CACHE)
+
+    def test_a_reset_goes_first_where_sql_may_have_left_settings(self) -> None:
+        """As text it goes first in any case."""
+        for sets, begins in ((False, "SELECT"), (True, "RESET ALL")):
+            found = self.preamble(cache=evolve(CACHE, sets_for_session=sets))
+            self.assertTrue(found.text.startswith("RESET ALL; "))
+            for shared in (False, True):
+                steps = found.steps("/works", shared)
+                self.assertTrue(steps[0].text.startswith(begins), steps)
+                # What the connection itself needs is removed by the reset.
+                self.assertEqual("'standard_conforming_strings'" in steps[-1].text, sets)
+
+    def test_what_reads_have_in_common_is_not_set_again_where_they_share(self) -> None:
+        """A request that differs in one of them sets it, and after a reset each sets all."""
+        common = dict(shared_settings(CONFIG))
+
+        def set_by(*headers: tuple[str, str], **more: Any) -> dict[str, bytes | None]:
+            step = self.preamble(*headers, **more).steps("/works", shared=True)[-1]
+            names = re.findall(r"set_config\('([^']*)', \$", step.text)
+            return dict(zip(names, step.values, strict=True))
+
+        own = {"role", "request.jwt.claims", "request.headers", "request.path"}
+        self.assertEqual(set(set_by()), own)
+        self.assertEqual(set(set_by(("cookie", "a=b"))), own | {"request.cookies"})
+        head = asked("HEAD")
+        self.assertEqual(set_by(found=head)["request.method"], b"HEAD")
+        timeout = set_by(settings=(("statement_timeout", "2s"),))
+        self.assertEqual(timeout["statement_timeout"], b"2s")
+        whole = set_by(cache=evolve(CACHE, sets_for_session=True))
+        self.assertEqual(set(whole), own | set(common))
+
+    def test_the_opening_of_shared_connections_sets_what_is_left_out(self) -> None:
+        config = evolve(CONFIG, app_settings={"colour": "it's %"}, statement_timeout="9ms")
+        (opening,) = opening_of_shared(config)
+        made = dict(re.findall(r"set_config\('([^']*)', E?'((?:[^']|'')*)', false\)", opening.text))
+        self.assertEqual(made.pop("default_transaction_read_only"), "on")
+        self.assertEqual(made["app.settings.colour"], "it''s %", "it is not text for psycopg2")
+        for name, value in shared_settings(config):
+            if name != "transaction_read_only":
+                self.assertEqual(made.pop(name).replace("''", "'"), value)
+        self.assertEqual(made, {})
+        self.assertTrue(opening.once and not opening.values)
+
+    def test_which_requests_need_a_connection_of_their_own(self) -> None:
+        self.assertFalse(self.preamble().alone)
+        plain = (("work_mem", "1MB"),)
+        self.assertFalse(self.preamble(settings=plain).alone)
+        for more in (
+            {"settings": _LEVEL},
+            {"settings": (("statement_timeout", "2min"),), "statement_timeout": "1s"},
+            {"pre_request": "check"},
+            {"cache": evolve(CACHE, guarded_within=True)},
+            {"cache": evolve(CACHE, false_constants=("caller()",))},
+        ):
+            self.assertTrue(self.preamble(**more).alone, more)
+
+    def test_preambles_are_kept_with_the_headers_that_they_follow_from(self) -> None:
+        sent, identity = Sent.of((("x-a", "1"),)), Identity("reader", "{}", True)
+
+        def made(found: Planned, who: Identity = identity, cache: SchemaCache = CACHE) -> Preamble:
+            return preamble_of(CONFIG, cache, sent, found, who)
+
+        one = made(asked())
+        self.assertIs(made(asked()), one)
+        newer = evolve(CACHE, version=CACHE.version + 1)
+        others = [
+            made(asked("HEAD")),
+            made(asked("POST")),
+            made(asked(prefer="timezone=UTC")),
+            made(asked(settings=(("statement_timeout", "3s"),))),
+            made(asked(), Identity("other", "{}", True)),
+            made(asked(), Identity("reader", '{"sub": "2"}', True)),
+            made(asked(), Identity("reader", "{}", False)),
+            made(asked(), cache=newer),
+        ]
+        for other in others:
+            self.assertIsNot(other, one)
+        for number in range(100):
+            made(asked(), Identity(f"role {number}", "{}", True))
+        self.assertLess(len(sent.preambles), 20)
+        self.assertEqual(made(asked()), one)
+
+    def test_what_has_no_statement_of_its_own_has_the_preamble_of_a_read(self) -> None:
+        identity = Identity("reader", "{}", True)
+        head = asked().request.head
         self.assertEqual(
-            statement.for_driver % tuple(_VALUE.findall(found.settings.arguments)),
-            found.settings.text,
+            preamble_of_head(CONFIG, CACHE, Sent.of(()), head, identity),
+            preamble_of(CONFIG, CACHE, Sent.of(()), asked(), identity),
         )
-        self.assertNotIn("x-a", statement.text)
-        self.assertEqual(
-            found.executed("EXECUTE s"), f"{found.first}EXECUTE s{found.settings.arguments}{found.last}"
-        )
-        self.assertEqual(found.text, found.first + found.settings.text + found.last)
 
     @given(st.lists(st.tuples(_TEXTS, _TEXTS), max_size=5))
     def test_settings_are_escaped_for_postgresql_and_psycopg2(self, pairs: list[tuple[str, str]]) -> None:
         """In PostgreSQL's literals, with a sign doubled that means something to psycopg2."""
-        found = settings_of(pairs, ("request.path",))
-        written = _LITERAL.findall(found.arguments)
-        self.assertEqual([_read(*one) for one in written], [value for _, value in pairs])
-        self.assertTrue(found.arguments.endswith("%s)"))
-        again = [text for one in _LITERAL.findall(found.text) for text in [_read(*one)]]
-        self.assertEqual(again[len(_KEPT) :], [text for pair in pairs for text in pair] + ["request.path"])
-        self.assertEqual(found.statement.text.count("\0"), len(pairs) + 1)
+        again = [_read(*one) for one in _LITERAL.findall(settings_text(pairs))]
+        self.assertEqual(again[len(_KEPT) :], [text for pair in pairs for text in pair])
 
     def test_request_headers_leave_out_project_keys(self) -> None:
         """Headers that came more than once are joined in one line, and cookies have a setting of their own."""
@@ -127,33 +235,35 @@ class Preambles(SynchronousTestCase):
     def test_the_repr_of_a_request_shows_no_secret(self) -> None:
         names = ("x-service-key", "authorization", "cookie", "x-mine")
         headers = [(name, "secret") for name in names]
-        shown = repr(Incoming("POST", ("works",), (), Sent.of(headers), b"secret", presented_key="secret"))
+        sent = Sent.of([*headers, ("authorization", "Bearer secret")], "secret")
+        shown = repr(Incoming("POST", ("works",), headers=sent, body=b"secret")) + repr(
+            preamble_of(CONFIG, CACHE, sent, asked(), Identity("reader", "{}", True)).shared
+        )
         self.assertNotIn("secret", shown)
         self.assertIn("works", shown)
 
     def test_a_write_transaction_is_not_read_only(self) -> None:
-        self.assertNotIn("transaction_read_only", dict(self.set(method="POST", read_only=False)))
+        self.assertNotIn("transaction_read_only", dict(self.set(found=asked("POST"))))
 
     def test_settings_of_the_role_come_before_it_and_those_of_the_function_after(self) -> None:
         """The last value counts, and what only privileged users may set is set before the role is taken on."""
-        routine = Routine("api", "slow", settings=(("statement_timeout", "3s"), ("work_mem", "1MB")))
-        found = self.set(("prefer", "timezone=UTC"), routine=routine, settings=(("statement_timeout", "2s"),))
+        of_routine = (("statement_timeout", "3s"), ("work_mem", "1MB"))
+        own = (("statement_timeout", "2s"),)
+        self.assertEqual(dict(self.set(settings=own))["statement_timeout"], "2s")
+        found = self.set(found=asked(settings=of_routine, prefer="timezone=UTC"), settings=own)
         names = [name for name, _ in found]
-        timeouts = [value for name, value in found if name == "statement_timeout"]
-        self.assertEqual(timeouts, ["0", "2s", "3s"])
-        self.assertLess(found.index(("statement_timeout", "2s")), names.index("role"))
+        self.assertEqual(dict(found)["statement_timeout"], "3s")
+        self.assertLess(names.index("statement_timeout"), names.index("role"))
         self.assertNotIn("work_mem", names)
         self.assertEqual(dict(found)["timezone"], "UTC")
 
     def test_explain_runs_without_the_services_own_planner_settings(self) -> None:
         """EXPLAIN lists every setting that differs from PostgreSQL's default."""
-        head, _ = Planner(CONFIG).head(Incoming("GET", ("works",)))
-        identity = Identity("reader", "{}", True)
-        for explains in (True, False):
-            found = preamble_of(
-                CONFIG, CACHE, Incoming("GET", ("works",)), head, identity, True, None, explains
-            )
-            self.assertIs("jit" in found.sql.text, not explains)
+        found = asked()
+        rendering = evolve(found.compiled.rendering, explain=MediaType("application/vnd.pgrst.plan+json"))
+        explained = evolve(found, compiled=evolve(found.compiled, rendering=rendering))
+        for one, sets in ((found, True), (explained, False)):
+            self.assertIs("jit" in dict(self.set(found=one)), sets)
 
     def test_app_settings_are_set_with_their_prefix(self) -> None:
         self.assertEqual(
@@ -162,38 +272,35 @@ class Preambles(SynchronousTestCase):
 
     def test_a_pre_request_function_is_called_last(self) -> None:
         for said, called in {"check": '"check"', "auth.check": '"auth"."check"'}.items():
-            *_, last = self.preamble(pre_request=said).sql.text.split("; ")
+            *_, last = self.preamble(pre_request=said).text.split("; ")
             self.assertEqual(last, f"SELECT {called}()")
-        self.assertEqual(self.preamble().sql.text.count("; "), 1)
+        self.assertEqual(self.preamble().text.count("; "), 1)
 
     def test_the_isolation_level_is_set_first(self) -> None:
         shouted = (("default_transaction_isolation", "REPEATABLE Read"),)
-        routine = Routine("api", "f", settings=_LEVEL)
-        for more in ({"settings": _LEVEL}, {"settings": shouted}, {"routine": routine}):
+        for more in ({"settings": _LEVEL}, {"settings": shouted}, {"found": asked(settings=_LEVEL)}):
             begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT "
-            self.assertTrue(self.preamble(**more).sql.text.startswith(begins))
+            self.assertTrue(self.preamble(**more).text.startswith(begins))
         no_level = (("default_transaction_isolation", "x; drop table works"),)
-        self.assertNotIn("ISOLATION LEVEL", self.preamble(settings=no_level).sql.text)
+        self.assertNotIn("ISOLATION LEVEL", self.preamble(settings=no_level).text)
 
     def test_plans_are_discarded_where_they_may_be_another_roles(self) -> None:
-        incoming = Incoming("GET", ("works",))
-        head, _ = Planner(CONFIG).head(incoming)
-        cache = evolve(CACHE, role_settings={"reader": _LEVEL})
         begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; DISCARD PLANS; "
-        asked = evolve(CONFIG, pre_request="check")
-        for config, current, forgotten in (
-            (CONFIG, cache, False),
-            (CONFIG, evolve(cache, false_constants=("caller()",)), True),
-            (CONFIG, evolve(cache, changes_role=True), False),
-            (asked, evolve(cache, changes_role=True), True),
-            (asked, cache, False),
-            (CONFIG, evolve(cache, guarded_within=True), False),
-            (evolve(CONFIG, prepare=False), evolve(cache, guarded_within=True), True),
+        for more, changed, forgotten in (
+            ({}, {}, False),
+            ({}, {"false_constants": ("caller()",)}, True),
+            ({}, {"changes_role": True}, False),
+            ({"pre_request": "check"}, {"changes_role": True}, True),
+            ({"pre_request": "check"}, {}, False),
+            ({}, {"guarded_within": True}, False),
+            ({"prepare": False}, {"guarded_within": True}, True),
         ):
-            found = preamble_of(config, current, incoming, head, Identity("reader", "{}", True), True, None)
-            for text in (found.sql.text, found.sql.executed("EXECUTE s")):
-                self.assertEqual(text.startswith(begins), forgotten, text)
-                self.assertEqual("DISCARD" in text, forgotten)
+            cache = evolve(CACHE, **cast(Any, changed))
+            found = self.preamble(settings=_LEVEL, cache=cache, **cast(Any, more))
+            self.assertEqual(found.text.startswith(begins), forgotten, found.text)
+            self.assertEqual("DISCARD" in found.text, forgotten)
+            self.assertEqual("DISCARD PLANS" in [one.text for one in found.steps("/works")], forgotten)
+            self.assertEqual(found.plans_apart, "guarded_within" in changed)
 
     def test_a_role_may_be_read_only_by_its_settings(self) -> None:
         for value, only_reads in {
@@ -205,20 +312,13 @@ class Preambles(SynchronousTestCase):
             "f": False,
         }.items():
             settings = (("default_transaction_read_only", value),)
-            found = self.set(settings=settings, read_only=False, method="POST")
+            found = self.set(settings=settings, found=asked("POST"))
             self.assertEqual(("transaction_read_only", "on") in found, only_reads, value)
-        self.assertNotIn("transaction_read_only", dict(self.set(read_only=False, method="POST")))
+        self.assertNotIn("transaction_read_only", dict(self.set(found=asked("POST"))))
 
     def test_long_headers_are_passed_like_short_ones(self) -> None:
         for long in ("x" * 5000, "y" * 5000):
             self.assertEqual(json.loads(dict(self.set(("x-a", long)))["request.headers"]), {"x-a": long})
-
-    def test_preambles_with_long_values_are_not_cached(self) -> None:
-        """That holds for headers and cookies alike: the cache is bounded in bytes."""
-        for name in ("x-a", "cookie"):
-            for length, kept in ((500, True), (5000, False)):
-                one, two = (self.preamble((name, "a=" + "z" * length)).sql for _ in range(2))
-                self.assertIs(one is two, kept, name)
 
     def test_a_role_with_a_nul_is_refused(self) -> None:
         error = self.assertRaises(TableError, self.preamble, role="rea\0der")

@@ -1,205 +1,32 @@
-"""How statements are sent to PostgreSQL, prepared or not."""
+"""How statements are sent to PostgreSQL: on a connection that reads share, prepared, or as text."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import psycopg2
-from attrs import evolve
+from attrs import define, evolve, field
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.session import DatabaseGone, Session
+from project_service.database.pipeline import Run, Step
+from project_service.database.session import DatabaseGone
 from project_service.database.statements import Statements
 from project_service.deferreds import start
+from project_service.http.inbound import NoPlace
 from project_service.tables.errors import TableError
-from project_service.tables.execution.execute import Executor
-from project_service.tables.execution.preamble import PreambleSql
-from project_service.tables.execution.run import run
-from project_service.tables.execution.work import Work
+from project_service.tables.execution.execute import Executor, Row
 from project_service.tables.parse.media import MediaType
-from project_service.tables.planning.planner import Planner
+from project_service.tables.planning.planner import Planned, Planner
+from project_service.tables.planning.probe import QUICK_RUNS, SLOW_SECONDS, SMALL_BYTES
 from project_service.tables.respond.outcome import Outcome
-from project_service.tables.sql.fragment import Sql
-from project_service.tables.sql.settings import settings_of
-from tests.unit.tables.planning import CONFIG, planned, preamble
+from project_service.tables.settings import Preamble
+from tests.unit.tables.planning import CONFIG, planned, preamble, text, waited
 
-# How the work of these tests begins on a connection that has nothing prepared.
-BEGUN = ["BEGIN; SELECT %s", "PREPARE service_1 AS SELECT $1"]
-
-
-class Connection:
-    """A connection that returns one row for everything, and refuses queries that begin with ``refuses``."""
-
-    in_transaction = True
-
-    def __init__(self, refuses: str | None = None, fault: type[Exception] | None = None) -> None:
-        self.statements = Statements()
-        self.refuses, self.fault = refuses, fault or Unknown
-        self.sent: list[str] = []
-
-    async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
-        self.sent.append(sql)
-        if self.refuses is not None and sql.startswith(self.refuses):
-            raise self.fault
-        return [(1,)]
-
-    async def execute(self, sql: str) -> None:
-        self.sent.append(sql)
-
-
-class Interrupted(Connection):
-    """The first message of each kind that returns nothing is cancelled."""
-
-    async def execute(self, sql: str) -> None:
-        await super().execute(sql)
-        if self.sent.count(sql) == 1:
-            raise Unknown
-
-
-class Reading(Connection):
-    """A pool of one connection on which every query returns one row."""
-
-    async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
-        return await work(self)
-
-    async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
-        await super().query(sql, params)
-        return [(None, 1, b"[]", None, None, 2)]
-
-
-class Messages(SynchronousTestCase):
-    """Which messages are sent for one request."""
-
-    def work(self, **more: Any) -> Work:
-        return Work(preamble("SELECT %s", "secret"), Sql("SELECT 2"), kept=True, **more)
-
-    def test_the_message_that_prepares_has_no_value_of_the_request(self) -> None:
-        connection = Connection()
-        for _ in range(2):
-            found = run(cast(Session, connection), self.work(), list)
-            self.assertEqual(self.successResultOf(start(found)), [(1,)])
-        once = [*BEGUN, "PREPARE service_2 AS SELECT 2", "EXECUTE service_2", "COMMIT"]
-        self.assertEqual(connection.sent, [*once, "EXECUTE service_1(%s); EXECUTE service_2"])
-
-    def test_plans_count_as_another_roles_until_discarding_them_succeeded(self) -> None:
-        connection = Interrupted()
-        work = Work(preamble(plans_apart=True), Sql("SELECT 2"))
-        self.failureResultOf(start(run(cast(Session, connection), work, list)), TableError)
-        for _ in range(2):
-            self.successResultOf(start(run(cast(Session, connection), work, list)))
-        once = "SELECT 1; SELECT 2"
-        self.assertEqual(connection.sent, ["DISCARD PLANS", "DISCARD PLANS", once, once])
-
-    def test_the_preamble_is_prepared_like_the_statement(self) -> None:
-        settings = settings_of((("role", "a%b"),), ("request.path",))
-        sql = PreambleSql("RESET ALL; ", settings, "; SELECT before()")
-        work = evolve(self.work(), preamble=evolve(preamble("", "/secret"), sql=sql))
-        connection = Connection()
-        for said in (work, work, evolve(work, kept=False)):
-            self.successResultOf(start(run(cast(Session, connection), said, list)))
-        begun, setting, *others = connection.sent
-        self.assertEqual(begun, f"BEGIN; RESET ALL; {settings.text}; SELECT before()")
-        self.assertIn("PREPARE service_1 AS SELECT ", setting)
-        self.assertIn("set_config('role', $1, true), set_config('request.path', $2, true)", setting)
-        first = ["PREPARE service_2 AS SELECT 2", "EXECUTE service_2", "COMMIT"]
-        again = "RESET ALL; EXECUTE service_1('a%%b', %s); SELECT before(); EXECUTE service_2"
-        self.assertEqual(others, [*first, again, f"{sql.text}; SELECT 2"])
-
-    def test_statements_are_prepared_for_each_role_apart(self) -> None:
-        """Where PostgreSQL inlines a function, it checks privileges when it plans."""
-        connection = Connection("EXECUTE service_3")
-        for role in ("one", "other", "one"):
-            work = evolve(self.work(), preamble=preamble("SELECT %s", "secret", role=role))
-            self.successResultOf(start(run(cast(Session, connection), work, list)))
-        once = [*BEGUN, "PREPARE service_2 AS SELECT 2", "EXECUTE service_2", "COMMIT"]
-        other = ["BEGIN; SELECT %s", "PREPARE service_3 AS SELECT 2", "EXECUTE service_3", "ROLLBACK"]
-        # A statement that one role may not run stays prepared for others.
-        self.assertEqual(
-            connection.sent,
-            [*once, *other, "SELECT %s; SELECT 2", "EXECUTE service_1(%s); EXECUTE service_2"],
-        )
-
-    def test_a_rollback_checks_deferred_constraints_first(self) -> None:
-        connection = Connection()
-        for _ in range(2):
-            found = run(cast(Session, connection), self.work(ending="rollback"), list)
-            self.successResultOf(start(found))
-        ends = ["SET CONSTRAINTS ALL IMMEDIATE", "ROLLBACK"]
-        first = [*BEGUN, "PREPARE service_2 AS SELECT 2", "EXECUTE service_2", *ends]
-        again = ["BEGIN; EXECUTE service_1(%s); EXECUTE service_2", *ends]
-        self.assertEqual(connection.sent, [*first, *again])
-
-    def test_a_statement_that_cannot_be_prepared_is_run_unprepared(self) -> None:
-        connection = Connection(refuses="PREPARE service_2")
-        found = run(cast(Session, connection), self.work(), list)
-        self.assertEqual(self.successResultOf(start(found)), [(1,)])
-        self.assertEqual(connection.sent[-2:], ["ROLLBACK", "SELECT %s; SELECT 2"])
-
-    def test_a_prepared_statement_takes_its_locks_first(self) -> None:
-        """An unprepared one needs none."""
-        locks, connection = Sql("SELECT 3"), Connection("EXECUTE service_1(%s); EXECUTE")
-        for _ in range(2):
-            found = run(cast(Session, connection), self.work(locks=locks), list)
-            self.assertEqual(self.successResultOf(start(found)), [(1,)])
-        prepared = ["PREPARE service_2 AS SELECT 3", "PREPARE service_3 AS SELECT 2"]
-        first = [*BEGUN, *prepared, "EXECUTE service_2; EXECUTE service_3", "COMMIT"]
-        again = ["EXECUTE service_1(%s); EXECUTE service_2; EXECUTE service_3", "SELECT %s; SELECT 2"]
-        self.assertEqual(connection.sent, [*first, *again])
-        # It is not known which of the two was refused, so both are prepared anew.
-        self.successResultOf(start(run(cast(Session, connection), self.work(locks=locks), list)))
-        dropped = "DEALLOCATE service_2; DEALLOCATE service_3; PREPARE service_4 AS SELECT 3"
-        self.assertIn(dropped, connection.sent)
-
-    def test_a_missing_privilege_of_the_locks_is_reported_by_the_statement_itself(self) -> None:
-        for locks, expected in (("SELECT 3", "SELECT %s; SELECT 2"), ("", "ROLLBACK")):
-            connection = Connection("EXECUTE", Denied)
-            asked = start(run(cast(Session, connection), self.work(locks=Sql(locks)), list))
-            asked.addErrback(lambda failure: failure.trap(TableError))
-            self.successResultOf(asked)
-            self.assertEqual(connection.sent[-1], expected)
-
-    def test_operands_of_locks_and_statement_are_sent_in_order(self) -> None:
-        work = self.work(locks=Sql("SELECT \0", ("a",)), operands=())
-        self.assertEqual(work.values, ["a"])
-        self.assertEqual(evolve(work, kept=False).values, [])
-
-    def test_a_write_that_is_refused_is_not_repeated(self) -> None:
-        connection = Connection("EXECUTE", Duplicate)
-        refused = start(run(cast(Session, connection), self.work(), list))
-        self.assertEqual(self.failureResultOf(refused, TableError).value.status, 409)
-        self.assertEqual(connection.sent[-2:], ["EXECUTE service_2", "ROLLBACK"])
-
-    def test_an_unprepared_statement_is_sent_once(self) -> None:
-        """That is so even if the error is one that makes a prepared statement stale."""
-        connection = Connection("SELECT %s; SELECT 2")
-        refused = start(run(cast(Session, connection), evolve(self.work(), kept=False), list))
-        self.assertEqual(self.failureResultOf(refused, TableError).value.code, "42883")
-        self.assertEqual(connection.sent, ["SELECT %s; SELECT 2"])
-
-    def test_nothing_more_is_sent_on_a_lost_connection(self) -> None:
-        for lost in (psycopg2.OperationalError, DatabaseGone):
-            connection = Connection("EXECUTE", lost)
-            connection.in_transaction = False
-            refused = start(run(cast(Session, connection), self.work(), list))
-            error = self.failureResultOf(refused, TableError).value
-            self.assertEqual((error.status, error.code), (503, "PGRST001"))
-            self.assertEqual(connection.sent[-1], "EXECUTE service_2")
-
-
-class Worth(SynchronousTestCase):
-    """Which statements are prepared."""
-
-    def test_only_repeated_statements_are_prepared_and_never_explain(self) -> None:
-        planner = Planner(CONFIG)
-        first, again = (planned("GET", "works", planner=planner) for _ in range(2))
-        plan = evolve(again.compiled.rendering, explain=MediaType("application/vnd.pgrst.plan+json"))
-        explained = evolve(again, compiled=evolve(again.compiled, rendering=plan, probe=None))
-        for found, expected in ((first, False), (explained, False), (again, True)):
-            connection = Reading()
-            executor = Executor(CONFIG, cast(Any, connection))
-            self.successResultOf(start(executor.execute(found, preamble())))
-            self.assertEqual(any(sql.startswith("PREPARE") for sql in connection.sent), expected)
+ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'
+READ = (None, 1, b"[]", None, None, 2)
+WRITTEN = (None, 1, None, None, None, None)
 
 
 class Unknown(psycopg2.ProgrammingError):
@@ -210,45 +37,295 @@ class Denied(psycopg2.ProgrammingError):
     pgcode = "42501"
 
 
+class TooLarge(psycopg2.OperationalError):
+    pgcode = "54000"
+
+
+class Shutdown(psycopg2.OperationalError):
+    pgcode = "57P01"
+
+
 class Duplicate(psycopg2.IntegrityError):
     pgcode = "23505"
 
 
-class Writing:
-    """A connection on which each attempt at a write makes another row. The first attempt's commit is refused."""
+@define(eq=False)
+class Pipelines:
+    """Shared connections that take all or nothing, and keep what was submitted."""
 
-    in_transaction = False
+    free: bool = True
+    submitted: list[tuple[int, Sequence[Step]]] = field(factory=list)
+    runs: list[Run] = field(factory=list)
 
-    def __init__(self) -> None:
-        self.statements = Statements()
-        self.attempts = 0
-        self.commits = 0
+    def submit(self, version: int, steps: Sequence[Step]) -> Run | None:
+        if not self.free:
+            return None
+        self.submitted.append((version, steps))
+        self.runs.append(Run(cast(Any, None)))
+        return self.runs[-1]
 
-    async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
-        return await work(self)
 
-    async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
-        if sql == "BEGIN; SELECT 1" or sql.startswith("PREPARE"):
-            return []
-        self.attempts += 1
-        return [(None, 1, None, f"attempt {self.attempts}", None, None)]
+@define(eq=False)
+class Connection:
+    """A pool of one connection, which answers everything with ``row``, but raises ``faults`` first: by ``run``, or by
+    what a message begins with. ``sent`` are messages; those of ``run`` are lists of the texts of steps."""
+
+    row: Row = READ
+    faults: dict[str, Exception] = field(factory=dict)
+    in_transaction: bool = False
+    waited: float = 0.0
+    extra_seconds: float | None = 0.0
+    statements: Statements = field(factory=Statements)
+    pipelines: Pipelines = field(factory=lambda: Pipelines(free=False))
+    sent: list[Any] = field(factory=list)
+    steps: list[Step] = field(factory=list)
+
+    async def use(self, used: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
+        return await used(self)
+
+    async def run(self, steps: Sequence[Step], version: int = 0) -> list[list[bytes | None]]:
+        self.sent.append([step.text for step in steps])
+        self.steps.extend(steps)
+        self.raised("run")
+        as_text = [value if isinstance(value, bytes) else str(value).encode() for value in self.row]
+        return [[None if value is None else sent for value, sent in zip(self.row, as_text, strict=True)]]
+
+    async def query(self, sql: str, params: object = None) -> list[Row]:
+        self.sent.append(sql)
+        self.raised(sql)
+        return [self.row]
 
     async def execute(self, sql: str) -> None:
-        assert sql == "COMMIT", sql
-        self.commits += 1
-        if self.commits == 1:
-            raise Unknown
+        self.sent.append(sql)
+        self.raised(sql)
+
+    def raised(self, sql: str) -> None:
+        for begins in list(self.faults):
+            if sql.startswith(begins):
+                raise self.faults.pop(begins)
 
 
-class Again(SynchronousTestCase):
-    """A stale prepared statement is run once more, unprepared."""
+class Case(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.planner = Planner(CONFIG)
+        self.connection = Connection()
 
-    def test_the_outcome_of_a_rolled_back_attempt_is_not_the_reply(self) -> None:
-        """A deferred trigger can fail as a stale prepared statement does: then the write is made once more."""
-        connection = Writing()
-        row = b'{"id": 1, "title": "a", "author_id": 1, "data": {}}'
-        planner = Planner(CONFIG)
-        _, found = (planned("PUT", "works", ("id", "eq.1"), body=row, planner=planner) for _ in range(2))
-        executor = Executor(CONFIG, cast(Any, connection))
-        outcome = self.successResultOf(start(executor.execute(found, preamble())))
-        self.assertEqual((connection.attempts, outcome.body), (2, b"attempt 2"))
+    def again(self, method: str = "GET", *pairs: tuple[str, str], **more: Any) -> Planned:
+        """A request of a shape that has come before."""
+        planned(method, "works", *pairs, planner=self.planner, **more)
+        return planned(method, "works", *pairs, planner=self.planner, **more)
+
+    def asking(self, found: Planned, told: Preamble | None = None, **config: Any) -> Deferred[Outcome]:
+        executor = Executor(evolve(CONFIG, **config), cast(Any, self.connection))
+        return start(waited(executor.execute(found, told or preamble(), "/works", NoPlace())))
+
+    def refused(self, found: Planned, **config: Any) -> TableError:
+        return cast(TableError, self.failureResultOf(self.asking(found, **config), TableError).value)
+
+
+class Worth(Case):
+    """Which statements are prepared."""
+
+    def test_only_repeated_statements_are_prepared_and_never_explain(self) -> None:
+        first, again = (planned("GET", "works", planner=self.planner) for _ in range(2))
+        plan = evolve(again.compiled.rendering, explain=MediaType("application/vnd.pgrst.plan+json"))
+        explained = evolve(again, compiled=evolve(again.compiled, rendering=plan, probe=None))
+        level = preamble(("default_transaction_isolation", "serializable"))
+        for found, told, prepare, expected in (
+            (first, preamble(), True, False),
+            (explained, preamble(), True, False),
+            (again, level, True, False),
+            (again, preamble(), False, False),
+            (again, preamble(), True, True),
+        ):
+            self.connection.sent.clear()
+            self.successResultOf(self.asking(found, told, prepare=prepare))
+            (sent,) = self.connection.sent
+            self.assertEqual(isinstance(sent, list), expected)
+
+
+class Prepared(Case):
+    def test_no_text_that_is_prepared_has_a_value_of_the_request(self) -> None:
+        found = self.again("GET", ("title", "eq.secret"))
+        self.successResultOf(self.asking(found, preamble(("request.headers", "secret"))))
+        for step in self.connection.steps:
+            self.assertNotIn("secret", step.text)
+        settings, statement = self.connection.steps
+        self.assertIn(b"secret", settings.values)
+        self.assertIn(b"secret", statement.values)
+
+    def test_the_statement_is_prepared_for_its_role_and_the_settings_for_all(self) -> None:
+        for role in ("one", "other"):
+            self.successResultOf(self.asking(self.again(), preamble(role=role)))
+        roles = [step.role for step in self.connection.steps]
+        self.assertEqual(roles, ["", "one", "", "other"])
+
+    def test_a_rollback_checks_deferred_constraints_first(self) -> None:
+        self.connection.row, self.connection.in_transaction = WRITTEN, True
+        found = self.again("POST", body=ROW)
+        self.successResultOf(self.asking(found, tx_end="rollback"))
+        begun, *ends = self.connection.sent
+        self.assertEqual((begun[0], begun[-1]), ("BEGIN", text(found)))
+        self.assertEqual(ends, ["SET CONSTRAINTS ALL IMMEDIATE", "ROLLBACK"])
+
+    def test_a_stale_statement_is_run_once_more_as_text(self) -> None:
+        self.connection.faults["run"] = Unknown()
+        self.successResultOf(self.asking(self.again()))
+        _, sent = self.connection.sent
+        self.assertTrue(sent.startswith("RESET ALL; SELECT "))
+        self.assertTrue(sent.endswith(self.again().compiled.statement.sql.for_driver))
+
+    def test_a_stale_write_is_rolled_back_before_it_is_run_as_text(self) -> None:
+        self.connection.row, self.connection.in_transaction = WRITTEN, True
+        self.connection.faults["run"] = Unknown()
+        self.successResultOf(self.asking(self.again("PUT", ("id", "eq.1"), body=ROW)))
+        _, rolled_back, sent, ended = self.connection.sent
+        self.assertEqual((rolled_back, ended), ("ROLLBACK", "COMMIT"))
+        self.assertTrue(sent.startswith("BEGIN; RESET ALL; "))
+
+    def test_what_is_refused_is_not_repeated(self) -> None:
+        for fault, status in ((Duplicate(), 409), (Denied(), 403)):
+            self.connection = Connection(WRITTEN, {"run": fault})
+            self.assertEqual(self.refused(self.again("POST", body=ROW)).status, status)
+            self.assertEqual(len(self.connection.sent), 1)
+
+    def test_text_is_sent_once(self) -> None:
+        """That is so even if the error is one that makes a prepared statement stale."""
+        self.connection.faults["RESET"] = Unknown()
+        self.assertEqual(self.refused(self.again(), prepare=False).code, "42883")
+        self.assertEqual(len(self.connection.sent), 1)
+
+    def test_nothing_more_is_sent_on_a_lost_connection(self) -> None:
+        for lost in (psycopg2.OperationalError(), DatabaseGone("lost")):
+            for method, more in (("GET", {}), ("PUT", {"body": ROW})):
+                pairs = [("id", "eq.1")] if method == "PUT" else []
+                self.connection = Connection(WRITTEN, {"run": lost})
+                error = self.refused(self.again(method, *pairs, **more))
+                self.assertEqual((error.status, error.code), (503, "PGRST001"))
+                self.assertEqual(len(self.connection.sent), 1)
+
+    def test_the_outcome_of_a_rolled_back_transaction_is_not_the_reply(self) -> None:
+        """A deferred trigger can fail at the commit as a stale statement does: then the write is made once more."""
+        self.connection.row = WRITTEN
+        self.connection.faults["COMMIT"] = Unknown()
+        self.successResultOf(self.asking(self.again("PUT", ("id", "eq.1"), body=ROW)))
+        _, first, as_text, second = self.connection.sent
+        self.assertEqual((first, second), ("COMMIT", "COMMIT"))
+        self.assertTrue(as_text.startswith("BEGIN; "))
+
+    def test_plans_count_as_another_roles_until_discarding_them_succeeded(self) -> None:
+        apart = preamble(plans_apart=True)
+        self.connection.faults["DISCARD PLANS"] = Denied()
+        self.failureResultOf(self.asking(self.again(), apart), TableError)
+        for _ in range(2):
+            self.successResultOf(self.asking(self.again(), apart))
+        self.assertEqual(self.connection.sent[:2], ["DISCARD PLANS"] * 2)
+        self.assertEqual([sent for sent in self.connection.sent[2:] if isinstance(sent, str)], [])
+        self.successResultOf(self.asking(self.again(), preamble(role="other", plans_apart=True)))
+        self.assertEqual(self.connection.sent[-2], "DISCARD PLANS")
+
+
+class Shared(Case):
+    """Quick reads run on connections that they share."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.pipelines = self.connection.pipelines
+        self.pipelines.free = True
+
+    def quick(self, *pairs: tuple[str, str], **more: Any) -> Planned:
+        found = self.again("GET", *pairs, **more)
+        for _ in range(QUICK_RUNS):
+            found.compiled.pace.ran(0.0, 1)
+        return found
+
+    def answer(self, row: Sequence[bytes | None] = (None, b"1", b"[]", None, None, b"2")) -> None:
+        self.pipelines.runs[-1].done.callback([list(row)])
+
+    def test_a_read_shares_once_its_plan_was_quick_often_enough(self) -> None:
+        found = self.again()
+        for number in range(QUICK_RUNS):
+            self.assertEqual(len(self.pipelines.submitted), 0, number)
+            self.successResultOf(self.asking(found))
+        asked = self.asking(found)
+        self.assertEqual(len(self.pipelines.submitted), 1)
+        version, steps = self.pipelines.submitted[0]
+        self.assertEqual((version, steps[-1].text), (found.version, text(found)))
+        self.assertEqual((steps[-1].role, steps[0].role), ("anon", ""))
+        self.answer()
+        outcome = self.successResultOf(asked)
+        self.assertEqual((outcome.rows, outcome.body, outcome.whole), (1, b"[]", True))
+
+    def test_what_does_not_share(self) -> None:
+        alone = preamble(pre_request="check")
+        writes = self.again("POST", body=b'{"title": "a"}')
+        called = planned("GET", "rpc/find", ("q", "x"), planner=self.planner)
+        estimated = self.again("GET", prefer="count=planned")
+        slow = self.again("GET", ("id", "gt.1"))
+        for found in (writes, called, estimated):
+            for _ in range(QUICK_RUNS):
+                found.compiled.pace.ran(0.0, 1)
+        cases = [(self.quick(), alone), (slow, preamble())]
+        cases += [(found, preamble()) for found in (writes, called, estimated)]
+        for found, told in cases:
+            self.asking(found, told).addErrback(lambda failure: None)
+            self.assertEqual(self.pipelines.submitted, [])
+
+    def test_where_none_takes_more_a_connection_of_its_own_does(self) -> None:
+        self.pipelines.free = False
+        self.successResultOf(self.asking(self.quick()))
+        self.assertEqual(len(self.connection.sent), 1)
+
+    def test_a_read_that_got_no_answer_is_asked_once_more_elsewhere(self) -> None:
+        for fault in (DatabaseGone("lost"), psycopg2.OperationalError(), Unknown(), TooLarge(), Shutdown()):
+            self.connection.sent.clear()
+            asked = self.asking(self.quick())
+            self.assertNoResult(asked)
+            self.pipelines.runs[-1].done.errback(fault)
+            self.assertEqual(self.successResultOf(asked).rows, 1)
+            self.assertEqual(len(self.connection.sent), 1)
+
+    def test_once_more_is_not_again_and_again(self) -> None:
+        self.connection.faults["run"] = DatabaseGone("lost too")
+        asked = self.asking(self.quick())
+        self.pipelines.runs[-1].done.errback(DatabaseGone("lost"))
+        self.assertEqual(self.failureResultOf(asked, TableError).value.status, 503)
+
+    def test_what_the_server_refuses_is_the_answer_and_shares_no_more(self) -> None:
+        found = self.quick()
+        asked = self.asking(found)
+        self.pipelines.runs[-1].done.errback(Denied())
+        self.assertEqual(self.failureResultOf(asked, TableError).value.code, "42501")
+        self.assertEqual((self.connection.sent, found.compiled.pace.is_quick), ([], False))
+
+    def test_a_slow_run_or_a_large_reply_shares_no_more(self) -> None:
+        for seconds, body in ((SLOW_SECONDS * 2, b"[]"), (0.0, b"x" * (SMALL_BYTES + 1))):
+            found = self.quick()
+            asked = self.asking(found)
+            self.pipelines.runs[-1].waited = seconds
+            self.answer((None, b"1", body, None, None, b"2"))
+            self.successResultOf(asked)
+            self.assertFalse(found.compiled.pace.is_quick)
+
+    def test_a_result_that_does_not_fit_is_asked_again_alone(self) -> None:
+        found = self.quick()
+        assert found.compiled.probe is not None
+        asked = self.asking(found)
+        rows = str(found.compiled.probe.rows + 1).encode()
+        self.answer((None, rows, None, None, None, b"9"))
+        self.successResultOf(asked)
+        self.assertEqual(len(self.connection.sent), 1)
+
+    def test_a_single_object_is_checked(self) -> None:
+        found = self.quick(accept="application/vnd.pgrst.object+json")
+        asked = self.asking(found)
+        self.answer((None, b"2", b"[]", None, None, b"2"))
+        self.assertEqual(self.failureResultOf(asked, TableError).value.code, "PGRST116")
+
+    def test_who_leaves_cancels_nobody_elses_run(self) -> None:
+        found = self.quick()
+        asked, other = self.asking(found), self.asking(found)
+        asked.addErrback(lambda failure: None)
+        asked.cancel()
+        self.answer()
+        self.assertEqual(self.successResultOf(other).rows, 1)

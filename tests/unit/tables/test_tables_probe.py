@@ -10,12 +10,13 @@ from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.deferreds import start
+from project_service.http.inbound import NoPlace
 from project_service.tables.errors import TableError
 from project_service.tables.execution.execute import Executor
 from project_service.tables.planning.planner import Planner
 from project_service.tables.planning.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
 from project_service.tables.respond.outcome import Outcome
-from tests.unit.tables.planning import CONFIG, planned, preamble
+from tests.unit.tables.planning import CONFIG, planned, preamble, waited
 
 UNPREPARED = evolve(CONFIG, prepare=False)
 
@@ -75,7 +76,9 @@ class Statements(SynchronousTestCase):
             session = Database(rows=3000, size_of_row=50)
             pool = cast(Any, Lender(session))
             executor = Executor(UNPREPARED, pool)
-            outcome = self.successResultOf(start(executor.execute(found, preamble())))
+            outcome = self.successResultOf(
+                start(waited(executor.execute(found, preamble(), "/works", NoPlace())))
+            )
             self.assertEqual((outcome.whole, outcome.rows), (True, 3000))
             statements.append(len(session.asked))
         self.assertEqual(statements, [2, 1, 1])
@@ -84,7 +87,9 @@ class Statements(SynchronousTestCase):
         found = planned("GET", "works", planner=Planner(CONFIG))
         session = Database(rows=3000, size_of_row=20_000_000)
         executor = Executor(UNPREPARED, cast(Any, Lender(session)))
-        outcome = self.successResultOf(start(executor.execute(found, preamble())))
+        outcome = self.successResultOf(
+            start(waited(executor.execute(found, preamble(), "/works", NoPlace())))
+        )
         self.assertEqual((outcome.whole, session.asked), (False, [101, 2]))
         assert found.compiled.probe is not None
         self.assertEqual(found.compiled.probe.rows, 1)
@@ -97,7 +102,7 @@ class Statements(SynchronousTestCase):
             found.compiled.probe.rows = rows
             session = Refusing(fault)
             executor = Executor(UNPREPARED, cast(Any, Lender(session)))
-            refused = start(executor.execute(found, preamble()))
+            refused = start(waited(executor.execute(found, preamble(), "/works", NoPlace())))
             self.failureResultOf(refused, TableError)
             self.assertEqual(session.asked, [rows + 1])
 

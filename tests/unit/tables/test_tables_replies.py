@@ -20,6 +20,7 @@ from project_service.tables.access.tokens import OwnTokens, parse_keys
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate
+from project_service.tables.incoming import Sent
 from project_service.tables.parse.query import parse_query
 from project_service.tables.respond.outcome import Outcome, headers_from_sql, status_from_sql
 from project_service.tables.respond.ranges import content_range, status_of_range
@@ -109,6 +110,10 @@ class Service:
         return Claims("u", "u@example.test", "authenticated", "s", 0, self.raw)
 
 
+def sent(*authorization: str, key: str | None = None) -> Sent:
+    return Sent.of([("authorization", value) for value in authorization], key)
+
+
 class Roles(SynchronousTestCase):
     def identities(self, raw: dict[str, Any] | None = None, **more: Any) -> Identities:
         config = TablesConfig(**more)
@@ -117,28 +122,31 @@ class Roles(SynchronousTestCase):
 
     def test_which_role_a_request_runs_as(self) -> None:
         found = self.identities()
-        self.assertEqual(found.identify([], "k", False).role, "anon")
-        self.assertEqual(found.identify(["Bearer t"], "k", False).role, "authenticated")
-        self.assertEqual(found.identify([], "k", True).role, "service_role")
-        self.assertEqual(found.identify(["Bearer k"], "k", False).role, "anon")
-        self.assertEqual(found.identify(["Basic abc"], "k", False).role, "anon")
+        self.assertEqual(found.identify(sent(key="k"), False).role, "anon")
+        self.assertEqual(found.identify(sent("Bearer t", key="k"), False).role, "authenticated")
+        self.assertEqual(found.identify(sent(key="k"), True).role, "service_role")
+        self.assertEqual(found.identify(sent("Bearer k", key="k"), False).role, "anon")
+        self.assertEqual(found.identify(sent("Basic abc", key="k"), False).role, "anon")
 
     def test_claims_passed_to_sql_always_have_the_role(self) -> None:
         found = self.identities()
-        self.assertEqual(json.loads(found.identify([], None, False).claims), {"role": "anon"})
-        self.assertEqual(json.loads(found.identify(["Bearer t"], None, True).claims)["role"], "service_role")
+        self.assertEqual(json.loads(found.identify(sent(), False).claims), {"role": "anon"})
+        self.assertEqual(
+            json.loads(found.identify(sent("Bearer t"), True).claims)["role"],
+            "service_role",
+        )
 
     def test_configured_roles_replace_the_default_ones(self) -> None:
         found = self.identities(anon_role="web", authenticated_role="member")
-        self.assertEqual(found.identify([], None, False).role, "web")
-        member = found.identify(["Bearer t"], None, False)
+        self.assertEqual(found.identify(sent(), False).role, "web")
+        member = found.identify(sent("Bearer t"), False)
         self.assertEqual(member.role, "member")
         # SQL sees the role that the token names.
         self.assertEqual(json.loads(member.claims)["role"], "authenticated")
 
     def test_claims_may_have_integers_beyond_64_bits_but_no_lone_surrogates(self) -> None:
         def told(raw: dict[str, Any]) -> str:
-            return self.identities(raw).identify(["Bearer t"], "k", False).claims
+            return self.identities(raw).identify(sent("Bearer t", key="k"), False).claims
 
         self.assertEqual(json.loads(told({"n": 2**70}))["n"], 2**70)
         for bad in ({"s": "\ud800"}, {"\ud800": 1}, {"n": 2**70, "s": "\ud800"}):
@@ -146,7 +154,7 @@ class Roles(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (401, "PGRST301"))
 
     def test_an_empty_bearer_token_is_refused(self) -> None:
-        self.assertRaises(TableError, self.identities().identify, ["Bearer "], None, False)
+        self.assertRaises(TableError, self.identities().identify, sent("Bearer "), False)
 
     def test_the_role_may_be_anywhere_in_the_claims(self) -> None:
         claims = {"app": {"the roles": ["user_a", "admin"]}}

@@ -16,12 +16,12 @@ from project_service.http.outbound import Reply, StreamReply
 from project_service.tables.access.identity import Identity
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
-from project_service.tables.execution.preamble import Preamble
 from project_service.tables.incoming import Incoming, Sent
 from project_service.tables.planning.planner import Planned, Planner
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.root import Root
 from project_service.tables.service import TableService
+from project_service.tables.settings import Preamble
 from project_service.tables.sql.fragment import Sql
 from tests.unit.tables.planning import CACHE, CONFIG
 
@@ -37,12 +37,14 @@ class Executor:
         self.cleared: list[bool] = []
         self.usable = b'["works"]'
 
-    async def execute(self, planned: Planned, told: Preamble) -> Outcome:
+    async def execute(self, planned: Planned, preamble: Preamble, path: str) -> Outcome:
         assert planned.compiled.routine is not None
         self.asked.append(planned.compiled.routine.name)
         return Outcome(rows=1, body=b'"instead"')
 
-    async def read(self, told: Preamble, sql: Sql, leaves_things: bool) -> list[tuple[bytes, bytes]]:
+    async def read(
+        self, preamble: Preamble, path: str, sql: Sql, leaves_things: bool
+    ) -> list[tuple[bytes, bytes]]:
         self.asked.append(sql.text)
         self.cleared.append(leaves_things)
         return [(self.usable, b'["find"]')]
@@ -74,12 +76,12 @@ class AtRoot(SynchronousTestCase):
     ) -> Deferred[Reply | StreamReply]:
         identity = Identity("anon", "{}", False)
         parts: Any = SimpleNamespace(
-            current=self.cache, identify=lambda *_: identity, expected=lambda planned: False
+            cache=self.cache, current=self.cache, identify=lambda *_: identity, expected=lambda planned: False
         )
         executor = cast(Any, self.executor)
         service = TableService(config, parts, parts, Planner(config), parts, executor, root, parts, self.here)
         headers = Sent.of((("accept", accept), *((("if-none-match", known),) if known is not None else ())))
-        return start(service.answer(Incoming(method, (), tuple(query.items()), headers)))
+        return start(service.answer(Incoming(method, (), pairs=tuple(query.items()), headers=headers)))
 
     def described(self, config: TablesConfig, accept: str = "*/*") -> tuple[str, Any]:
         reply = self.successResultOf(self.answering(config, accept))

@@ -24,6 +24,7 @@ from project_service.tables.access.tokens import OwnTokens, from_base64, parse_k
 from project_service.tables.assemble import Tables, assemble
 from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
+from project_service.tables.incoming import Sent
 
 NOW = 1_000_000.0
 SECRET = "a secret of more than thirty-two bytes"
@@ -172,7 +173,9 @@ class ServiceTokens(SynchronousTestCase):
             (session_revoked(), "session_revoked", session_revoked().message),
         ):
             found = Identities(config, parse_role_claim(config.role_claim), None, Refusing(fault))
-            error = self.assertRaises(ApiError, found.identify, ["Bearer t"], None, False)
+            error = self.assertRaises(
+                ApiError, found.identify, Sent.of((("authorization", "Bearer t"),)), False
+            )
             self.assertEqual((error.status, error.code, error.message), (401, code, message))
             said = f'Bearer error="invalid_token", error_description="{message}"'
             self.assertEqual(dict(error.headers)["WWW-Authenticate"], said)
@@ -182,8 +185,8 @@ class NoKeys(SynchronousTestCase):
     def test_without_any_key_every_token_is_refused(self) -> None:
         config = TablesConfig()
         found = Identities(config, parse_role_claim(config.role_claim), None, None)
-        self.assertEqual(found.identify([], None, False).role, "anon")
-        error = self.assertRaises(ApiError, found.identify, ["Bearer t"], None, False)
+        self.assertEqual(found.identify(Sent.of(()), False).role, "anon")
+        error = self.assertRaises(ApiError, found.identify, Sent.of((("authorization", "Bearer t"),)), False)
         self.assertEqual((error.status, error.code), (500, "PGRST300"))
 
 
@@ -192,7 +195,7 @@ class ClaimedRoles(SynchronousTestCase):
         config = TablesConfig(**{"anon_role": "web_anon", **settings})
         tokens = OwnTokens(parse_keys(SECRET, None), None, lambda: NOW)
         found = Identities(config, parse_role_claim(config.role_claim), tokens, None)
-        return found.identify([f"Bearer {signed(claims)}"], None, False)
+        return found.identify(Sent.of((("authorization", f"Bearer {signed(claims)}"),)), False)
 
     def test_the_anonymous_role_in_a_token_is_not_authenticated(self) -> None:
         for claims, authenticated in (({"role": "author"}, True), ({"role": "web_anon"}, False), ({}, False)):
