@@ -29,6 +29,9 @@ LETTER_SECONDS = 300.0
 # Lines of one answer, all of which are kept until its last.
 MOST_LINES = 1000
 
+# The sender where none is set and no letter is sent.
+_NOBODY = "nobody@localhost.test"
+
 # What to tell the operator. Twisted's own texts contain the conversation, so they are not used. ``code`` is the
 # server's.
 _MISMATCH = "are smtp.port and smtp.tls what it speaks?"
@@ -70,10 +73,10 @@ class MailServer:
         await with_timeout(self.reactor, LETTER_SECONDS, conversation, error.TimeoutError)
 
     async def reach(self) -> None:
-        """Connect, secure the connection and log in as for a letter, then leave. Raises ``Unusable``."""
-        assert self.settings.sender is not None
-        conversation = start(self._converse(Visitor, self.settings.sender, b""))
+        """Connect, secure the connection and log in as for a letter, then leave, also where ``smtp.sender`` is
+        missing. Raises ``Unusable``."""
         try:
+            conversation = start(self._converse(Visitor, self.settings.sender or _NOBODY, b""))
             await with_timeout(self.reactor, TIMEOUT_SECONDS, conversation, error.TimeoutError)
         except Exception as fault:
             raise Unusable(why(fault)) from None
@@ -81,12 +84,11 @@ class MailServer:
     async def _converse(self, protocol: type[Sender], recipient: str, message: bytes) -> None:
         settings = self.settings
         assert settings.host is not None
-        assert settings.sender is not None
         ended: Deferred[Any] = Deferred()
         factory = smtp.ESMTPSenderFactory(
             (settings.username or "").encode(),
             settings.password.reveal().encode() if settings.password else b"",
-            envelope(settings.sender).encode("ascii"),
+            envelope(settings.sender or _NOBODY).encode("ascii"),
             envelope(recipient).encode("ascii"),
             # The client turns each LF into CRLF itself.
             BytesIO(message.replace(b"\r\n", b"\n")),
