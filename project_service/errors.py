@@ -202,8 +202,8 @@ def project_key_invalid(message: str = "The project key is unknown or revoked.")
     return ApiError(401, "project_key_invalid", message, headers=challenge())
 
 
-def service_key_required() -> ApiError:
-    return ApiError(403, "service_key_required", "This path needs the service key.")
+def service_key_required(message: str = "This path needs the service key.") -> ApiError:
+    return ApiError(403, "service_key_required", message)
 
 
 def authentication_required() -> ApiError:

@@ -78,10 +78,14 @@ def owner_stated(headers: HeaderView, writer: Writer) -> Writer:
     return writer if owner is None else evolve(writer, user_id=parse_owner(owner, writer, "X-Object-Owner"))
 
 
+# With these a shared cache asks each time, whatever the age (RFC 9111, 5.2.2).
+_ASK_ANEW = {"no-cache", "no-store", "private"}
+
+
 def parse_owner(text: str, writer: Writer, name: str = "owner") -> UUID:
     """``name`` is the field or header. Raises ``service_key_required``, ``validation_failed``."""
     if not writer.is_service:
-        raise service_key_required()
+        raise service_key_required(f"Only the service key can set {name}.")
     try:
         return UUID(text)
     except ValueError:
@@ -89,10 +93,14 @@ def parse_owner(text: str, writer: Writer, name: str = "owner") -> UUID:
 
 
 def max_age_stated(headers: HeaderView) -> int | None:
-    """``max-age`` of an upload's ``Cache-Control``, which S3 keeps with the object too; None without one."""
+    """``max-age`` of an upload's ``Cache-Control``, which S3 keeps with the object too; 0 where that forbids caches
+    to answer by themselves, and None if it says neither."""
     text = b", ".join(headers.all(b"cache-control")).decode("latin-1")
-    stated = parse_cache_control_header(text, cls=ResponseCacheControl).get("max-age")
-    return None if stated is None else parse_max_age(stated, "Cache-Control")
+    stated = parse_cache_control_header(text, cls=ResponseCacheControl)
+    directives = {name.lower(): value for name, value in stated.items()}
+    age = directives.get("max-age")
+    seconds = None if age is None else parse_max_age(age, "Cache-Control")
+    return 0 if _ASK_ANEW & directives.keys() else seconds
 
 
 def parse_max_age(text: str, name: str = "max_age_seconds") -> int:

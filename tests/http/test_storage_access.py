@@ -216,6 +216,7 @@ class Owners(TestCase):
             self.app.request("PATCH", f"{OBJECTS}/mine", {**USER, **JSON}, b"{}"),
         ):
             self.assertEqual(refused(response), (403, "service_key_required"))
+        self.assertIn(b"Only the service key can set owner.", self.app.upload(field, headers=OTHER).body)
         for owner in ("", "bob", BOB[:-1], BOB + "0"):
             named = {**SERVICE, "X-Object-Owner": owner}
             response = self.app.request("PUT", f"{OBJECTS}/new", named, b"x")

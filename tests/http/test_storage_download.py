@@ -122,6 +122,21 @@ class Whole(TestCase):
         self.app.put("k", bucket="shut", Cache_Control="max-age=60")
         self.assertEqual(caching("k", "shut"), "private, no-store")
 
+    def test_an_upload_that_forbids_caching_has_no_age(self) -> None:
+        """Directives have no case (RFC 9111, 5.2), and the stricter one counts."""
+        self.app.in_force = evolve(self.app.in_force, public_max_age_seconds=9)
+        for stated, expected in (
+            ("MAX-AGE=60", "public, max-age=60"),
+            ("Public, Max-Age=60", "public, max-age=60"),
+            ("max-age=60, no-store", "public, no-cache"),
+            ("No-Cache, max-age=60", "public, no-cache"),
+            ("private, max-age=60", "public, no-cache"),
+            ("no-store", "public, no-cache"),
+            ("immutable", "public, max-age=9"),
+        ):
+            self.app.put("k", Cache_Control=stated)
+            self.assertEqual(self.app.get("k").header("cache-control"), expected, stated)
+
     def test_ages_that_are_none(self) -> None:
         for stated in (
             "max-age=-1",
