@@ -32,7 +32,6 @@ from project_service.log.journal import RequestIds
 from project_service.network.ports import Binder, close
 from project_service.process import cpus, room_for_clients
 from project_service.settings.model import Settings
-from project_service.workers.changes import Changes
 
 # Each step of a stop gets at least this long, even after ``shutdown_seconds``: enough for a cancelled request to
 # answer.
@@ -45,7 +44,6 @@ class Application:
     ``settings`` are this process's share; ``processes`` is how many processes there are on this machine's CPUs.
     ``binder`` opens the ports for clients, ``admin_binder`` the one for health and metrics; without it those are
     served with the rest. ``peers`` is a check that ``/ready`` makes as well: whether the other processes are ready.
-    ``changes`` is what the processes tell each other by, None for the only one.
     """
 
     log = Logger()
@@ -58,7 +56,6 @@ class Application:
         admin_binder: Binder | None = None,
         processes: int = 1,
         peers: Check | None = None,
-        changes: Changes | None = None,
     ) -> None:
         self._reactor = reactor
         self._settings = settings
@@ -66,7 +63,6 @@ class Application:
         self._admin_binder = admin_binder
         self._processes = processes
         self._peers = peers
-        self._changes = changes or Changes.alone()
         self._ports: list[IListeningPort] = []
         self._ordered = Ordered([])
         self._edges: list[Edge] = []
@@ -79,7 +75,7 @@ class Application:
         return [port.getHost() for port in self._ports]
 
     async def start(self) -> None:
-        built = parts.assemble(self._reactor, self._settings, self._processes, self._changes)
+        built = parts.assemble(self._reactor, self._settings, self._processes)
         self._built = built
         self._ordered = Ordered(built.ordered)
         await self._ordered.start()

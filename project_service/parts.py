@@ -28,7 +28,6 @@ from project_service.revocations import POLL_SECONDS, Revocations
 from project_service.settings.model import Settings
 from project_service.storage import assemble as storage
 from project_service.tables import assemble as tables
-from project_service.workers.changes import Changes
 
 _log = Logger()
 
@@ -63,14 +62,14 @@ class Parts:
     reload: Callable[[Settings], None]
 
 
-def assemble(reactor: Any, settings: Settings, processes: int, changes: Changes) -> Parts:
+def assemble(reactor: Any, settings: Settings, processes: int) -> Parts:
     connect = connector(reactor, settings)
     database = settings.database
     pool = Pool(connect, database.pool_size, database.acquire_timeout_seconds, reactor)
     listener = Listener(connect, reactor, answer_seconds=LISTENER_ANSWER_SECONDS)
     ring = keys.KeyRing(listener)
     storage_settings = settings.storage
-    accounts = auth.assemble(settings, pool, listener, reactor, processes, changes)
+    accounts = auth.assemble(settings, pool, listener, reactor, processes)
 
     async def read_revoked() -> None:
         await listener.connected()

@@ -14,7 +14,6 @@
 ``passwords``, ``hashing``   the rules for passwords, and bcrypt; the threads in which it runs
 ``throttle``                 limits on attempts
 ``mail``, ``smtp``           letters, and the mail server
-``remembered``               users that ``GET /auth/user`` need not read again
 ``ports``                    what is needed of the database; ``sql`` implements it
 ``model``, ``metadata``      values and their rules. ``errors``: the errors that only authentication raises
 ``assemble``                 the parts put together; ``described`` is for ``/openapi.json``

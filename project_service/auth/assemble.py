@@ -25,7 +25,6 @@ from project_service.auth.passwords import Bcrypt, common_passwords
 from project_service.auth.ports import Housekeeping, Stores
 from project_service.auth.profile import Profile
 from project_service.auth.recovery import Letters, Recovery
-from project_service.auth.remembered import CountedUsers, Remembered
 from project_service.auth.revocations import Currency, RevokedSessions
 from project_service.auth.routes import AuthRoutes
 from project_service.auth.sessions import SessionService
@@ -43,7 +42,6 @@ from project_service.http.router import Router
 from project_service.lifecycle import Every
 from project_service.process import cpus
 from project_service.settings.model import Settings
-from project_service.workers.changes import Changes
 
 # The issuer of tokens if neither auth.issuer nor server.public_url is set.
 DEFAULT_ISSUER = "project-service"
@@ -83,20 +81,12 @@ def issuer_of(settings: Settings) -> Issuer:
     return Issuer(keys, name, settings.auth.access_token_seconds)
 
 
-def assemble(
-    settings: Settings,
-    pool: Pool,
-    listener: Listener,
-    reactor: Any,
-    processes: int,
-    changes: Changes,
-) -> Auth:
+def assemble(settings: Settings, pool: Pool, listener: Listener, reactor: Any, processes: int) -> Auth:
     """Authentication with PostgreSQL, bcrypt threads and SMTP.
 
     Ended sessions are read by ``listener``, everything else by ``pool``. It subscribes to ``listener``, so call it
     before that is started. ``processes`` is the number of workers that share this machine's CPUs. The key file must
-    exist: whoever starts the workers makes it with ``keyfile.load_or_create`` first. ``changes`` is how the workers
-    tell each other of changes. Raises ``KeySetError``.
+    exist: whoever starts the workers makes it with ``keyfile.load_or_create`` first. Raises ``KeySetError``.
     """
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
     auth = put_together(
@@ -107,7 +97,6 @@ def assemble(
         listener,
         reactor,
         time.time,
-        changes,
     )
     # Read the list now, so that the first sign-up does not have to.
     common_passwords()
@@ -134,7 +123,6 @@ def put_together(
     listener: Currency,
     reactor: Any,
     clock: Callable[[], float],
-    changes: Changes,
 ) -> Auth:
     """Everything except threads, database and mail, which tests replace. ``clock`` returns the Unix time."""
 
@@ -145,19 +133,17 @@ def put_together(
     verifier = Verifier(issuer_of(settings), revoked, clock)
     context = Context(settings.auth, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
     throttle = Throttle(stores.attempts, context, reactor)
-    users = CountedUsers(stores.users, changes)
     letters = Letters(stores.tokens, post, throttle, context)
-    accounts = Accounts(users, stores.sessions, throttle, hashes, letters, context)
+    accounts = Accounts(stores.users, stores.sessions, throttle, hashes, letters, context)
     routes = AuthRoutes(
         accounts,
         SessionService(stores.sessions, revoked, context),
-        Profile(users, accounts, hashes, context),
+        Profile(stores.users, accounts, hashes, context),
         Recovery(letters, stores.tokens, hashes, context),
         context,
-        Remembered(changes, listener, reactor.seconds),
     )
     administration = Administration(
-        users=users,
+        users=stores.users,
         sessions=stores.sessions,
         attempts=stores.attempts,
         hashes=hashes,

@@ -13,7 +13,6 @@ from project_service.auth.context import Context
 from project_service.auth.model import IssuedSession, Origin
 from project_service.auth.profile import Profile
 from project_service.auth.recovery import Recovery
-from project_service.auth.remembered import Remembered
 from project_service.auth.sessions import SessionService
 from project_service.errors import authentication_required
 from project_service.http.caller import Claims, KeyDemand
@@ -48,7 +47,6 @@ class AuthRoutes:
     profile: Profile
     recovery: Recovery
     context: Context
-    remembered: Remembered[Reply]
 
     def mount(self, router: Router) -> None:
         key: KeyDemand = "required" if self.context.settings.require_project_key else "optional"
@@ -122,11 +120,7 @@ class AuthRoutes:
         return envelope(None)
 
     async def user(self, inbound: Inbound) -> Reply:
-        caller = signed_in(inbound)
-        return self.remembered.find(caller.sub) or await self.remembered.make(caller.sub, self._user(caller))
-
-    async def _user(self, caller: Claims) -> Reply:
-        user = await self.profile.read(caller)
+        user = await self.profile.read(signed_in(inbound))
         return token_reply({"user": user.view()})
 
     async def change_user(self, inbound: Inbound) -> Reply:

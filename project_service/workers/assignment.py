@@ -32,16 +32,12 @@ class Assignment:
 
     ``settings`` are those in force in the parent, which may differ from what the file says by now. They are None
     where the worker's code has another version than its parent's; it then reads them from ``source`` itself, as it
-    does after a SIGHUP. ``number`` tells it apart from the other ``processes``, counting from 0. ``changes`` is the
-    file descriptor of the memory in which the workers count changes for each other (see ``changes.laid_out``); None
-    under a parent that has none.
+    does after a SIGHUP.
     """
 
     source: Source
     processes: int
     settings: Settings | None
-    number: int = 0
-    changes: int | None = None
 
     def to_json(self) -> bytes:
         told = asdict(self, recurse=False)
@@ -58,7 +54,8 @@ class Assignment:
         found = pickle.loads(b64decode(pickled)) if theirs == version() else None  # noqa: S301  # see above
         config, options, data_dir = (told.pop(one.name) for one in fields(Source))
         source = Source(_path(config), options, _path(data_dir))
-        return cls(source=source, settings=found, **told)
+        # A parent of another version may tell more.
+        return cls(source, told["processes"], found)
 
 
 def _text(value: object) -> object:
@@ -80,7 +77,7 @@ def version() -> list[str]:
 
 
 def assignment(launch: Launch, settings: Settings, processes: int) -> Assignment:
-    """The assignment of every worker of ``launch``; ``number`` and ``changes`` are filled in when one is started.
+    """The assignment of every worker of ``launch``.
 
     What the parent has embedded is passed on as command line options, since those win over the configuration file
     whenever a worker reads it again.

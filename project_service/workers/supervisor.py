@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import IO, Any
+from typing import Any
 
 from attrs import evolve
 from prometheus_client.multiprocess import mark_process_dead
@@ -31,7 +31,6 @@ from project_service.network.ports import bind_endpoints, leave
 from project_service.settings.launch import Launch
 from project_service.settings.model import Settings
 from project_service.workers.assignment import assignment
-from project_service.workers.changes import laid_out
 from project_service.workers.metrics_folder import MetricsFolder
 from project_service.workers.readiness import RENEW, Readiness
 
@@ -66,7 +65,6 @@ class Workers:
         self._readiness = Readiness(reactor, count, self._serving)
         self._stopping = False
         self._metrics: MetricsFolder | None = None
-        self._changes: IO[bytes] | None = None
 
     @property
     def addresses(self) -> list[Any]:
@@ -80,7 +78,6 @@ class Workers:
         for port in ports:
             port.stopReading()  # the workers accept, not we
         self._metrics = MetricsFolder.made()
-        self._changes = laid_out(self._count)
         waiting = [self._spawn(number) for number in range(self._count)]
         ended = await DeferredList([worker.ready for worker in waiting], consumeErrors=True)
         failures: list[Any] = [result for good, result in ended if not good]
@@ -127,19 +124,12 @@ class Workers:
         if self._metrics is not None:
             self._metrics.remove()
             self._metrics = None
-        if self._changes is not None:
-            self._changes.close()
-            self._changes = None
 
     def _spawn(self, number: int) -> _Worker:
-        assert self._changes is not None
         ports: Any = self._ports
-        # The ports come first, because a worker whose code has another version knows no descriptors after them.
-        inherited = [*ports, self._changes]
-        told = evolve(self._assignment, number=number, changes=FIRST_PORT_FD + len(ports))
-        worker = _Worker(told.to_json(), self._readiness)
+        worker = _Worker(self._assignment.to_json(), self._readiness)
         descriptors = {0: "w", 1: "r", 2: "r", STATUS_FD: "r"}
-        descriptors |= {FIRST_PORT_FD + n: one.fileno() for n, one in enumerate(inherited)}
+        descriptors |= {FIRST_PORT_FD + n: one.fileno() for n, one in enumerate(ports)}
         self._reactor.spawnProcess(
             worker,
             sys.executable,

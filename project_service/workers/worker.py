@@ -41,7 +41,6 @@ from project_service.process import settle
 from project_service.settings.model import Settings
 from project_service.settings.reload import reread
 from project_service.workers.assignment import Assignment
-from project_service.workers.changes import Changes
 from project_service.workers.metrics_folder import hold
 from project_service.workers.readiness import Parent
 from project_service.workers.shares import share
@@ -119,7 +118,7 @@ class Worker:
         self._parent = Parent(reactor, self._works, self.stop, certificates.renew, 0, STATUS_FD)
         ports = adopt(reactor, server.listen, FIRST_PORT_FD, certificates)
         self._application = Application(
-            reactor, self._settings, ports, admin, told.processes, self._parent.all_work, _changes(told)
+            reactor, self._settings, ports, admin, told.processes, self._parent.all_work
         )
 
     @property
@@ -170,19 +169,6 @@ class Worker:
     def _take_over(self, settings: Settings) -> None:
         self._application.reload(settings)
         self.levels.set_default(settings.server.log_level)
-
-
-def _changes(told: Assignment) -> Changes | None:
-    """The shared counters of changes; None under a parent of a version that has none.
-
-    Without them other workers hear of this one's changes by notification only, some milliseconds later.
-    """
-    if told.changes is None:
-        return None
-    try:
-        return Changes.shared(told.changes, told.processes, told.number)
-    finally:
-        os.close(told.changes)
 
 
 def main() -> None:

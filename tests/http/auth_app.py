@@ -15,7 +15,6 @@ from project_service.auth.tokens import AUDIENCE
 from project_service.http.router import Router
 from project_service.settings.model import Auth as AuthSettings
 from project_service.settings.model import Settings
-from project_service.workers.changes import Changes
 from tests.auth_fakes import FakeListener, InlineHashes, KeptPost, MemoryStore
 from tests.fakes import App, Client, Response, raw_request
 from tests.places import temporary_directory
@@ -67,7 +66,6 @@ class AuthApp:
             self.listener,
             self.clock,
             self.clock.seconds,
-            Changes.alone(),
         )
         self.store.on_ended = self._announce
         router = Router()

@@ -292,3 +292,29 @@ async def test_a_change_of_password_wins_over_logins_with_the_old_one(
             assert living == [(sid,)]
             assert {status for status, _ in logins} <= {200, 401}
             run_sql(database, "update auth.throttle set failed = '{}'")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_user_is_shown_as_the_database_has_it_whoever_has_changed_it(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    """The two may be on different hosts: they share only the database."""
+
+    async def shown(api: Api) -> object:
+        status, headers, answer = await api.request("GET", "/auth/user", key=None, token=token)
+        assert (status, headers.getRawHeaders("cache-control")) == (200, ["no-store"])
+        return answer["data"]["user"]["metadata"]
+
+    async with (
+        api_on(database, store_settings, tmp_path) as one,
+        api_on(database, store_settings, tmp_path) as other,
+    ):
+        token = (await one.sign_up("ada@example.test"))["access_token"]
+        for number in range(10):
+            metadata = {"number": number}
+            body = {"metadata": metadata}
+            assert (await one.request("PATCH", "/auth/user", key=None, token=token, json=body))[0] == 200
+            assert (await shown(one), await shown(other)) == (metadata, metadata)
+        run_sql(database, 'update auth.users set metadata = \'{"by": "SQL"}\'')
+        assert (await shown(one), await shown(other)) == ({"by": "SQL"}, {"by": "SQL"})
+        assert run_sql(database, "select tgname from pg_trigger where tgname like 'user\\_%'") == []

@@ -13,6 +13,7 @@ from twisted.trial.unittest import TestCase
 from project_service.settings.configure import BadSettings, load, look_through
 from project_service.settings.model import Settings
 from project_service.settings.source import Source
+from tests.places import temporary_directory
 
 
 def faults(
@@ -62,7 +63,7 @@ class Faults(TestCase):
         self.assertEqual(faults("[stages.dev]\nx = 1\n"), ["stages.dev.x is not a setting"])
 
     def test_a_removed_setting_is_no_fault_and_is_named_in_the_log(self) -> None:
-        path = Path(self.mktemp())
+        path = temporary_directory(self) / "c.toml"
         path.write_text('[server]\nhttp_parser = "twisted"\nworkers = 2\n')
         events: list[Any] = []
         keep: Any = events.append

@@ -14,10 +14,9 @@ from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
 from project_service.settings.source import Source
 from project_service.workers.assignment import Assignment
-from project_service.workers.changes import Changes
 from project_service.workers.worker import Worker
 from tests.places import temporary_directory
-from tests.workers_fake import FakeProcess, FakeReactor, TwoWorkers
+from tests.workers_fake import FakeReactor, TwoWorkers
 
 
 class RunningReactor(FakeReactor):
@@ -41,33 +40,8 @@ class Stopping(TestCase):
         self.assertTrue(reactor.stopped)
 
 
-class Numbered(TwoWorkers):
-    """Each worker counts its changes at a place of its own."""
-
-    def told(self) -> list[int]:
-        lines = [process.written.splitlines()[0] for process in self.reactor.spawned]
-        return [Assignment.from_json(line).number for line in lines]
-
-    def changes(self, process: FakeProcess) -> Changes:
-        told = Assignment.from_json(process.written.splitlines()[0])
-        assert told.changes is not None
-        return Changes.shared(process.born_with["childFDs"][told.changes], told.processes, told.number)
-
-    def test_a_replacement_takes_the_number_of_its_predecessor(self) -> None:
-        self.assertEqual(self.told(), [0, 1])
-        for process in (self.first, self.second):
-            self.say(process)
-        self.first.die()
-        self.reactor.advance(0)
-        self.assertEqual(self.told(), [0, 1, 0])
-        self.errors.flush("died after")
-
-    def test_a_change_counted_by_one_worker_is_seen_by_the_other(self) -> None:
-        one, other = self.changes(self.first), self.changes(self.second)
-        before = other.stamp(7)
-        one.happened(7)
-        self.assertNotEqual(other.stamp(7), before)
-        self.assertEqual(other.stamp(8), before)
+class Numbers(TwoWorkers):
+    """The folder where workers keep their metrics."""
 
     def test_a_removed_metrics_folder_does_not_prevent_replacements(self) -> None:
         def folder() -> Path:
@@ -87,10 +61,6 @@ class Numbered(TwoWorkers):
             self.assertTrue(folder().is_dir())
             self.assertNotEqual(folder(), lost)
         self.assertEqual(len(self.errors.flush("died after")), 2)
-        one, other = self.changes(self.first), self.changes(self.reactor.spawned[-1])
-        before = other.stamp(7)
-        one.happened(7)
-        self.assertNotEqual(other.stamp(7), before)
         self.successResultOf(start(self.workers.stop()))
         self.assertFalse(folder().exists() or at_first.exists())
 

@@ -54,6 +54,8 @@ class Telling(TestCase):
             # This one has the same version number, as a checkout that was updated and has another setting.
             {**with_version, "version": [number, *names[1:]]},
             {**with_version, "version": None, "settings": None},
+            # An older parent tells more.
+            {**with_version, "version": "0", "number": 1, "changes": 5},
         ):
             self.assertEqual(Assignment.from_json(orjson.dumps(other)), evolve(told, settings=None))
 
