@@ -36,7 +36,7 @@ class Whole(SynchronousTestCase):
         incoming, got = read(head + body, cuts)
         self.assertEqual((incoming.code, incoming.length), (206, len(body)))
         self.assertEqual((got, incoming.complete, incoming.keep_alive), (body, True, True))
-        self.assertIn((b"ETag", b'"x"'), incoming.headers)
+        self.assertEqual(incoming.headers[b"etag"], b'"x"')
         incoming.end()
 
     @PATIENT
@@ -46,7 +46,7 @@ class Whole(SynchronousTestCase):
         head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n"
         incoming, got = read(head + sent + b"0\r\nTrailer: x\r\n\r\n", cuts)
         self.assertEqual((got, incoming.complete, incoming.length), (b"".join(chunks), True, None))
-        self.assertEqual([name for name, _ in incoming.headers], [b"Transfer-Encoding"])
+        self.assertEqual(list(incoming.headers), [b"transfer-encoding"])
 
     @PATIENT
     @given(st.binary(max_size=100), CUTS)
@@ -62,7 +62,7 @@ class Whole(SynchronousTestCase):
         early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
         incoming, got = read(early + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", cuts)
         self.assertEqual((incoming.code, got, incoming.complete), (200, b"ok", True))
-        self.assertEqual([name for name, _ in incoming.headers], [b"Content-Length"])
+        self.assertEqual(list(incoming.headers), [b"content-length"])
 
     def test_very_many_interim_responses_are_skipped(self) -> None:
         incoming, _ = read(b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000 + b"HTTP/1.1 204 None\r\n\r\n")
@@ -102,6 +102,7 @@ class Broken(SynchronousTestCase):
             b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnot hex\r\n",
             b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
             b"HTTP/1.1 200 OK\nContent-Length: 1\n\n\r\n\r\n",

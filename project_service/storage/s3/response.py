@@ -23,7 +23,7 @@ class StoreResponse:
     Pausing it pauses the connection to the store. What arrives before the body has a reader is kept here; the
     connection is paused then, so that it is no more than one read.
 
-    ``headers`` are as they were sent. ``length`` is None where it is not known before the end.
+    ``headers`` have names in lower case. ``length`` is None where it is not known before the end.
     """
 
     __slots__ = (

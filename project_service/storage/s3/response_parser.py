@@ -18,7 +18,8 @@ _BODILESS = frozenset({204, 304})
 class ResponseParser:
     """The answer to one request; ``bodiless`` where that was a HEAD.
 
-    ``code`` and ``headers`` are set once ``begun``. ``length`` is None where it is not known before the end.
+    ``code`` and ``headers`` are set once ``begun``. Names of headers are in lower case; of several with one name the
+    last one counts. ``length`` is None where it is not known before the end.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class ResponseParser:
         "headers",
         "keep_alive",
         "length",
+        "on_header",
     )
 
     def __init__(self, bodiless: bool = False) -> None:
@@ -40,7 +42,7 @@ class ResponseParser:
         self.complete = False
         self.keep_alive = False
         self.code = 0
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: dict[bytes, bytes] = {}
         self.length: int | None = None
         self._bodiless = bodiless
         self._buffer = b""
@@ -98,32 +100,36 @@ class ResponseParser:
             # RFC 9110 section 15.2: an interim answer is followed by the final one.
             self.begun = self.code >= 200
         self._buffer = b""
-        self._frame()
         return self.feed(rest) if rest else b""
 
     def _read(self, head: bytes) -> None:
-        self.code, self.headers = 0, []
+        sent: dict[bytes, bytes] = {}
+        # llhttp calls this for each header: nothing of ours runs.
+        self.on_header = sent.__setitem__
+        self.code = 0
         self._parser = HttpResponseParser(self)
         if self._parsed(head) or not self.code:
             raise BrokenAnswer("not a head")
         self.complete = False
+        self.headers = {name.lower(): value for name, value in sent.items()}
+        if self.code >= 200:
+            self._frame(head)
 
-    def _frame(self) -> None:
+    def _frame(self, head: bytes) -> None:
         """Decide how the body is delimited (RFC 9112 section 6.3).
 
         llhttp has already refused contradicting lengths, and a length beside a transfer coding.
         """
-        codings = [value.lower() for name, value in self.headers if name.lower() == b"transfer-encoding"]
-        lengths = [value for name, value in self.headers if name.lower() == b"content-length"]
+        coding, length = self.headers.get(b"transfer-encoding"), self.headers.get(b"content-length")
         parser, self._parser = self._parser, None
         if self._bodiless or self.code in _BODILESS:
             self.length, self.complete = 0, True
-        elif codings:
-            if codings != [b"chunked"]:
+        elif coding is not None:
+            if coding.lower() != b"chunked" or head.lower().count(b"\r\ntransfer-encoding") != 1:
                 raise BrokenAnswer("a transfer coding that nobody asked for")
             self._parser = parser
-        elif lengths:
-            self.length = self._left = int(lengths[0])
+        elif length is not None:
+            self.length = self._left = int(length)
             self.complete = not self._left
 
     def _parsed(self, data: bytes) -> bytes:
@@ -136,10 +142,6 @@ class ResponseParser:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     # What the parser calls.
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.begun:
-            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None

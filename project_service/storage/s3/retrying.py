@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
 
 from attrs import field, frozen
 from twisted.internet import error
@@ -29,11 +28,6 @@ from project_service.storage.s3.sender import Sender
 from project_service.storage.s3.sign import EMPTY_SHA256
 
 _log = Logger()
-T = TypeVar("T")
-# Called as bytes leave or come.
-Progress = Callable[[], None]
-# Sends a request, and calls what it is given as the body leaves.
-Send = Callable[[Progress], Deferred[StoreResponse]]
 
 ATTEMPTS = 4
 FIRST_PAUSE_SECONDS = 0.1
@@ -60,14 +54,29 @@ _UNANSWERED = (
 class WholeResponse:
     """A whole answer: headers and body."""
 
-    _response: StoreResponse
+    response: StoreResponse
     body: bytes
 
     def header(self, name: str) -> str:
         """The last value of ``name``, which is in lower case, or ""."""
-        wanted = name.encode("ascii")
-        values = [value for sent, value in self._response.headers if sent.lower() == wanted]
-        return values[-1].decode("utf-8", "replace") if values else ""
+        return self.response.headers.get(name.encode("ascii"), b"").decode("utf-8", "replace")
+
+
+class _Progress:
+    """When something of a request last moved. The time that a large part took to be sent does not count as
+    waiting."""
+
+    __slots__ = ("_clock", "last", "timer")
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self.last = clock.seconds()
+        self.timer: IdleTimer | None = None
+
+    def made(self) -> None:
+        self.last = self._clock.seconds()
+        if self.timer is not None:
+            self.timer.touch()
 
 
 @frozen(eq=False)
@@ -95,70 +104,55 @@ class RetryingClient:
         digest: str = EMPTY_SHA256,
     ) -> WholeResponse:
         """The answer with its body; raises ``StoreError`` for a refusal."""
-
-        def send(leaving: Progress) -> Deferred[StoreResponse]:
-            sent = MemoryBody(body, leaving) if method in {"PUT", "POST"} else None
-            return self.sender.send(method, key, query, headers or {}, digest, sent)
-
-        async def read(response: StoreResponse, progress: Progress) -> WholeResponse:
-            answered = await self._gathered(response, progress)
-            # S3 sends 200 before it knows whether completing or copying succeeds; the document may then be an error.
-            answer = WholeResponse(response, answered)
-            if response.code >= 300 or (b"<Error" in answered and error_text(answered)):
-                raise refusal(response.code, answered, answer.header("x-amz-bucket-region"))
-            return answer
-
-        return await self._repeated(send, read)
+        return await self._answered(method, key, query, headers or {}, body, digest, True)
 
     async def opened(self, key: str, headers: Mapping[str, str]) -> StoreResponse:
         """A GET whose body is still with the store; raises ``StoreError`` for a refusal."""
+        return (await self._answered("GET", key, None, headers, b"", EMPTY_SHA256, False)).response
 
-        def send(_: Progress) -> Deferred[StoreResponse]:
-            return self.sender.send("GET", key, None, headers, EMPTY_SHA256, None)
-
-        async def read(response: StoreResponse, progress: Progress) -> StoreResponse:
-            if response.code >= 300:
-                raise refusal(response.code, await self._gathered(response, progress))
-            return response
-
-        return await self._repeated(send, read)
-
-    async def _repeated(self, send: Send, read: Callable[[StoreResponse, Progress], Awaitable[T]]) -> T:
-        # When something last moved. The time that a large part took to be sent does not count as waiting.
-        moved = self.clock.seconds()
-
-        def progress() -> None:
-            nonlocal moved
-            moved = self.clock.seconds()
-
+    async def _answered(
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None,
+        headers: Mapping[str, str],
+        body: Payload,
+        digest: str,
+        whole: bool,
+    ) -> WholeResponse:
+        """The answer to a request that is sent until there is one; with its body if ``whole``, or if it is a
+        refusal."""
+        progress = _Progress(self.clock)
         failed = 0
         while True:
             try:
-                return await read(await self._head(send, progress), progress)
+                sent = MemoryBody(body, progress.made) if method in {"PUT", "POST"} else None
+                sending = self.sender.send(method, key, query, headers, digest, sent)
+                response = await self._head(sending, progress)
+                if not whole and response.code < 300:
+                    return WholeResponse(response, b"")
+                at_hand = response.whole()
+                answered = await self._gathered(response, progress) if at_hand is None else at_hand
+                # S3 sends 200 before it knows whether completing or copying succeeds; the document may then be an
+                # error.
+                if response.code >= 300 or (b"<Error" in answered and error_text(answered)):
+                    region = response.headers.get(b"x-amz-bucket-region", b"").decode("utf-8", "replace")
+                    raise refusal(response.code, answered, region)
+                return WholeResponse(response, answered)
             except Exception as problem:
                 if not _may_pass(problem):
                     raise
                 pause = FIRST_PAUSE_SECONDS * 2**failed * self.jitter()
                 failed += 1
-                too_late = self.clock.seconds() + pause - moved > self.retry_seconds
+                too_late = self.clock.seconds() + pause - progress.last > self.retry_seconds
                 if failed == ATTEMPTS or too_late:
                     raise _unreachable(problem) from None
                 await deferLater(self.clock, pause)
 
-    async def _head(self, send: Send, progress: Progress) -> StoreResponse:
+    async def _head(self, sending: Deferred[StoreResponse], progress: _Progress) -> StoreResponse:
         """The answer's head, within the idle timeout of the last progress."""
-        sending: Deferred[StoreResponse]
-
-        def give_up() -> None:
-            sending.cancel()
-
-        def leaving() -> None:
-            timer.touch()
-            progress()
-
-        timer = IdleTimer(self.clock, self.idle_seconds, give_up)
+        timer = progress.timer = IdleTimer(self.clock, self.idle_seconds, sending.cancel)
         try:
-            sending = send(leaving)
             return await sending
         except Exception as problem:
             if timer.expired:
@@ -168,9 +162,10 @@ class RetryingClient:
                 raise CancelledError from None
             raise
         finally:
+            progress.timer = None
             timer.stop()
 
-    async def _gathered(self, response: StoreResponse, progress: Progress) -> bytes:
+    async def _gathered(self, response: StoreResponse, progress: _Progress) -> bytes:
         gather = Gather(MAX_ANSWER_BYTES)
         response.deliverBody(gather)
         if gather.finished.called:
@@ -182,7 +177,7 @@ class RetryingClient:
             # White space counts as progress: a store that completes a large upload sends it for minutes.
             if self.clock.seconds() < latest:
                 timer.touch()
-                progress()
+                progress.made()
 
         gather.progress = coming
         try:

@@ -53,8 +53,7 @@ class Sender:
 
 
 def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
-    lines = [f"{method} {target} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()]]
-    head = "\r\n".join(lines)
+    head = "\r\n".join((f"{method} {target} HTTP/1.1", *map(": ".join, headers.items())))
     if head.count("\n") != len(headers) or head.count("\r") != len(headers) or target.split() != [target]:
         raise ValueError("a header or the URL is none")
     return head.encode("latin-1") + b"\r\n\r\n"
