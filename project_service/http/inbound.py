@@ -68,6 +68,8 @@ class Inbound:
 
     def query_value(self, name: str) -> str | None:
         """The one value of ``name``, or None; sent twice it is ``invalid_query``."""
+        if not self.raw_query:
+            return None
         values = [value for key, value in self.query() if key == name]
         if len(values) > 1:
             raise errors.invalid_query(f"The parameter {name} is there more than once.")

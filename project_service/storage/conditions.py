@@ -9,12 +9,16 @@ from werkzeug.http import parse_date, parse_etags, parse_if_range_header
 from project_service.errors import ApiError
 from project_service.http.headers import HeaderView
 from project_service.storage import errors
-from project_service.storage.model import Conditions, ObjectRow, Writer
+from project_service.storage.model import UNCONDITIONAL, Conditions, ObjectRow, Writer
 from project_service.storage.ranges import parse_range
+
+_CONDITIONAL = frozenset({b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since"})
 
 
 def for_read(headers: HeaderView, row: ObjectRow) -> bool:
     """Whether a GET or HEAD is answered with 304; raises ``precondition_failed``. The order is section 13.2.2's."""
+    if _CONDITIONAL.isdisjoint(headers.first):
+        return False
     if_match = _joined(headers, b"if-match")
     if if_match is not None:
         if not parse_etags(if_match).contains(row.etag):
@@ -64,6 +68,8 @@ def continues(headers: HeaderView, row: ObjectRow) -> bool:
 
 
 def for_write(headers: HeaderView) -> Conditions:
+    if _CONDITIONAL.isdisjoint(headers.first):
+        return UNCONDITIONAL
     if_match, if_none_match = _tags(headers, b"if-match"), _tags(headers, b"if-none-match")
     since = None if if_match is not None else _date(headers, b"if-unmodified-since")
     return Conditions(if_match, if_none_match, since)

@@ -77,21 +77,9 @@ class Downloads:
     async def _answer(self, inbound: Inbound, row: ObjectRow, terms: Terms) -> Reply | StreamReply:
         if terms.use is not None and not terms.use.counts(inbound.headers, row):
             terms = evolve(terms, use=None)
-        validators = _validators(row, terms)
-        if inbound.any_origin:
-            validators = (*validators, ANY_ORIGIN)
-        if conditions.for_read(inbound.headers, row):
-            return Reply(304, (*validators, NO_SNIFFING))
-        part = _requested(inbound, row, self.now())
-        headers = (*presentation(row.key, row.content_type, terms.inline), *validators)
-        if part is None:
-            return await self._stream(inbound, row, ByteRange(0, row.size), 200, headers, terms)
-        headers = (*headers, ("Content-Range", part.content_range(row.size)))
-        return await self._stream(inbound, row, part, 206, headers, terms)
-
-    async def _stream(
-        self, inbound: Inbound, row: ObjectRow, part: ByteRange, status: int, headers: Headers, terms: Terms
-    ) -> Reply | StreamReply:
+        status, headers, part = _head(inbound, row, terms, self.now)
+        if status == 304:
+            return Reply(status, headers)
         if inbound.method == "HEAD":
             return StreamReply(status, headers, part.length, _nothing)
         if part.length == 0:
@@ -120,10 +108,23 @@ class Downloads:
         return Reply(status, headers, body)
 
 
-def _requested(inbound: Inbound, row: ObjectRow, now: datetime) -> ByteRange | None:
-    if not conditions.range_applies(inbound.headers, row, now):
-        return None
-    return parse_range(inbound.headers.text(b"range"), row.size)
+def _head(
+    inbound: Inbound, row: ObjectRow, terms: Terms, now: Callable[[], datetime]
+) -> tuple[int, Headers, ByteRange]:
+    """The status (200, 206 or 304), the headers, and which bytes are to be sent with them."""
+    sent = inbound.headers
+    validators = _validators(row, terms)
+    if inbound.any_origin:
+        validators = (*validators, ANY_ORIGIN)
+    whole = ByteRange(0, row.size)
+    if conditions.for_read(sent, row):
+        return 304, (*validators, NO_SNIFFING), whole
+    headers = (*presentation(row.key, row.content_type, terms.inline), *validators)
+    if b"range" in sent.first and conditions.range_applies(sent, row, now()):
+        part = parse_range(sent.text(b"range"), row.size)
+        if part is not None:
+            return 206, (*headers, ("Content-Range", part.content_range(row.size))), part
+    return 200, headers, whole
 
 
 def _validators(row: ObjectRow, terms: Terms) -> Headers:

@@ -38,7 +38,7 @@ def parse_key(key: str, name: str = "key") -> str:
         raise errors.invalid_key("it begins with /", name)
     if not all(segments):
         raise errors.invalid_key("it has an empty segment", name)
-    if any(segment in {".", ".."} for segment in segments):
+    if "." in segments or ".." in segments:
         raise errors.invalid_key('a segment of it is "." or ".."', name)
     return key
 

@@ -36,7 +36,7 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
         raise errors.range_not_satisfiable(size)
     pieces = [piece.strip() for piece in specs.split(",") if piece.strip()]
     found = [_resolve(piece, size) for piece in pieces]
-    if all(one is None for one in found):
+    if not any(found):
         raise errors.range_not_satisfiable(size)
     return found[0] if len(found) == 1 else None
 

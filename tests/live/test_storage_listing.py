@@ -10,6 +10,7 @@ from typing import Any
 import psycopg2
 import pytest
 
+from project_service.database.prepared import numbered
 from project_service.storage.sql import pages
 
 OBJECTS, LIMIT = 20_000, 20
@@ -64,6 +65,19 @@ def test_a_page_reads_about_the_rows_it_shows(
     sql, params = pages.json_query(bucket, prefix, after, LIMIT, recursive)
     cursor.execute("explain (analyze, timing off, costs off, format json) " + sql, params)
     plan = cursor.fetchone()[0][0]["Plan"]
+    assert 0 < looked_at(plan) <= LIMIT + 1
+
+
+@pytest.mark.parametrize(("bucket", "recursive"), [("folders", False), ("flat", True)])
+def test_a_plan_for_any_parameters_reads_no_more(cursor: Any, bucket: str, recursive: bool) -> None:
+    """The query is prepared, and PostgreSQL may keep one plan for all pages."""
+    sql, params = pages.json_query(bucket, "", None, LIMIT, recursive)
+    cursor.execute("set plan_cache_mode = force_generic_plan")
+    cursor.execute(f"prepare page as {numbered(sql)}")
+    values = ", ".join(["%s"] * len(params))
+    cursor.execute(f"explain (analyze, timing off, costs off, format json) execute page ({values})", params)
+    plan = cursor.fetchone()[0][0]["Plan"]
+    cursor.execute("deallocate page; reset plan_cache_mode")
     assert 0 < looked_at(plan) <= LIMIT + 1
 
 

@@ -110,7 +110,7 @@ class S3Store(WholeBucket):
         Raises ``NoSuchObject``, and ``BrokenRead`` where the store has another number of bytes.
         """
         headers = {} if length == whole else {"range": f"bytes={first}-{first + length - 1}"}
-        response = await self.requests.opened(key, headers)
+        response = (await self.requests.opened(key, headers)).response
         if response.code != (206 if headers else 200) or response.length not in (length, None):
             response.loseConnection()
             raise BrokenRead("the store has another number of bytes")

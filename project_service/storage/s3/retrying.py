@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from attrs import field, frozen
 from twisted.internet import error
@@ -52,7 +53,7 @@ _UNANSWERED = (
 
 @frozen
 class WholeResponse:
-    """A whole answer: headers and body."""
+    """An answer with its body; that is b"" where it was only ``opened``."""
 
     response: StoreResponse
     body: bytes
@@ -93,7 +94,7 @@ class RetryingClient:
     retry_seconds: float
     jitter: Callable[[], float] = field(default=random.random)
 
-    async def whole(
+    def whole(
         self,
         method: str,
         key: str,
@@ -102,13 +103,13 @@ class RetryingClient:
         headers: Mapping[str, str] | None = None,
         body: Payload = b"",
         digest: str = EMPTY_SHA256,
-    ) -> WholeResponse:
+    ) -> Coroutine[Any, Any, WholeResponse]:
         """The answer with its body; raises ``StoreError`` for a refusal."""
-        return await self._answered(method, key, query, headers or {}, body, digest, True)
+        return self._answered(method, key, query, headers or {}, body, digest, True)
 
-    async def opened(self, key: str, headers: Mapping[str, str]) -> StoreResponse:
-        """A GET whose body is still with the store; raises ``StoreError`` for a refusal."""
-        return (await self._answered("GET", key, None, headers, b"", EMPTY_SHA256, False)).response
+    def opened(self, key: str, headers: Mapping[str, str]) -> Coroutine[Any, Any, WholeResponse]:
+        """The answer to a GET, whose body is still with the store; raises ``StoreError`` for a refusal."""
+        return self._answered("GET", key, None, headers, b"", EMPTY_SHA256, False)
 
     async def _answered(
         self,

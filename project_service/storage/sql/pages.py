@@ -6,7 +6,7 @@ it is from the first page.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
 
 from project_service.storage import keys
 from project_service.storage.sql.rows import COLUMNS
@@ -16,8 +16,8 @@ _COLUMNS = ", ".join(f"o.{column}" for column in COLUMNS)
 _FLAT = """
 select null::text as folder, {columns}
 from storage.objects o
-where o.bucket = %(bucket)s and o.key >= %(start)s {below}
-order by o.key limit %(rows)s
+where o.bucket = %s and o.key >= %s {below}
+order by o.key limit %s::integer
 """
 
 # Each step looks in the index for the first key after the entry before it (after the whole folder, if that was one).
@@ -25,25 +25,25 @@ order by o.key limit %(rows)s
 _WALK = """
 with recursive walk as (
     (
-        select {columns}, strpos(substr(o.key, %(skip)s), '/') as slash, 1 as n
+        select {columns}, strpos(substr(o.key, %s::integer), '/') as slash, 1 as n
         from storage.objects o
-        where o.bucket = %(bucket)s and o.key >= %(start)s {below}
+        where o.bucket = %s and o.key >= %s {below}
         order by o.key limit 1
     )
     union all
     select next.*, walk.n + 1
     from walk cross join lateral (
-        select {columns}, strpos(substr(o.key, %(skip)s), '/') as slash
+        select {columns}, strpos(substr(o.key, %s::integer), '/') as slash
         from storage.objects o
-        where o.bucket = %(bucket)s and o.key >= case
-            when walk.slash > 0 then substr(walk.key, 1, %(length)s + walk.slash - 1) || %(after_slash)s
-            else walk.key || %(least)s
+        where o.bucket = %s and o.key >= case
+            when walk.slash > 0 then substr(walk.key, 1, %s::integer + walk.slash - 1) || %s::text
+            else walk.key || %s::text
         end {below}
         order by o.key limit 1
     ) next
-    where walk.n < %(rows)s
+    where walk.n < %s::integer
 )
-select case when o.slash > 0 then substr(o.key, 1, %(length)s + o.slash) end as folder, {columns}
+select case when o.slash > 0 then substr(o.key, 1, %s::integer + o.slash) end as folder, {columns}
 from walk o order by o.n
 """
 
@@ -58,38 +58,44 @@ select
         'content_type', content_type,
         'last_modified', to_char(updated_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
         'etag', etag
-    ) order by place) filter (where folder is null and place < %(rows)s), '[]')::text,
-    coalesce(json_agg(folder order by place) filter (where folder is not null and place < %(rows)s), '[]')::text,
-    case when count(*) = %(rows)s then (array_agg(coalesce(folder, key)) filter (where place = %(rows)s - 1))[1] end
+    ) order by place) filter (where folder is null and place < %s::integer), '[]')::text,
+    coalesce(json_agg(folder order by place) filter (where folder is not null and place < %s::integer), '[]')::text,
+    case when count(*) = %s::integer
+        then (array_agg(coalesce(folder, key)) filter (where place = %s::integer - 1))[1]
+    end
 from entries
 """
+
+Params = tuple[str | int, ...]
 
 
 def json_query(
     bucket: str, prefix: str, after: str | None, limit: int, recursive: bool
-) -> tuple[str, dict[str, Any]]:
+) -> tuple[str, Params]:
     """SQL and parameters; one row: the objects and the folders as JSON arrays, and the last entry if more follow."""
-    sql, params = query(bucket, prefix, after, limit, recursive)
-    return _AS_JSON.format(entries=sql), params
+    _, params = query(bucket, prefix, after, limit, recursive)
+    return _text(recursive, keys.end_of_prefix(prefix) is not None, True), params + (limit + 1,) * 4
 
 
-def query(
-    bucket: str, prefix: str, after: str | None, limit: int, recursive: bool
-) -> tuple[str, dict[str, Any]]:
+def query(bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> tuple[str, Params]:
     """SQL and parameters; one row more than ``limit`` tells that there is more.
 
     Each row is the folder that stands for it (or null) and an object's columns.
     """
     end = keys.end_of_prefix(prefix)
-    params = {
-        "bucket": bucket,
-        "start": prefix if after is None else keys.position_after(after),
-        "end": end,
-        "rows": limit + 1,
-        "skip": len(prefix) + 1,
-        "length": len(prefix),
-        "after_slash": keys.AFTER_SLASH,
-        "least": keys.LEAST,
-    }
-    below = "" if end is None else "and o.key < %(end)s"
-    return (_FLAT if recursive else _WALK).format(columns=_COLUMNS, below=below), params
+    below = () if end is None else (end,)
+    start = prefix if after is None else keys.position_after(after)
+    sql = _text(recursive, end is not None, False)
+    if recursive:
+        return sql, (bucket, start, *below, limit + 1)
+    length = len(prefix)
+    first = (length + 1, bucket, start, *below)
+    following = (length + 1, bucket, length, keys.AFTER_SLASH, keys.LEAST, *below, limit + 1)
+    return sql, (*first, *following, length)
+
+
+@lru_cache
+def _text(recursive: bool, bounded: bool, as_json: bool) -> str:
+    below = "and o.key < %s" if bounded else ""
+    entries = (_FLAT if recursive else _WALK).format(columns=_COLUMNS, below=below)
+    return _AS_JSON.format(entries=entries) if as_json else entries
