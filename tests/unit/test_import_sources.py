@@ -10,7 +10,7 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.cli.import_sources import Directory, StoreBucket, Unreadable, Upload
+from project_service.cli.import_sources import Directory, Read, StoreBucket, Unreadable
 from project_service.deferreds import start
 from tests.places import temporary_directory
 from tests.store_fake import MemoryStore
@@ -52,9 +52,9 @@ class DirectoryTests(SynchronousTestCase):
         for name in ("b.txt", "a", "sub/c"):
             (self.place / name).write_text(name)
 
-    def found(self) -> Deferred[dict[str, Upload]]:
-        async def all_of_it() -> dict[str, Upload]:
-            return {name: upload async for name, upload in Directory(self.place).found()}
+    def found(self) -> Deferred[dict[str, Read]]:
+        async def all_of_it() -> dict[str, Read]:
+            return {name: read async for name, read in Directory(self.place).found()}
 
         return start(all_of_it())
 
