@@ -39,6 +39,7 @@ _PAGE = """<!doctype html>
 <style>body {{ font: 1.1em sans-serif; max-width: 30em; margin: 4em auto }}</style></head>
 <body><h1>This link does not work</h1><p>{message}</p><p>{advice}</p></body></html>
 """
+_INCOMPLETE = "Its address was changed, or cut short on the way."
 _PAGE_HEADERS = (
     ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'"),
     ("Vary", "Accept"),
@@ -124,9 +125,11 @@ class LinkPage(ApiError):
 
 def as_shown(refusal: ApiError, headers: HeaderView) -> ApiError:
     """``refusal`` in the form that the client prefers, if it says that the link opens nothing."""
-    if refusal.status not in (404, 410) or not _prefers_page(headers):
+    if refusal.status not in (400, 404, 410, 422) or not _prefers_page(headers):
         return refusal
-    return LinkPage(refusal.status, refusal.code, refusal.message, headers=(*refusal.headers, *_PAGE_HEADERS))
+    # What is wrong with a parameter means nothing to a person.
+    message = refusal.message if refusal.status in (404, 410) else _INCOMPLETE
+    return LinkPage(refusal.status, refusal.code, message, headers=(*refusal.headers, *_PAGE_HEADERS))
 
 
 def _prefers_page(headers: HeaderView) -> bool:

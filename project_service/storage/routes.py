@@ -194,10 +194,10 @@ class StorageRoutes:
         return json_reply(signed, headers=(NO_STORE,))
 
     async def download_link(self, inbound: Inbound) -> Reply | StreamReply:
-        token = inbound.query_value("token")
-        if not token:
-            raise validation_failed({"token": "is required"})
         try:
+            token = inbound.query_value("token")
+            if not token:
+                raise validation_failed({"token": "is required"})
             use = await self.links.use(token, inbound.headers)
             terms = Terms(requests.flag(inbound, "inline"), LINK_HEADERS, use=use)
             return await self.downloads.answer(inbound, use.link.bucket, use.link.key, terms)

@@ -248,6 +248,20 @@ class Links(TestCase):
                 plain = self.app.request("GET", path, {"Accept": accept})
                 self.assertEqual((plain.status, plain.header("content-type")), (status, JSON), accept)
 
+    def test_a_person_sees_a_page_for_a_link_that_was_cut_short(self) -> None:
+        link = self.path(uses=0)
+        for path, status in (
+            ("/storage/download", 422),
+            ("/storage/download?token=", 422),
+            ("/storage/download?token=x&token=y", 400),
+            (f"{link}&inline=tru", 422),
+        ):
+            page = self.app.request("GET", path, {"Accept": "text/html,*/*;q=0.8"})
+            self.assertEqual((page.status, page.header("content-type")), (status, "text/html; charset=utf-8"))
+            self.assertIn(b"<p>Its address was changed, or cut short on the way.", page.body)
+            self.assertEqual(self.app.request("GET", path).header("content-type"), JSON)
+        self.assertEqual(self.app.request("GET", link, {"Accept": "text/html"}).status, 200)
+
     def test_several_uses_and_unlimited_uses(self) -> None:
         twice, always = self.path(uses=2), self.path(uses=0)
         self.assertEqual([self.app.request("GET", twice).status for _ in range(3)], [200, 200, 410])
