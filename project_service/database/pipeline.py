@@ -94,20 +94,36 @@ class Run:
     """One transaction under way. ``done`` fires with the rows of its last statement, or fails with ``psycopg2.Error``
     for what the server refuses, or ``DatabaseGone``.
 
-    Cancelling ``done`` leaves the run to go on without anybody waiting for it. ``waited`` is for how many seconds
-    this process had nothing to do but to wait for it; 0 for one that came together with others before it.
+    Cancelling ``done`` leaves the run to go on without anybody waiting for it. ``took`` is how many seconds the
+    server needed for it, where that was asked for; ``slow`` whether it held up the others that share the pipeline.
     """
 
-    __slots__ = ("done", "error", "preparing", "result", "sent", "session", "used", "waited")
+    __slots__ = (
+        "before",
+        "done",
+        "error",
+        "preparing",
+        "result",
+        "sent",
+        "session",
+        "slow",
+        "timed",
+        "took",
+        "used",
+    )
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, timed: bool = False) -> None:
         self.session = session
+        self.timed = timed
+        self.took = 0.0
+        self.slow = False
         self.done: Deferred[list[TextRow]] = Deferred()
         self.sent = 0.0
-        self.waited = 0.0
         # What was sent to be prepared and is not known to be yet.
         self.preparing: list[Prepared] = []
+        # The last result, and the one before it.
         self.result: int | None = None
+        self.before: int | None = None
         self.used: list[Prepared] = []
         self.error: psycopg2.Error | None = None
 
@@ -136,6 +152,8 @@ class Pipeline:
         self._scheduled = False
         self.waiting: deque[Run] = deque()
         self._since = self._cpu = 0.0
+        # What most of the waits for the first of the results that come together do not exceed.
+        self.typical = 0.0
         _set_nonblocking(self._libpq, 1)
         if not _enter_pipeline(self._libpq):
             raise RuntimeError("libpq refuses pipeline mode")
@@ -144,18 +162,18 @@ class Pipeline:
         """Back to what psycopg2 expects. Nothing may be under way."""
         _exit_pipeline(self._libpq)
 
-    def submit(self, version: int, steps: Sequence[Step]) -> Run:
+    def submit(self, version: int, steps: Sequence[Step], timed: bool = False) -> Run:
         """Queue ``steps`` as one transaction; ``flush`` sends it. Without steps it fires when all before it are done.
 
-        Statements are prepared anew for each ``version`` of the schema cache.
+        Statements are prepared anew for each ``version`` of the schema cache. ``timed`` asks for ``Run.took``.
         """
         connection, statements = self._libpq, self._session.statements
         if version != statements.version:
             statements.use_version(version)
         if statements.unwanted:
             self._deallocate()
-        run = Run(self._session)
-        for step in steps:
+        run = Run(self._session, timed)
+        for step in (*steps, _TOOK) if timed else steps:
             if step.once:
                 _send_text(connection, step.text.encode(), 0, None, None, None, None, 0)
                 continue
@@ -220,13 +238,14 @@ class Pipeline:
             if status == _PIPELINE_SYNC:
                 _clear(result)
                 waiting.popleft()
-                run.waited, waited = waited, 0.0
+                if waited:
+                    run.slow, waited = self._held_up(waited), 0.0
                 self._finish(run)
                 continue
             if status == _TUPLES_OK:
-                if run.result:
-                    _clear(run.result)
-                run.result = result
+                if run.before:
+                    _clear(run.before)
+                run.before, run.result = run.result, result
                 continue
             if status == _COMMAND_OK:
                 if run.preparing:
@@ -242,27 +261,46 @@ class Pipeline:
         runs = list(self.waiting)
         self.waiting.clear()
         for run in runs:
-            if run.result:
-                _clear(run.result)
+            _clear(run.result)
+            _clear(run.before)
             run.done.errback(fault)
 
+    def _held_up(self, waited: float) -> bool:
+        """Whether somebody who waits so long is held up: much longer than usual, because on a busy machine everything
+        takes longer, and by itself that is no reason not to share."""
+        slow = waited > max(SLOW_SECONDS, HELD_UP * self.typical)
+        self.typical = (
+            min(waited, 1.3 * self.typical + 0.0001) if waited > self.typical else 0.9 * self.typical
+        )
+        return slow
+
     def _finish(self, run: Run) -> None:
-        result, run.result = run.result, None
+        before, result = run.before, run.result
+        run.before = run.result = None
         if run.error is not None:
             stale = run.used if may_be_stale(run.error.pgcode) else run.preparing
             for prepared in stale:
                 self._session.statements.forget(prepared)
-            if result:
-                _clear(result)
+            _clear(before)
+            _clear(result)
             run.done.errback(run.error)
             return
+        if run.timed:
+            run.took = int(_value(result, 0, 0)) / 1e6
+            run.used.pop()
+            before, result = result, before
         rows: list[TextRow] = []
         if result:
             rows = _text_rows(result)
             if run.used and run.used[-1].types is None:
                 run.used[-1].types = tuple([_type(result, n) for n in range(_columns(result))])
-            _clear(result)
+        _clear(before)
+        _clear(result)
         run.done.callback(rows)
+
+
+# How many microseconds the server has needed for the transaction so far.
+_TOOK = Step("select (extract(epoch from clock_timestamp() - transaction_timestamp()) * 1e6)::int8")
 
 
 def _text_rows(result: int) -> list[TextRow]:
@@ -279,7 +317,10 @@ def _text_rows(result: int) -> list[TextRow]:
 # How many runs may be under way in a shared pipeline, and how old the oldest may be; whoever comes then goes
 # elsewhere.
 MOST_WAITING = 200
-SLOW_SECONDS = 0.02
+OLD_SECONDS = 0.02
+# Who waits so long, and so many times longer than usual, is held up by a slow neighbour.
+SLOW_SECONDS = 0.01
+HELD_UP = 5
 # A shared pipeline that nobody has used for so long gives its connection back.
 IDLE_SECONDS = 30.0
 LOOK_SECONDS = 1.0
@@ -296,7 +337,7 @@ class Pipelines:
     """Up to ``size`` connections of a pool that quick reads share, so that many go out in one message.
 
     Nobody is to wait behind a slow neighbour. So what is submitted has to be known to be quick, and while a run has
-    not been answered for ``SLOW_SECONDS`` no more are taken. ``opening`` is run first on each connection, which is
+    not been answered for ``OLD_SECONDS`` no more are taken. ``opening`` is run first on each connection, which is
     closed when it is not needed any more: nobody else is to find what ``opening`` has set.
     """
 
@@ -321,7 +362,8 @@ class Pipelines:
             if pipeline is None:
                 continue  # it is lost
             waiting = pipeline.waiting
-            if not waiting or (now - waiting[0].sent < SLOW_SECONDS and len(waiting) < MOST_WAITING):
+            oldest = OLD_SECONDS + HELD_UP * pipeline.typical
+            if not waiting or (now - waiting[0].sent < oldest and len(waiting) < MOST_WAITING):
                 self._used = now
                 run = pipeline.submit(version, steps)
                 pipeline.flush_soon()

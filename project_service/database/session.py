@@ -48,8 +48,8 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self.statements = Statements()
         # Set while the connection is in pipeline mode, by ``run`` or for longer by ``Pipelines``.
         self.pipeline: Pipeline | None = None
-        # For how many seconds ``run`` waited for the server last, without anything else to do.
-        self.waited = 0.0
+        # How many seconds the server needed for what ``run`` was asked to time last.
+        self.took = 0.0
         self._sent = 0.0
         self._running: Deferred[None] | None = None
         self._doomed = False
@@ -128,12 +128,13 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         if largest > 2**23:
             self.leave_after(0)  # libpq keeps a buffer of that size for as long as it is connected
 
-    async def run(self, steps: Sequence[Step], version: int = 0) -> list[TextRow]:
+    async def run(self, steps: Sequence[Step], version: int = 0, timed: bool = False) -> list[TextRow]:
         """Run prepared statements as one transaction of their own (see ``pipeline``); the rows of the last one.
 
         Raises as ``execute`` does. ``version`` is that of the schema cache that the statements were made with.
+        ``timed`` sets ``took``.
         """
-        run, rows = await self._run(steps, version)
+        run, rows = await self._run(steps, version, timed)
         types = run.types
         if BYTEA in types:
             rows = [
@@ -144,14 +145,14 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
 
     async def run_typed(self, step: Step) -> list[Row]:
         """As ``run``, for one statement, with its values as psycopg2 returns them."""
-        run, rows = await self._run([step], 0)
+        run, rows = await self._run([step], 0, False)
         return run.typed(rows)
 
-    async def _run(self, steps: Sequence[Step], version: int) -> tuple[Run, list[TextRow]]:
+    async def _run(self, steps: Sequence[Step], version: int, timed: bool) -> tuple[Run, list[TextRow]]:
         if self._running is not None or self.pipeline is not None:
             raise RuntimeError("the session is busy")
         pipeline = self.enter_pipeline()
-        run = pipeline.submit(version, steps)
+        run = pipeline.submit(version, steps, timed)
         self.watch()
         pipeline.flush()
         try:
@@ -159,7 +160,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         except psycopg2.Error as fault:
             raise self._judged(fault) from fault
         finally:
-            self.waited = run.waited
+            self.took = run.took
             self.pipeline = None
             pipeline.leave()
         self._forget_large(rows[0] if len(rows) == 1 else ())

@@ -40,7 +40,7 @@ from project_service.tables.parse.request import Request
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planning.compile import Compiled
 from project_service.tables.planning.planner import Planned
-from project_service.tables.planning.probe import SLOW_SECONDS, SMALL_BYTES
+from project_service.tables.planning.probe import SMALL_BYTES
 from project_service.tables.respond.outcome import Outcome, as_bytes, outcome_of_read, outcome_of_write
 from project_service.tables.respond.replies import check_outcome
 from project_service.tables.settings import FORGET_PLANS, Preamble
@@ -112,7 +112,7 @@ class Executor:
         compiled = planned.compiled
         try:
             outcome = outcome_of_read((await run.done)[0])
-            if run.waited > SLOW_SECONDS or len(outcome.body) > SMALL_BYTES:
+            if run.slow or len(outcome.body) > SMALL_BYTES:
                 compiled.pace.failed()
             if compiled.probe is None or compiled.probe.fits(outcome, probe):
                 if compiled.rendering.form == "object":
@@ -215,10 +215,10 @@ class _Once:
 
     async def _prepared(self, session: Session, probe: int) -> Outcome:
         steps = [*self.preamble.steps(self.path), _step(self.planned, self.preamble, probe)]
-        begins = self.ending != "implicit"
+        begins, shares = self.ending != "implicit", self.planned.compiled.shares
         try:
             outcome = self._checked(
-                await session.run([_BEGIN, *steps] if begins else steps, self.planned.version)
+                await session.run([_BEGIN, *steps] if begins else steps, self.planned.version, shares)
             )
         except BaseException:
             if begins and session.in_transaction:
@@ -226,7 +226,8 @@ class _Once:
             raise
         if begins:
             await self._end(session)
-        self.planned.compiled.pace.ran(session.waited, len(outcome.body))
+        if shares:
+            self.planned.compiled.pace.ran(session.took, len(outcome.body))
         return outcome
 
     async def _as_text(self, session: Session, probe: int) -> Outcome:

@@ -42,16 +42,15 @@ class Probe:
 
 
 # A statement is quick once so many runs in a row took at most so long and made at most so large a body; it is no more
-# after one that took longer or failed.
+# after one that took longer, held others up, or failed.
 QUICK_RUNS = 3
 QUICK_SECONDS = 0.002
-SLOW_SECONDS = 0.01
 SMALL_BYTES = 64 * 1024
 
 
 @define
 class Pace:
-    """How long the runs of a statement take, as far as this process had nothing else to do meanwhile."""
+    """How long the runs of a statement take the server."""
 
     is_quick: bool = field(default=False, init=False)
     _runs: int = field(default=0, init=False)

@@ -19,7 +19,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.execution.execute import Executor, Row
 from project_service.tables.parse.media import MediaType
 from project_service.tables.planning.planner import Planned, Planner
-from project_service.tables.planning.probe import QUICK_RUNS, SLOW_SECONDS, SMALL_BYTES
+from project_service.tables.planning.probe import QUICK_RUNS, SMALL_BYTES
 from project_service.tables.respond.outcome import Outcome
 from project_service.tables.settings import Preamble
 from tests.unit.tables.planning import CONFIG, planned, preamble, text, waited
@@ -73,7 +73,7 @@ class Connection:
     row: Row = READ
     faults: dict[str, Exception] = field(factory=dict)
     in_transaction: bool = False
-    waited: float = 0.0
+    took: float = 0.0
     extra_seconds: float | None = 0.0
     statements: Statements = field(factory=Statements)
     pipelines: Pipelines = field(factory=lambda: Pipelines(free=False))
@@ -83,7 +83,9 @@ class Connection:
     async def use(self, used: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
         return await used(self)
 
-    async def run(self, steps: Sequence[Step], version: int = 0) -> list[list[bytes | None]]:
+    async def run(
+        self, steps: Sequence[Step], version: int = 0, timed: bool = False
+    ) -> list[list[bytes | None]]:
         self.sent.append([step.text for step in steps])
         self.steps.extend(steps)
         self.raised("run")
@@ -299,10 +301,10 @@ class Shared(Case):
         self.assertEqual((self.connection.sent, found.compiled.pace.is_quick), ([], False))
 
     def test_a_slow_run_or_a_large_reply_shares_no_more(self) -> None:
-        for seconds, body in ((SLOW_SECONDS * 2, b"[]"), (0.0, b"x" * (SMALL_BYTES + 1))):
+        for slow, body in ((True, b"[]"), (False, b"x" * (SMALL_BYTES + 1))):
             found = self.quick()
             asked = self.asking(found)
-            self.pipelines.runs[-1].waited = seconds
+            self.pipelines.runs[-1].slow = slow
             self.answer((None, b"1", body, None, None, b"2"))
             self.successResultOf(asked)
             self.assertFalse(found.compiled.pace.is_quick)
