@@ -510,6 +510,11 @@ def as_text(value: Any) -> bytes | None:  # noqa: PLR0911  # one return for each
     raise TypeError(f"no parameter can be made of {type(value).__name__}")
 
 
+def as_texts(values: Sequence[Any]) -> Values:
+    """As ``as_text``, for each of ``values``."""
+    return [value.encode() if value.__class__ is str else as_text(value) for value in values]
+
+
 def _item(value: Any) -> bytes:
     text = as_text(value)
     if text is None:

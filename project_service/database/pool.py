@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from project_service import errors
 from project_service.backoff import Backoff
-from project_service.database.pipeline import Pipelines, Step, as_text
+from project_service.database.pipeline import Pipelines, Step, as_texts
 from project_service.database.prepared import numbered, run_prepared
 from project_service.database.session import DatabaseGone, Params, Row, Session
 from project_service.database.statements import may_be_stale
@@ -103,11 +103,18 @@ class Pool:
 
     async def prepared(self, sql: str, params: Sequence[Any]) -> list[Row]:
         """As ``query``, for one statement that is asked often: see ``prepared.run_prepared``."""
-        return await self.use(lambda session: run_prepared(session, sql, params))
+        session = await self.take()
+        return await shield(self._prepared(session, sql, params))
+
+    async def _prepared(self, session: Session, sql: str, params: Sequence[Any]) -> list[Row]:
+        try:
+            return await run_prepared(session, sql, params)
+        finally:
+            self.give_back(session)
 
     async def read(self, sql: str, params: Sequence[Any]) -> list[Row]:
         """As ``prepared``, for a query that only reads and is always quick: it may share its connection."""
-        step = Step(numbered(sql), [as_text(value) for value in params])
+        step = Step(numbered(sql), as_texts(params))
         run = self.pipelines.submit(0, [step])
         if run is not None:
             try:

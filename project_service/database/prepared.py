@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg2
 
-from project_service.database.pipeline import Step, as_text
+from project_service.database.pipeline import Step, as_texts
 from project_service.database.session import Row, Session
 from project_service.database.statements import may_be_stale
 
@@ -23,7 +23,7 @@ async def run_prepared(session: Session, sql: str, params: Sequence[Any]) -> lis
     infer. Must not be used inside a transaction, because the statement may be run again after a failure.
     """
     try:
-        return await session.run_typed(Step(numbered(sql), [as_text(value) for value in params]))
+        return await session.run_typed(Step(numbered(sql), as_texts(params)))
     except psycopg2.Error as fault:
         if not may_be_stale(fault.pgcode):
             raise

@@ -181,9 +181,9 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
     def usable(self) -> bool:
         """Whether another caller may have it: it is connected, idle and outside a transaction."""
         raw = self._connection
-        if self.leaves or self._doomed or self._running is not None or self.pipeline is not None:
+        if self._doomed or self._running is not None or self.pipeline is not None:
             return False
-        if raw is None or raw.closed:
+        if raw is None or raw.closed or (self._leaves is not None and self.leaves):
             return False
         return bool(raw.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE)
 

@@ -8,7 +8,7 @@ and ``StoreError`` when it refuses; ``NoSuchObject`` where that is the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from xml.sax.saxutils import escape
@@ -63,10 +63,12 @@ class S3Store(WholeBucket):
         result: Digests = await self.in_thread(Digests.of, payload)
         return result
 
-    async def put(self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]) -> str:
+    def put(
+        self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]
+    ) -> Coroutine[Any, Any, str]:
         """Store a whole object; its ETag. Raises ``CorruptTransfer``."""
         headers = {"content-type": content_type, **_metadata(metadata)}
-        return await self._sent(key, None, payload, headers)
+        return self._sent(key, None, payload, headers)
 
     async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str:
         """Begin a multipart upload; its upload id."""

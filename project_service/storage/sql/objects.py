@@ -29,13 +29,24 @@ def _terms(writer: Writer, conditions: Conditions) -> tuple[object, ...]:
 
 
 def _tags(conditions: Conditions) -> tuple[list[str] | None, ...]:
-    tags = conditions.if_match, conditions.if_none_match
-    return tuple(None if one is None else list(one) for one in tags)
+    matching, differing = conditions.if_match, conditions.if_none_match
+    return None if matching is None else list(matching), None if differing is None else list(differing)
 
 
 def _fields_of(composite: str) -> str:
     """The columns of a whole row that a function returned under that name."""
     return ", ".join(f"({composite}).{column}" for column in COLUMNS)
+
+
+_PUT = (
+    f"select outcome, replaced, {_fields_of('stored')}"
+    f" from storage.put_object(%s, %s, %s::uuid, %s, %s, %s, %s::integer, {_TERMS})"
+)
+_MOVE = f"select outcome, replaced, {_fields_of('moved')} from storage.move_object(%s, %s, %s, {_TERMS})"
+_CHANGE = (
+    f"select outcome, {_fields_of('changed')} from storage.change_object("
+    "%s, %s, %s, %s::uuid, %s, %s::integer, %s::text[], %s::text[])"
+)
 
 
 def _text(value: UUID | None) -> str | None:
@@ -92,8 +103,7 @@ class SqlObjects:
 
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
         rows = await self.database.prepared(
-            f"select outcome, replaced, {_fields_of('stored')}"
-            f" from storage.put_object(%s, %s, %s::uuid, %s, %s, %s, %s::integer, {_TERMS})",
+            _PUT,
             (
                 new.bucket,
                 new.key,
@@ -129,7 +139,7 @@ class SqlObjects:
     ) -> Switched:
         with _keys_referred_to():
             rows = await self.database.prepared(
-                f"select outcome, replaced, {_fields_of('moved')} from storage.move_object(%s, %s, %s, {_TERMS})",
+                _MOVE,
                 (bucket, source, target, *_terms(writer, conditions)),
             )
         outcome, replaced, *moved = rows[0]
@@ -141,8 +151,7 @@ class SqlObjects:
         self, bucket: str, key: str, changes: Mapping[str, Any], conditions: Conditions = UNCONDITIONAL
     ) -> ObjectRow:
         rows = await self.database.prepared(
-            f"select outcome, {_fields_of('changed')} from storage.change_object("
-            "%s, %s, %s, %s::uuid, %s, %s::integer, %s::text[], %s::text[])",
+            _CHANGE,
             (
                 bucket,
                 key,

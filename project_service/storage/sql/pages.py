@@ -66,7 +66,7 @@ select
 from entries
 """
 
-Params = tuple[str | int, ...]
+Params = tuple[str, ...]
 
 
 def json_query(
@@ -74,11 +74,11 @@ def json_query(
 ) -> tuple[str, Params]:
     """SQL and parameters; one row: the objects and the folders as JSON arrays, and the last entry if more follow."""
     _, params = query(bucket, prefix, after, limit, recursive)
-    return _text(recursive, keys.end_of_prefix(prefix) is not None, True), params + (limit + 1,) * 4
+    return _text(recursive, keys.end_of_prefix(prefix) is not None, True), params + (str(limit + 1),) * 4
 
 
 def query(bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> tuple[str, Params]:
-    """SQL and parameters; one row more than ``limit`` tells that there is more.
+    """SQL and parameters, all as text; one row more than ``limit`` tells that there is more.
 
     Each row is the folder that stands for it (or null) and an object's columns.
     """
@@ -87,10 +87,10 @@ def query(bucket: str, prefix: str, after: str | None, limit: int, recursive: bo
     start = prefix if after is None else keys.position_after(after)
     sql = _text(recursive, end is not None, False)
     if recursive:
-        return sql, (bucket, start, *below, limit + 1)
-    length = len(prefix)
-    first = (length + 1, bucket, start, *below)
-    following = (length + 1, bucket, length, keys.AFTER_SLASH, keys.LEAST, *below, limit + 1)
+        return sql, (bucket, start, *below, str(limit + 1))
+    length, behind = str(len(prefix)), str(len(prefix) + 1)
+    first = (behind, bucket, start, *below)
+    following = (behind, bucket, length, keys.AFTER_SLASH, keys.LEAST, *below, str(limit + 1))
     return sql, (*first, *following, length)
 
 
