@@ -23,7 +23,6 @@ from project_service.http.forwarding import parse_networks
 from project_service.http.health import Check, Health
 from project_service.http.metrics import Metrics
 from project_service.http.openapi.route import OpenApi
-from project_service.http.overload.accept_throttle import AcceptThrottle
 from project_service.http.protocol.channel_factory import ChannelFactory
 from project_service.http.router import Router
 from project_service.lane_limits import lanes, trace_headers
@@ -102,8 +101,7 @@ class Application:
             health.mount(router)
         OpenApi(__version__).mount(router)
         # The order matters: what clients use comes first in ``addresses``.
-        edge, opened = await self._serve(self._binder, router, built, metrics)
-        edge.throttle(AcceptThrottle(opened, self._reactor))
+        await self._serve(self._binder, router, built, metrics)
         if self._admin_binder is not None:
             admin = Router()
             health.mount(admin)
@@ -111,10 +109,8 @@ class Application:
             # With metrics of its own, which nobody sees: these requests are not counted among the service's.
             await self._serve(self._admin_binder, admin, built, Metrics())
 
-    async def _serve(
-        self, binder: Binder, router: Router, built: parts.Parts, metrics: Metrics
-    ) -> tuple[Edge, Any]:
-        """Open the ports of ``binder`` for the routes of ``router``; the edge that answers there, and the ports."""
+    async def _serve(self, binder: Binder, router: Router, built: parts.Parts, metrics: Metrics) -> None:
+        """Open the ports of ``binder`` for the routes of ``router``."""
         most = room_for_clients(self._settings.server.max_connections)
         edge = Edge(
             router,
@@ -129,17 +125,12 @@ class Application:
             log_later=self._reactor.callLater,
         )
         self._edges.append(edge)
-        factory = ChannelFactory(
-            edge,
-            self._reactor,
-            self._settings.server.idle_timeout_seconds,
-            most,
-        )
+        factory = ChannelFactory(edge, self._reactor, self._settings.server.idle_timeout_seconds, most)
         metrics.watch(edge.lanes, factory.connections, most)
         self._factories.append(factory)
-        opened = await binder(factory)
-        self._ports += opened
-        return edge, opened
+        ports: Any = await binder(factory)
+        factory.throttle.ports = ports
+        self._ports += ports
 
     def reload(self, settings: Settings) -> None:
         """Take over the settings that may change while running.

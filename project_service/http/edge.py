@@ -22,7 +22,6 @@ from project_service.http.exchange import Exchange
 from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
 from project_service.http.outbound import Reply, StreamReply
-from project_service.http.overload.accept_throttle import AcceptThrottle
 from project_service.http.overload.admission import Lane, Limits, Place
 from project_service.http.overload.lanes import LANE_BYTES, lane_of
 from project_service.http.overload.refusals import Refusals
@@ -67,16 +66,11 @@ class Edge:
         self._refusals = Refusals(clock, metrics)
         self.lanes = {name: Lane(name, one, clock, self._refusals) for name, one in limits.items()}
         self._unlimited = Lane("-", Limits(sys.maxsize, 0.0), clock, self._refusals)
-        self._accepting: AcceptThrottle | None = None
         # The requests that are being answered, or that wait for their turn.
         self.requests: dict[Exchange, Deferred[None]] = {}
         metrics.requests = self.requests
         self._idle: Deferred[None] | None = None
         self._closing = False
-
-    def throttle(self, accepting: AcceptThrottle) -> None:
-        """Set the ports' ``AcceptThrottle``, which is told of connections that are refused."""
-        self._accepting = accepting
 
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
         """Start answering, now or when it is this request's turn. Until then nothing is made for it."""
@@ -100,8 +94,6 @@ class Edge:
     def turned_away(self) -> bytes:
         self._refusals.count("-", "connections")
         self._metrics.failed(errors.overloaded())
-        if self._accepting is not None:
-            self._accepting.refused()
         return self._unread.overloaded(self.settings.cors_origins)
 
     def drained(self) -> Deferred[None]:

@@ -1,16 +1,12 @@
-"""While many connections are being refused, new ones are left waiting in the kernel: the accept throttle."""
+"""While connections are being rejected, new ones are left waiting in the kernel: the accept throttle."""
 
 from __future__ import annotations
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service.http.overload.accept_throttle import (
-    FIRST_ACCEPTS,
-    LONGEST_SECONDS,
-    REFUSALS_PER_SECOND,
-    AcceptThrottle,
-)
+from project_service.http.limits import FIRST_ACCEPTS, PAUSE_SECONDS, AcceptThrottle
+from project_service.http.protocol.channel_factory import TurnedAway
 from tests.http.busy_app import PATIENCE, SLOW, Busy
 
 
@@ -36,41 +32,35 @@ class Closing(TestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.port = FakePort()
-        self.throttle = AcceptThrottle([self.port], self.clock)
+        self.throttle = AcceptThrottle(self.clock)
+        self.throttle.ports = [self.port]
 
-    def test_each_refusal_stops_accepting_for_its_share_of_a_second(self) -> None:
-        self.throttle.refused()
-        self.throttle.refused()
+    def test_rejections_stop_accepting_for_a_moment(self) -> None:
+        for _ in range(10_000):
+            self.throttle.rejected()
         self.assertFalse(self.port.accepts)
-        self.clock.advance(1.9 / REFUSALS_PER_SECOND)
+        self.clock.advance(0.9 * PAUSE_SECONDS)
         self.assertFalse(self.port.accepts)
-        self.clock.advance(0.2 / REFUSALS_PER_SECOND)
+        self.clock.advance(0.2 * PAUSE_SECONDS)
         self.assertTrue(self.port.accepts)
         self.assertEqual(self.port.numberAccepts, FIRST_ACCEPTS)
 
-    def test_accepting_is_never_stopped_for_long(self) -> None:
-        for _ in range(10_000):
-            self.throttle.refused()
-        self.clock.advance(LONGEST_SECONDS)
-        self.assertTrue(self.port.accepts)
-
     def test_a_port_closed_meanwhile_is_not_read_again(self) -> None:
-        for _ in range(3):
-            self.throttle.refused()
+        self.throttle.rejected()
         self.port.connected = False
-        self.clock.advance(LONGEST_SECONDS)
+        self.clock.advance(PAUSE_SECONDS)
         self.assertFalse(self.port.accepts)
-        self.throttle.refused()
-        self.clock.advance(LONGEST_SECONDS)
+        self.throttle.rejected()
+        self.clock.advance(PAUSE_SECONDS)
 
 
 class Guarded(TestCase):
-    """Which refusals of the edge count."""
+    """Which rejections count."""
 
     def setUp(self) -> None:
         self.busy = Busy()
         self.port = FakePort()
-        self.busy.app.edge.throttle(AcceptThrottle([self.port], self.busy.app.clock))
+        self.busy.app._factory.throttle.ports = [self.port]
 
     def test_a_request_that_has_waited_in_vain_does_not_throttle(self) -> None:
         self.busy.fill()
@@ -79,7 +69,8 @@ class Guarded(TestCase):
         self.assertIn(b" 503 ", late.received())
         self.assertTrue(self.port.accepts)
 
-    def test_a_connection_refused_for_lack_of_room_throttles(self) -> None:
-        for _ in range(3):
-            self.assertIn(b" 503 ", self.busy.app.edge.turned_away())
+    def test_a_connection_rejected_for_lack_of_room_throttles(self) -> None:
+        factory = self.busy.app._factory
+        self.patch(factory._limit, "for_one_more", lambda: False)
+        self.assertIsInstance(factory.buildProtocol(None), TurnedAway)
         self.assertFalse(self.port.accepts)

@@ -13,7 +13,7 @@ from twisted.internet import reactor
 from twisted.internet.tcp import Server
 
 from project_service.database.pool import Pool, Transaction
-from project_service.http.overload.unsent_limit import UnsentLimit
+from project_service.http.limits import UnsentLimit
 from project_service.http.protocol import channel_factory
 from project_service.network.sockets import unsent
 from project_service.settings.model import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.http.overload.connection_limit import (
+from project_service.http.limits import (
     GRACE_SECONDS,
     SEARCH_SECONDS,
     SLOW_BYTES_PER_SECOND,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.http.overload.unsent_limit import LARGE_BYTES, UnsentLimit
+from project_service.http.limits import LARGE_BYTES, UnsentLimit
 
 MIB = 1024 * 1024
 

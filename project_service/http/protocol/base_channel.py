@@ -8,7 +8,7 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, IS
 
 from project_service.deferreds import cancel
 from project_service.http.idle_timeout import IdleTimeout
-from project_service.http.overload.unsent_limit import LARGE_BYTES
+from project_service.http.limits import LARGE_BYTES
 from project_service.network.sockets import forget_unsent, is_reset, socket_progress, unsent, write_now
 
 # For how long what a client still sends after its last answer is read and thrown away.
@@ -50,7 +50,7 @@ class BaseChannel:
 
     @property
     def unsent_bytes(self) -> int:
-        """As ``unsent_limit.Reader``."""
+        """As ``limits.Reader``."""
         return unsent(self.transport)
 
     def abort(self) -> None:

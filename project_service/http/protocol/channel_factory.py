@@ -10,8 +10,7 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from project_service.http.overload.connection_limit import ConnectionLimit
-from project_service.http.overload.unsent_limit import UnsentLimit
+from project_service.http.limits import AcceptThrottle, ConnectionLimit, UnsentLimit
 from project_service.http.protocol.base_channel import LINGER_SECONDS, BaseChannel
 from project_service.http.protocol.dispatch import Dispatch
 from project_service.http.protocol.lean_channel import LeanChannel
@@ -34,6 +33,8 @@ class ChannelFactory(Factory):
         self._idle_seconds = idle_seconds
         self._limit: ConnectionLimit[LeanChannel] = ConnectionLimit(most, clock.seconds)
         self._unsent = UnsentLimit(clock.seconds)
+        # Its ``ports`` are set by whoever opens them.
+        self.throttle = AcceptThrottle(clock)
         self.splicing = Splicing()
         self._empty: Deferred[None] | None = None
 
@@ -77,6 +78,7 @@ class ChannelFactory(Factory):
 
     def buildProtocol(self, addr: IAddress | None) -> LeanChannel | TurnedAway:
         if not self._limit.for_one_more():
+            self.throttle.rejected()
             return TurnedAway(self._dispatch, self._clock)
         return LeanChannel(self, self._dispatch, self._clock, self._idle_seconds)
 

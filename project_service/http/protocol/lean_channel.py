@@ -277,7 +277,7 @@ class LeanChannel(BaseChannel, Protocol):
     def unregister_producer(self) -> None:
         self._producer = None
 
-    # What ``ConnectionLimit`` asks when there are too many connections (connection_limit.LimitedConnection).
+    # What ``ConnectionLimit`` asks when there are too many connections (limits.LimitedConnection).
 
     @property
     def idle_since(self) -> float | None:
