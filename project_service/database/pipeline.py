@@ -339,6 +339,9 @@ class Pipelines:
     Nobody is to wait behind a slow neighbour. So what is submitted has to be known to be quick, and while a run has
     not been answered for ``OLD_SECONDS`` no more are taken. ``opening`` is run first on each connection, which is
     closed when it is not needed any more: nobody else is to find what ``opening`` has set.
+
+    A connection is for one version of the schema cache. With another one it may not be known any more that SQL has
+    left settings there, or taken away those of ``opening``.
     """
 
     def __init__(
@@ -358,9 +361,14 @@ class Pipelines:
         """As ``Pipeline.submit``. None where none of them takes more now: then use a connection of your own."""
         now = self._clock.seconds()
         for session in self._sessions:
-            pipeline = session.pipeline
+            pipeline, known = session.pipeline, session.statements.version
             if pipeline is None:
                 continue  # it is lost
+            if known not in (version, 0):
+                if known < version:
+                    self._retire(session)
+                    break
+                continue
             waiting = pipeline.waiting
             oldest = OLD_SECONDS + HELD_UP * pipeline.typical
             if not waiting or (now - waiting[0].sent < oldest and len(waiting) < MOST_WAITING):
@@ -428,7 +436,7 @@ class Pipelines:
         if session not in self._sessions or session.pipeline is None:
             return
         self._sessions.remove(session)
-        last = session.pipeline.submit(0, ())
+        last = session.pipeline.submit(session.statements.version, ())
         session.pipeline.flush_soon()
         last.done.addBoth(lambda _: self._give_back(session))
 

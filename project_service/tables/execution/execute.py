@@ -204,7 +204,12 @@ class _Once:
     async def _run(self, session: Session, probe: int) -> Outcome:
         """Run the statement as its transaction. Unless the ending is implicit, nothing is committed if the outcome is
         refused."""
-        if self.prepares:
+        # The first of a new version of the schema cache goes as text, which resets what SQL has left on the
+        # connection: the new version may not know any more that there was such SQL.
+        statements, version = session.statements, self.planned.version
+        if statements.version != version:
+            statements.use_version(version)
+        elif self.prepares:
             try:
                 return await self._prepared(session, probe)
             except psycopg2.Error as fault:

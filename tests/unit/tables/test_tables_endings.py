@@ -12,6 +12,7 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.session import DatabaseGone, Session
+from project_service.database.statements import Statements
 from project_service.deferreds import start
 from project_service.http.inbound import NoPlace
 from project_service.tables.errors import TableError
@@ -32,7 +33,7 @@ class Connection:
     usable, in_transaction = True, True
 
     def __init__(self, row: tuple[Any, ...], likely: int = 0) -> None:
-        self.row, self.likely = row, likely
+        self.row, self.likely, self.statements = row, likely, Statements()
         self.sent: list[str] = []
 
     async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:

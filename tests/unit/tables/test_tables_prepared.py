@@ -111,6 +111,8 @@ class Case(SynchronousTestCase):
     def setUp(self) -> None:
         self.planner = Planner(CONFIG)
         self.connection = Connection()
+        # Whether the connection has been used with this version of the schema cache.
+        self.known = True
 
     def again(self, method: str = "GET", *pairs: tuple[str, str], **more: Any) -> Planned:
         """A request of a shape that has come before."""
@@ -118,6 +120,7 @@ class Case(SynchronousTestCase):
         return planned(method, "works", *pairs, planner=self.planner, **more)
 
     def asking(self, found: Planned, told: Preamble | None = None, **config: Any) -> Deferred[Outcome]:
+        self.connection.statements.version = found.version if self.known else 0
         executor = Executor(evolve(CONFIG, **config), cast(Any, self.connection))
         return start(waited(executor.execute(found, told or preamble(), "/works", NoPlace())))
 
@@ -144,6 +147,14 @@ class Worth(Case):
             self.successResultOf(self.asking(found, told, prepare=prepare))
             (sent,) = self.connection.sent
             self.assertEqual(isinstance(sent, list), expected)
+
+    def test_the_first_of_a_version_of_the_schema_cache_is_sent_as_text(self) -> None:
+        """It resets what SQL has left on the connection, of which the new version may not know any more."""
+        self.known = False
+        self.successResultOf(self.asking(self.again()))
+        (sent,) = self.connection.sent
+        self.assertTrue(sent.startswith("RESET ALL; "))
+        self.assertEqual(self.connection.statements.version, self.again().version)
 
 
 class Prepared(Case):

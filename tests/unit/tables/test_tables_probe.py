@@ -9,6 +9,7 @@ import psycopg2
 from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.statements import Statements as Prepared
 from project_service.deferreds import start
 from project_service.http.inbound import NoPlace
 from project_service.tables.errors import TableError
@@ -25,7 +26,7 @@ class Database:
     """A database with rows that are all of one size."""
 
     def __init__(self, rows: int, size_of_row: int) -> None:
-        self.rows, self.size_of_row = rows, size_of_row
+        self.rows, self.size_of_row, self.statements = rows, size_of_row, Prepared()
         self.asked: list[int] = []
 
     async def query(self, sql: str, params: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -47,7 +48,7 @@ class Refusing:
     in_transaction = False
 
     def __init__(self, fault: type[Exception]) -> None:
-        self.fault = fault
+        self.fault, self.statements = fault, Prepared()
         self.asked: list[int] = []
 
     async def query(self, sql: str, params: Sequence[str]) -> list[tuple[Any, ...]]:
