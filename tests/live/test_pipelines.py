@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from random import Random
 from typing import Any
 
+import psycopg2
 import pytest
 import pytest_twisted
 from attrs import define, evolve, field, frozen
@@ -43,7 +44,8 @@ alter table own enable row level security;
 create policy owned on own using (owner = {SUB} or current_user = 'service_role');
 create table ofusers (id int primary key); insert into ofusers values (7);
 create view maybe as select 1 / (case when {MARK} = 'break' then 0 else 1 end) as n;
-create view slow as select 1 as n from (select pg_sleep(case when {MARK} = 'slow' then 3 else 0 end)) s;
+create view slow as select 1 as n
+  from (select pg_sleep(case {MARK} when 'slow' then 30 when 'slowly' then 1 else 0 end)) s;
 create function let_go() returns int language plpgsql as $$ begin execute 'deallocate all'; return 1; end $$;
 create view letting_go as select let_go() as n;
 create table things (id int primary key, name text);
@@ -209,7 +211,7 @@ def service(
     with held_open(serving(settings)) as api:
         callers = [Caller("anon", api.anon_key), Caller("service_role", api.service_key)]
         for number in range(3):
-            signed = wait(lambda number=number: api.sign_up(f"u{number}@example.test"))  # type: ignore[misc]
+            signed = wait(lambda number=number: api.sign_up(f"u{number}@example.test"))
             callers.append(
                 Caller("authenticated", api.anon_key, str(signed["access_token"]), signed["user"]["id"])
             )
@@ -363,3 +365,130 @@ async def test_settings_that_sql_has_left_end_with_the_schema_that_knew_of_it(
             await asked("/seen", clients)
             if leaves:
                 await asked("/leaving", clients)
+
+
+@pytest_twisted.ensureDeferred
+async def test_reads_that_got_no_answer_are_asked_once_more(service: Service, clients: list[Client]) -> None:
+    """The backend of the shared connection is ended while all of them wait for a lock."""
+    await warm(service, "/things?id=eq.1")
+    (backend,) = service.watched.backends
+    before = service.watched.taken
+    with closing(psycopg2.connect(service.api.dsn)) as locking:
+        locking.cursor().execute("lock table things in access exclusive mode")
+        for number, client in enumerate(clients, 1):
+            client.send(service.anon.head(f"/things?id=eq.{number}"))
+        await until(lambda: service.watched.taken == before + len(clients))
+        await until(lambda: bool(service.sql("select 1 from pg_locks where not granted")))
+        locking.cursor().execute(f"select pg_terminate_backend({backend})")
+        locking.rollback()
+    for number, (status, body) in enumerate(await answers(clients), 1):
+        rows = [{"id": number, "name": f"thing {number}"}] if number <= 50 else []
+        assert (status, body) == (200, rows)
+    await warm(service, "/things?id=eq.1")
+    assert service.watched.backends != [backend]
+
+
+@pytest_twisted.ensureDeferred
+async def test_reads_that_waited_for_a_lock_see_the_new_rows(service: Service, clients: list[Client]) -> None:
+    """Bind and Execute take the snapshot after the locks."""
+    await warm(service, "/things?id=eq.1")
+    taken = service.watched.taken
+    with closing(psycopg2.connect(service.api.dsn)) as filling:
+        filling.cursor().execute(
+            "truncate things; insert into things select i, 'thing ' || i from generate_series(1, 50) i"
+        )
+        for client in clients:
+            client.send(service.anon.head("/things?id=eq.3"))
+        await until(lambda: service.watched.taken == taken + len(clients))
+        await until(lambda: bool(service.sql("select 1 from pg_locks where not granted")))
+        filling.commit()
+    assert await answers(clients) == [(200, [{"id": 3, "name": "thing 3"}])] * len(clients)
+
+
+@pytest_twisted.ensureDeferred
+async def test_statement_timeout_ends_one_statement_and_not_its_neighbours(
+    service: Service, clients: list[Client]
+) -> None:
+    await warm(service, "/slow", "/things?id=eq.1")
+    taken = service.watched.taken
+    slow, *others = clients[:20]
+    slow.send(service.anon.head("/slow", "slow"))
+    for client in others:
+        client.send(service.anon.head("/things?id=eq.4"))
+    refused, *found = await answers([slow, *others])
+    assert shown(refused) == (500, "57014")
+    assert found == [(200, [{"id": 4, "name": "thing 4"}])] * len(others)
+    assert service.watched.taken == taken + 20
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_comes_after_a_slow_statement_does_not_wait_for_it(
+    service: Service, clients: list[Client]
+) -> None:
+    """And the statement that was slow shares no more."""
+    await warm(service, "/slow", "/things?id=eq.1")
+    assert service.watched.pipelines is not None
+    (session,) = service.watched.pipelines._sessions
+    usual = pytest.MonkeyPatch()
+    usual.setattr(pipeline, "SLOW_SECONDS", 0.02)
+    usual.setattr(probe, "SLOW_SECONDS", 0.5)
+    slow, quick = clients[:2]
+    slow.send(service.anon.head("/slow", "slowly"))
+
+    def is_late() -> bool:
+        since = session.awaiting_since
+        return since is not None and service.api.reactor.seconds() - since > pipeline.SLOW_SECONDS
+
+    await until(is_late)
+    taken = service.watched.taken
+    quick.send(service.anon.head("/things?id=eq.5"))
+    assert await answers([quick]) == [(200, [{"id": 5, "name": "thing 5"}])]
+    slow.socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        slow.socket.recv(1)
+    assert service.watched.taken == taken
+    assert await answers([slow]) == [(200, [{"n": 1}])]
+    asked = service.watched.asked
+    slow.send(service.anon.head("/slow"))
+    assert await answers([slow]) == [(200, [{"n": 1}])]
+    assert service.watched.asked == asked
+    usual.undo()
+
+
+@pytest_twisted.ensureDeferred
+async def test_statements_that_are_gone_or_do_not_fit_any_more_are_run_as_text(
+    service: Service, clients: list[Client]
+) -> None:
+    await warm(service, "/letting_go", "/things?id=eq.1", "/seen")
+    caller = service.anon
+    # Connections that have been used are read from in one turn.
+    for client in clients:
+        client.send(caller.head("/things?id=eq.6"))
+    await answers(clients)
+    taken = service.watched.taken
+    for number, client in enumerate(clients):
+        # In the middle of all a function drops every prepared statement of the connection.
+        client.send(caller.head("/letting_go" if number % 20 == 10 else "/things?id=eq.6"))
+    for number, found in enumerate(await answers(clients)):
+        assert found == (200, [{"n": 1}] if number % 20 == 10 else [{"id": 6, "name": "thing 6"}]), number
+    assert service.watched.taken == taken + len(clients)
+    for kind in ("text", "bigint", "int"):
+        # The types of parameters are fixed when a statement is prepared.
+        await warm(service, "/things?id=eq.1")
+        service.sql(f"alter table things alter id type {kind} using id::{kind}")
+        for client in clients:
+            client.send(caller.head("/things?id=eq.8&select=name"))
+        assert await answers(clients) == [(200, [{"name": "thing 8"}])] * len(clients)
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_that_hang_up_cost_their_neighbours_nothing(
+    service: Service, clients: list[Client]
+) -> None:
+    await warm(service, "/things?id=eq.1")
+    for _ in range(5):
+        for client in clients:
+            client.send(service.anon.head("/things?id=eq.9"))
+        for client in clients[::2]:
+            client.again()
+        assert await answers(clients[1::2]) == [(200, [{"id": 9, "name": "thing 9"}])] * 32
