@@ -41,20 +41,22 @@ or exists (select from pg_rewrite r
 
 # Whether SQL may leave a setting on the session, which RESET ALL then has to take away before each request. In
 # PL/pgSQL and SQL that takes SET (not SET LOCAL) as a statement or at the beginning of a text that is executed,
-# RESET, or set_config without a plain ``true``; calls with one are cut out of the text first. In other languages the
-# word alone counts. Views, policies, defaults and constraints can call set_config directly. (Its arguments may hold
-# two levels of parentheses; deeper ones count as what leaves a setting.)
+# RESET, set_config without a plain ``true`` (calls with one are cut out of the text first), or EXECUTE of what is not
+# all written there: a literal, or ``format`` of one that takes only names and quoted values. What functions in other
+# languages do is not known; what the service's own do is. Views, policies, defaults and constraints can call
+# set_config directly. (Its arguments may hold two levels of parentheses; deeper ones count as what leaves a setting.)
 _LOCAL_CALL = r"set_config\s*\([^();]*(\([^()]*(\([^()]*\)[^()]*)*\)[^();]*)*,\s*true\s*\)"
 _SETS = (
     r"set_config|\mset_limit\M|\mreset\M|\mdiscard\M"
+    r"|\mexecute\M(?!\s+(format\s*\(\s*)?''([^''%%]|%%[IL%%])*''\s*([,);]|(into|using|loop)\M))"
     r"|(^|;|\mbegin\M|\mthen\M|\melse\M|\mloop\M|''|\$|\*/)\s*(--[^\n]*\n\s*)*set\s+(?!(local|constraints|transaction)\M)"
 )
 _CALLS_SET_CONFIG = "~ (':funcid ' || 'pg_catalog.set_config(text,text,bool)'::regprocedure::oid || ' ')"
 SETS_FOR_SESSION = rf"""
-exists (select from (select p.prolang, regexp_replace({_ANY_TEXT}, '{_LOCAL_CALL}', '', 'gi') as text from {_OWN}) f
+exists (select from (select p.prolang, regexp_replace({_ANY_TEXT}, '{_LOCAL_CALL}', '', 'gi') as text
+    from {_OWN} and n.nspname <> '_project_service') f
   join pg_language l on l.oid = f.prolang
-  where case when l.lanname in ('sql', 'plpgsql') then f.text ~* '{_SETS}'
-    else l.lanname = 'c' or f.text ~* '\mset(_config)?\M' end)
+  where l.lanname not in ('sql', 'plpgsql') or f.text ~* '{_SETS}')
 or exists (select from pg_rewrite r
   join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
   where {_NOT_SYSTEM} and r.ev_action::text {_CALLS_SET_CONFIG})
