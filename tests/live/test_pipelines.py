@@ -10,6 +10,7 @@ import json
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -170,7 +171,7 @@ async def answers(clients: Sequence[Client]) -> list[tuple[int, Any]]:
     def read() -> list[tuple[int, Any]]:
         return [client.answer() for client in clients]
 
-    return await deferToThread(read)  # type: ignore[no-any-return]  # Twisted's annotations
+    return await deferToThread(read)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +212,7 @@ def service(
     with held_open(serving(settings)) as api:
         callers = [Caller("anon", api.anon_key), Caller("service_role", api.service_key)]
         for number in range(3):
-            signed = wait(lambda number=number: api.sign_up(f"u{number}@example.test"))
+            signed = wait(partial(api.sign_up, f"u{number}@example.test"))
             callers.append(
                 Caller("authenticated", api.anon_key, str(signed["access_token"]), signed["user"]["id"])
             )
