@@ -71,8 +71,17 @@ _value = _function("PQgetvalue", _TEXT, _P, _INT, _INT)
 _is_null = _function("PQgetisnull", _INT, _P, _INT, _INT)
 _error_field = _function("PQresultErrorField", _TEXT, _P, _INT)
 _clear = _function("PQclear", None, _P)
+_set_notice_receiver = _function("PQsetNoticeReceiver", _P, _P, _P, _P)
+_ignored = ctypes.CFUNCTYPE(None, _P, _P)(lambda context, notice: None)
 _COMMAND_OK, _TUPLES_OK, _PIPELINE_SYNC, _PIPELINE_ABORTED = 1, 2, 10, 11
 BYTEA = 17
+
+
+def ignore_notices(connection: Any) -> None:
+    """Drop the notices that SQL raises on a connection of psycopg2's, which would keep them all until it is asked to
+    execute something itself."""
+    _set_notice_receiver(connection.pgconn_ptr, _ignored, None)
+
 
 Values = Sequence[bytes | None]
 # A row as PostgreSQL's text of each value, None for null. The bytes of ``bytea`` are its text too (``unescaped``).

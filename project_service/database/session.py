@@ -19,7 +19,15 @@ from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
 from project_service.database.answer_timeout import AnswerTimeout
-from project_service.database.pipeline import BYTEA, Pipeline, Run, Step, TextRow, unescaped
+from project_service.database.pipeline import (
+    BYTEA,
+    Pipeline,
+    Run,
+    Step,
+    TextRow,
+    ignore_notices,
+    unescaped,
+)
 from project_service.database.statements import Statements
 from project_service.database.unsent import drop_unsent
 from project_service.errors import Away
@@ -63,6 +71,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
     async def open(self, **params: Any) -> None:
         """Connect with libpq's parameters, for one host. This may be cancelled; then call ``close``."""
         await self._connected(params)
+        ignore_notices(self._connection)
         # libpq closes its socket when the server hangs up, but the reactor must still be able to unregister it. So
         # from here on the reactor watches a duplicate of the descriptor.
         self.reactor.removeReader(self)
