@@ -326,8 +326,10 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
     def _let_go(self) -> None:
         if self._connection is None:
             return
-        if self.pipeline is not None:
-            self.pipeline.lost(DatabaseGone("connection lost"))
+        pipeline, self.pipeline = self.pipeline, None
+        if pipeline is not None:
+            # Whoever hears of it may not submit anything to it any more.
+            pipeline.lost(DatabaseGone("connection lost"))
         self.reactor.removeReader(self)
         self.reactor.removeWriter(self)
         self._answer_timeout.stop()
