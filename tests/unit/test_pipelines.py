@@ -1,0 +1,275 @@
+"""Connections that quick reads share: when they are opened, when they take more, and when they are given back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import psycopg2
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service import errors
+from project_service.database.pipeline import (
+    IDLE_SECONDS,
+    LOOK_SECONDS,
+    MOST_WAITING,
+    SLOW_SECONDS,
+    Pipelines,
+    Run,
+    Step,
+)
+from project_service.database.session import DatabaseGone, Session
+from project_service.database.statements import Statements
+
+OPENING = [Step("select 'opening'", once=True)]
+ASKED = [Step("select 1")]
+
+
+class FakeSession:
+    """A session in pipeline mode, its own pipeline, whose runs are answered when a test says so."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.pipeline: FakeSession | None = None
+        self.statements = Statements()
+        self.waiting: deque[Run] = deque()
+        self.submitted: list[tuple[int, Sequence[Step]]] = []
+        self.flushed = 0
+        self.on_lost: Callable[[Any], None] | None = None
+        self.answer_seconds: float | None = 10.0
+        self.leaves = self.silent = self.discarded = False
+
+    def enter_pipeline(self) -> FakeSession:
+        self.pipeline = self
+        return self
+
+    def submit(self, version: int, steps: Sequence[Step]) -> Run:
+        if steps and steps is not OPENING:
+            self.statements.version = version
+        self.submitted.append((version, steps))
+        run = Run()
+        run.sent = self.clock.seconds()
+        self.waiting.append(run)
+        return run
+
+    def flush_soon(self) -> None:
+        self.flushed += 1
+
+    @property
+    def awaiting_since(self) -> float | None:
+        return self.waiting[0].sent if self.waiting else None
+
+    def answer(self, fault: Exception | None = None) -> None:
+        run = self.waiting.popleft()
+        if fault is None:
+            run.done.callback([])
+        else:
+            run.done.errback(fault)
+
+    def discard(self) -> None:
+        self.discarded = True
+
+    def gone_silent(self) -> None:
+        self.silent = True
+        self.lose()
+
+    def lose(self) -> None:
+        self.pipeline = None
+        while self.waiting:
+            self.answer(DatabaseGone("lost"))
+        if self.on_lost is not None:
+            self.on_lost(self)
+
+
+class Case(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.asked: list[Deferred[Session]] = []
+        self.made: list[FakeSession] = []
+        self.back: list[Any] = []
+        self.shared = self.pipelines()
+
+    def pipelines(self, size: int = 2, opening: Sequence[Step] = ()) -> Pipelines:
+        return Pipelines(self, size, self.clock, opening)
+
+    # The pool.
+
+    async def take(self) -> Session:
+        waiting: Deferred[Session] = Deferred()
+        self.asked.append(waiting)
+        return await waiting
+
+    def give_back(self, session: Session) -> None:
+        self.back.append(session)
+
+    def connect(self) -> FakeSession:
+        self.made.append(FakeSession(self.clock))
+        self.asked.pop(0).callback(cast(Any, self.made[-1]))
+        return self.made[-1]
+
+    def submit(self, version: int = 1) -> Run | None:
+        run = self.shared.submit(version, ASKED)
+        if run is not None:
+            run.done.addErrback(lambda failure: failure.trap(DatabaseGone, psycopg2.Error))
+        return run
+
+    def opened(self) -> FakeSession:
+        self.assertIsNone(self.submit())
+        return self.connect()
+
+
+class Opening(Case):
+    def test_the_first_goes_elsewhere_and_makes_one_connection(self) -> None:
+        for _ in range(3):
+            self.assertIsNone(self.submit())
+        self.assertEqual(len(self.asked), 1)
+        session = self.connect()
+        self.assertIsNotNone(self.submit())
+        self.assertEqual((session.submitted, session.flushed), ([(1, ASKED)], 1))
+
+    def test_no_connection_is_kept_for_pools_that_are_too_small(self) -> None:
+        self.shared = self.pipelines(0)
+        self.assertIsNone(self.submit())
+        self.assertEqual(self.asked, [])
+
+    def test_what_opens_a_connection_goes_first(self) -> None:
+        self.shared = self.pipelines(opening=OPENING)
+        session = self.opened()
+        self.assertIsNotNone(self.submit())
+        self.assertEqual([steps for _, steps in session.submitted], [OPENING, ASKED])
+
+    def test_a_connection_that_cannot_be_opened_is_given_back(self) -> None:
+        self.shared = self.pipelines(opening=OPENING)
+        session = self.opened()
+        session.answer(psycopg2.ProgrammingError("no such setting"))
+        self.assertIsNone(self.submit())
+        session.answer()
+        self.assertEqual((self.back, session.discarded), ([session], True))
+
+    def test_while_the_database_is_away_all_go_elsewhere(self) -> None:
+        for fault in (errors.database_unavailable(), DatabaseGone("away")):
+            self.assertIsNone(self.submit())
+            self.asked.pop().errback(fault)
+        self.assertEqual((self.submit(), len(self.asked)), (None, 1))
+
+
+class Taking(Case):
+    def test_a_full_pipeline_takes_no_more_and_another_is_opened(self) -> None:
+        session = self.opened()
+        for _ in range(MOST_WAITING):
+            self.assertIsNotNone(self.submit())
+        self.assertIsNone(self.submit())
+        other = self.connect()
+        self.assertIsNotNone(self.submit())
+        self.assertEqual((len(session.waiting), len(other.waiting)), (MOST_WAITING, 1))
+        session.answer()
+        self.submit()
+        self.assertEqual(len(session.waiting), MOST_WAITING)
+
+    def test_nobody_comes_behind_one_that_takes_long(self) -> None:
+        session = self.opened()
+        self.submit()
+        self.clock.advance(SLOW_SECONDS * 1.01)
+        self.assertIsNone(self.submit())
+        session.answer()
+        self.assertIsNotNone(self.submit())
+
+    def test_there_are_never_more_than_allowed(self) -> None:
+        for _ in range(2):
+            self.opened()
+            self.submit()
+            self.clock.advance(SLOW_SECONDS * 1.01)
+        self.assertIsNone(self.submit())
+        self.assertEqual(self.asked, [])
+
+    def test_a_connection_is_for_one_version_of_the_schema_cache(self) -> None:
+        session = self.opened()
+        self.submit(version=2)
+        self.assertIsNone(self.submit(version=1), "planned before the schema changed")
+        self.asked.pop().errback(DatabaseGone("away"))
+        self.assertIsNotNone(self.submit(version=2))
+        self.assertIsNone(self.submit(version=3))
+        self.assertEqual(self.back, [])
+        for _ in range(3):
+            session.answer()
+        self.assertEqual((self.back, session.discarded), ([session], True))
+        self.connect()
+        self.assertIsNotNone(self.submit(version=3))
+
+
+class Ending(Case):
+    def test_a_lost_connection_is_given_back_and_replaced(self) -> None:
+        session = self.opened()
+        self.submit()
+        session.lose()
+        self.assertEqual(self.back, [session])
+        self.assertIsNone(self.submit())
+        self.connect()
+        self.assertIsNotNone(self.submit())
+
+    def test_a_server_that_does_not_answer_is_given_up(self) -> None:
+        session = self.opened()
+        self.submit()
+        self.clock.pump([LOOK_SECONDS] * 9)
+        self.assertFalse(session.silent)
+        self.clock.pump([LOOK_SECONDS] * 3)
+        self.assertEqual((session.silent, self.back), (True, [session]))
+
+    def test_without_a_limit_it_is_waited_for(self) -> None:
+        session = self.opened()
+        session.answer_seconds = None
+        self.submit()
+        self.clock.pump([LOOK_SECONDS] * 20)
+        self.assertFalse(session.silent)
+
+    def test_one_that_nobody_uses_is_given_back(self) -> None:
+        session = self.opened()
+        self.submit()
+        session.answer()
+        self.clock.pump([LOOK_SECONDS] * int(IDLE_SECONDS / LOOK_SECONDS))
+        self.assertEqual(len(session.waiting), 0)
+        self.clock.pump([LOOK_SECONDS] * 3)
+        session.answer()
+        self.assertEqual((self.back, session.discarded), ([session], True))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_one_that_is_to_be_left_is_given_back_when_all_on_it_is_done(self) -> None:
+        session = self.opened()
+        self.submit()
+        session.leaves = True
+        self.clock.advance(LOOK_SECONDS)
+        session.answer()
+        self.assertEqual(self.back, [])
+        session.answer()
+        self.assertEqual(self.back, [session])
+
+    def test_closing_gives_all_back_and_opens_none(self) -> None:
+        session = self.opened()
+        self.submit()
+        self.shared.close()
+        self.assertIsNone(self.submit())
+        self.assertEqual((self.asked, self.back), ([], []))
+        session.answer()
+        session.answer()
+        self.assertEqual((self.back, self.clock.getDelayedCalls()), ([session], []))
+
+    def test_one_that_is_being_opened_when_all_close_is_given_back(self) -> None:
+        for opening in ((), OPENING):
+            self.shared = self.pipelines(opening=opening)
+            self.submit()
+            self.shared.close()
+            session = self.connect()
+            while session.waiting:
+                session.answer()
+            self.assertEqual(self.back.pop(), session)
+            self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_one_that_is_lost_while_it_is_given_back_is_given_back_once(self) -> None:
+        session = self.opened()
+        self.submit()
+        self.shared.close()
+        session.lose()
+        self.assertEqual(self.back, [session])
