@@ -203,6 +203,7 @@ class App:
         trusted = parse_networks(settings.pop("trusted_proxies", ()))
         most = settings.pop("connections", 10_000)
         limits = settings.pop("limits", {})
+        log_later = self.clock.callLater if settings.pop("gathers_log", False) else None
         defaults: dict[str, Any] = {
             "public_url": None,
             "cors_origins": ("*",),
@@ -222,6 +223,7 @@ class App:
             lambda failure: None,
             lambda: "Sat, 21 Nov 2026 00:00:00 GMT",
             limits,
+            log_later,
         )
         self._factory = ChannelFactory(self.edge, self.clock, 60.0, most)
 
