@@ -63,6 +63,7 @@ _consume = _function("PQconsumeInput", _INT, _P)
 _is_busy = _function("PQisBusy", _INT, _P)
 _get_result = _function("PQgetResult", _P, _P)
 _status = _function("PQresultStatus", _INT, _P)
+_command = _function("PQcmdStatus", _TEXT, _P)
 _rows = _function("PQntuples", _INT, _P)
 _columns = _function("PQnfields", _INT, _P)
 _type = _function("PQftype", ctypes.c_uint, _P, _INT)
@@ -257,7 +258,8 @@ class Pipeline:
                 run.before, run.result = run.result, result
                 continue
             if status == _COMMAND_OK:
-                if run.preparing:
+                # That something is prepared is told without the name of a command.
+                if run.preparing and not _command(result):
                     del run.preparing[0]
             elif status != _PIPELINE_ABORTED:
                 run.error = _refusal(result)

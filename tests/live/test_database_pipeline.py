@@ -87,6 +87,18 @@ async def test_an_error_is_psycopg2s_and_undoes_its_run_alone(database: str) -> 
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_statement_that_could_not_be_prepared_is_forgotten_alone(database: str) -> None:
+    async with session(database) as made:
+        good, bad = Step("select 1"), Step("select * from public.missing")
+        with pytest.raises(psycopg2.errors.UndefinedTable):
+            await made.run([Step("reset all", once=True), good, bad])
+        assert list(made.statements.known) == [("", good.text)]
+        run_sql(database, "create table public.missing (id int)")
+        assert await made.run([Step("begin", once=True), good, bad, Step("commit", once=True)]) == []
+        assert list(made.statements.known) == [("", good.text), ("", bad.text)]
+
+
+@pytest_twisted.ensureDeferred
 async def test_many_runs_on_one_connection_are_answered_in_order(database: str) -> None:
     async with session(database) as made:
         pipeline = made.enter_pipeline()
