@@ -1,8 +1,8 @@
 """Reads that have to wait while a table is emptied and filled again, or rewritten, still find its rows.
 
-Bind and Execute, by which prepared statements run, take their snapshot after they have waited. DECLARE takes it before,
-and would find the table empty. With one connection, so that what is prepared is. (``test_pipelines`` has the same for
-connections that reads share.)
+Bind and Execute, by which prepared statements run, take their snapshot after they have waited. DECLARE takes it
+before, and would find the table empty. With one connection, so that what is prepared is. (``test_pipelines`` has the
+same for connections that reads share.)
 """
 
 from __future__ import annotations

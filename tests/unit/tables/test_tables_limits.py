@@ -9,6 +9,7 @@ from typing import Any, cast
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.statements import Statements
 from project_service.deferreds import start
 from project_service.http.inbound import NoPlace
 from project_service.tables.access.identity import Identity
@@ -37,6 +38,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.extra_seconds: float | None = 0.0
+        self.statements = Statements()
         self.seen: list[float | None] = []
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
