@@ -194,8 +194,8 @@ def service(
     monkeypatch.setattr(Pipelines, "submit", submitted)
     # On a machine with much else to do even the quickest read takes longer now and then.
     monkeypatch.setattr(probe, "QUICK_SECONDS", 60.0)
-    monkeypatch.setattr(probe, "SLOW_SECONDS", 60.0)
     monkeypatch.setattr(pipeline, "SLOW_SECONDS", 60.0)
+    monkeypatch.setattr(pipeline, "OLD_SECONDS", 60.0)
     # So that one shared connection gets many requests at once.
     monkeypatch.setattr(lane_limits, "PLACES_MORE", 200)
     run_sql(module_database, SCHEMA)
@@ -431,14 +431,15 @@ async def test_who_comes_after_a_slow_statement_does_not_wait_for_it(
     assert service.watched.pipelines is not None
     (session,) = service.watched.pipelines._sessions
     usual = pytest.MonkeyPatch()
-    usual.setattr(pipeline, "SLOW_SECONDS", 0.02)
-    usual.setattr(probe, "SLOW_SECONDS", 0.5)
+    usual.setattr(pipeline, "OLD_SECONDS", 0.02)
+    usual.setattr(pipeline, "SLOW_SECONDS", 0.3)
+    usual.setattr(pipeline, "HELD_UP", 0)
     slow, quick = clients[:2]
     slow.send(service.anon.head("/slow", "slowly"))
 
     def is_late() -> bool:
         since = session.awaiting_since
-        return since is not None and service.api.reactor.seconds() - since > pipeline.SLOW_SECONDS
+        return since is not None and service.api.reactor.seconds() - since > pipeline.OLD_SECONDS
 
     await until(is_late)
     taken = service.watched.taken

@@ -16,7 +16,7 @@ from project_service.database.pipeline import (
     IDLE_SECONDS,
     LOOK_SECONDS,
     MOST_WAITING,
-    SLOW_SECONDS,
+    OLD_SECONDS,
     Pipelines,
     Run,
     Step,
@@ -36,6 +36,7 @@ class FakeSession:
         self.pipeline: FakeSession | None = None
         self.statements = Statements()
         self.waiting: deque[Run] = deque()
+        self.typical = 0.0
         self.submitted: list[tuple[int, Sequence[Step]]] = []
         self.flushed = 0
         self.on_lost: Callable[[Any], None] | None = None
@@ -50,7 +51,7 @@ class FakeSession:
         if steps and steps is not OPENING:
             self.statements.version = version
         self.submitted.append((version, steps))
-        run = Run()
+        run = Run(cast(Any, None))
         run.sent = self.clock.seconds()
         self.waiting.append(run)
         return run
@@ -172,7 +173,7 @@ class Taking(Case):
     def test_nobody_comes_behind_one_that_takes_long(self) -> None:
         session = self.opened()
         self.submit()
-        self.clock.advance(SLOW_SECONDS * 1.01)
+        self.clock.advance(OLD_SECONDS * 1.01)
         self.assertIsNone(self.submit())
         session.answer()
         self.assertIsNotNone(self.submit())
@@ -181,7 +182,7 @@ class Taking(Case):
         for _ in range(2):
             self.opened()
             self.submit()
-            self.clock.advance(SLOW_SECONDS * 1.01)
+            self.clock.advance(OLD_SECONDS * 1.01)
         self.assertIsNone(self.submit())
         self.assertEqual(self.asked, [])
 
