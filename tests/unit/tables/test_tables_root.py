@@ -37,7 +37,7 @@ class Executor:
         self.cleared: list[bool] = []
         self.usable = b'["works"]'
 
-    async def execute(self, planned: Planned, preamble: Preamble, path: str) -> Outcome:
+    async def execute(self, planned: Planned, preamble: Preamble, path: str, place: object) -> Outcome:
         assert planned.compiled.routine is not None
         self.asked.append(planned.compiled.routine.name)
         return Outcome(rows=1, body=b'"instead"')
