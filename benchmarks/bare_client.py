@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 from benchmarks.running import Running
 from project_service.embedded.assemble import running_beside
-from project_service.storage.s3.sign import EMPTY_SHA256, Address, Signer
+from project_service.storage.s3.signing import EMPTY_SHA256, Address, Signer
 
 _READ_BYTES = 1024 * 1024
 

@@ -22,8 +22,7 @@ from typing import Any
 
 import attrs
 
-from project_service.settings.model import StageDatabase
-from project_service.settings.postgrest import own_name
+from project_service.settings.model import StageDatabase, own_name
 from tests.places import free_port
 
 AUTHENTICATOR, OWNER = "Postgrest_Test_Authenticator", "postgres"

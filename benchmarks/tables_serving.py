@@ -16,15 +16,14 @@ from typing import Any
 
 from twisted.internet import endpoints
 
-from project_service.database.sqlstate import translate
-from project_service.deferreds import background
-from project_service.http.arrival import EdgeSettings
+from project_service.database.errors import translate
 from project_service.http.caller import Callers, Claims, KeyKind
-from project_service.http.date import HttpDate
-from project_service.http.edge import Edge
+from project_service.http.connection import ChannelFactory
+from project_service.http.edge import Edge, HttpDate
 from project_service.http.metrics import Metrics
-from project_service.http.protocol.channel_factory import ChannelFactory
-from project_service.http.router import Router
+from project_service.http.request import EdgeSettings
+from project_service.http.routing import Router
+from project_service.lifecycle import background
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase
 from project_service.tables.assemble import Tables, assemble
 

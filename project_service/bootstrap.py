@@ -8,11 +8,11 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from project_service import keys, private_file
+from project_service import files, keys
 from project_service.database.pool import Pool
 from project_service.http.caller import KeyKind
-from project_service.storage.model import BucketRules
-from project_service.storage.sql.buckets import SqlBuckets
+from project_service.storage.postgres import SqlBuckets
+from project_service.storage.values import BucketRules
 
 CREDENTIALS = "credentials.json"
 
@@ -30,7 +30,7 @@ class Credentials:
 async def ensure_keys(rows: keys.Rows, data_dir: Path) -> tuple[str, str]:
     """The anon key and the service key in ``credentials.json``. One that is missing, or not valid in the database, is
     created."""
-    found = private_file.read_json(data_dir / CREDENTIALS) or {}
+    found = files.read_json(data_dir / CREDENTIALS) or {}
     ring = keys.KeyRing(rows)
     await ring.reload()
 
@@ -54,7 +54,7 @@ async def ensure_buckets(pool: Pool) -> None:
 
 def write_credentials(data_dir: Path, credentials: Credentials) -> Path:
     path = data_dir / CREDENTIALS
-    private_file.write_json(path, asdict(credentials))
+    files.write_json(path, asdict(credentials))
     return path
 
 

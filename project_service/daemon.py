@@ -6,16 +6,235 @@ import atexit
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from project_service.deferreds import start
-from project_service.settings.launch import Launch
-from project_service.startup import Startup
+from project_service import bootstrap
+from project_service.application import Application
+from project_service.auth import tokens
+from project_service.certificates import Certificates
+from project_service.database.connecting import Connector, connector
+from project_service.database.connection import DatabaseGone, Session
+from project_service.database.migrate import expose, lacking, migrate, shipped, watch_ddl
+from project_service.database.pool import Pool
+from project_service.dsn import read_dsn
+from project_service.embedded.assemble import Embedded
+from project_service.lifecycle import Backoff, Ordered, start
+from project_service.log import on_output, set_level
+from project_service.network import Binder, bind_endpoints, url_of
+from project_service.process import allow_descriptors, settle
+from project_service.settings.model import Settings
+from project_service.settings.source import (
+    Launch,
+    exposed_schemas,
+    reread,
+    schemas_of_service_role,
+    with_embedded_database,
+    with_embedded_store,
+)
+from project_service.workers.shared import worker_count
+from project_service.workers.supervisor import Workers
+
+# What a start says on standard output, beside the log or in its place.
+
+
+log = Logger()
+
+
+def say(line: str) -> None:
+    """Tell whoever has started us, and write it to the log, unless the log goes to the same output as text."""
+    if on_output() != "text":
+        log.info("{line}", line=line)
+    show(line)
+
+
+def show(text: str) -> None:
+    """Print to standard output; not if there are lines of JSON of the log, unless it is a terminal."""
+    if on_output() == "json" and not on_terminal():
+        return
+    if sys.__stdout__ is not None and not sys.__stdout__.closed:
+        try:
+            print(text, file=sys.__stdout__, flush=True)  # progress is meant to be seen
+        except OSError:
+            return
+
+
+def on_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    out = sys.__stdout__
+    return out is not None and not out.closed and out.isatty()
+
+
+# From a launch to a service that answers: each step in order, and back.
+
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 10.0
+
+
+class Startup:
+    """``start`` returns when requests are answered. ``stop`` undoes what was started, whenever it is called."""
+
+    log = Logger()
+
+    def __init__(self, reactor: Any, launch: Launch) -> None:
+        self._reactor = reactor
+        self._launch = launch
+        self._settings = launch.settings
+        self._ordered = Ordered()
+        self._serving: Application | Workers | None = None
+        self._certificates = Certificates()
+        self._admin_dsn: str | None = None
+
+    async def start(self) -> None:
+        launch = self._launch
+        allow_descriptors()
+        if launch.data_dir is not None and (launch.embeds_database or launch.embeds_store):
+            await self._embed(launch.data_dir)
+        await self._migrate()
+        keys = await self._first_start(launch.data_dir) if launch.data_dir is not None else None
+        await self._serve()
+        if launch.data_dir is not None and keys is not None:
+            self._announce(launch.data_dir, keys)
+        else:
+            self.log.info("ready on {url}", url=self._base_url())
+
+    async def stop(self) -> None:
+        await self._ordered.stop()
+
+    def reload(self) -> None:
+        """On SIGHUP: read the configuration again and apply what can change without a restart. If it cannot be used,
+        nothing changes."""
+        fresh = reread(self._settings, self._load, self._take_over, self._launch.settings)
+        if fresh is not None:
+            self._settings = fresh
+            self.log.info("the configuration was reloaded")
+        self._renew()
+
+    def _renew(self) -> None:
+        """Read certificates again, even if the configuration cannot be used: with an expired one clients could not
+        connect any more."""
+        for found in self._certificates.renew():
+            self.log.info("a new certificate was taken over at {found}", found=found)
+        if isinstance(self._serving, Workers):
+            self._serving.renew()
+
+    def _load(self) -> Settings:
+        return self._launch.source.read_again(os.environ)
+
+    def _take_over(self, settings: Settings) -> None:
+        if self._serving is not None:
+            self._serving.reload(settings)
+        set_level(settings.server.log_level)
+
+    async def _embed(self, data_dir: Path) -> None:
+        launch = self._launch
+        embedded = Embedded(
+            self._reactor,
+            data_dir,
+            database=launch.embeds_database,
+            store=launch.embeds_store,
+            bucket=self._settings.store.bucket,
+            say=say,
+        )
+        self._ordered.adopt(embedded)
+        running = await embedded.start()
+        self._admin_dsn = running.admin_dsn
+        if running.dsn is not None:
+            self._settings = with_embedded_database(self._settings, running.dsn)
+        if running.store is not None:
+            self._settings = with_embedded_store(self._settings, running.store)
+
+    async def _migrate(self) -> None:
+        """Migrate the database, and wait for it while it is away. Raises if it cannot be migrated."""
+        connect = evolve(connector(self._reactor, self._settings), statement_timeout_seconds=0.0)
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while True:
+            try:
+                with closing(await connect()) as session:
+                    await migrate(session, shipped(), say, self._expose)
+            except DatabaseGone as fault:
+                self.log.warn("waiting for the database: {why}", why=str(fault))
+                await deferLater(self._reactor, backoff.failed())
+            else:
+                return
+
+    async def _expose(self, session: Session) -> None:
+        if not await expose(session, exposed_schemas(self._settings)):
+            await self._watch_as_admin()
+        for shortcoming in await lacking(session, schemas_of_service_role(self._settings)):
+            self.log.warn("{shortcoming}", shortcoming=shortcoming)
+
+    async def _watch_as_admin(self) -> None:
+        """Have the embedded database's superuser do what its owner may not: notice changes of the schema."""
+        if self._admin_dsn is None:
+            self.log.info("no event triggers announce changes of the schema: some are noticed seconds later")
+            return
+        assert self._settings.database.dsn is not None
+        name = parse_dsn(self._settings.database.dsn.reveal())["dbname"]
+        connect = Connector(self._reactor, read_dsn(make_dsn(self._admin_dsn, dbname=name)), 0.0)
+        with closing(await connect()) as session:
+            await watch_ddl(session)
+
+    async def _first_start(self, data_dir: Path) -> tuple[str, str]:
+        assert self._settings.auth.jwt_keys_file is not None
+        # If nothing is embedded, the directory may not exist yet.
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # noqa: ASYNC240  # one call on a local disk
+        tokens.load_or_create_keys(Path(self._settings.auth.jwt_keys_file), self._settings.auth.jwt_algorithm)
+        pool = Pool(connector(self._reactor, self._settings), 1, 10.0, self._reactor)
+        try:
+            made = await bootstrap.ensure_keys(pool, data_dir)
+            await bootstrap.ensure_buckets(pool)
+            return made
+        finally:
+            await pool.close()
+
+    async def _serve(self) -> None:
+        count = worker_count(self._settings)
+        server = self._settings.server
+        serving: Application | Workers
+        if count == 1:
+            admin = self._binder([server.admin_listen]) if server.admin_listen is not None else None
+            serving = Application(self._reactor, self._settings, self._binder(server.listen), admin)
+        else:
+            serving = Workers(self._reactor, self._launch, self._settings, count, self._certificates)
+        self._ordered.adopt(serving)
+        self._serving = serving
+        await serving.start()
+        settle()
+
+    def _binder(self, endpoints: Sequence[str]) -> Binder:
+        return bind_endpoints(self._reactor, endpoints, self._certificates)
+
+    def _base_url(self) -> str:
+        if self._settings.server.public_url is not None:
+            return self._settings.server.public_url
+        addresses = self._serving.addresses if self._serving is not None else []
+        for address, endpoint in zip(addresses, self._settings.server.listen, strict=False):
+            found = url_of(address, endpoint.startswith("ssl:"))
+            if found is not None:
+                return found
+        return self._settings.server.listen[0] if self._settings.server.listen else "-"
+
+    def _announce(self, data_dir: Path, keys: tuple[str, str]) -> None:
+        dsn = self._settings.database.dsn
+        credentials = bootstrap.Credentials(
+            self._base_url(), keys[0], keys[1], dsn.reveal() if dsn is not None else ""
+        )
+        path = bootstrap.write_credentials(data_dir, credentials)
+        if on_output() != "text":
+            self.log.info("ready on {url}", url=credentials.base_url)
+        show("\n".join(bootstrap.first_words(credentials, path, on_terminal())))
 
 
 class Daemon(Service):

@@ -36,7 +36,7 @@ def with_required(status: int, headers: Headers) -> Headers:
 class ApiError(Exception):
     """A refusal or failure with its HTTP status and code.
 
-    It may be raised anywhere; only ``http/responses`` turns it into a response, by ``body()`` and ``headers``.
+    It may be raised anywhere; only ``http/edge`` turns it into a response, by ``body()`` and ``headers``.
     """
 
     content_type = "application/json; charset=utf-8"

@@ -11,12 +11,11 @@ from typing import Any
 from twisted.application.service import IService
 from twisted.python import usage
 
-from project_service.log import setup as log_setup
-from project_service.settings.configure import BadSettings
-from project_service.settings.launch import Launch, placed
+from project_service import log
 from project_service.settings.model import Settings
-from project_service.settings.source import Source
-from project_service.workers.shares import TooManyWorkers, worker_count
+from project_service.settings.reading import BadSettings
+from project_service.settings.source import Launch, Source, placed
+from project_service.workers.shared import TooManyWorkers, worker_count
 
 DEFAULT_DATA_DIR = "var"
 
@@ -76,7 +75,7 @@ class Options(usage.Options):
         # From now on a SIGHUP that comes too early does not end the process. The daemon handles it when it runs.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.launch = Launch(settings, source)
-        log_setup.install(self.parent, settings.server.log_format, settings.server.log_level)
+        log.install(self.parent, settings.server.log_format, settings.server.log_level)
 
     def _settings(self, source: Source) -> Settings:
         """Reads the configuration where the service will run, which is where names in it begin: at the start as at
@@ -94,8 +93,8 @@ def makeService(options: Options) -> IService:
     """The composition root. The reactor is imported here, and passed on from here."""
     from twisted.internet import reactor
 
-    from project_service.clocks import count_steadily
     from project_service.daemon import Daemon
+    from project_service.lifecycle import count_steadily
 
     count_steadily(reactor)
     daemon: IService = Daemon(reactor, options.launch)

@@ -11,7 +11,7 @@ from attrs import frozen
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from project_service.deferreds import cancel
+from project_service.lifecycle import cancel
 
 T = TypeVar("T")
 

@@ -9,10 +9,9 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from project_service.deferreds import start
-from project_service.storage.announcing import Announcer
+from project_service.lifecycle import start
 from project_service.storage.sweeper import STALE_AFTER
-from project_service.storage.upload import SizeLimit, Uploads
+from project_service.storage.upload import Announcer, SizeLimit, Uploads
 
 
 class Rows:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply
-from project_service.http.router import Router
+from project_service.http.request import Inbound
+from project_service.http.response import Reply
+from project_service.http.routing import Router
 from tests.attack_cases import Answer, Case, Then
 from tests.told import told
 

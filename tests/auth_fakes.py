@@ -11,16 +11,9 @@ from twisted.internet.defer import Deferred
 
 from project_service.auth import errors
 from project_service.auth.mail import Letter
-from project_service.auth.model import Account, Email, Origin, SessionInfo, User, folded
 from project_service.auth.passwords import Bcrypt, Candidates
-from project_service.auth.ports import (
-    MOST_LISTED,
-    Event,
-    NewSession,
-    Proof,
-    Rotation,
-    Stores,
-)
+from project_service.auth.repository import MOST_LISTED, Event, NewSession, Proof, Rotation, Stores
+from project_service.auth.values import Account, Email, Origin, SessionInfo, User, folded
 from tests.auth_limits_fake import MemoryAttempts, MemoryTokens
 from tests.auth_state import Counter, State
 

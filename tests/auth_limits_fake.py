@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 
 from attrs import evolve
 
-from project_service.auth.model import Account, Email, User, folded
-from project_service.auth.ports import (
+from project_service.auth.repository import (
     Event,
     Limit,
     LoginReservation,
@@ -16,6 +15,7 @@ from project_service.auth.ports import (
     Purpose,
     Reservation,
 )
+from project_service.auth.values import Account, Email, User, folded
 from tests.auth_state import MINUTE, Counter, LetterRow, State
 
 

@@ -8,12 +8,8 @@ from datetime import datetime, timedelta
 
 from attrs import define, field
 
-from project_service.auth.model import Account, folded
-from project_service.auth.ports import (
-    Event,
-    NewSession,
-    Purpose,
-)
+from project_service.auth.repository import Event, NewSession, Purpose
+from project_service.auth.values import Account, folded
 
 MINUTE = timedelta(minutes=1)
 

@@ -14,7 +14,8 @@ from attrs import define, evolve, field, frozen
 from project_service.storage import errors, keys
 from project_service.storage.assemble import Rows
 from project_service.storage.conditions import refusal
-from project_service.storage.model import (
+from project_service.storage.repository import NewObject, Switched
+from project_service.storage.values import (
     UNCONDITIONAL,
     Bucket,
     BucketRules,
@@ -24,7 +25,6 @@ from project_service.storage.model import (
     Page,
     Writer,
 )
-from project_service.storage.ports import NewObject, Switched
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from project_service.http.openapi.described import Described, in_path, path_of
+from project_service.http.describe import Described, in_path, path_of
 
 
 def told(url: str = "/x") -> Described:

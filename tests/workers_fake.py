@@ -14,11 +14,10 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
-from project_service.network.certificates import Certificates
-from project_service.settings.launch import Launch
+from project_service.certificates import Certificates
+from project_service.lifecycle import start
 from project_service.settings.model import Server, Settings
-from project_service.settings.source import Source
+from project_service.settings.source import Launch, Source
 from project_service.workers.supervisor import READY, STATUS_FD, Workers
 from tests.live.logged import errors_logged
 from tests.places import temporary_directory

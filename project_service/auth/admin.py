@@ -11,12 +11,12 @@ from attrs import frozen
 
 from project_service import base64url, whole_numbers
 from project_service.auth import errors, passwords
-from project_service.auth.hashing import Hashes
-from project_service.auth.metadata import checked
-from project_service.auth.model import Account, Email, Origin, email_of
-from project_service.auth.ports import Actor, Attempts, Event, Sessions, Users
-from project_service.deferreds import shield
+from project_service.auth.accounts import checked
+from project_service.auth.passwords import Hashes
+from project_service.auth.repository import Actor, Attempts, Event, Sessions, Users
+from project_service.auth.values import Account, Email, Origin, email_of
 from project_service.errors import ApiError, refuse_unknown, validation_failed
+from project_service.lifecycle import shield
 
 PAGE, LARGEST_PAGE = 50, 1000
 # With a higher cost each login would keep a core busy for minutes.

@@ -13,32 +13,29 @@ from typing import Any
 from attrs import evolve, frozen
 from twisted.application.service import Service
 
-from project_service.auth import keyfile, mail
-from project_service.auth.accounts import Accounts
+from project_service.auth import mail, tokens
+from project_service.auth.accounts import Accounts, Letters, Profile, Recovery
 from project_service.auth.admin import Administration
-from project_service.auth.admin_routes import AdminRoutes
 from project_service.auth.context import Context
-from project_service.auth.hashing import Hashes, Hashing
-from project_service.auth.keyset import KeySetError
-from project_service.auth.model import moment
-from project_service.auth.passwords import Bcrypt, common_passwords
-from project_service.auth.ports import Housekeeping, Stores
-from project_service.auth.profile import Profile
-from project_service.auth.recovery import Letters, Recovery
-from project_service.auth.revocations import Currency, RevokedSessions
-from project_service.auth.routes import AuthRoutes
-from project_service.auth.sessions import SessionService
-from project_service.auth.sql.attempts import SqlAttempts
-from project_service.auth.sql.one_time import SqlOneTimeTokens
-from project_service.auth.sql.sessions import SqlEndedSessions, SqlSessions
-from project_service.auth.sql.upkeep import SqlHousekeeping
-from project_service.auth.sql.users import SqlUsers
-from project_service.auth.throttle import Throttle
-from project_service.auth.tokens import Issuer, Verifier
+from project_service.auth.limits import Throttle
+from project_service.auth.passwords import Bcrypt, Hashes, Hashing, common_passwords
+from project_service.auth.postgres import (
+    SqlAttempts,
+    SqlEndedSessions,
+    SqlHousekeeping,
+    SqlOneTimeTokens,
+    SqlSessions,
+    SqlUsers,
+)
+from project_service.auth.repository import Housekeeping, Stores
+from project_service.auth.routes import AdminRoutes, AuthRoutes
+from project_service.auth.sessions import Currency, RevokedSessions, SessionService
+from project_service.auth.tokens import Issuer, KeySetError, Verifier
+from project_service.auth.values import moment
+from project_service.database.errors import outage_of
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
-from project_service.database.sqlstate import outage_of
-from project_service.http.router import Router
+from project_service.http.routing import Router
 from project_service.lifecycle import Every
 from project_service.process import cpus
 from project_service.settings.model import Settings
@@ -75,7 +72,7 @@ def issuer_of(settings: Settings) -> Issuer:
     assert settings.auth.jwt_keys_file is not None
     name = settings.auth.issuer or settings.server.public_url or DEFAULT_ISSUER
     try:
-        keys = keyfile.load(Path(settings.auth.jwt_keys_file))
+        keys = tokens.load_keys(Path(settings.auth.jwt_keys_file))
     except KeySetError as fault:
         raise KeySetError(f"auth.jwt_keys_file: {fault}") from None
     return Issuer(keys, name, settings.auth.access_token_seconds)

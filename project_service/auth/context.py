@@ -2,18 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
-from attrs import define
+from attrs import define, field, frozen
 
-from project_service.auth import secrets
-from project_service.auth.model import IssuedSession, Origin, User, moment
-from project_service.auth.ports import Event, Limit, NewSession
-from project_service.auth.secrets import Opaque, Randomness
+from project_service import base64url
+from project_service.auth.repository import Event, Limit, NewSession
 from project_service.auth.tokens import Verifier
+from project_service.auth.values import IssuedSession, Origin, User, moment
 from project_service.http.caller import Claims
 from project_service.settings.model import Auth as AuthSettings
+
+# Opaque tokens: refresh tokens and one-time tokens. Only their SHA-256 digests are stored.
+
+
+BYTES = 32
+# The length of 32 bytes in base64url without padding.
+LENGTH = 43
+
+Randomness = Callable[[int], bytes]
+
+
+@frozen
+class Opaque:
+    """A token as its owner has it, and the digest that is stored."""
+
+    text: str = field(repr=False)
+    digest: bytes = field(repr=False)
+
+
+def fresh(randomness: Randomness) -> Opaque:
+    """A token of 256 random bits."""
+    return _opaque(base64url.encode(randomness(BYTES)))
+
+
+def successor(text: str, salt: bytes) -> Opaque:
+    """The token that follows the token ``text``, derived from it with ``salt``.
+
+    Because it is derived, a client that uses a token twice (a retry, two tabs) gets the same successor, although only
+    digests are stored. To anybody who does not have both the old token and the 256-bit salt it is as unpredictable as
+    a random one; and the salt is deleted when the old token is good for nothing any more.
+    """
+    return _opaque(base64url.encode(hmac.digest(salt, text.encode("ascii"), "sha256")))
+
+
+def latest(text: str, salts: Mapping[bytes, bytes]) -> Opaque:
+    """The last of the tokens that follow the token ``text``. ``salts`` has each salt by the digest of the token that
+    it was used with."""
+    token = _opaque(text)
+    while token.digest in salts:
+        token = successor(token.text, salts[token.digest])
+    return token
+
+
+def digest(text: str) -> bytes | None:
+    """The digest of a token that a client has sent; None for a text that cannot be a token."""
+    if len(text) != LENGTH or not text.isascii():
+        return None
+    return _opaque(text).digest
+
+
+def _opaque(text: str) -> Opaque:
+    return Opaque(text, hashlib.sha256(text.encode("ascii")).digest())
+
 
 SIGNUP_WINDOW = timedelta(hours=1)
 
@@ -61,7 +115,7 @@ class Context:
     def new_session(self, origin: Origin) -> tuple[NewSession, Opaque]:
         """A new session, to be stored, and its refresh token."""
         now = self.now()
-        refresh = secrets.fresh(self.randomness)
+        refresh = fresh(self.randomness)
         session = NewSession(
             id=self.new_id(),
             digest=refresh.digest,

@@ -5,20 +5,296 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from project_service.auth import described
-from project_service.auth.accounts import Accounts
+from project_service.auth import errors
+from project_service.auth.accounts import MAX_BYTES as METADATA_BYTES
+from project_service.auth.accounts import Accounts, Profile, Recovery
+from project_service.auth.admin import HIGHEST_IMPORTED_COST, LARGEST_PAGE, PAGE, Administration
 from project_service.auth.context import Context
-from project_service.auth.model import IssuedSession, Origin
-from project_service.auth.profile import Profile
-from project_service.auth.recovery import Recovery
-from project_service.auth.sessions import SessionService
-from project_service.errors import authentication_required
+from project_service.auth.passwords import MAX_BYTES as PASSWORD_BYTES
+from project_service.auth.sessions import SCOPES, SessionService
+from project_service.auth.values import EMAIL_MAX_BYTES, IssuedSession, Origin
+from project_service.errors import ApiError, authentication_required, rate_limited
 from project_service.http.caller import Claims, KeyDemand
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import NO_STORE, Reply, envelope, json_reply
-from project_service.http.router import Router
+from project_service.http.describe import (
+    BOOLEAN,
+    COUNT,
+    JSON,
+    LOCATION,
+    MOMENT,
+    STRING,
+    UUID,
+    Answer,
+    Described,
+    Named,
+    Parameter,
+    Schema,
+    array,
+    exactly,
+    in_path,
+    obj,
+    takes,
+)
+from project_service.http.request import Inbound
+from project_service.http.response import NO_STORE, Reply, envelope, json_reply
+from project_service.http.routing import Router
+
+# What ``/openapi.json`` says about the routes below ``/auth`` and ``/admin/users``.
+
+
+TAG, ADMIN_TAG = "authentication", "users"
+
+EMAIL: Schema = {"type": "string", "format": "idn-email", "maxLength": EMAIL_MAX_BYTES}
+PASSWORD: Schema = {
+    "type": "string",
+    "maxLength": PASSWORD_BYTES,
+    "description": f"At least auth.password_min_bytes (8) characters and at most {PASSWORD_BYTES} bytes of UTF-8.",
+}
+METADATA: Schema = {
+    "type": ["object", "null"],
+    "description": f"At most {METADATA_BYTES} bytes as JSON, no NUL, no number beyond 64 bits; null is {{}}.",
+}
+_USER: Mapping[str, Schema] = {
+    "id": UUID,
+    "email": EMAIL,
+    "created_at": MOMENT,
+    "metadata": {"type": "object"},
+}
+USER = Named("User", exactly(**_USER))
+ADMIN_USER = Named(
+    "AdminUser",
+    exactly(
+        **_USER,
+        disabled=BOOLEAN,
+        email_confirmed=BOOLEAN,
+        last_login_at={"type": ["string", "null"], "format": "date-time"},
+    ),
+)
+SESSION = Named(
+    "Session",
+    exactly(
+        user=USER,
+        access_token={"type": "string", "description": "A JWT, sent as a bearer token."},
+        refresh_token={"type": "string", "description": "Works once, for the next Session."},
+        expires_at={"type": "integer", "description": "Unix seconds."},
+        token_type={"const": "Bearer"},
+    ),
+)
+LISTED_SESSION = Named(
+    "ListedSession",
+    exactly(
+        id=UUID,
+        created_at=MOMENT,
+        refreshed_at=MOMENT,
+        expires_at=MOMENT,
+        user_agent=STRING,
+        address=STRING,
+        current=BOOLEAN,
+    ),
+)
+_KEY_TEXTS = dict.fromkeys(("kid", "use", "alg", "crv", "x", "y", "n", "e"), STRING)
+JWKS = Named("JwkSet", obj(("keys",), keys=array(obj(("kty",), False, kty=STRING, **_KEY_TEXTS))))
+
+# Errors of the routes where a password can be guessed.
+_GUESSED: tuple[ApiError, ...] = (errors.invalid_credentials(), rate_limited(1))
+# Errors of the routes that send a letter.
+_MAILED: tuple[ApiError, ...] = (rate_limited(1), errors.email_not_configured())
+_WEAK = errors.weak_password("why")
+_UNKNOWN_USER = errors.user_not_found()
+
+
+def _enveloped(data: Schema | Named) -> Schema:
+    return exactly(data=data, error={"type": "null"})
+
+
+def _answer(summary: str, data: Schema | Named) -> Answer:
+    return Answer(200, summary, {JSON: _enveloped(data)}, {"Cache-Control": "no-store"})
+
+
+def _created(summary: str, data: Schema | Named) -> Answer:
+    return evolve(_answer(summary, data), status=201, headers={"Cache-Control": "no-store", **LOCATION})
+
+
+NOTHING = Answer(200, "Done.", {JSON: _enveloped({"type": "null"})})
+
+
+SIGN_UP = Described(
+    "signUp",
+    TAG,
+    "Make a user and his first session",
+    (
+        _created("The new user's session", SESSION),
+        _answer(
+            "With auth.confirm_email: the user must first post the token that was mailed to /auth/verify",
+            exactly(user=USER, session={"type": "null"}),
+        ),
+    ),
+    body=takes({"metadata": METADATA}, email=EMAIL, password=PASSWORD),
+    errors=(errors.email_taken(), _WEAK, errors.signup_disabled(), *_MAILED),
+)
+LOG_IN = Described(
+    "logIn",
+    TAG,
+    "Begin a session",
+    (_answer("The session", SESSION),),
+    body=takes(email=EMAIL, password=STRING),
+    errors=(*_GUESSED, errors.user_disabled(), errors.email_not_confirmed()),
+)
+REFRESH = Described(
+    "refreshSession",
+    TAG,
+    "Exchange a refresh token for the next tokens of its session",
+    (_answer("The session with its next tokens", SESSION),),
+    body=takes(refresh_token=STRING),
+    errors=(errors.invalid_refresh_token(), errors.refresh_token_reused()),
+)
+RECOVER = Described(
+    "recoverPassword",
+    TAG,
+    "Mail a token for a new password",
+    (NOTHING,),
+    body=takes(email=EMAIL),
+    errors=_MAILED,
+    details="The answer is the same, and takes the same time, whether or not there is such a user.",
+)
+RESEND = evolve(
+    RECOVER, name="resendConfirmation", summary="Mail another token for the confirmation of an address"
+)
+RESET = Described(
+    "resetPassword",
+    TAG,
+    "Set a new password with a mailed token; every session ends",
+    (NOTHING,),
+    body=takes(token=STRING, password=PASSWORD),
+    errors=(errors.invalid_one_time_token(), _WEAK),
+)
+VERIFY = Described(
+    "verifyEmail",
+    TAG,
+    "Confirm an address with a mailed token",
+    (_answer("The session of its owner", SESSION),),
+    body=takes(token=STRING),
+    errors=(errors.invalid_one_time_token(),),
+)
+LOG_OUT = Described(
+    "logOut",
+    TAG,
+    "End this session, all of the user's, or all others",
+    (NOTHING,),
+    (Parameter("scope", "Which sessions end; local, this one, by default.", {"enum": list(SCOPES)}),),
+)
+READ_USER = Described("readUser", TAG, "Who is signed in", (_answer("The user", exactly(user=USER)),))
+CHANGE_USER = Described(
+    "changeUser",
+    TAG,
+    "Change the password (the other sessions end), the metadata, or both",
+    (_answer("The user as he is now", exactly(user=USER)),),
+    body=takes({"password": PASSWORD, "current_password": STRING, "metadata": METADATA}),
+    errors=(*_GUESSED, _WEAK),
+    details="A new password needs current_password.",
+)
+DELETE_USER = Described(
+    "deleteUser",
+    TAG,
+    "Delete the signed-in user with all his sessions",
+    (NOTHING,),
+    body=takes(current_password=STRING),
+    errors=(*_GUESSED, errors.user_in_use()),
+)
+LIST_SESSIONS = Described(
+    "listSessions",
+    TAG,
+    "The user's sessions, the newest first",
+    (_answer("The sessions", exactly(sessions=array(LISTED_SESSION))),),
+)
+END_SESSION = Described(
+    "endSession",
+    TAG,
+    "End one of the user's sessions",
+    (NOTHING,),
+    (in_path("session_id", "The id of a listed session."),),
+    errors=(errors.session_not_found(),),
+)
+READ_KEYS = Described(
+    "readKeys",
+    TAG,
+    "The public keys that access tokens are signed with (RFC 7517)",
+    (Answer(200, "A JWK Set", {JSON: JWKS}, {"Cache-Control": "public, max-age=300"}),),
+    needs=(),
+)
+
+_ONE = in_path("user_id", "The user's id or email address.")
+_ONE_USER = _answer("The user", exactly(user=ADMIN_USER))
+LIST_USERS = Described(
+    "listUsers",
+    ADMIN_TAG,
+    "Users in the order they were made",
+    (
+        _answer(
+            "A page",
+            exactly(
+                users=array(ADMIN_USER),
+                next_cursor={"type": ["string", "null"], "description": "null on the last page."},
+            ),
+        ),
+    ),
+    (
+        Parameter("cursor", "next_cursor of the page before."),
+        Parameter(
+            "limit",
+            f"Users on a page, {PAGE} by default.",
+            {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": PAGE},
+        ),
+    ),
+)
+CREATE_USER = Described(
+    "createUser",
+    ADMIN_TAG,
+    "Make a user with a password, an imported bcrypt hash, or neither (then he recovers one)",
+    (_created("The new user", exactly(user=ADMIN_USER)),),
+    body=takes(
+        {
+            "id": {**UUID, "description": "Of an imported user, who keeps it. A new one by default."},
+            "password": PASSWORD,
+            "password_hash": {
+                "type": "string",
+                "description": f"bcrypt ($2a$, $2b$, $2y$) of a cost up to {HIGHEST_IMPORTED_COST}.",
+            },
+            "metadata": METADATA,
+            "email_confirmed": {**BOOLEAN, "default": True},
+        },
+        email=EMAIL,
+    ),
+    errors=(errors.email_taken(), errors.id_taken(), _WEAK),
+)
+SHOW_USER = Described("showUser", ADMIN_TAG, "One user", (_ONE_USER,), (_ONE,), errors=(_UNKNOWN_USER,))
+UPDATE_USER = Described(
+    "updateUser",
+    ADMIN_TAG,
+    "Disable a user or set his password (either ends every session), or set his metadata",
+    (_ONE_USER,),
+    (_ONE,),
+    takes({"disabled": BOOLEAN, "password": PASSWORD, "metadata": METADATA}),
+    errors=(_UNKNOWN_USER, _WEAK),
+)
+REMOVE_USER = Described(
+    "removeUser",
+    ADMIN_TAG,
+    "Delete a user",
+    (NOTHING,),
+    (_ONE,),
+    errors=(_UNKNOWN_USER, errors.user_in_use()),
+)
+END_USER_SESSIONS = Described(
+    "endUserSessions",
+    ADMIN_TAG,
+    "End every session of a user",
+    (_answer("How many there were", exactly(ended=COUNT)),),
+    (_ONE,),
+    errors=(_UNKNOWN_USER,),
+)
+
 
 # How much of a User-Agent the audit and the list of sessions keep.
 USER_AGENT_CHARACTERS = 256
@@ -52,26 +328,26 @@ class AuthRoutes:
         key: KeyDemand = "required" if self.context.settings.require_project_key else "optional"
         # These need no bearer token, and must not fail if a client sends an expired one by default.
         for url, said, handler in (
-            ("/auth/signup", described.SIGN_UP, self.sign_up),
-            ("/auth/login", described.LOG_IN, self.log_in),
-            ("/auth/refresh", described.REFRESH, self.refresh),
-            ("/auth/recover", described.RECOVER, self.recover),
-            ("/auth/reset", described.RESET, self.reset),
-            ("/auth/verify", described.VERIFY, self.verify),
-            ("/auth/resend", described.RESEND, self.resend),
+            ("/auth/signup", SIGN_UP, self.sign_up),
+            ("/auth/login", LOG_IN, self.log_in),
+            ("/auth/refresh", REFRESH, self.refresh),
+            ("/auth/recover", RECOVER, self.recover),
+            ("/auth/reset", RESET, self.reset),
+            ("/auth/verify", VERIFY, self.verify),
+            ("/auth/resend", RESEND, self.resend),
         ):
             router.route(url, said, methods=("POST",), key=key, bearer="own")(handler)
         for url, method, said, signed_handler in (
-            ("/auth/logout", "POST", described.LOG_OUT, self.log_out),
-            ("/auth/user", "GET", described.READ_USER, self.user),
-            ("/auth/user", "PATCH", described.CHANGE_USER, self.change_user),
-            ("/auth/user", "DELETE", described.DELETE_USER, self.delete_user),
-            ("/auth/sessions", "GET", described.LIST_SESSIONS, self.list_sessions),
-            ("/auth/sessions/<session_id>", "DELETE", described.END_SESSION, self.end_session),
+            ("/auth/logout", "POST", LOG_OUT, self.log_out),
+            ("/auth/user", "GET", READ_USER, self.user),
+            ("/auth/user", "PATCH", CHANGE_USER, self.change_user),
+            ("/auth/user", "DELETE", DELETE_USER, self.delete_user),
+            ("/auth/sessions", "GET", LIST_SESSIONS, self.list_sessions),
+            ("/auth/sessions/<session_id>", "DELETE", END_SESSION, self.end_session),
         ):
             router.route(url, said, methods=(method,), key=key, bearer="required")(signed_handler)
         jwks = "/.well-known/jwks.json"
-        router.route(jwks, described.READ_KEYS, methods=("GET",), key="optional", bearer="own")(self.jwks)
+        router.route(jwks, READ_KEYS, methods=("GET",), key="optional", bearer="own")(self.jwks)
 
     async def sign_up(self, inbound: Inbound) -> Reply:
         body = await inbound.members("email", "password", "metadata")
@@ -148,3 +424,50 @@ class AuthRoutes:
         loaded."""
         keys = self.context.verifier.issuer.keys.published()
         return json_reply(keys, headers=(("Cache-Control", "public, max-age=300"),))
+
+
+# The operator's endpoints, below ``/admin/users``, for the service key only.
+
+
+@frozen
+class AdminRoutes:
+    administration: Administration
+
+    def mount(self, router: Router) -> None:
+        one = "/admin/users/<user_id>"
+        for url, method, said, handler in (
+            ("/admin/users", "GET", LIST_USERS, self.page),
+            ("/admin/users", "POST", CREATE_USER, self.create),
+            (one, "GET", SHOW_USER, self.read),
+            (one, "PATCH", UPDATE_USER, self.change),
+            (one, "DELETE", REMOVE_USER, self.delete),
+            (f"{one}/sessions", "DELETE", END_USER_SESSIONS, self.end_sessions),
+        ):
+            router.route(url, said, methods=(method,), key="service", bearer="own")(handler)
+
+    async def page(self, inbound: Inbound) -> Reply:
+        page = await self.administration.page(inbound.query_value("cursor"), inbound.query_value("limit"))
+        users = [account.view() for account in page.accounts]
+        return token_reply({"users": users, "next_cursor": page.next_cursor})
+
+    async def create(self, inbound: Inbound) -> Reply:
+        account = await self.administration.create(await inbound.json_object(), origin_of(inbound))
+        location = inbound.location(f"/admin/users/{account.user.id}")
+        return token_reply({"user": account.view()}, 201, location)
+
+    async def read(self, inbound: Inbound) -> Reply:
+        account = await self.administration.find(inbound.path_args["user_id"])
+        return token_reply({"user": account.view()})
+
+    async def change(self, inbound: Inbound) -> Reply:
+        wanted = await inbound.json_object()
+        account = await self.administration.change(inbound.path_args["user_id"], wanted, origin_of(inbound))
+        return token_reply({"user": account.view()})
+
+    async def delete(self, inbound: Inbound) -> Reply:
+        await self.administration.delete(inbound.path_args["user_id"], origin_of(inbound))
+        return envelope(None)
+
+    async def end_sessions(self, inbound: Inbound) -> Reply:
+        ended = await self.administration.end_sessions(inbound.path_args["user_id"], origin_of(inbound))
+        return token_reply({"ended": ended})

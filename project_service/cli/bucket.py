@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from project_service import whole_numbers
-from project_service.cli import frame
-from project_service.cli.opened import Opened
+from project_service.cli import shared
+from project_service.cli.shared import Opened
 from project_service.errors import ApiError
 from project_service.storage.buckets import MAX_BYTES, Buckets, parse_rules
-from project_service.storage.model import Bucket, BucketRules
-from project_service.storage.sql.buckets import SqlBuckets
+from project_service.storage.postgres import SqlBuckets
+from project_service.storage.values import Bucket, BucketRules
 
 
 @click.group()
@@ -89,8 +89,8 @@ def _buckets(open_: Opened) -> Buckets:
 @command.command()
 @click.argument("name")
 @_rules
-@frame.options
-def create(invocation: frame.Invocation, name: str, **given: Any) -> None:
+@shared.options
+def create(invocation: shared.Invocation, name: str, **given: Any) -> None:
     """Make a bucket; private unless --public is given."""
     wanted = _changes(**given)
 
@@ -102,8 +102,8 @@ def create(invocation: frame.Invocation, name: str, **given: Any) -> None:
 
 
 @command.command("list")
-@frame.options
-def list_(invocation: frame.Invocation) -> None:
+@shared.options
+def list_(invocation: shared.Invocation) -> None:
     """All buckets, with how much is in them."""
 
     async def work(open_: Opened) -> None:
@@ -116,8 +116,8 @@ def list_(invocation: frame.Invocation) -> None:
 @command.command()
 @click.argument("name")
 @_rules
-@frame.options
-def update(invocation: frame.Invocation, name: str, **given: Any) -> None:
+@shared.options
+def update(invocation: shared.Invocation, name: str, **given: Any) -> None:
     """Change a bucket's rules. It holds everywhere within a second."""
     wanted = _changes(**given)
 
@@ -131,8 +131,8 @@ def update(invocation: frame.Invocation, name: str, **given: Any) -> None:
 @command.command()
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Delete its objects too.")
-@frame.options
-def delete(invocation: frame.Invocation, name: str, force: bool) -> None:
+@shared.options
+def delete(invocation: shared.Invocation, name: str, force: bool) -> None:
     """Delete a bucket; one that holds objects only with --force."""
 
     async def work(open_: Opened) -> None:
@@ -140,7 +140,7 @@ def delete(invocation: frame.Invocation, name: str, force: bool) -> None:
             await _buckets(open_).delete(name, open_.storage.objects if force else None)
         except ApiError as error:
             if error.code == "bucket_not_empty":
-                raise frame.Failed("the bucket still holds objects; --force deletes them too") from None
+                raise shared.Failed("the bucket still holds objects; --force deletes them too") from None
             raise
         invocation.show({"name": name, "deleted": True}, f"deleted {name}")
 

@@ -17,21 +17,154 @@ import click
 from attrs import frozen
 from twisted.internet.defer import CancelledError
 
-from project_service.auth import keyfile
-from project_service.auth.smtp import MailServer
+from project_service.auth import tokens
+from project_service.auth.mail import MailServer
 from project_service.auth.tokens import LEEWAY_SECONDS
-from project_service.cli import frame, table_databases
-from project_service.cli.certificates import certificate_of, secured
-from project_service.cli.opened import Opened, opened
-from project_service.database.expose import lacking
-from project_service.database.migrate import pending, shipped, state
-from project_service.network.ports import shown
-from project_service.settings.configure import BadSettings, Fault
-from project_service.settings.launch import Launch, schemas_of_service_role
-from project_service.settings.model import Secret, StageDatabase
+from project_service.certificates import day, why_not
+from project_service.cli import shared
+from project_service.cli.shared import Failed, Opened, opened
+from project_service.database.connection import Session
+from project_service.database.migrate import lacking, pending, shipped, state
+from project_service.network import PROXIED, TLS, endpoint_from, shown
+from project_service.settings.model import Secret, Settings, StageDatabase
+from project_service.settings.reading import BadSettings, Fault
+from project_service.settings.source import EMBEDDED_SEARCH_PATH, Launch, schemas_of_service_role
 from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.errors import NoSuchObject, StoreError
+from project_service.storage.s3.xml import NoSuchObject, StoreError
 from project_service.tables.assemble import identities_of
+
+# Checks the certificates that the service would use, for ``project-service check``.
+
+
+def secured(settings: Settings) -> list[str]:
+    """The endpoints that speak TLS in the service itself."""
+    listened = (*settings.server.listen, settings.server.admin_listen or "")
+    return [one for one in listened if one.removeprefix(PROXIED).startswith(TLS)]
+
+
+def certificate_of(reactor: Any, endpoint: str, now: datetime) -> str:
+    """Says until when the certificate of an ``ssl:`` endpoint is valid. Raises ``Failed`` for one that clients would
+    refuse."""
+    try:
+        # The endpoint is not opened, only made, for what it has read of the description.
+        options: Any = endpoint_from(reactor, endpoint.removeprefix(PROXIED))._sslContextFactory
+    except Exception as fault:
+        why = why_not(fault)
+        if why is None:
+            raise
+        raise Failed(why) from None
+    certificate = options.certificate.to_cryptography()
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not begins <= now <= ends:
+        raise Failed(f"good from {day(begins)} to {day(ends)} only, and it is {day(now)}")
+    return f"good until {day(ends)}"
+
+
+# Checks that a database has what its settings of the table API name, for ``project-service check``.
+
+
+# Before PostgreSQL 16 every member of a role may become it.
+_ROLES = """
+select name, quote_ident(name), r.oid is not null, r.rolbypassrls or r.rolsuper,
+  pg_has_role(session_user, r.oid,
+    case when current_setting('server_version_num')::int < 160000 then 'member' else 'set' end),
+  quote_ident(session_user)
+from unnest(%s::text[]) as name left join pg_roles r on r.rolname = name
+"""
+_SCHEMAS = "select nspname::text from pg_namespace where nspname = any(%s)"
+_CLOSED = """
+select quote_ident(nspname) from pg_namespace n
+where nspname = any(%(schemas)s)
+  and (select not bool_or(has_schema_privilege(r.oid, n.oid, 'usage')) from pg_roles r
+       where r.rolname = any(%(roles)s))
+order by 1
+"""
+# The schemas that have a function of this name, which can be called without arguments if it has to be.
+_FUNCTIONS = """
+select n.nspname::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where p.proname = %s and p.prokind = 'f' and (p.pronargs = p.pronargdefaults or not %s)
+"""
+# PostgreSQL takes these in a search path, although there are no such schemas.
+_IN_SEARCH_PATHS = ("$user", "pg_temp")
+_DEFAULT = StageDatabase()
+
+
+async def checked(session: Session, database: StageDatabase) -> str:
+    """Says that all is there. Raises ``Failed``, which names what is not and how to mend it.
+
+    ``session`` is a connection to the database as the service's role.
+    """
+    wrong = [
+        *await _roles(session, database),
+        *await _schemas(session, database),
+        *await _functions(session, database),
+    ]
+    if wrong:
+        raise Failed("\n  ".join(wrong))
+    return "its roles, schemas and functions are there"
+
+
+def _callers(database: StageDatabase) -> dict[str, str]:
+    """The roles of callers, by setting.
+
+    If the database has keys of its own, their tokens may name other roles than ``authenticated``.
+    """
+    settings = ["anon_role", "authenticated_role", "service_role"]
+    if database.jwt_secret is not None or database.jwks is not None:
+        settings.remove("authenticated_role")
+    return {setting: role for setting in settings if (role := getattr(database, setting))}
+
+
+async def _roles(session: Session, database: StageDatabase) -> list[str]:
+    callers = _callers(database)
+    rows = await session.query(_ROLES, (list(callers.values()),))
+    known = {row[0]: row[1:] for row in rows}
+    wrong = []
+    for setting, role in callers.items():
+        name, exists, bypasses, may, ours = known[role]
+        if not exists:
+            wrong.append(f"{setting}: there is no role {name}")
+        elif not may:
+            wrong.append(f"{setting}: {ours} may not become {name}; run grant {name} to {ours}")
+        # In the system database the migrations make this role, and a check of its own says what it lacks.
+        if exists and not bypasses and database.dsn is not None and role == _DEFAULT.service_role:
+            wrong.append(
+                f"{setting}: {name} does not bypass row-level security; run alter role {name} bypassrls"
+            )
+    return wrong
+
+
+async def _schemas(session: Session, database: StageDatabase) -> list[str]:
+    named = [("schemas", name) for name in database.schemas]
+    # The defaults are left out: nobody has asked for it, and PostgreSQL passes over a schema that is not there.
+    if database.extra_search_path not in (_DEFAULT.extra_search_path, EMBEDDED_SEARCH_PATH):
+        extra = (name for name in database.extra_search_path if name not in _IN_SEARCH_PATHS)
+        named += [("extra_search_path", name) for name in extra]
+    rows = await session.query(_SCHEMAS, ([name for _, name in named],))
+    wrong = [f"{setting}: there is no schema {name}" for setting, name in named if (name,) not in rows]
+    callers = list(_callers(database).values())
+    closed = await session.query(_CLOSED, {"schemas": list(database.schemas), "roles": callers})
+    roles = ", ".join(callers)
+    return wrong + [f"schemas: none of {roles} has usage on the schema {name}" for (name,) in closed]
+
+
+async def _functions(session: Session, database: StageDatabase) -> list[str]:
+    wrong = []
+    if database.pre_request is not None:
+        schema, _, name = database.pre_request.rpartition(".")
+        holders = await session.query(_FUNCTIONS, (name, True))
+        for first in database.schemas:
+            # Without a schema it is looked for in the search path of each request.
+            path = (schema,) if schema else dict.fromkeys((first, *database.extra_search_path))
+            if not any((one,) in holders for one in path):
+                wrong.append(f"pre_request: there is no function {name}() in {', '.join(path)}")
+    if database.root_spec is not None:
+        schema, _, name = database.root_spec.rpartition(".")
+        holders = await session.query(_FUNCTIONS, (name, False))
+        if not any((one,) in holders for one in database.schemas if schema in ("", one)):
+            wrong.append(f"root_spec: there is no function {database.root_spec} in an exposed schema")
+    return list(dict.fromkeys(wrong))
+
 
 PROBE = b"written by project-service check"
 
@@ -44,8 +177,8 @@ class Finding:
 
 
 @click.command()
-@frame.options
-def command(invocation: frame.Invocation) -> None:
+@shared.options
+def command(invocation: shared.Invocation) -> None:
     """Reach every database, the store and the mail server, and say what is wrong.
 
     What the configuration names is connected to and used once; the mail server gets no letter. What is wrong with the
@@ -68,7 +201,7 @@ def command(invocation: frame.Invocation) -> None:
     lines = (f"{'ok  ' if one.fine else 'FAIL'}  {one.what}: {one.says}" for one in findings)
     invocation.show({"ok": fine, "parts": value}, *lines)
     if not fine:
-        sys.exit(frame.FAILED)
+        sys.exit(shared.FAILED)
 
 
 async def _look_at_all(launch: Launch, faults: list[Fault], findings: list[Finding], reactor: Any) -> None:
@@ -79,8 +212,8 @@ async def _look_at_all(launch: Launch, faults: list[Fault], findings: list[Findi
     store = not any(name.startswith("store.") for name in wrong)
     try:
         await _look(reactor, launch, wrong, findings, database, store)
-    except frame.EXPECTED as fault:
-        findings.append(Finding("embedded servers", False, frame.explained(fault)))
+    except shared.EXPECTED as fault:
+        findings.append(Finding("embedded servers", False, shared.explained(fault)))
         # What the configuration names can be looked at all the same.
         await _look(
             reactor,
@@ -139,7 +272,7 @@ async def _looked(what: str, look: Callable[[], Awaitable[str]]) -> Finding:
         raise
     except Exception as fault:
         # Any failure is a finding, and the other parts are still worth checking.
-        return Finding(what, False, frame.explained(fault) or type(fault).__name__)
+        return Finding(what, False, shared.explained(fault) or type(fault).__name__)
 
 
 async def _database(open_: Opened, dsn: Secret | None = None) -> str:
@@ -153,7 +286,7 @@ async def _migrations(open_: Opened) -> str:
         todo = pending(shipped(), await state(session))
     if todo:
         names = ", ".join(one.name for one in todo)
-        raise frame.Failed(f"not applied yet: {names} (`project-service migrate`, or start the service)")
+        raise shared.Failed(f"not applied yet: {names} (`project-service migrate`, or start the service)")
     return "up to date"
 
 
@@ -163,7 +296,7 @@ async def _service_role(open_: Opened) -> str:
             return "migrations come first"
         found = await lacking(session, schemas_of_service_role(open_.settings))
     if found:
-        raise frame.Failed("\n  ".join(found))
+        raise shared.Failed("\n  ".join(found))
     return "has its rights in every schema that is exposed"
 
 
@@ -176,7 +309,7 @@ async def _clock(open_: Opened) -> str:
     ahead, behind = before - rows[0][0], rows[0][0] - after
     if max(ahead, behind) > _clock_tolerance(open_.settings.auth.refresh_reuse_seconds):
         off = f"{ahead:.0f} s ahead of" if ahead > behind else f"{behind:.0f} s behind"
-        raise frame.Failed(f"{off} the database's; all hosts need the same time")
+        raise shared.Failed(f"{off} the database's; all hosts need the same time")
     return "as the database's"
 
 
@@ -199,7 +332,7 @@ async def _store(open_: Opened) -> str:
     await open_.store.put(key, PROBE, "text/plain", {})
     try:
         if (await open_.store.requests.whole("GET", key)).body != PROBE:
-            raise frame.Failed("gave back something else than was stored")
+            raise shared.Failed("gave back something else than was stored")
     finally:
         await open_.store.delete(key)
     return f"bucket {open_.settings.store.bucket} can be written and read"
@@ -212,7 +345,7 @@ async def _why_refused(store: S3Store, key: str) -> None:
 
 
 async def _token_keys(name: str) -> str:
-    keyfile.load(Path(name))
+    tokens.load_keys(Path(name))
     return name
 
 
@@ -229,7 +362,7 @@ async def _tables(open_: Opened, database: StageDatabase) -> str:
     async with open_.session(database.dsn) as session:
         if database.dsn is None and pending(shipped(), await state(session)):
             return "migrations come first"
-        return await table_databases.checked(session, database)
+        return await checked(session, database)
 
 
 async def _mail_server(open_: Opened) -> str:

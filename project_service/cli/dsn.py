@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
-from project_service.cli import frame
-from project_service.cli.opened import Opened
+from project_service.cli import shared
+from project_service.cli.shared import Opened
 from project_service.settings.model import Settings
 
 
 @click.command()
 @click.option("--stage", help="A stage's database instead of the system database; needs --database.")
 @click.option("--database", help="The database's name within the stage.")
-@frame.options
-def command(invocation: frame.Invocation, stage: str | None, database: str | None) -> None:
+@shared.options
+def command(invocation: shared.Invocation, stage: str | None, database: str | None) -> None:
     """Print a connection string, with its password.
 
     A database embedded in a data directory can only be used while a service runs there. If none does, the string is
@@ -35,7 +35,7 @@ def _dsn(settings: Settings, stage: str | None, database: str | None) -> str:
     """The DSN of a stage's database; that of the system database if it has none of its own."""
     own = None
     if stage is not None and database is not None:
-        own = frame.stage_database(settings, stage, database).dsn
+        own = shared.stage_database(settings, stage, database).dsn
     found = own or settings.database.dsn
     assert found is not None
     return found.reveal()

@@ -6,8 +6,8 @@ import click
 from attrs import asdict
 from psycopg2 import errors as pg
 
-from project_service.cli import frame
-from project_service.cli.opened import Opened
+from project_service.cli import shared
+from project_service.cli.shared import Opened
 from project_service.embedded import extensions
 from project_service.embedded.extensions import Extension
 from project_service.settings.source import EXTENSIONS_SCHEMA
@@ -23,8 +23,8 @@ def _line(one: Extension) -> str:
 
 
 @command.command("list")
-@frame.options
-def list_(invocation: frame.Invocation) -> None:
+@shared.options
+def list_(invocation: shared.Invocation) -> None:
     """All extensions there are: name, version in the database (- if not created), version available."""
 
     async def work(open_: Opened) -> None:
@@ -41,8 +41,8 @@ def list_(invocation: frame.Invocation) -> None:
     "--schema", help=f"Where to put it instead of the schema {EXTENSIONS_SCHEMA}, which it creates."
 )
 @click.option("--version", help="Another version than the default.")
-@frame.options
-def create(invocation: frame.Invocation, name: str, schema: str | None, version: str | None) -> None:
+@shared.options
+def create(invocation: shared.Invocation, name: str, schema: str | None, version: str | None) -> None:
     """Create an extension, and those that it needs.
 
     Everybody may execute the functions of most extensions. In the schema `extensions` that is harmless, since the
@@ -61,8 +61,8 @@ def create(invocation: frame.Invocation, name: str, schema: str | None, version:
 @command.command()
 @click.argument("name")
 @click.option("--cascade", is_flag=True, help="Drop what depends on it too: columns, indexes, functions.")
-@frame.options
-def drop(invocation: frame.Invocation, name: str, cascade: bool) -> None:
+@shared.options
+def drop(invocation: shared.Invocation, name: str, cascade: bool) -> None:
     """Drop an extension; one that is used only with --cascade."""
 
     async def work(open_: Opened) -> None:
@@ -71,7 +71,7 @@ def drop(invocation: frame.Invocation, name: str, cascade: bool) -> None:
                 await extensions.drop(session, name, cascade)
             except pg.DependentObjectsStillExist as refusal:
                 used = refusal.diag.message_detail
-                raise frame.Failed(f"{name} is used; --cascade drops this too:\n{used}") from None
+                raise shared.Failed(f"{name} is used; --cascade drops this too:\n{used}") from None
         invocation.show({"name": name, "dropped": True}, f"dropped {name}")
 
     invocation.run(work)

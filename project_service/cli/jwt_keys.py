@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from project_service.auth import keyfile
-from project_service.auth.keyset import ALGORITHMS, KeySetError
-from project_service.cli import frame
-from project_service.settings.launch import printable
+from project_service.auth import tokens
+from project_service.auth.tokens import ALGORITHMS, KeySetError
+from project_service.cli import shared
+from project_service.settings.source import printable
 
 _FILE = click.option(
-    "--file", "path", type=frame.Place(path_type=Path), help="Instead of auth.jwt_keys_file."
+    "--file", "path", type=shared.Place(path_type=Path), help="Instead of auth.jwt_keys_file."
 )
 _ALGORITHM = click.option("--algorithm", type=click.Choice(ALGORITHMS), help="Instead of auth.jwt_algorithm.")
 
@@ -25,17 +25,17 @@ def command() -> None:
 @command.command()
 @_FILE
 @_ALGORITHM
-@frame.options
-def create(invocation: frame.Invocation, path: Path | None, algorithm: str | None) -> None:
+@shared.options
+def create(invocation: shared.Invocation, path: Path | None, algorithm: str | None) -> None:
     """Make the key file. An existing one is left alone: `rotate` adds to it."""
     where, chosen = _chosen(invocation, path, algorithm)
     if where.is_dir():
-        frame.end(f"{where}: Is a directory", frame.FAILED)
+        shared.end(f"{where}: Is a directory", shared.FAILED)
     try:
-        if not keyfile.create(where, chosen):
-            frame.end(f"{where} exists; add a key with: project-service jwt-keys rotate", frame.FAILED)
+        if not tokens.create_keys(where, chosen):
+            shared.end(f"{where} exists; add a key with: project-service jwt-keys rotate", shared.FAILED)
     except OSError as fault:
-        frame.end(f"{where}: {fault.strerror}", frame.FAILED)
+        shared.end(f"{where}: {fault.strerror}", shared.FAILED)
     _show(invocation, where)
 
 
@@ -47,9 +47,9 @@ def create(invocation: frame.Invocation, path: Path | None, algorithm: str | Non
 )
 @click.option("--announce", is_flag=True, help="Add a new key that verifies only, until --to has it sign.")
 @click.option("--to", "kid", help="Have a key of the file sign, instead of a new one.")
-@frame.options
+@shared.options
 def rotate(
-    invocation: frame.Invocation,
+    invocation: shared.Invocation,
     path: Path | None,
     algorithm: str | None,
     keep: int,
@@ -65,17 +65,17 @@ def rotate(
     where, chosen = _chosen(invocation, path, algorithm)
     try:
         if kid is not None:
-            keyfile.promote(where, kid, keep)
+            tokens.promote(where, kid, keep)
         else:
-            (keyfile.announce if announce else keyfile.rotate)(where, chosen, keep)
+            (tokens.announce if announce else tokens.rotate_keys)(where, chosen, keep)
     except OSError as fault:
-        frame.end(f"{where}: {fault.strerror}", frame.FAILED)
+        shared.end(f"{where}: {fault.strerror}", shared.FAILED)
     except KeySetError as fault:
-        frame.end(f"{where}: {fault}", frame.FAILED)
+        shared.end(f"{where}: {fault}", shared.FAILED)
     _show(invocation, where)
 
 
-def _chosen(invocation: frame.Invocation, path: Path | None, algorithm: str | None) -> tuple[Path, str]:
+def _chosen(invocation: shared.Invocation, path: Path | None, algorithm: str | None) -> tuple[Path, str]:
     settings = (invocation.launch("token keys") if path is None else invocation.launch()).settings.auth
     if path is None:
         assert settings.jwt_keys_file is not None
@@ -83,8 +83,8 @@ def _chosen(invocation: frame.Invocation, path: Path | None, algorithm: str | No
     return path, algorithm or settings.jwt_algorithm
 
 
-def _show(invocation: frame.Invocation, path: Path) -> None:
-    keys = keyfile.load(path).keys
+def _show(invocation: shared.Invocation, path: Path) -> None:
+    keys = tokens.load_keys(path).keys
     value = [{"kid": key.kid, "algorithm": key.algorithm, "signs": key is keys[0]} for key in keys]
     lines = (f"{key.kid}  {key.algorithm}  {'signs' if key is keys[0] else 'verifies'}" for key in keys)
     name = printable(path)

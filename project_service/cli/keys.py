@@ -9,8 +9,8 @@ import click
 from attrs import asdict
 
 from project_service import keys
-from project_service.cli import frame
-from project_service.cli.opened import Opened
+from project_service.cli import shared
+from project_service.cli.shared import Opened
 from project_service.http.caller import KeyKind
 
 
@@ -22,8 +22,8 @@ def command() -> None:
 @command.command()
 @click.argument("kind", type=click.Choice(["anon", "service"]))
 @click.option("--label", default="", help="A word or two to know the key by in the list.")
-@frame.options
-def create(invocation: frame.Invocation, kind: str, label: str) -> None:
+@shared.options
+def create(invocation: shared.Invocation, kind: str, label: str) -> None:
     """Make a key and print it. It is printed this once: only its SHA-256 is kept.
 
     An anon key may be published; a service key passes every rule and must stay secret.
@@ -42,8 +42,8 @@ def create(invocation: frame.Invocation, kind: str, label: str) -> None:
 
 
 @command.command("list")
-@frame.options
-def list_(invocation: frame.Invocation) -> None:
+@shared.options
+def list_(invocation: shared.Invocation) -> None:
     """All keys, without the keys themselves."""
 
     async def work(open_: Opened) -> None:
@@ -60,13 +60,13 @@ def list_(invocation: frame.Invocation) -> None:
 
 @command.command()
 @click.argument("key_id", metavar="ID")
-@frame.options
-def revoke(invocation: frame.Invocation, key_id: str) -> None:
+@shared.options
+def revoke(invocation: shared.Invocation, key_id: str) -> None:
     """Make a key useless everywhere within a second. ID is the one that `keys list` shows."""
 
     async def work(open_: Opened) -> None:
         if not await keys.revoke(open_.pool, key_id):
-            raise frame.Failed(f"there is no active key with the id {key_id}")
+            raise shared.Failed(f"there is no active key with the id {key_id}")
         invocation.show({"id": key_id, "revoked": True}, f"revoked {key_id}")
 
     invocation.run(work)

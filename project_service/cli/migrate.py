@@ -6,16 +6,15 @@ from typing import Any
 
 import click
 
-from project_service.cli import frame
-from project_service.cli.opened import Opened
-from project_service.database.expose import expose, lacking
-from project_service.database.migrate import migrate, shipped
-from project_service.settings.launch import exposed_schemas, schemas_of_service_role
+from project_service.cli import shared
+from project_service.cli.shared import Opened
+from project_service.database.migrate import expose, lacking, migrate, shipped
+from project_service.settings.source import exposed_schemas, schemas_of_service_role
 
 
 @click.command()
-@frame.options
-def command(invocation: frame.Invocation) -> None:
+@shared.options
+def command(invocation: shared.Invocation) -> None:
     """Bring the database to the form this program needs.
 
     The service does the same at its start; on its own this is for databases whose schema is changed by another role
@@ -37,5 +36,5 @@ def command(invocation: frame.Invocation) -> None:
     invocation.run(work)
 
 
-def _progress(invocation: frame.Invocation) -> Any:
+def _progress(invocation: shared.Invocation) -> Any:
     return (lambda _: None) if invocation.json else click.echo

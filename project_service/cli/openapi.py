@@ -9,14 +9,13 @@ from typing import Any
 import click
 import orjson
 
-from project_service.cli import frame
-from project_service.cli.opened import Opened
+from project_service.cli import shared
+from project_service.cli.shared import Opened
 from project_service.database.pool import Transaction, in_transaction
 from project_service.settings.model import StageDatabase
-from project_service.tables.catalog.load import build, read
-from project_service.tables.model import SchemaCache
-from project_service.tables.openapi.document import document, public_url
-from project_service.tables.openapi.rights import rights_sql
+from project_service.tables.openapi import document, public_url, rights_sql
+from project_service.tables.schema_cache import build, read
+from project_service.tables.values import SchemaCache
 
 # The URL to show if server.public_url is not set.
 LOCAL_URL = "http://127.0.0.1:8080"
@@ -27,9 +26,9 @@ LOCAL_URL = "http://127.0.0.1:8080"
 @click.option("--database", default="main", show_default=True, help="The database's name within the stage.")
 @click.option("--schema", help="One of its exposed schemas; the first without this.")
 @click.option("--role", help="Only what this role may use; everything without this.")
-@frame.options
+@shared.options
 def command(
-    invocation: frame.Invocation, stage: str, database: str, schema: str | None, role: str | None
+    invocation: shared.Invocation, stage: str, database: str, schema: str | None, role: str | None
 ) -> None:
     """Print the OpenAPI description of a database's table API. It is JSON, with or without --json.
 
@@ -37,10 +36,10 @@ def command(
     """
 
     async def work(open_: Opened) -> None:
-        found = frame.stage_database(open_.settings, stage, database)
+        found = shared.stage_database(open_.settings, stage, database)
         chosen = schema or found.schemas[0]
         if chosen not in found.schemas:
-            raise frame.Failed(f"the database does not expose the schema {chosen}")
+            raise shared.Failed(f"the database does not expose the schema {chosen}")
         async with open_.session(found.dsn) as session:
             cache, usable, callable_ = await in_transaction(
                 session, lambda run: _described(run, found, chosen, role)

@@ -11,15 +11,15 @@ import orjson
 import psycopg2
 from psycopg2 import extensions
 
-from project_service.cli import frame
-from project_service.cli.opened import Opened
-from project_service.database.session import Session
+from project_service.cli import shared
+from project_service.cli.shared import Opened
+from project_service.database.connection import Session
 
 
 @click.command()
 @click.argument("file", type=click.File("r", encoding="utf-8-sig"), default="-")
-@frame.options
-def command(invocation: frame.Invocation, file: IO[str]) -> None:
+@shared.options
+def command(invocation: shared.Invocation, file: IO[str]) -> None:
     """Run FILE (default: standard input) in one transaction and print the last statement's rows.
 
     All of it or nothing: the first error undoes everything. BEGIN, COMMIT, COPY with the standard streams and psql's
@@ -35,7 +35,7 @@ def command(invocation: frame.Invocation, file: IO[str]) -> None:
             try:
                 rows, types = await _rows(session, text)
             except psycopg2.Error as fault:
-                raise frame.Failed(_refusal(fault)) from None
+                raise shared.Failed(_refusal(fault)) from None
         invocation.show(
             [[_json(value, one) for value, one in zip(row, types, strict=True)] for row in rows],
             *("\t".join("" if value is None else value for value in row) for row in rows),

@@ -2,28 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import NoReturn, Protocol
 
 import click
-from attrs import asdict, define, evolve, field
+from attrs import asdict, define, evolve, field, frozen
 
-from project_service.cli import frame
-from project_service.cli.import_sources import Directory, Read, Source, StoreBucket, Unreadable
-from project_service.cli.opened import Opened
+from project_service.cli import shared
+from project_service.cli.shared import Opened
 from project_service.errors import ApiError
 from project_service.settings.kinds import store_bucket
-from project_service.settings.launch import printable
-from project_service.storage import keys
+from project_service.settings.source import printable
+from project_service.storage import download, errors, keys
 from project_service.storage.assemble import connect_store
 from project_service.storage.buckets import Buckets
-from project_service.storage.model import Bucket, Conditions, Writer
 from project_service.storage.objects import Objects
-from project_service.storage.s3.errors import BrokenRead, NoSuchObject
+from project_service.storage.repository import Store
+from project_service.storage.s3.xml import BrokenRead, NoSuchObject
 from project_service.storage.sweeper import STALE_AFTER
-from project_service.storage.upload import SizeLimit
+from project_service.storage.upload import SizeLimit, Upload
+from project_service.storage.values import Bucket, Conditions, Writer
+
+# What ``storage import`` reads from: a directory, or another bucket of the store.
+
+
+READ_BYTES = 1024 * 1024
+
+# Writes one file or object into the upload, given the key that it is to have; returns its media type.
+Read = Callable[[str, Upload], Awaitable[str]]
+
+
+class Unreadable(Exception):
+    """A file or object could not be read as it is. The message says why."""
+
+
+class Source(Protocol):
+    def found(self) -> AsyncIterator[tuple[str, Read]]:
+        """All files or objects, in order: the name within the source, and what reads it."""
+
+
+@frozen
+class Directory:
+    path: Path
+
+    async def found(self) -> AsyncIterator[tuple[str, Read]]:
+        """Raises ``OSError`` if a folder cannot be listed."""
+        for path in sorted(self._files()):
+            yield path.relative_to(self.path).as_posix(), partial(_file, path)
+
+    def _files(self) -> Iterator[Path]:
+        """Path.rglob() is not used because it silently leaves out folders that cannot be listed."""
+        for folder, _, names in os.walk(self.path, onerror=_not_listed):
+            yield from (path for name in names if (path := Path(folder, name)).is_file())
+
+
+@frozen
+class StoreBucket:
+    """The objects under ``folder`` ("" for all) in the bucket of ``store``."""
+
+    store: Store
+    folder: str
+
+    async def found(self) -> AsyncIterator[tuple[str, Read]]:
+        async for page in download.pages(self.store, self.folder):
+            for entry in page.objects:
+                # Other programs make such objects to represent empty folders.
+                if not (entry.key.endswith("/") and entry.size == 0):
+                    yield entry.key.removeprefix(self.folder), partial(_object, self.store, entry.key)
+
+
+async def _file(path: Path, key: str, upload: Upload) -> str:
+    content_type = keys.guess_content_type(key)
+    upload.describe(content_type, key)
+    for data in _pieces(path):
+        await upload.write(data)
+    return content_type
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while data := file.read(READ_BYTES):
+                yield data
+    except OSError as fault:
+        raise Unreadable(fault.strerror) from None
+
+
+def _not_listed(fault: OSError) -> NoReturn:
+    raise fault
+
+
+async def _object(store: Store, name: str, key: str, upload: Upload) -> str:
+    before = await store.stat(name)
+    if _packed(before.coding):
+        raise Unreadable(f"its Content-Encoding, {before.coding}, would be forgotten")
+    content_type = _type(before.content_type, key)
+    upload.describe(content_type, key)
+    for first in range(0, before.size, READ_BYTES):
+        length = min(READ_BYTES, before.size - first)
+        await upload.write(await download.whole(await store.open(name, first, length, before.size)))
+    if await store.stat(name) != before:
+        # It was overwritten meanwhile, so part of what was read may be old and part new.
+        raise errors.precondition_failed()
+    return content_type
+
+
+def _type(declared: str, key: str) -> str:
+    try:
+        return keys.parse_content_type(declared)
+    except ApiError:
+        return keys.guess_content_type(key)
+
+
+def _packed(coding: str) -> bool:
+    """Whether bytes with this Content-Encoding are compressed or otherwise encoded.
+
+    "aws-chunked" is only how an SDK has sent them. Some stores keep it, although it says nothing about the bytes.
+    """
+    return bool({one.strip().lower() for one in coding.split(",")} - {"", "identity", "aws-chunked"})
+
 
 FROM_STORE = "s3://"
 SERVICE = Writer(None, is_service=True)
@@ -35,8 +137,8 @@ def command() -> None:
 
 
 @command.command()
-@frame.options
-def verify(invocation: frame.Invocation) -> None:
+@shared.options
+def verify(invocation: shared.Invocation) -> None:
     """Compare every object with the store. Exit code 1 where bytes are missing or differ; changes nothing.
 
     What is only in the store is garbage, which `storage sweep` removes; it is no fault.
@@ -53,7 +155,7 @@ def verify(invocation: frame.Invocation) -> None:
         )
         invocation.show({**asdict(report), "sound": report.sound}, *faults, summary)
         if not report.sound:
-            raise frame.Failed("the store does not have what the database says")
+            raise shared.Failed("the store does not have what the database says")
 
     invocation.run(work, store=True)
 
@@ -67,8 +169,8 @@ def verify(invocation: frame.Invocation) -> None:
     metavar="SECONDS",
     help="Uploads that were silent for so long are given up. 0 only where no service runs.",
 )
-@frame.options
-def sweep(invocation: frame.Invocation, stale_after: int) -> None:
+@shared.options
+def sweep(invocation: shared.Invocation, stale_after: int) -> None:
     """Remove garbage: dead uploads, versions no object has, stale multipart uploads, expired links.
 
     Unlike the service's own sweeper it looks through the whole store. The store bucket must belong to this
@@ -118,14 +220,14 @@ class _Import:
         except Unreadable as why:
             self._refuse(key, f"It cannot be read: {why}.")
         except BrokenRead:
-            raise frame.Failed(f"the store stopped in the middle of {key}; import again to go on") from None
+            raise shared.Failed(f"the store stopped in the middle of {key}; import again to go on") from None
         else:
             self.imported.append(key)
 
     def _refuse(self, key: str, why: str) -> None:
         self.refused[printable(key)] = why
 
-    def show(self, invocation: frame.Invocation) -> None:
+    def show(self, invocation: shared.Invocation) -> None:
         refusals = [f"refused  {_on_a_line(key)}: {why}" for key, why in self.refused.items()]
         counts = f"{len(self.imported)} imported, {len(self.skipped)} there already, {len(refusals)} refused"
         value = {"imported": self.imported, "skipped": self.skipped, "refused": self.refused}
@@ -142,8 +244,8 @@ def _on_a_line(name: str) -> str:
 @click.argument("source", metavar="DIRECTORY|s3://BUCKET[/FOLDER]")
 @click.option("--prefix", default="", help="Put before the name of everything within the source.")
 @click.option("--overwrite", is_flag=True, help="Replace objects that are there already.")
-@frame.options
-def import_(invocation: frame.Invocation, bucket: str, source: str, prefix: str, overwrite: bool) -> None:
+@shared.options
+def import_(invocation: shared.Invocation, bucket: str, source: str, prefix: str, overwrite: bool) -> None:
     """Bring files into BUCKET, past its rules on owners and content types.
 
     They come from below DIRECTORY, or from another bucket of the store, with its [store] address and credentials;
@@ -172,7 +274,7 @@ def import_(invocation: frame.Invocation, bucket: str, source: str, prefix: str,
             await storage.announcer.withdraw_all()
         going.show(invocation)
         if going.refused:
-            raise frame.Failed("not everything could be imported")
+            raise shared.Failed("not everything could be imported")
 
     invocation.run(work, store=True)
 
@@ -184,7 +286,7 @@ async def _opened(open_: Opened, source: str) -> AsyncIterator[Source]:
         return
     name, folder = _bucket_and_folder(source)
     if name == open_.settings.store.bucket:
-        raise frame.Failed(f"{name} is where this service keeps its own objects")
+        raise shared.Failed(f"{name} is where this service keeps its own objects")
     store = connect_store(open_.reactor, evolve(open_.settings.store, bucket=name))
     try:
         yield StoreBucket(store, folder if folder.endswith("/") or not folder else f"{folder}/")

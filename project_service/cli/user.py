@@ -11,14 +11,12 @@ import click
 from attrs import frozen
 
 from project_service.auth.admin import LARGEST_PAGE, Administration
-from project_service.auth.model import Account, Origin
 from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates
-from project_service.auth.sql.attempts import SqlAttempts
-from project_service.auth.sql.sessions import SqlSessions
-from project_service.auth.sql.users import SqlUsers
-from project_service.cli import frame
-from project_service.cli.opened import Opened
-from project_service.clocks import timestamp
+from project_service.auth.postgres import SqlAttempts, SqlSessions, SqlUsers
+from project_service.auth.values import Account, Origin
+from project_service.cli import shared
+from project_service.cli.shared import Opened
+from project_service.lifecycle import timestamp
 
 HERE = Origin(user_agent="project-service user")
 _USER = click.argument("user", metavar="EMAIL_OR_ID")
@@ -33,8 +31,10 @@ def command() -> None:
 @click.argument("email")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 @click.option("--password-hash", help="A bcrypt hash from elsewhere, instead of a password.")
-@frame.options
-def create(invocation: frame.Invocation, email: str, password_stdin: bool, password_hash: str | None) -> None:
+@shared.options
+def create(
+    invocation: shared.Invocation, email: str, password_stdin: bool, password_hash: str | None
+) -> None:
     """Make a user. Without a password he cannot log in until he sets one by recovery."""
     wanted: dict[str, Any] = {"email": email}
     if password_stdin:
@@ -54,8 +54,8 @@ def create(invocation: frame.Invocation, email: str, password_stdin: bool, passw
 
 
 @command.command("list")
-@frame.options
-def list_(invocation: frame.Invocation) -> None:
+@shared.options
+def list_(invocation: shared.Invocation) -> None:
     """All users, in the order they were made."""
 
     async def work(users: Administration) -> None:
@@ -74,24 +74,24 @@ def list_(invocation: frame.Invocation) -> None:
 
 @command.command()
 @_USER
-@frame.options
-def disable(invocation: frame.Invocation, user: str) -> None:
+@shared.options
+def disable(invocation: shared.Invocation, user: str) -> None:
     """Keep a user out: his sessions end everywhere within a second and he cannot log in."""
     _change(invocation, user, {"disabled": True}, "disabled")
 
 
 @command.command()
 @_USER
-@frame.options
-def enable(invocation: frame.Invocation, user: str) -> None:
+@shared.options
+def enable(invocation: shared.Invocation, user: str) -> None:
     """Let a disabled user log in again."""
     _change(invocation, user, {"disabled": False}, "enabled")
 
 
 @command.command()
 @_USER
-@frame.options
-def unlock(invocation: frame.Invocation, user: str) -> None:
+@shared.options
+def unlock(invocation: shared.Invocation, user: str) -> None:
     """Let a user log in again at once after too many wrong passwords, his own or other people's."""
 
     async def work(users: Administration) -> None:
@@ -103,8 +103,8 @@ def unlock(invocation: frame.Invocation, user: str) -> None:
 
 @command.command()
 @_USER
-@frame.options
-def delete(invocation: frame.Invocation, user: str) -> None:
+@shared.options
+def delete(invocation: shared.Invocation, user: str) -> None:
     """Delete a user and his sessions. What he uploaded stays, and so do rows without a foreign key to him."""
 
     async def work(users: Administration) -> None:
@@ -117,8 +117,8 @@ def delete(invocation: frame.Invocation, user: str) -> None:
 
 @command.command("end-sessions")
 @_USER
-@frame.options
-def end_sessions(invocation: frame.Invocation, user: str) -> None:
+@shared.options
+def end_sessions(invocation: shared.Invocation, user: str) -> None:
     """Log a user out everywhere, within a second."""
 
     async def work(users: Administration) -> None:
@@ -144,7 +144,7 @@ class _AtOnce:
         return self.bcrypt.outdated(stored)
 
 
-def _run(invocation: frame.Invocation, work: Callable[[Administration], Awaitable[None]]) -> None:
+def _run(invocation: shared.Invocation, work: Callable[[Administration], Awaitable[None]]) -> None:
     async def opened_work(open_: Opened) -> None:
         settings = open_.settings.auth
         await work(
@@ -163,7 +163,7 @@ def _run(invocation: frame.Invocation, work: Callable[[Administration], Awaitabl
     invocation.run(opened_work)
 
 
-def _change(invocation: frame.Invocation, user: str, wanted: dict[str, Any], done: str) -> None:
+def _change(invocation: shared.Invocation, user: str, wanted: dict[str, Any], done: str) -> None:
     async def work(users: Administration) -> None:
         account = await users.change(user, wanted, HERE)
         invocation.show(account.view(), f"{done} {account.user.id}")

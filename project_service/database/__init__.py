@@ -1,6 +1,5 @@
-"""PostgreSQL: ``dsn``, ``resolve`` and ``connect`` make a ``session``; ``pool`` lends many, ``listener`` keeps one.
+"""PostgreSQL: ``connecting`` makes a ``connection``; ``pool`` lends many, ``listener`` keeps one.
 
-``answer_timeout`` gives up a server that does not answer, ``wait_queue`` holds who waits for a connection,
-``statements`` and ``prepared`` serve queries that are asked often, ``migrate`` and ``expose`` are for the form of the
-database, ``advisory_lock`` for work of one process at a time, ``sqlstate`` for what means "not now".
+``pipeline`` sends quick reads of many callers on one connection, and has the queries that are asked often.
+``migrate`` gives the database its form, and ``errors`` says which failures mean "not now".
 """

@@ -17,12 +17,9 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from project_service import errors
-from project_service.backoff import Backoff
-from project_service.database.pipeline import Pipelines, Step, as_texts
-from project_service.database.prepared import numbered, run_prepared
-from project_service.database.session import DatabaseGone, Params, Row, Session
-from project_service.database.statements import may_be_stale
-from project_service.deferreds import cancel, shield, start
+from project_service.database.connection import DatabaseGone, Params, Row, Session, numbered, run_prepared
+from project_service.database.pipeline import Pipelines, Step, as_texts, may_be_stale
+from project_service.lifecycle import Backoff, cancel, shield, start
 from project_service.wait_queue import WaitQueue
 
 T = TypeVar("T")

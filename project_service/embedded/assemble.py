@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import secrets
@@ -13,16 +14,59 @@ from attrs import field, frozen
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from project_service import private_file
-from project_service.deferreds import all_of
-from project_service.embedded.cluster import Cluster
-from project_service.embedded.command import ChildFailed
-from project_service.embedded.lock import DirectoryLock
+from project_service import files
+from project_service.embedded.postgres import Cluster
 from project_service.embedded.seaweed import ObjectStore
-from project_service.embedded.secrets_file import NAME as SECRETS
-from project_service.embedded.secrets_file import Secrets, load_or_make
-from project_service.embedded.supervised import Supervised
+from project_service.embedded.sockets import NAME as SECRETS
+from project_service.embedded.sockets import Secrets, load_or_make
+from project_service.embedded.supervised import ChildFailed, Supervised
+from project_service.lifecycle import all_of
 from project_service.settings.model import Secret, Store
+
+# The lock that lets only one service work on a data directory.
+
+
+class InUse(Exception):
+    """Another service works on the data directory. The message says which process."""
+
+
+class DirectoryLock:
+    """Once taken it is held until ``release`` or until the process ends; the kernel releases it even after
+    SIGKILL."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "lock"
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._descriptor is not None
+
+    def take(self) -> None:
+        """Raises ``InUse`` if another process holds it, and ``OSError`` if the file system has no locks."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise InUse(
+                f"another project-service (pid {holder or 'unknown'}) is running on {self._path.parent}; "
+                "stop it or use another --data-dir"
+            ) from None
+        except OSError:
+            # For instance a file system without locks.
+            os.close(descriptor)
+            raise
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
 
 log = Logger()
 
@@ -140,7 +184,7 @@ class Embedded:
             store.settings() if store else None,
         )
         if self._shared:
-            private_file.write_json(self._running_file, _noted(running))
+            files.write_json(self._running_file, _noted(running))
         return running
 
     def _parts(self, made: Secrets) -> tuple[Cluster | None, ObjectStore | None]:
@@ -186,7 +230,7 @@ def running_beside(data_dir: Path) -> Running | None:
 
     Try the lock first: the note is only valid while the lock is held.
     """
-    value = private_file.read_json(data_dir.absolute() / "run" / RUNNING)
+    value = files.read_json(data_dir.absolute() / "run" / RUNNING)
     if value is None:
         return None
     store = value["store"]

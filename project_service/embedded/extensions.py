@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from project_service.database.session import Session
+from project_service.database.connection import Session
 from project_service.settings.source import EXTENSIONS_SCHEMA
 
 # The functions of the service's own schemas are written in it.

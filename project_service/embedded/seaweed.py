@@ -23,14 +23,13 @@ from typing import Any, Final
 from attrs import evolve
 from twisted.internet.task import deferLater
 
-from project_service import private_file
-from project_service.embedded import leftovers, ports
-from project_service.embedded.command import ChildFailed, Command
-from project_service.embedded.secrets_file import Secrets, load_ports, save_ports
-from project_service.embedded.supervised import Program
+from project_service import files
+from project_service.embedded import sockets, supervised
+from project_service.embedded.sockets import Secrets, load_ports, save_ports
+from project_service.embedded.supervised import ChildFailed, Command, Program
 from project_service.settings.model import Secret, Store
-from project_service.storage.s3.connect import connect
-from project_service.storage.s3.errors import StoreError, StoreUnreachable
+from project_service.storage.s3.client import connect
+from project_service.storage.s3.xml import StoreError, StoreUnreachable
 
 REGION: Final = "us-east-1"
 # At how much memory it begins to look for garbage more often (Go's GOMEMLIMIT). Without it sixteen uploads at a time
@@ -63,7 +62,7 @@ class ObjectStore:
         self._sleep = partial(deferLater, reactor)
         self._weed = program_file()
         self._ports: Mapping[str, int] = {}
-        self._claims = ports.PortClaims()
+        self._claims = sockets.PortClaims()
 
     def settings(self) -> Store:
         """The settings to reach the store; known once the program has been prepared."""
@@ -91,13 +90,13 @@ class ObjectStore:
         )
 
     async def _prepare(self) -> Command:
-        await leftovers.stop_leftover(self._run / "weed.pid", self._data, STOPS, self._sleep)
+        await supervised.stop_leftover(self._run / "weed.pid", self._data, STOPS, self._sleep)
         self._data.mkdir(mode=0o700, exist_ok=True)
         if not self._ports:
             self._choose_ports()
         self._remove_sockets()
         identities = self._data / "identities.json"
-        private_file.write_json(identities, identity_file(self._secrets))
+        files.write_json(identities, identity_file(self._secrets))
         # The arguments of the last start, which it would mix with these.
         (self._data / "mini.options").unlink(missing_ok=True)
         argv = arguments(self._weed, identities, self._ports)
@@ -111,9 +110,9 @@ class ObjectStore:
     def _choose_ports(self) -> None:
         """Called once for each start of the service: a restart of the store alone must keep its address."""
         remembered = load_ports(self._home)
-        self._ports = ports.choose(
+        self._ports = sockets.choose(
             remembered,
-            lambda port: ports.is_free(port) and self._claims.claim(port),
+            lambda port: sockets.is_free(port) and self._claims.claim(port),
             SystemRandom().randrange,
         )
         if self._ports != remembered:
@@ -123,9 +122,9 @@ class ObjectStore:
         """Whether somebody else took one of the ports between our check and the store's use of it. Then the next
         attempt chooses new ones."""
         if all(
-            ports.is_free(number)
+            sockets.is_free(number)
             for name, port in self._ports.items()
-            for number in ports.numbers(name, port)
+            for number in sockets.numbers(name, port)
         ):
             return False
         self._ports = {}
@@ -140,7 +139,7 @@ class ObjectStore:
         for name in socket_names(self._ports):
             # Another user's file cannot be removed. Then its port does not count as free, and is not one of ours.
             with contextlib.suppress(PermissionError):
-                (ports.SOCKETS / name).unlink(missing_ok=True)
+                (sockets.SOCKETS / name).unlink(missing_ok=True)
 
     async def _ready(self) -> None:
         """Write an object, read it back and delete it: the port answers before objects can be read."""
@@ -247,7 +246,7 @@ def socket_names(port: Mapping[str, int]) -> tuple[str, ...]:
             ("volume", "volume_grpc", 0),
             ("filer", "filer_grpc", 0),
             ("s3", "s3_grpc", 0),
-            ("admin", "admin", ports.GRPC_OFFSET),
+            ("admin", "admin", sockets.GRPC_OFFSET),
         )
         if key in port
     ]

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 from attrs import field, frozen
 
 from project_service import errors
-from project_service.http.headers import HeaderView
+from project_service.http.head import HeaderView
 
 KeyKind = Literal["anon", "service"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from project_service.errors import Headers
-from project_service.http.headers import HeaderView
+from project_service.http.head import HeaderView
 
 EXPOSED = (
     "Accept-Ranges, Content-Range, Content-Location, Location, Content-Disposition, ETag, Last-Modified, "

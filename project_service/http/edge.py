@@ -4,31 +4,203 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from email.utils import formatdate
 from functools import partial
 
-from attrs import define, evolve
+from attrs import define, evolve, frozen
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service import errors
-from project_service.errors import ApiError, has_header
-from project_service.http import cors
-from project_service.http.arrival import Arrival, EdgeSettings, arrival_of, client_of, inbound_of
+from project_service.errors import ApiError, Headers, has_header
+from project_service.http import cors, exchange
+from project_service.http.admission import LANE_BYTES, Lane, Limits, Place, Refusals, lane_of
 from project_service.http.body import ClientGone
 from project_service.http.caller import Callers
-from project_service.http.exchange import Exchange
-from project_service.http.inbound import Inbound
+from project_service.http.exchange import Exchange, fault_of
+from project_service.http.head import HeaderView, origin_form
 from project_service.http.metrics import Metrics
-from project_service.http.outbound import Reply, StreamReply
-from project_service.http.overload.admission import Lane, Limits, Place
-from project_service.http.overload.lanes import LANE_BYTES, lane_of
-from project_service.http.overload.refusals import Refusals
-from project_service.http.protocol.unreadable import UnreadableReplies
-from project_service.http.responses import Responses
-from project_service.http.router import SHORT_PATH, ErrorStyle, Match, Router
-from project_service.log import journal
+from project_service.http.request import Arrival, EdgeSettings, Inbound, arrival_of, client_of, inbound_of
+from project_service.http.response import Reply, StreamReply, error_reply
+from project_service.http.routing import SHORT_PATH, ErrorStyle, Match, Router
+from project_service.log import AccessLog, Later
+
+# Answers to what could not be read as a request; often not even its target is known.
+
+
+@frozen
+class UnreadableReplies:
+    """Makes whole responses, as bytes, after which the connection closes. ``origins`` are those that CORS allows."""
+
+    router: Router
+    metrics: Metrics
+    access: AccessLog
+    date: Callable[[], str]
+    new_id: Callable[[], str]
+
+    def refusal(self, error: ApiError, peer: IAddress, target: bytes, origins: tuple[str, ...]) -> bytes:
+        """The response for ``error``, which is logged like any other. ``target`` is as much of the request's target
+        as could be read."""
+        path, _, _ = (origin_form(target) or target).partition(b"?")
+        if error.status == 405:
+            error = self.router.unknown_method(path)
+        reply = error_reply(error, self.router.style_of(path) == "tables")
+        request_id, client = self.new_id(), getattr(peer, "host", "-")
+        self.access.append(request_id, "-", "-", error.status, len(reply.body), 0.0, client)
+        return self._written(reply, request_id, origins)
+
+    def overloaded(self, origins: tuple[str, ...]) -> bytes:
+        """503 ``overloaded``. It is not logged, since there may be very many of these."""
+        return self._written(error_reply(errors.overloaded()), self.new_id(), origins)
+
+    def _written(self, reply: Reply, request_id: str, origins: tuple[str, ...]) -> bytes:
+        size = len(reply.body)
+        self.metrics.observe("-", "-", reply.status, 0.0, size)
+        headers = [
+            ("Date", self.date()),
+            *reply.headers,
+            ("X-Request-Id", request_id),
+            *cors.unread_headers(origins),
+            ("Content-Length", str(size)),
+            ("Connection", "close"),
+        ]
+        return exchange.head(reply.status, headers) + reply.body
+
+
+# The trace header of a database: clients send it to follow their requests, and get it back with the answer. Pure.
+#
+# Source: PostgREST's reference, "server-trace-header".
+
+
+def echoed(names: Mapping[str, str], method: str, path: bytes, headers: HeaderView) -> Headers:
+    """The trace headers to send back. ``names`` are the headers' names by lane.
+
+    A name that every answer sets itself, or that frames it, is never sent back.
+    """
+    name = names.get(lane_of(method, path[:LANE_BYTES]))
+    if name is None or name.lower() in exchange.OURS:
+        return ()
+    return tuple((name, value.decode("latin-1")) for value in headers.all(name.lower().encode()))
+
+
+# Responses on their way to the client: the one place where failures become responses.
+
+
+@frozen
+class Responses:
+    """Makes a reply of each failure, and sends replies with the headers that all responses have.
+
+    ``translate`` turns a failure of the database into an ``ApiError``, and returns None for any other failure.
+    (Failures of the store are translated within storage.)
+    """
+
+    log = Logger()
+
+    metrics: Metrics
+    translate: Callable[[BaseException], ApiError | None]
+    date: Callable[[], str]
+
+    def failed(self, failure: Exception, style: ErrorStyle, inbound: Inbound) -> Reply:
+        """What to answer with. A fault of ours is logged with its traceback, and is 500 ``internal_error``."""
+        error = self._as_told(failure, inbound)
+        if error is None:
+            self.log.failure(
+                "{method} {path} failed id={request_id}",
+                method=inbound.method,
+                path=inbound.raw_path.decode("latin-1"),
+                request_id=inbound.request_id,
+            )
+            error = errors.internal_error(inbound.request_id)
+        self.metrics.failed(error)
+        return error_reply(error, style == "tables")
+
+    def send(self, exchange: Exchange, arrival: Arrival, inbound: Inbound, reply: Reply) -> None:
+        """Send a whole reply."""
+        fault = fault_of(reply.status, reply.headers)
+        if fault is not None:
+            reply = self._unwritable(fault, inbound)
+        exchange.send(reply, self._headers(arrival, inbound, reply.headers))
+
+    async def stream(
+        self, exchange: Exchange, arrival: Arrival, inbound: Inbound, reply: StreamReply
+    ) -> None:
+        """Send a reply that is written as it is made; returns when all of it has been written. One that breaks off
+        ends the connection."""
+        fault = fault_of(reply.status, reply.headers)
+        if fault is not None:
+            self.send(exchange, arrival, inbound, self._unwritable(fault, inbound))
+            return
+        headers = self._headers(arrival, inbound, reply.headers)
+        sink = exchange.start(reply.status, headers, reply.length)
+        try:
+            if not exchange.is_bodiless(reply.status):
+                await reply.source(sink)
+            exchange.end()
+        except (ClientGone, CancelledError):
+            exchange.abort()
+            raise
+        except Exception as failure:
+            # Aborted, not ended, so that a body which stops short does not look whole.
+            self._log_broken_off(failure, inbound)
+            exchange.abort()
+
+    def _headers(self, arrival: Arrival, inbound: Inbound, own: Headers) -> list[tuple[str, str]]:
+        """``own`` with those that all responses have. Framing is not among them."""
+        found = [("Date", self.date()), *own, ("X-Request-Id", inbound.request_id)]
+        if inbound.raw_path not in cors.FOR_OPERATORS:
+            found += cors.for_caches(own) if arrival.cors is None else arrival.cors
+        names = arrival.settings.trace_headers
+        if names:
+            found += echoed(names, inbound.method, inbound.raw_path, inbound.headers)
+        return found
+
+    def _unwritable(self, fault: str, inbound: Inbound) -> Reply:
+        """A 500 in place of a reply whose head cannot be written without breaking the framing."""
+        self.log.error(
+            "a response was not sent: {fault} id={request_id}", fault=fault, request_id=inbound.request_id
+        )
+        return self.failed(errors.internal_error(inbound.request_id), "envelope", inbound)
+
+    def _log_broken_off(self, failure: Exception, inbound: Inbound) -> None:
+        error = self._as_told(failure, inbound)
+        self.metrics.failed(error or errors.internal_error(inbound.request_id))
+        if error is None:
+            self.log.failure("streaming failed id={request_id}", request_id=inbound.request_id)
+        else:
+            # The database or the store is away, which needs no traceback.
+            self.log.warn(
+                "streaming broke off: {why} id={request_id}", why=error.code, request_id=inbound.request_id
+            )
+
+    def _as_told(self, failure: Exception, inbound: Inbound) -> ApiError | None:
+        """The error to answer with; None for a fault of ours. The reason behind it (``why``) is only logged here."""
+        error = failure if isinstance(failure, ApiError) else self.translate(failure)
+        if error is not None and error.why is not None:
+            self.log.warn(
+                "{code}: {why} id={request_id}", code=error.code, why=error.why, request_id=inbound.request_id
+            )
+        return error
+
+
+# The ``Date`` header, formatted once a second (RFC 9110 section 6.6.1).
+
+
+class HttpDate:
+    """Calling it gives the current date in HTTP's form. ``now`` is the wall clock, in seconds since the epoch."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._second = -1
+        self._text = ""
+
+    def __call__(self) -> str:
+        second = int(self._now())
+        if second != self._second:
+            self._second = second
+            self._text = formatdate(second, usegmt=True)
+        return self._text
 
 
 class Edge:
@@ -52,7 +224,7 @@ class Edge:
         translate: Callable[[BaseException], ApiError | None],
         date: Callable[[], str],
         limits: Mapping[str, Limits],
-        log_later: journal.Later | None = None,
+        log_later: Later | None = None,
     ) -> None:
         self.settings = settings
         self._router = router
@@ -61,7 +233,7 @@ class Edge:
         self._new_id = new_id
         self._metrics = metrics
         self._responses = Responses(metrics, translate, date)
-        self._access = journal.AccessLog(self.log, log_later)
+        self._access = AccessLog(self.log, log_later)
         self._unread = UnreadableReplies(router, metrics, self._access, date, new_id)
         self._refusals = Refusals(clock, metrics)
         self.lanes = {name: Lane(name, one, clock, self._refusals) for name, one in limits.items()}

@@ -5,18 +5,282 @@ It knows neither routes nor twisted.web. A channel feeds it; what it needs of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Protocol
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 
-from project_service.deferreds import cancel
 from project_service.errors import ApiError
 from project_service.http.body import HIGH_WATER, NO_WIRE, Body, ClientGone
-from project_service.http.idle_timeout import IdleTimeout
-from project_service.http.outbound import Reply
-from project_service.http.protocol import wire
-from project_service.http.protocol.framing import RequestHead
-from project_service.http.stream import Stream
+from project_service.http.head import TCHAR, RequestHead
+from project_service.http.response import Producer, Reply
+from project_service.lifecycle import cancel
+
+# Bytes of a response head, and what an exchange needs of the connection beneath it.
+
+
+_NAME = re.compile(rf"[{TCHAR}]+\Z")
+# RFC 9110 section 5.5: characters that would end the line or the head.
+_BAD_VALUE = re.compile(r"[\x00\r\n]")
+
+# The one phrase that Python writes otherwise than RFC 2324 and everybody else.
+_REASONS = {status.value: status.phrase for status in HTTPStatus} | {
+    HTTPStatus.IM_A_TEAPOT.value: "I'm a teapot"
+}
+# RFC 9112 section 4 allows more than ASCII in a reason phrase, but clients disagree about how to read it.
+_NOT_IN_PHRASE = re.compile(r"[^!-~]+")
+MAX_REASON = 120
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Connection(Protocol):
+    """One client connection."""
+
+    def write(self, data: bytes) -> None: ...
+    def take(self, source: int, most: int) -> int:
+        """As ``Splicing.move``, to the client."""
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def register_producer(self, producer: Producer) -> None: ...
+    def unregister_producer(self) -> None: ...
+    def exchange_done(self, keep_alive: bool) -> None:
+        """The response is written and the request read; without ``keep_alive`` the connection closes."""
+
+    def abort(self) -> None: ...
+    def abort_if_reset(self) -> None:
+        """Abort if the client has refused what it was sent, because nobody is there any more."""
+
+    def progress(self) -> object:
+        """A value that changes whenever the client has taken bytes."""
+
+
+# Headers that only the connection itself may set.
+FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "trailer"})
+# Those, and the ones that the edge sets on every response; handlers and SQL must not set any of them.
+OURS = FRAMING | {"date", "x-request-id"}
+
+
+def fault_of(status: int, headers: Iterable[tuple[str, str]]) -> str | None:
+    """Why a final response with this head must not be written, without quoting it; None where it may."""
+    if not 200 <= status <= 599:
+        return "its status is none of a final response"
+    for name, value in headers:
+        if (fault := _fault_of_name(name)) is not None:
+            return fault
+        if _BAD_VALUE.search(value):
+            return "a header is not one"
+    return None
+
+
+@lru_cache(maxsize=256)
+def _fault_of_name(name: str) -> str | None:
+    if not _NAME.match(name):
+        return "a header is not one"
+    return "a header is the connection's to set" if name.lower() in FRAMING else None
+
+
+def head(status: int, headers: Iterable[tuple[str, str]], reason: str | None = None) -> bytes:
+    """Status line and headers as bytes. ``fault_of`` must have been asked about headers that are not the edge's own.
+
+    ``reason`` may be any text: characters that a phrase cannot hold become spaces, and it is cut at ``MAX_REASON``.
+    Raises ``ValueError`` for headers that would break the framing nevertheless.
+    """
+    phrase = _REASONS.get(status, "Unknown") if reason is None else _phrase(reason)
+    lines = [f"HTTP/1.1 {status} {phrase}", *map(": ".join, headers)]
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise ValueError("a response header holds a line end")
+    return f"{text}\r\n\r\n".encode("latin-1", "replace")
+
+
+def _phrase(text: str) -> str:
+    return _NOT_IN_PHRASE.sub(" ", text[:MAX_REASON]).strip()
+
+
+def chunk(data: bytes) -> bytes:
+    """``data``, which must not be empty, as one chunk (RFC 9112 section 7.1)."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+# Notices when nothing has moved for a while, for instance if a client does not read what it is sent.
+
+
+# How often it is looked within the time after which nothing has moved: what moved last is noticed that much later.
+LOOKS = 10
+
+
+class IdleTimeout:
+    """While watching, calls ``drop`` when ``progress()`` has not changed for ``seconds``, at most a tenth late."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        seconds: float,
+        progress: Callable[[], object],
+        drop: Callable[[], object],
+    ) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._progress = progress
+        self._drop = drop
+        self._call: IDelayedCall | None = None
+
+    @property
+    def watching(self) -> bool:
+        return self._call is not None
+
+    def watch(self) -> None:
+        """Begin to watch, or begin anew, until ``stop`` is called or ``drop`` has been."""
+        self.stop()
+        self._look_later(self._progress(), self._clock.seconds())
+
+    def stop(self) -> None:
+        cancel(self._call)
+        self._call = None
+
+    def _look_later(self, seen: object, since: float) -> None:
+        left = since + self._seconds - self._clock.seconds()
+        self._call = self._clock.callLater(max(0, min(left, self._seconds / LOOKS)), self._look, seen, since)
+
+    def _look(self, seen: object, since: float) -> None:
+        self._call = None
+        now, found = self._clock.seconds(), self._progress()
+        if found != seen:
+            self._look_later(found, now)
+        elif now - since < self._seconds:
+            self._look_later(seen, since)
+        else:
+            self._drop()
+
+
+# The body of a streamed response: paused and resumed by the socket, aborted when the client stalls.
+
+
+class BadLength(Exception):
+    """A streamed body is longer or shorter than its Content-Length: the client would misread what follows."""
+
+
+class Stream:
+    """The ``Sink`` of a streamed response, and the producer that the connection pauses and resumes.
+
+    ``length`` is the body's Content-Length, None where it has none. If ``chunked``, every piece is sent as a chunk.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        clock: IReactorTime,
+        idle_seconds: float,
+        length: int | None,
+        chunked: bool,
+    ) -> None:
+        self.sent_bytes = 0
+        self._connection = connection
+        self._left = length
+        self._chunked = chunked
+        self._gone = False
+        self._paused = False
+        self._producer: Producer | None = None
+        self._waiting: Deferred[None] | None = None
+        self._idle = IdleTimeout(clock, idle_seconds, connection.progress, connection.abort)
+        connection.register_producer(self)
+
+    def write(self, data: bytes) -> None:
+        """As ``Sink.write``; raises ``BadLength`` where that is more than was announced."""
+        if self._gone or not data:
+            return
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise BadLength
+        self.sent_bytes += len(data)
+        self._connection.write(chunk(data) if self._chunked else data)
+
+    def take(self, source: int, most: int) -> int:
+        """As ``Sink.take``."""
+        if self._gone or self._chunked:
+            return 0
+        taken = self._connection.take(source, most if self._left is None else min(most, self._left))
+        if self._left is not None:
+            self._left -= taken
+        self.sent_bytes += taken
+        return taken
+
+    async def drained(self) -> None:
+        if self._gone:
+            raise ClientGone
+        if not self._paused:
+            return
+        self._waiting = Deferred()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def register_producer(self, producer: Producer) -> None:
+        self._producer = producer
+        if self._gone:
+            producer.stopProducing()
+        elif self._paused:
+            producer.pauseProducing()
+
+    def unregister_producer(self) -> None:
+        self._producer = None
+
+    def end(self) -> None:
+        """The body is complete; raises ``BadLength`` where it is shorter than announced."""
+        if self._left:
+            raise BadLength
+        self._idle.stop()
+        self._producer = None
+        self._connection.unregister_producer()
+        if self._chunked:
+            self._connection.write(LAST_CHUNK)
+
+    def lost(self) -> None:
+        """The client has left: the producer is stopped, and ``drained`` raises ``ClientGone``."""
+        self._gone = True
+        self._idle.stop()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.stopProducing()
+        self._fire(ClientGone())
+
+    # What the connection calls.
+
+    def pauseProducing(self) -> None:
+        if self._paused:
+            return
+        self._paused = True
+        self._idle.watch()
+        if self._producer is not None:
+            self._producer.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        self._idle.stop()
+        if self._producer is not None:
+            self._producer.resumeProducing()
+        self._fire(None)
+
+    def stopProducing(self) -> None:
+        """The connection is going down; ``connection_lost`` follows."""
+
+    def _fire(self, failure: Exception | None) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            if failure is None:
+                waiting.callback(None)
+            else:
+                waiting.errback(failure)
+
 
 # After an answer that came before the whole body, the rest of the body is read and thrown away for so long, and as
 # long as it does not stall. A client or proxy that is still sending then gets to read the answer instead of a reset.
@@ -45,7 +309,7 @@ class Exchange:
 
     def __init__(
         self,
-        connection: wire.Connection,
+        connection: Connection,
         clock: IReactorTime,
         idle_seconds: float,
         head: RequestHead,
@@ -89,7 +353,7 @@ class Exchange:
     def send_continue(self) -> None:
         self._invited_at = self._clock.seconds()
         if not self._gone:
-            self._connection.write(wire.CONTINUE)
+            self._connection.write(CONTINUE)
 
     def pause_body(self) -> None:
         self._held_at = self._clock.seconds()
@@ -157,7 +421,7 @@ class Exchange:
         if self._draining is not None:
             self._close()
         elif self.on_client_awaited is None and self._version == b"HTTP/1.1" and self._close_call is None:
-            self._connection.write(wire.CONTINUE)
+            self._connection.write(CONTINUE)
             self._close_call = self._clock.callLater(RESET_SECONDS, self._connection.abort_if_reset)
 
     def connection_lost(self) -> None:
@@ -258,7 +522,7 @@ class Exchange:
         if not self._keep_alive:
             headers.append(("Connection", "close"))
         self.sent_bytes = len(body)
-        self._connection.write(wire.head(status, headers, reason) + body)
+        self._connection.write(head(status, headers, reason) + body)
 
     def _short_rest(self) -> bool:
         length = self.body.length
@@ -278,3 +542,22 @@ class Exchange:
         self._closed = True
         self.body.wire = NO_WIRE  # they would hold each other: a reference cycle
         self._connection.exchange_done(self._keep_alive and self._received)
+
+
+# What an HTTP channel hands its requests to.
+
+
+class Dispatch(Protocol):
+    """Implemented by ``edge.Edge``."""
+
+    def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
+        """Start answering. May answer before it returns."""
+
+    def refusal(self, error: ApiError, peer: IAddress, target: bytes) -> bytes:
+        """The whole response to a request that could not be parsed; the connection closes after it.
+
+        ``target`` is as much of the request's target as could be read.
+        """
+
+    def turned_away(self) -> bytes:
+        """The whole response to a connection for which there is no room."""

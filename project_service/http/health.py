@@ -10,13 +10,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from project_service.deferreds import all_of, background, start, with_timeout
 from project_service.errors import ApiError
-from project_service.http.inbound import Inbound
+from project_service.http.describe import JSON, STRING, Answer, Described, exactly
 from project_service.http.metrics import Metrics
-from project_service.http.openapi.described import JSON, STRING, Answer, Described, exactly
-from project_service.http.outbound import NO_STORE, Reply, json_reply
-from project_service.http.router import Router
+from project_service.http.request import Inbound
+from project_service.http.response import NO_STORE, Reply, json_reply
+from project_service.http.routing import Router
+from project_service.lifecycle import all_of, background, start, with_timeout
 
 Check = Callable[[], Coroutine[Any, Any, None]]
 

@@ -18,10 +18,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from project_service.errors import ApiError
-from project_service.http.protocol.framing import METHODS
+from project_service.http.head import METHODS
 
 if TYPE_CHECKING:  # it counts its refusals here
-    from project_service.http.overload.admission import Lane
+    from project_service.http.admission import Lane
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 

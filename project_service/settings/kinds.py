@@ -1,19 +1,22 @@
 """Kinds of settings. A kind is a function that converts a value from TOML or the environment, or raises
-``ValueError`` with the reason."""
+``ValueError`` with the reason.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from attrs import frozen
 
-from project_service.http.protocol import fields
-from project_service.regular_file import regular
+from project_service.files import regular
+from project_service.http import head
 from project_service.whole_numbers import from_digits
 
 Kind = Callable[[Any], Any]
@@ -183,7 +186,7 @@ word = matching(r"[!-~]+", "printable ASCII without blanks")
 store_bucket = matching(
     r"[A-Za-z0-9][A-Za-z0-9._:-]{2,254}", "the name of a bucket in the store, such as project-service"
 )
-header_name = matching(rf"[{fields.TCHAR}]+", "the name of a header")
+header_name = matching(rf"[{head.TCHAR}]+", "the name of a header")
 
 
 def pem_file(value: Any) -> str:
@@ -199,7 +202,7 @@ def pem_file(value: Any) -> str:
 
 def mailbox(value: Any) -> str:
     """An email address, with or without a name before it."""
-    from project_service.auth.model import envelope
+    from project_service.auth.values import envelope
 
     try:
         address = envelope(text(value))
@@ -215,7 +218,7 @@ def mailbox(value: Any) -> str:
 
 
 def claim_path(value: Any) -> str:
-    from project_service.tables.access.role_claim import parse_role_claim
+    from project_service.role_claim import parse_role_claim
 
     try:
         parse_role_claim(text(value))
@@ -273,7 +276,60 @@ def from_json(value: Any, what: str) -> Any:
 
 def dsn(value: Any) -> Secret:
     """A libpq connection string or URI. The reason never contains it."""
-    from project_service.database.dsn import parse
+    from project_service.dsn import read_dsn
 
-    parse(text(value))
+    read_dsn(text(value))
     return Secret(value)
+
+
+# Kinds of settings that are addresses: more of ``kinds``.
+
+
+def network(value: Any) -> str:
+    try:
+        ipaddress.ip_network(text(value), strict=False)
+    except ValueError:
+        raise ValueError("must be IP addresses or networks such as 10.0.0.0/8") from None
+    return str(value)
+
+
+# A Twisted server endpoint. Whether its port and certificate can be used shows only when it is opened.
+endpoint = matching(
+    r"(?:tcp6?:(?:port=)?[0-9]{1,5}|ssl:(?:port=)?[0-9]{1,5}|unix:|systemd:|haproxy:).*",
+    "endpoints such as tcp:8080:interface=127.0.0.1, ssl:443:… or unix:/run/…",
+)
+
+
+def web_origin(value: Any) -> str:
+    """``*``, or an origin as browsers send it: scheme, host and port only."""
+    try:
+        parts = urlsplit(text(value))
+        whole_of = f"{parts.scheme}://{parts.netloc}" if parts.scheme and parts.netloc else "*"
+    except ValueError:
+        whole_of = "*"
+    if value not in (whole_of, "*"):
+        raise ValueError('must be origins such as https://www.example.com, or "*"')
+    return str(value)
+
+
+def _is_a_word(value: str) -> bool:
+    return value.isprintable() and " " not in value
+
+
+def url(value: Any) -> str:
+    """An http or https address without a trailing slash."""
+    text(value)
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        raise ValueError("must be an http or https address") from None
+    # urlsplit silently removes line breaks, which would end a header or a line of a letter.
+    if parts.scheme not in ("http", "https") or not parts.hostname or not _is_a_word(value):
+        raise ValueError("must be an http or https address")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("must not hold a user name, password, query or fragment")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("must have a port from 0 to 65535") from None
+    return str(value).rstrip("/")

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
+from configparser import ConfigParser
+from configparser import Error as NotTheForm
+from pathlib import Path
 from typing import Any
 
 import attrs
 from attrs import frozen
 
-from project_service.settings.addresses import endpoint, network, url, web_origin
+from project_service.files import regular
 from project_service.settings.kinds import (
     MOST_WHOLE,
     Kind,
@@ -19,10 +22,12 @@ from project_service.settings.kinds import (
     choice,
     claim_path,
     dsn,
+    endpoint,
     flag,
     header_name,
     listed,
     mailbox,
+    network,
     optional,
     or_file,
     own_schema,
@@ -35,10 +40,94 @@ from project_service.settings.kinds import (
     store_bucket,
     table_of,
     text,
+    url,
+    web_origin,
     whole,
     word,
 )
-from project_service.settings.store_keys import StoreKeys, header_secret, keys_file
+
+# PostgREST's names for the settings of a database of the table API (its documentation, "Configuration").
+#
+# Whoever comes from PostgREST may keep using them, with dashes or underscores.
+
+
+_PREFIXES = ("", "db_", "server_", "client_", "url_use_")
+_SUFFIX = "_enabled"
+_OTHERS = {
+    "uri": "dsn",
+    "pool": "pool_size",
+    "schema": "schemas",
+    "prepared_statements": "prepare",
+    "jwt_role_claim_key": "role_claim",
+    "role_claim_key": "role_claim",
+    "openapi_mode": "openapi",
+}
+
+
+def own_name(name: str, known: Container[str]) -> str:
+    """The name in ``known`` that ``name`` stands for, or ``name`` itself if there is none."""
+    whole = name.replace("-", "_").removesuffix(_SUFFIX)
+    for prefix in _PREFIXES:
+        plain = whole.removeprefix(prefix)
+        plain = _OTHERS.get(plain, plain)
+        if plain in known:
+            return plain
+    return name
+
+
+# Reads the store's key pair from a file in the form of AWS's tools, which also renew it (``~/.aws/credentials``).
+
+
+SECTION = "default"
+
+
+@frozen
+class StoreKeys:
+    """What was in the file at ``path`` when it was read."""
+
+    path: str
+    access_key_id: str
+    secret_access_key: Secret
+    session_token: Secret | None
+
+
+def keys_file(value: Any) -> StoreKeys:
+    """The setting that is the path of such a file. The ``ValueError`` contains nothing of what is in the file."""
+    # No interpolation: a secret may have a percent sign.
+    parser = ConfigParser(interpolation=None)
+    try:
+        parser.read_string(regular(Path(text(value))).read_text("utf-8"))
+    except OSError as fault:
+        raise ValueError(f"names a file that cannot be read: {fault.strerror}") from None
+    except (NotTheForm, UnicodeDecodeError):
+        raise ValueError("names a file that is not in the form of AWS's credentials") from None
+    if not parser.has_section(SECTION):
+        raise ValueError(f"names a file without a section [{SECTION}]")
+    held = parser[SECTION]
+    token = held.get("aws_session_token", "")
+    return StoreKeys(
+        str(value),
+        _held(held, "aws_access_key_id"),
+        Secret(_held(held, "aws_secret_access_key")),
+        Secret(_in_words("aws_session_token", token)) if token else None,
+    )
+
+
+def header_secret(value: Any) -> Secret:
+    """A setting that is secret and is sent in a header."""
+    return Secret(word(value))
+
+
+def _held(section: Any, name: str) -> str:
+    return _in_words(name, section.get(name, ""))
+
+
+def _in_words(name: str, value: str) -> str:
+    try:
+        return str(word(value))
+    except ValueError:
+        raise ValueError(f"names a file in which {name} is missing or not printable ASCII") from None
+
 
 __all__ = ["Secret", "Settings"]
 

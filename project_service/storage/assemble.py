@@ -15,33 +15,24 @@ from twisted.application.service import IService
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
+from project_service.database.errors import outage_of
 from project_service.database.pool import Pool
-from project_service.database.sqlstate import outage_of
-from project_service.deferreds import start, with_timeout
-from project_service.http.router import Router
-from project_service.lifecycle import Every
+from project_service.http.routing import Router
+from project_service.lifecycle import Every, start, with_timeout
 from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store as StoreSettings
-from project_service.storage import reading
-from project_service.storage.admin import BucketRoutes
-from project_service.storage.announcing import FRESH_SECONDS, Announcer
+from project_service.storage import download
 from project_service.storage.buckets import Buckets
-from project_service.storage.download import Downloads
+from project_service.storage.download import Downloads, SmallObjects
 from project_service.storage.links import Links
 from project_service.storage.objects import Objects
-from project_service.storage.ports import BucketRows, GarbageRows, LinkRows, ObjectRows
-from project_service.storage.removal import Removal
-from project_service.storage.routes import StorageRoutes
-from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.connect import connect
-from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError, kind_of
-from project_service.storage.small_objects import SmallObjects
-from project_service.storage.sql.buckets import SqlBuckets
-from project_service.storage.sql.garbage import SqlGarbage
-from project_service.storage.sql.links import SqlLinks
-from project_service.storage.sql.objects import SqlObjects
-from project_service.storage.sweeper import Sweeper
-from project_service.storage.upload import Uploads, unobserved
+from project_service.storage.postgres import SqlBuckets, SqlGarbage, SqlLinks, SqlObjects
+from project_service.storage.repository import BucketRows, GarbageRows, LinkRows, ObjectRows
+from project_service.storage.routes import BucketRoutes, StorageRoutes
+from project_service.storage.s3.client import S3Store, connect
+from project_service.storage.s3.xml import NoSuchBucket, NoSuchObject, StoreError, kind_of
+from project_service.storage.sweeper import Removal, Sweeper
+from project_service.storage.upload import FRESH_SECONDS, Announcer, Uploads, unobserved
 
 _log = Logger()
 
@@ -121,7 +112,7 @@ class Storage:
         await self._store.close()
 
     async def _read_probe(self) -> None:
-        await reading.whole(await self._store.open(PROBE, 0, len(PROBE), len(PROBE)))
+        await download.whole(await self._store.open(PROBE, 0, len(PROBE), len(PROBE)))
 
 
 # Runs the work it is given unless another process is doing it; False in that case.

@@ -10,9 +10,9 @@ from twisted.internet.interfaces import IReactorTime
 
 from project_service import whole_numbers
 from project_service.errors import ApiError, no_text, validation_failed
-from project_service.storage import content_types, errors, keys
-from project_service.storage.model import RULES, Bucket, BucketRules
-from project_service.storage.ports import BucketRows
+from project_service.storage import errors, keys
+from project_service.storage.repository import BucketRows
+from project_service.storage.values import RULES, Bucket, BucketRules
 
 if TYPE_CHECKING:
     from project_service.storage.objects import Objects
@@ -159,7 +159,7 @@ def _fault(name: str, value: Any) -> str | None:
         return None
     if name == "allowed_content_types":
         fine = isinstance(value, list) and len(value) <= MAX_CONTENT_TYPES
-        if fine and all(isinstance(one, str) and content_types.is_pattern(one) for one in value):
+        if fine and all(isinstance(one, str) and keys.is_pattern(one) for one in value):
             return None
         return "must be null or a list of media types, as image/png or image/*"
     number = whole_numbers.from_json(value)

@@ -14,10 +14,13 @@ from project_service.errors import (
     unsupported_media_type,
     validation_failed,
 )
-from project_service.http.openapi.described import (
+from project_service.http.describe import (
     BOOLEAN,
+    COUNT,
     JSON,
     LOCATION,
+    MOMENT,
+    STRING,
     UUID,
     Answer,
     Described,
@@ -33,19 +36,64 @@ from project_service.http.openapi.described import (
     obj,
     takes,
 )
-from project_service.storage import errors
+from project_service.storage import errors, keys
+from project_service.storage.buckets import MAX_BYTES, MAX_CONTENT_TYPES
+from project_service.storage.keys import MAX_KEY_BYTES
 from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
 from project_service.storage.requests import DEFAULT_MAX_KEYS, MOST_BULK_KEYS, MOST_MAX_KEYS
-from project_service.storage.schemas import (
-    KEY,
-    LISTING,
-    MAX_AGE,
-    OBJECT,
-    OBJECT_DETAILS,
-    PREFIX,
-    SIGNED_URL,
-    or_null,
+
+# The JSON schemas of what storage takes and sends, for ``/openapi.json``.
+
+
+KEY: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_KEY_BYTES,
+    "description": f"1 to {MAX_KEY_BYTES} bytes of UTF-8 without control characters; no leading /, no empty, . or .. "
+    "segment.",
+}
+PREFIX: Schema = {"type": "string", "maxLength": MAX_KEY_BYTES}
+BUCKET_NAME: Schema = {"type": "string", "pattern": f"^{keys.BUCKET_NAME}$"}
+MAX_AGE: Schema = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_METADATA: Mapping[str, Schema] = {
+    "key": KEY,
+    "size": COUNT,
+    "content_type": STRING,
+    "last_modified": MOMENT,
+    "etag": {"type": "string", "description": "The store's, without quotes; opaque."},
+}
+
+
+def or_null(schema: Schema) -> Schema:
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+OBJECT = Named("Object", exactly(**_METADATA))
+OBJECT_DETAILS = Named(
+    "ObjectDetails", exactly(**_METADATA, owner=or_null(UUID), max_age_seconds=or_null(MAX_AGE))
 )
+LISTING = Named(
+    "ObjectListing",
+    exactly(
+        objects=array(OBJECT),
+        folders=array({"type": "string", "pattern": "/$"}),
+        prefix=STRING,
+        is_truncated=BOOLEAN,
+        next_token={
+            "type": ["string", "null"],
+            "description": "page_token of the next page; null on the last.",
+        },
+    ),
+)
+SIGNED_URL = Named(
+    "SignedUrl",
+    exactly(
+        url={"type": "string", "format": "uri"},
+        expires_at=MOMENT,
+        method={"const": "GET"},
+    ),
+)
+
 
 TAG = "storage"
 BOTH: tuple[Need, ...] = ("database", "store")
@@ -289,4 +337,75 @@ BULK_DELETE = Described(
     takes(keys=array(KEY, minItems=1, maxItems=MOST_BULK_KEYS)),
     (NO_BUCKET, errors.not_owner(), BAD_KEY, errors.object_in_use()),
     BOTH,
+)
+
+
+# What ``/openapi.json`` says of the routes below ``/admin/buckets``.
+
+
+BUCKETS_TAG = "buckets"
+
+_LIMIT: Schema = {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_BYTES}
+_RULES: Mapping[str, Schema] = {
+    "visibility": {"enum": ["public", "private"]},
+    "max_object_bytes": _LIMIT,
+    "max_bucket_bytes": _LIMIT,
+    "allowed_content_types": {
+        "type": ["array", "null"],
+        "maxItems": MAX_CONTENT_TYPES,
+        "items": {"type": "string", "description": "type/subtype, type/* or */*"},
+    },
+    "owner_only_writes": BOOLEAN,
+}
+BUCKET = Named(
+    "Bucket",
+    exactly(name=BUCKET_NAME, **_RULES, object_count=COUNT, total_bytes=COUNT, created_at=MOMENT),
+)
+
+
+CREATE_BUCKET = Described(
+    "createBucket",
+    BUCKETS_TAG,
+    "Make a bucket",
+    (json_answer(201, "The new bucket", BUCKET),),
+    body=takes(_RULES, name=BUCKET_NAME),
+    errors=(errors.bucket_exists(),),
+)
+LIST_BUCKETS = Described(
+    "listBuckets",
+    BUCKETS_TAG,
+    "Every bucket",
+    (json_answer(200, "The buckets", exactly(buckets=array(BUCKET))),),
+)
+SHOW_BUCKET = Described(
+    "showBucket",
+    BUCKETS_TAG,
+    "One bucket",
+    (json_answer(200, "The bucket", BUCKET),),
+    (IN_BUCKET,),
+    errors=(NO_BUCKET,),
+)
+CHANGE_BUCKET = evolve(
+    SHOW_BUCKET, name="changeBucket", summary="Change rules of a bucket", body=takes(_RULES)
+)
+DELETE_BUCKET = Described(
+    "deleteBucket",
+    BUCKETS_TAG,
+    "Delete a bucket",
+    (Answer(204, "It is gone."),),
+    (IN_BUCKET, Parameter("force", "true: with everything in it.", BOOLEAN)),
+    errors=(NO_BUCKET, errors.bucket_not_empty(), errors.bucket_in_use(), errors.object_in_use()),
+    needs=BOTH,
+)
+DELETE_PREFIX = Described(
+    "deletePrefix",
+    BUCKETS_TAG,
+    "Delete every object under a prefix; the empty one means all",
+    (json_answer(200, "How many there were", exactly(deleted=COUNT)),),
+    (
+        IN_BUCKET,
+        Parameter("prefix", "What their keys begin with.", PREFIX, required=True),
+    ),
+    errors=(NO_BUCKET, BAD_KEY, errors.object_in_use()),
+    needs=BOTH,
 )

@@ -5,26 +5,153 @@ Small objects that were read lately come from memory.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 from wsgiref.handlers import format_date_time
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from project_service.errors import Headers, store_unavailable
 from project_service.http.body import ClientGone
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, Sink, StreamReply
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, Sink, StreamReply
 from project_service.storage import conditions, errors
-from project_service.storage.disposition import ANY_ORIGIN, NO_SNIFFING, presentation
+from project_service.storage.conditions import ByteRange, parse_range
 from project_service.storage.links import LinkUse
-from project_service.storage.model import ObjectRow
-from project_service.storage.ports import ObjectRows, Opened, Store
-from project_service.storage.ranges import ByteRange, parse_range
-from project_service.storage.s3.errors import NoSuchObject, ReaderLeft, StoreUnreachable
-from project_service.storage.small_objects import SmallObjects
+from project_service.storage.repository import ObjectRows, Opened, Store
+from project_service.storage.s3.xml import SAME_PAGE, NoSuchObject, ReaderLeft, StoredPage, StoreUnreachable
+from project_service.storage.values import ObjectRow
+
+# ``Content-Disposition``, and the other headers that keep a stored page from acting as the site. Pure.
+
+
+# A stored page that is shown inline may neither run script nor load anything but data from this site.
+SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
+
+# Browsers must take the content type as it is sent, whatever the bytes look like.
+NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
+
+# A page that is isolated (``Cross-Origin-Embedder-Policy: require-corp``) may show the object too. It is sent where
+# CORS lets pages of every origin read the object anyway.
+ANY_ORIGIN = ("Cross-Origin-Resource-Policy", "cross-origin")
+
+# Characters replaced in the plain file name: all but printable ASCII, and those with a meaning within quotes.
+_NOT_PLAIN = re.compile(r'[^ -~]|["\\%]')
+
+
+def content_disposition(key: str, inline: bool) -> str:
+    """RFC 6266: a plain file name for old readers, and the real one."""
+    name = key.rsplit("/", 1)[-1]
+    plain = _NOT_PLAIN.sub("_", name)
+    kind = "inline" if inline else "attachment"
+    return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name)}"
+
+
+# Cached, because the same objects are asked for again and again.
+@lru_cache(maxsize=1024)
+def presentation(key: str, content_type: str, inline: bool) -> Headers:
+    """How a browser is to show the object of ``key``: its type, its file name, and for ``inline`` the sandbox."""
+    headers: Headers = (
+        ("Content-Type", content_type),
+        ("Content-Disposition", content_disposition(key, inline)),
+        NO_SNIFFING,
+    )
+    return (*headers, ("Content-Security-Policy", SANDBOX)) if inline else headers
+
+
+# A cache of the bytes of small objects that were read lately. Pure.
+
+
+# The memory that an entry takes besides its bytes, rounded up.
+ENTRY_BYTES = 512
+# An object may take at most one part in so many of the capacity, so that a single one never pushes out all others.
+SHARE = 64
+
+
+class SmallObjects:
+    """Keeps at most ``capacity`` bytes, those that were read last; with 0 none.
+
+    Entries are kept by version, and the bytes of a version never change, so they are never out of date. Whether the
+    object exists, who may read it and which version it has is decided by its row each time.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._kept: OrderedDict[UUID, bytes] = OrderedDict()
+        self._held = 0
+
+    def find(self, version: UUID) -> bytes | None:
+        body = self._kept.get(version)
+        if body is not None:
+            self._kept.move_to_end(version)
+        return body
+
+    def keep(self, version: UUID, body: bytes) -> None:
+        """Keep ``body``, the whole object, unless it takes more than its share."""
+        size = len(body) + ENTRY_BYTES
+        if size * SHARE > self._capacity or version in self._kept:
+            return
+        self._kept[version] = body
+        self._held += size
+        while self._held > self._capacity:
+            _, oldest = self._kept.popitem(last=False)
+            self._held -= len(oldest) + ENTRY_BYTES
+
+
+# How the service itself reads from the store: small objects into memory, and the list of everything.
+
+
+async def whole(opened: Opened) -> bytes:
+    """All bytes of ``opened``. Raises ``BrokenRead`` where the store stops before the end."""
+    at_hand = opened.at_hand()
+    if at_hand is not None:
+        return at_hand
+    gathered = _Gathered()
+    await opened.pour(gathered)
+    return bytes(gathered.data)
+
+
+async def pages(store: Store, prefix: str = "") -> AsyncIterator[StoredPage]:
+    """Everything that the store has under ``prefix``, page by page.
+
+    Raises ``StoreUnreachable`` where a page comes twice, as from a store that ignores where to go on: there would be
+    no end.
+    """
+    page = await store.list(prefix, None)
+    yield page
+    while page.next_token is not None:
+        following = await store.list(prefix, page.next_token)
+        # Pages without objects may follow each other, as long as they lead somewhere.
+        if following.objects == page.objects and (page.objects or following.next_token == page.next_token):
+            raise StoreUnreachable(SAME_PAGE)
+        page = following
+        yield page
+
+
+@frozen(eq=False)
+class _Gathered:
+    """A ``ByteSink`` that keeps everything. It needs no back-pressure, as only small objects are read with it."""
+
+    data: bytearray = field(factory=bytearray, init=False)
+
+    def write(self, data: bytes) -> None:
+        self.data.extend(data)
+
+    def take(self, source: int, most: int) -> int:
+        return 0
+
+    def register_producer(self, producer: Any) -> None:
+        return
+
+    def unregister_producer(self) -> None:
+        return
+
 
 # How often to read the row where its bytes are gone. Each time the object must have been overwritten between
 # the two reads; the limit is for a store whose new objects appear late while somebody keeps overwriting one.

@@ -16,12 +16,12 @@ from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
 from project_service.errors import ApiError
-from project_service.http.headers import HeaderView
-from project_service.http.outbound import NO_STORE
+from project_service.http.head import HeaderView
+from project_service.http.response import NO_STORE
 from project_service.storage import errors
 from project_service.storage.conditions import continues
-from project_service.storage.model import Link, ObjectRow
-from project_service.storage.ports import LinkRows
+from project_service.storage.repository import LinkRows
+from project_service.storage.values import Link, ObjectRow
 
 MAX_EXPIRES_IN_SECONDS = 604800
 MAX_USES = 1_000_000

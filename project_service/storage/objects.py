@@ -11,16 +11,16 @@ from uuid import UUID
 
 from attrs import frozen
 
-from project_service.deferreds import shield
+from project_service.lifecycle import shield
 from project_service.storage import errors
 from project_service.storage.buckets import Buckets
 from project_service.storage.conditions import refusal, without_date
 from project_service.storage.download import MOST_READINGS, ObjectLost
-from project_service.storage.model import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer
-from project_service.storage.ports import ObjectRows, Store, Switched
-from project_service.storage.removal import Removal
-from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
+from project_service.storage.repository import ObjectRows, Store, Switched
+from project_service.storage.s3.xml import NoSuchObject, StoreUnreachable
+from project_service.storage.sweeper import Removal
 from project_service.storage.upload import SizeLimit, State, Upload, Uploads
+from project_service.storage.values import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer
 
 
 @frozen(eq=False)

@@ -1,5 +1,6 @@
 """Reads the parameters, headers and bodies of storage requests; each value has an error of its own. Pure but for
-Werkzeug's header parsers."""
+Werkzeug's header parsers.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+import orjson
 from attrs import evolve
 from werkzeug.datastructures import ResponseCacheControl
 from werkzeug.http import parse_cache_control_header
 
-from project_service import whole_numbers
+from project_service import base64url, whole_numbers
 from project_service.errors import (
+    ApiError,
     refuse_unknown,
     require_text,
     require_texts,
@@ -20,11 +23,44 @@ from project_service.errors import (
     unsupported_media_type,
     validation_failed,
 )
-from project_service.http.headers import HeaderView
-from project_service.http.inbound import Inbound
-from project_service.storage import content_types, errors, keys
+from project_service.http.head import HeaderView
+from project_service.http.request import Inbound
+from project_service.storage import errors, keys
 from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
-from project_service.storage.model import Writer
+from project_service.storage.values import Writer
+
+# Page tokens: where the next page of a listing begins, as an opaque text. Pure.
+#
+# A token holds the last entry of its page and not a position, so that pages do not shift when objects come or go.
+# It is no secret: listing the bucket takes the same rights with a token as without.
+
+
+_VERSION = 1
+
+
+def encode_page_token(last: str, prefix: str, recursive: bool) -> str:
+    packed = orjson.dumps([_VERSION, last, prefix, recursive])
+    return base64url.encode(packed)
+
+
+def decode_page_token(token: str, prefix: str, recursive: bool) -> str:
+    """The last entry seen; raises ``validation_failed`` for a token that is not of this very listing."""
+    bad = validation_failed({"page_token": "is not a token of this listing"})
+    try:
+        packed = base64url.decode(token)
+        version, last, *listing = orjson.loads(packed)
+    except (ValueError, TypeError):
+        raise bad from None
+    if version != _VERSION or listing != [prefix, recursive] or not isinstance(last, str):
+        raise bad
+    if not last.startswith(prefix):
+        raise bad
+    try:
+        # The entry is a key or a folder, so it has to be a possible prefix.
+        return keys.parse_prefix(last)
+    except ApiError:
+        raise bad from None
+
 
 DEFAULT_MAX_KEYS = 100
 MOST_MAX_KEYS = 1000
@@ -59,7 +95,7 @@ def refuse_partial(headers: HeaderView) -> None:
 
 def refuse_form(headers: HeaderView) -> None:
     """Raise for a form where the body is the object: it would be stored with its boundaries and part headers."""
-    if content_types.essence(headers.text(b"content-type") or "") == "multipart/form-data":
+    if keys.essence(headers.text(b"content-type") or "") == "multipart/form-data":
         raise unsupported_media_type("the object itself; a form is sent by POST")
 
 

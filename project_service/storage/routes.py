@@ -2,37 +2,238 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable
+from functools import partial
+from hashlib import md5
+from typing import Any
+from uuid import UUID
 
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 from orjson import Fragment
+from twisted.logger import Logger
 
-from project_service.clocks import timestamp
-from project_service.errors import ApiError, validation_failed
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import NO_STORE, Reply, StreamReply, json_reply
-from project_service.http.router import Router
-from project_service.settings.model import Storage as StorageSettings
-from project_service.storage import (
-    access,
-    conditions,
-    content_types,
-    described,
-    errors,
-    intake,
-    keys,
-    page_token,
-    requests,
+from project_service.errors import (
+    ApiError,
+    Headers,
+    authentication_required,
+    store_unavailable,
+    validation_failed,
 )
-from project_service.storage.buckets import Buckets
-from project_service.storage.download import Downloads, Terms
-from project_service.storage.failures import translated
-from project_service.storage.form import FileStart, FormReader, boundary_of
+from project_service.http.caller import Caller
+from project_service.http.head import HeaderView
+from project_service.http.request import Inbound
+from project_service.http.response import NO_STORE, Reply, StreamReply, json_reply
+from project_service.http.routing import Handler, Router
+from project_service.lifecycle import timestamp
+from project_service.settings.model import Storage as StorageSettings
+from project_service.storage import conditions, described, errors, keys, requests
+from project_service.storage.buckets import Buckets, name_faults, parse_rules
+from project_service.storage.download import NO_SNIFFING, Downloads, Terms
+from project_service.storage.errors import STORE_FAILURES
+from project_service.storage.form import Field, FileStart, FormReader, boundary_of
 from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links, as_shown
-from project_service.storage.model import Bucket, ObjectRow, Writer
 from project_service.storage.objects import Objects
-from project_service.storage.ports import ObjectRows
+from project_service.storage.repository import ObjectRows
+from project_service.storage.s3.xml import kind_of
 from project_service.storage.upload import SizeLimit, Uploads
+from project_service.storage.values import Bucket, BucketRules, ObjectRow, Writer
+
+# What uploads, as a form or as raw bytes, say of the object that they are to become. Pure.
+
+
+# How much of a form's Content-Length may be something else than its file.
+FORM_OVERHEAD_BYTES = 256 * 1024
+
+
+def least_size(length: int | None, overhead: int = 0) -> int:
+    """The least size that the object can have, given the request's Content-Length; 0 where that is not known."""
+    return 0 if length is None else max(0, length - overhead)
+
+
+def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
+    """The declared media type, else one guessed from the key.
+
+    Raises ``validation_failed`` where the declared one cannot be read, and ``content_type_not_allowed`` where the
+    bucket does not take it. Without a key (it may come after the file) a guess is not checked yet.
+    """
+    stated = keys.parse_content_type(declared) if declared else None
+    chosen = stated or keys.guess_content_type(key or "")
+    known = stated is not None or key is not None
+    if known and not keys.allowed(chosen, bucket.rules.allowed_content_types):
+        raise errors.content_type_not_allowed(keys.essence(chosen))
+    return chosen
+
+
+@define
+class ContentMD5:
+    """Checks a body against its ``Content-MD5`` (RFC 1864, as in S3), if it has one. Raises ``bad_digest``."""
+
+    _stated: bytes | None
+    _seen: Any = field(factory=partial(md5, usedforsecurity=False), init=False)
+
+    @classmethod
+    def of(cls, headers: HeaderView) -> ContentMD5:
+        header = headers.first.get(b"content-md5")
+        if header is None:
+            return cls(None)
+        try:
+            digest = b64decode(header, validate=True)
+        except ValueError:
+            digest = b""
+        if len(digest) != md5(usedforsecurity=False).digest_size:
+            raise errors.bad_digest("is not the base64 of an MD5")
+        return cls(digest)
+
+    def update(self, data: bytes) -> None:
+        if self._stated is not None:
+            self._seen.update(data)
+
+    def check(self) -> None:
+        if self._stated not in (None, self._seen.digest()):
+            raise errors.bad_digest("is not that of the body")
+
+
+@define
+class FormFields:
+    """What a form says beside the bytes of its file. Its fields may come before or after the file.
+
+    ``key`` and ``max_age_seconds`` are those fields, as far as they have come.
+    """
+
+    max_age_seconds: int | None
+    key: str | None = None
+    owner: UUID | None = None
+    filename: str | None = None
+    content_type: str | None = None
+
+    def take(self, sent: Field, writer: Writer) -> None:
+        """Raises ``invalid_key``, ``service_key_required``, ``validation_failed``."""
+        if sent.name == "key":
+            self.key = keys.parse_key(sent.value)
+        elif sent.name == "owner":
+            self.owner = requests.parse_owner(sent.value, writer)
+        else:
+            self.max_age_seconds = requests.parse_max_age(sent.value)
+
+    def object_key(self) -> str:
+        """The field ``key``, else the file's name; to be asked at the end of the form."""
+        if self.key is not None:
+            return self.key
+        if not self.filename:
+            raise errors.invalid_key("there is no field key, and the file has no name")
+        return keys.parse_key(self.filename)
+
+
+# Wraps the handlers of storage: turns failures of the store into errors, and completes the headers of refusals.
+
+
+_log = Logger()
+
+# Unless it is told otherwise, a cache may keep a 404 (RFC 9110 section 15.1), and so hide an object that is uploaded
+# a moment later. And a browser must not guess the type of a refusal either.
+_OF_REFUSALS = (NO_STORE, NO_SNIFFING)
+
+
+def translated(handler: Handler, headers: Headers = ()) -> Handler:
+    """``handler``, with failures of the store turned into ``store_unavailable`` and their kind logged.
+
+    Errors get ``headers`` and those that all refusals of storage have.
+    """
+
+    async def handling(inbound: Inbound) -> Reply | StreamReply:
+        # No variable outlives its clause here: an error that is kept by a call in its own traceback waits for the
+        # garbage collector, with all that the request holds.
+        try:
+            try:
+                return await handler(inbound)
+            except STORE_FAILURES as failure:
+                kind, request_id = kind_of(failure), inbound.request_id
+                _log.warn("The store failed: {kind} id={request_id}", kind=kind, request_id=request_id)
+                raise store_unavailable() from None
+        except ApiError as refusal:
+            refusal.headers = (*refusal.headers, *_OF_REFUSALS, *headers)
+            raise
+
+    return handling
+
+
+# Who may do what to a bucket's objects. Pure.
+
+
+def check_read(caller: Caller, bucket: Bucket) -> None:
+    """Listing, downloading and presigning: anyone with a project key where the bucket is public."""
+    if not bucket.public and not caller.signed_in:
+        raise authentication_required()
+
+
+def writer_of(caller: Caller) -> Writer:
+    """Writing always needs a signed-in end user or the service key; raises ``authentication_required``."""
+    if not caller.signed_in:
+        raise authentication_required()
+    user_id = None if caller.user is None else UUID(caller.user.sub)
+    return Writer(user_id, caller.is_service)
+
+
+# ``/admin/buckets``: buckets by the service key.
+
+
+BUCKETS = "/admin/buckets"
+MANAGED_BUCKET = f"{BUCKETS}/<bucket>"
+
+
+@frozen(eq=False)
+class BucketRoutes:
+    buckets: Buckets
+    objects: Objects
+
+    def mount(self, router: Router) -> None:
+        for url, method, said, handler in (
+            (BUCKETS, "POST", described.CREATE_BUCKET, self.create),
+            (BUCKETS, "GET", described.LIST_BUCKETS, self.list),
+            (MANAGED_BUCKET, "GET", described.SHOW_BUCKET, self.show),
+            (MANAGED_BUCKET, "PATCH", described.CHANGE_BUCKET, self.change),
+            (MANAGED_BUCKET, "DELETE", described.DELETE_BUCKET, self.delete),
+            (f"{MANAGED_BUCKET}/objects", "DELETE", described.DELETE_PREFIX, self.delete_prefix),
+        ):
+            router.route(url, said, methods=(method,), key="service")(translated(handler))
+
+    async def create(self, inbound: Inbound) -> Reply:
+        body = await inbound.json_object()
+        name = body.pop("name", None)
+        rules = parse_rules(body, name_faults(name))
+        bucket = await self.buckets.create(name, BucketRules(**rules))
+        return _answered(bucket.as_json(), 201, inbound.location(f"{BUCKETS}/{bucket.name}"))
+
+    async def list(self, inbound: Inbound) -> Reply:
+        return _answered({"buckets": [bucket.as_json() for bucket in await self.buckets.all()]})
+
+    async def show(self, inbound: Inbound) -> Reply:
+        return _answered((await self.buckets.fresh(inbound.path_args["bucket"])).as_json())
+
+    async def change(self, inbound: Inbound) -> Reply:
+        changes = parse_rules(await inbound.json_object())
+        return _answered((await self.buckets.change(inbound.path_args["bucket"], changes)).as_json())
+
+    async def delete(self, inbound: Inbound) -> Reply:
+        objects = self.objects if requests.flag(inbound, "force") else None
+        await self.buckets.delete(inbound.path_args["bucket"], objects)
+        return Reply(204)
+
+    async def delete_prefix(self, inbound: Inbound) -> Reply:
+        """A prefix must be given; the empty one means everything."""
+        prefix = inbound.query_value("prefix")
+        if prefix is None:
+            raise validation_failed({"prefix": "is required"})
+        bucket = await self.buckets.fresh(inbound.path_args["bucket"])
+        count = await self.objects.delete_prefix(bucket, keys.parse_prefix(prefix))
+        return _answered({"deleted": count})
+
+
+def _answered(value: object, status: int = 200, *more: tuple[str, str]) -> Reply:
+    """By the service key alone, which a cache does not know for a credential."""
+    return json_reply(value, status, (NO_STORE, *more))
+
 
 BUCKET = "/storage/buckets/<bucket>"
 OBJECT = f"{BUCKET}/objects/<path:key>"
@@ -78,7 +279,7 @@ class StorageRoutes:
         recursive = requests.flag(inbound, "recursive")
         limit = requests.max_keys(inbound)
         token = inbound.query_value("page_token")
-        after = None if token is None else page_token.decode(token, prefix, recursive)
+        after = None if token is None else requests.decode_page_token(token, prefix, recursive)
         page = await self.rows.page(bucket.name, prefix, after, limit, recursive)
         return json_reply(
             {
@@ -86,7 +287,9 @@ class StorageRoutes:
                 "folders": Fragment(page.folders),
                 "prefix": prefix,
                 "is_truncated": page.last is not None,
-                "next_token": None if page.last is None else page_token.encode(page.last, prefix, recursive),
+                "next_token": None
+                if page.last is None
+                else requests.encode_page_token(page.last, prefix, recursive),
             },
             # Without this header a cache may keep the listing, some do for a day, and show it without any key.
             headers=(NO_STORE if bucket.public else NOT_SHARED,),
@@ -97,10 +300,10 @@ class StorageRoutes:
         headers, body = inbound.headers, inbound.body
         stated = conditions.for_write(headers)
         requests.refuse_partial(headers)
-        limit, least = self._limit(bucket), intake.least_size(body.length, intake.FORM_OVERHEAD_BYTES)
+        limit, least = self._limit(bucket), least_size(body.length, FORM_OVERHEAD_BYTES)
         limit.check(least)
         form = FormReader(boundary_of(headers.text(b"content-type")))
-        fields = intake.FormFields(requests.max_age_stated(headers))
+        fields = FormFields(requests.max_age_stated(headers))
         async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
             while chunk := await body.next_chunk():
                 for event in form.feed(chunk):
@@ -108,7 +311,7 @@ class StorageRoutes:
                         await upload.write(event)
                     elif isinstance(event, FileStart):
                         fields.filename, fields.content_type = event.filename, event.content_type
-                        known_type = intake.chosen_type(bucket, event.content_type, fields.key)
+                        known_type = chosen_type(bucket, event.content_type, fields.key)
                         upload.describe(known_type, fields.key)
                     else:
                         fields.take(event, writer)
@@ -117,7 +320,7 @@ class StorageRoutes:
                             await self.objects.check_room(bucket, event.value, least)
             form.finish()
             key = fields.object_key()
-            content_type = intake.chosen_type(bucket, fields.content_type, key)
+            content_type = chosen_type(bucket, fields.content_type, key)
             await self._check_again(bucket, key, content_type, upload.size)
             await upload.store()
             if fields.owner is not None:
@@ -133,12 +336,12 @@ class StorageRoutes:
         requests.refuse_partial(headers)
         requests.refuse_form(headers)
         requests.require_body(inbound)
-        limit, least = self._limit(bucket), intake.least_size(body.length)
+        limit, least = self._limit(bucket), least_size(body.length)
         limit.check(least)
         max_age = requests.max_age_stated(headers)
-        declared = content_types.of_body(headers.text(b"content-type"))
-        content_type = intake.chosen_type(bucket, declared, key)
-        digest = intake.ContentMD5.of(headers)
+        declared = keys.of_body(headers.text(b"content-type"))
+        content_type = chosen_type(bucket, declared, key)
+        digest = ContentMD5.of(headers)
         await self.objects.check_write(bucket, key, writer, stated)
         await self.objects.check_room(bucket, key, least)
         async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
@@ -227,12 +430,12 @@ class StorageRoutes:
 
     async def _readable(self, inbound: Inbound) -> Bucket:
         bucket = await self.buckets.get(inbound.path_args["bucket"])
-        access.check_read(inbound.caller, bucket)
+        check_read(inbound.caller, bucket)
         return bucket
 
     async def _writable(self, inbound: Inbound) -> tuple[Bucket, Writer]:
         """The bucket and who writes, decided by the headers alone: the body has not been asked for yet."""
-        writer = requests.owner_stated(inbound.headers, access.writer_of(inbound.caller))
+        writer = requests.owner_stated(inbound.headers, writer_of(inbound.caller))
         return await self.buckets.get(inbound.path_args["bucket"]), writer
 
     async def _check_again(self, bucket: Bucket, key: str, content_type: str, size: int) -> None:
@@ -240,7 +443,7 @@ class StorageRoutes:
         the bucket may have been replaced by another of its name."""
         current = await self.buckets.same(bucket)
         self._limit(current).check(size)
-        intake.chosen_type(current, content_type, key)
+        chosen_type(current, content_type, key)
 
     def _limit(self, bucket: Bucket) -> SizeLimit:
         """The greatest size that an object may have, as far as is known now: the switch has the last word on a

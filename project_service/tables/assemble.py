@@ -11,35 +11,35 @@ from twisted.application.service import IService
 from twisted.internet.defer import DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector, milliseconds
+from project_service.database.connecting import Connector, milliseconds
+from project_service.database.connection import Session
+from project_service.database.errors import outage_of
 from project_service.database.listener import Listener
 from project_service.database.pipeline import Step
 from project_service.database.pool import Pool
-from project_service.database.session import Session
-from project_service.database.sqlstate import outage_of
-from project_service.deferreds import InThread, shield
+from project_service.dsn import read_dsn
 from project_service.http.caller import TokenVerifier
-from project_service.http.router import Router
-from project_service.lifecycle import Every
+from project_service.http.routing import Router
+from project_service.lifecycle import Every, InThread, shield
+from project_service.role_claim import parse_role_claim
 from project_service.settings.model import Settings, StageDatabase
 from project_service.tables import errors
-from project_service.tables.access.identity import Identities
-from project_service.tables.access.role_claim import parse_role_claim
-from project_service.tables.access.tokens import OwnTokens, from_base64, parse_keys
-from project_service.tables.catalog.freshness import CHANNEL as SYNC_CHANNEL
-from project_service.tables.catalog.freshness import LOOK_SECONDS, CatalogueWatch, Echo, Freshness
-from project_service.tables.catalog.holder import CacheHolder
-from project_service.tables.catalog.load import loader
-from project_service.tables.config import TablesConfig
-from project_service.tables.execution.execute import Executor
-from project_service.tables.execution.large import LargeReplies
-from project_service.tables.execution.streaming import Pace, Streams
-from project_service.tables.planning.planner import Planner
-from project_service.tables.root import Root
-from project_service.tables.routes import TableRoutes
-from project_service.tables.service import TableService
+from project_service.tables.access import Identities, OwnTokens, from_base64, parse_keys
+from project_service.tables.api import Root, TableRoutes, TableService
+from project_service.tables.execution import Executor
+from project_service.tables.planner import Planner
+from project_service.tables.schema_cache import CHANNEL as SYNC_CHANNEL
+from project_service.tables.schema_cache import (
+    LOOK_SECONDS,
+    CacheHolder,
+    CatalogueWatch,
+    Echo,
+    Freshness,
+    loader,
+)
 from project_service.tables.settings import opening_of_shared
+from project_service.tables.stream import LargeReplies, Pace, Streams
+from project_service.tables.values import TablesConfig
 
 CHANNEL = "pgrst"
 # The oids of text, json, jsonb, xml and the character types: they arrive as bytes and are sent on as bytes.
@@ -123,7 +123,7 @@ def _database(
 ) -> tuple[list[Pool], Listener, TableService]:
     dsn = config.dsn or settings.database.dsn
     assert dsn is not None
-    connector = Connector(reactor, dsns.parse(dsn.reveal()), settings.database.statement_timeout_seconds)
+    connector = Connector(reactor, read_dsn(dsn.reveal()), settings.database.statement_timeout_seconds)
     pool = _pool(reactor, settings, connector, config.pool_size, opening_of_shared(config))
     streams = _streams(reactor, settings, connector, pool, config)
     holder = CacheHolder(loader(reactor, pool, config), reactor)

@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 
 from project_service.errors import RETRY_AFTER, ApiError, Headers
-from project_service.http.protocol import fields
+from project_service.http import head
 
 # What a token must not contain (RFC 9110 section 5.6.2).
-_NO_TOKEN = re.compile(rf"[^{fields.TCHAR}]+")
+_NO_TOKEN = re.compile(rf"[^{head.TCHAR}]+")
 
 
 class TableError(ApiError):
@@ -305,3 +305,32 @@ def pool_timeout() -> TableError:
     # PostgREST sends no Retry-After with this one, but it is as useful as with the others.
     message = "Timed out acquiring connection from connection pool."
     return TableError(504, "PGRST003", message, headers=(RETRY_AFTER,))
+
+
+# Errors of group 3: tokens, and who may do without one.
+
+
+def no_jwt_secret() -> TableError:
+    return TableError(500, "PGRST300", "Server lacks JWT secret")
+
+
+def _challenge(message: str) -> Headers:
+    return (("WWW-Authenticate", f'Bearer error="invalid_token", error_description="{message}"'),)
+
+
+def undecodable_token(message: str, details: str | None = None) -> TableError:
+    return TableError(401, "PGRST301", message, details, headers=_challenge(message))
+
+
+def no_key(details: str) -> TableError:
+    return undecodable_token("No suitable key or wrong key type", details)
+
+
+def anonymous_disabled() -> TableError:
+    return TableError(
+        401, "PGRST302", "Anonymous access is disabled", headers=(("WWW-Authenticate", "Bearer"),)
+    )
+
+
+def invalid_claims(message: str) -> TableError:
+    return TableError(401, "PGRST303", message, headers=_challenge(message))

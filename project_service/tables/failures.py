@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import psycopg2
 
-from project_service.database.session import DatabaseGone
-from project_service.database.sqlstate import words
+from project_service.database.connection import DatabaseGone
+from project_service.database.errors import words
 from project_service.tables import errors
 from project_service.tables.errors import TableError
-from project_service.tables.headers import as_utf8, is_header, settable, status_of
+from project_service.tables.response import as_utf8, is_header, settable, status_of
 from project_service.whole_numbers import from_digits
 
 READ_ONLY = "25006"  # read_only_sql_transaction

@@ -12,14 +12,12 @@ from functools import cached_property, lru_cache
 from attrs import field, frozen
 
 from project_service.database.pipeline import Step, Values
-from project_service.tables.access.identity import Identity
-from project_service.tables.config import TablesConfig
+from project_service.tables.access import Identity
 from project_service.tables.failures import has_nul
-from project_service.tables.incoming import Sent
-from project_service.tables.model import SchemaCache
-from project_service.tables.parse.request import Head
-from project_service.tables.planning.planner import Planned
-from project_service.tables.sql.names import ident, literal, qualified
+from project_service.tables.planner import Planned
+from project_service.tables.request.request import Head, Sent
+from project_service.tables.sql.fragment import ident, literal, qualified
+from project_service.tables.values import SchemaCache, TablesConfig
 
 Pairs = Iterable[tuple[str, str]]
 

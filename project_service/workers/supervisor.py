@@ -21,18 +21,15 @@ from twisted.internet.protocol import Factory, ProcessProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from project_service import log
 from project_service.auth.assemble import issuer_of
-from project_service.backoff import CHILD_PAUSES, STEADY_SECONDS, Backoff
-from project_service.deferreds import cancel
+from project_service.certificates import Certificates
 from project_service.http.metrics import MULTIPROCESS
-from project_service.log import setup as log_setup
-from project_service.network.certificates import Certificates
-from project_service.network.ports import bind_endpoints, leave
-from project_service.settings.launch import Launch
+from project_service.lifecycle import CHILD_PAUSES, STEADY_SECONDS, Backoff, cancel
+from project_service.network import bind_endpoints, leave
 from project_service.settings.model import Settings
-from project_service.workers.assignment import assignment
-from project_service.workers.metrics_folder import MetricsFolder
-from project_service.workers.readiness import RENEW, Readiness
+from project_service.settings.source import Launch
+from project_service.workers.shared import RENEW, MetricsFolder, Readiness, assignment
 
 # Where a worker finds the ports, after its standard streams and the status pipe.
 STATUS_FD = 3
@@ -227,7 +224,7 @@ class _Worker(ProcessProtocol):
     def childDataReceived(self, childFD: int, data: bytes) -> None:
         *lines, self._rests[childFD] = (self._rests.get(childFD, b"") + data).split(b"\n")
         if childFD != STATUS_FD:
-            log_setup.write_lines([line.decode("utf-8", "replace") for line in lines])
+            log.write_lines([line.decode("utf-8", "replace") for line in lines])
             return
         for line in lines:
             self._heard(line)
@@ -257,7 +254,7 @@ class _Worker(ProcessProtocol):
         self._rests.pop(STATUS_FD, None)
         for rest in self._rests.values():
             if rest:
-                log_setup.write_lines([rest.decode("utf-8", "replace")])
+                log.write_lines([rest.decode("utf-8", "replace")])
         self.why = f"signal {value.signal}" if value.signal else f"exit code {value.exitCode}"
         if not self.ready.called:
             self.ready.errback(RuntimeError(f"a worker ended while starting: {self.why}"))

@@ -19,31 +19,25 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from project_service.application import Application
-from project_service.clocks import count_steadily
-from project_service.deferreds import start
+from project_service.certificates import Certificates, let_clients_half_close
 from project_service.http.metrics import MULTIPROCESS
-from project_service.log.journal import Levels, observer
-from project_service.log.setup import any_text
-from project_service.network.certificates import Certificates
-from project_service.network.ports import (
+from project_service.lifecycle import count_steadily, start
+from project_service.log import Levels, any_text, observer
+from project_service.network import (
     PROXIED,
     TLS,
     Binder,
     adopt_unix,
     cannot_listen,
     endpoint_from,
+    proxied,
     queue_length,
     take_turns,
 )
-from project_service.network.proxy_protocol import proxied
-from project_service.network.tls import let_clients_half_close
 from project_service.process import settle
 from project_service.settings.model import Settings
-from project_service.settings.reload import reread
-from project_service.workers.assignment import Assignment
-from project_service.workers.metrics_folder import hold
-from project_service.workers.readiness import Parent
-from project_service.workers.shares import share
+from project_service.settings.source import reread
+from project_service.workers.shared import Assignment, Parent, hold, share
 from project_service.workers.supervisor import FIRST_PORT_FD, READY, STATUS_FD
 
 log = Logger()

@@ -12,10 +12,9 @@ from typing import Any
 
 import psycopg2
 
-from project_service.embedded import path_access as reach
 from project_service.embedded import postgres
-from project_service.embedded.account import NAME
-from project_service.embedded.command import Account
+from project_service.embedded.postgres import NAME
+from project_service.embedded.supervised import Account
 from tests.live.daemon import eventually
 from tests.places import free_port
 
@@ -41,7 +40,7 @@ class Pair:
             self._as = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
             os.chown(place, entry.pw_uid, entry.pw_gid)
             for closed in (place, self._bin):
-                reach.let_pass(closed, Account(entry.pw_name, entry.pw_uid, entry.pw_gid))
+                postgres.let_pass(closed, Account(entry.pw_name, entry.pw_uid, entry.pw_gid))
 
     @property
     def dsn(self) -> str:

@@ -11,8 +11,8 @@ from time import monotonic
 
 import requests
 
-from project_service.embedded.ports import SOCKETS
 from project_service.embedded.seaweed import program_file
+from project_service.embedded.sockets import SOCKETS
 from tests.chaos.reading import Reading
 from tests.live.daemon import answers, eventually
 from tests.live.loaded_service import judge, load_on, make_ledger, started

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from project_service.auth.assemble import sql_stores
-from project_service.auth.ports import Stores
+from project_service.auth.repository import Stores
 from project_service.storage.assemble import Rows, sql_rows
 from tests.auth_fakes import MemoryStore
 from tests.contracts.rows import bucket_b

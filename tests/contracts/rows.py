@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.errors import ApiError
 from project_service.storage.assemble import Rows
-from project_service.storage.model import BucketRules, Conditions, Writer
-from project_service.storage.ports import NewObject, Switched
+from project_service.storage.repository import NewObject, Switched
+from project_service.storage.values import BucketRules, Conditions, Writer
 
 ALICE = Writer(UUID(int=1))
 

@@ -17,14 +17,11 @@ from twisted.internet.threads import deferToThread
 from project_service.settings.model import Secret
 from project_service.settings.model import Store as StoreSettings
 from project_service.storage.s3 import client
-from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.connect import connect
-from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
-from project_service.storage.s3.pool import ConnectionPool
-from project_service.storage.s3.retrying import RetryingClient
-from project_service.storage.s3.sender import Sender
-from project_service.storage.s3.sign import Address, Signer
-from project_service.storage.s3.treq_client import TreqClient
+from project_service.storage.s3.client import S3Store, connect
+from project_service.storage.s3.connection import ConnectionPool
+from project_service.storage.s3.requests import RetryingClient, Sender, TreqClient
+from project_service.storage.s3.signing import Address, Signer
+from project_service.storage.s3.xml import NoSuchObject, StoreUnreachable
 from tests.live.services import wait
 from tests.store_fake import Collected, MemoryStore, unneeded
 

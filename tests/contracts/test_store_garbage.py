@@ -10,8 +10,8 @@ import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.storage.assemble import Rows
-from project_service.storage.model import BucketRules, Conditions, Link
-from project_service.storage.ports import NewObject
+from project_service.storage.repository import NewObject
+from project_service.storage.values import BucketRules, Conditions, Link
 from tests.contracts.rows import ALICE, ETAG, put, refused, together
 
 

@@ -10,8 +10,8 @@ import pytest_twisted
 from attrs import asdict, evolve
 
 from project_service.storage.assemble import Rows
-from project_service.storage.model import BucketRules, Conditions, Writer
-from project_service.storage.ports import NewObject
+from project_service.storage.repository import NewObject
+from project_service.storage.values import BucketRules, Conditions, Writer
 from tests.contracts.rows import ALICE, BOB, ETAG, SERVICE, put, refused
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from project_service.auth.ports import Limit, Proof, Stores
+from project_service.auth.repository import Limit, Proof, Stores
 from tests.contracts.users import (
     HOUR,
     MINUTE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from project_service.auth.model import Email
-from project_service.auth.ports import Limit, Proof, Stores
+from project_service.auth.repository import Limit, Proof, Stores
+from project_service.auth.values import Email
 from tests.contracts.users import (
     HASH,
     HOUR,

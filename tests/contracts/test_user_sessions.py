@@ -7,8 +7,8 @@ import uuid
 
 from attrs import evolve
 
-from project_service.auth.model import Origin
-from project_service.auth.ports import Proof, Stores
+from project_service.auth.repository import Proof, Stores
+from project_service.auth.values import Origin
 from tests.contracts.users import (
     HASH,
     HOUR,

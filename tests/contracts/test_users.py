@@ -7,8 +7,8 @@ import uuid
 import orjson
 from attrs import evolve
 
-from project_service.auth.model import Account, Email
-from project_service.auth.ports import Stores
+from project_service.auth.repository import Stores
+from project_service.auth.values import Account, Email
 from project_service.errors import ApiError
 from tests.contracts.users import (
     HASH,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest_twisted
 from twisted.internet.defer import gatherResults
 
-from project_service.auth.model import Account, Email, Origin
-from project_service.auth.ports import Event, Limit, NewSession, Stores
-from project_service.deferreds import start
+from project_service.auth.repository import Event, Limit, NewSession, Stores
+from project_service.auth.values import Account, Email, Origin
+from project_service.lifecycle import start
 
 NOW = datetime(2026, 11, 21, 3, 4, 5, 678000, tzinfo=UTC)
 

@@ -9,10 +9,10 @@ from attrs import evolve, frozen
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service.auth import keyfile
+from project_service.auth import tokens
 from project_service.auth.assemble import Auth, put_together
 from project_service.auth.tokens import AUDIENCE
-from project_service.http.router import Router
+from project_service.http.routing import Router
 from project_service.settings.model import Auth as AuthSettings
 from project_service.settings.model import Settings
 from tests.auth_fakes import FakeListener, InlineHashes, KeptPost, MemoryStore
@@ -52,7 +52,7 @@ class AuthApp:
     ) -> None:
         path = temporary_directory(test) / "jwt-keys.json"
         settings = AuthSettings(bcrypt_cost=4, jwt_keys_file=str(path), **auth)
-        keyfile.load_or_create(path, settings.jwt_algorithm)
+        tokens.load_or_create_keys(path, settings.jwt_algorithm)
         self.settings = Settings(auth=settings)
         self.clock = Clock()
         self.clock.advance(NOW)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from project_service.http.admission import MAX_WAITING_BYTES, Limits
 from project_service.http.health import Health
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, Sink, StreamReply, envelope
-from project_service.http.overload.admission import MAX_WAITING_BYTES, Limits
-from project_service.http.router import ErrorStyle, Router
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, Sink, StreamReply, envelope
+from project_service.http.routing import ErrorStyle, Router
 from tests.fakes import App, Client, held, raw_request
 from tests.told import told
 

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from project_service.deferreds import background
-from project_service.http.router import Router
+from project_service.http.routing import Router
+from project_service.lifecycle import background
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage.assemble import build
-from project_service.storage.model import BucketRules
+from project_service.storage.values import BucketRules
 from tests.fakes import ANON_KEY, SERVICE_KEY, App, Response
 from tests.storage_fakes import START, Tables
 from tests.store_fake import MemoryStore

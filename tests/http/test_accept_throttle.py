@@ -5,8 +5,8 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
+from project_service.http.connection import TurnedAway
 from project_service.http.limits import FIRST_ACCEPTS, PAUSE_SECONDS, AcceptThrottle
-from project_service.http.protocol.channel_factory import TurnedAway
 from tests.http.busy_app import PATIENCE, SLOW, Busy
 
 

@@ -6,10 +6,10 @@ from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply
-from project_service.http.router import Router
-from project_service.log.journal import BATCH_SECONDS
+from project_service.http.request import Inbound
+from project_service.http.response import Reply
+from project_service.http.routing import Router
+from project_service.log import BATCH_SECONDS
 from tests.fakes import App, held
 from tests.said import logged_until_the_end
 from tests.told import told

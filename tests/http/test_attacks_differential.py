@@ -6,7 +6,7 @@ import random
 
 from twisted.trial.unittest import TestCase
 
-from project_service.http.protocol.request_parser import KeptHead
+from project_service.http.head import KeptHead
 from tests.attack_app import answers_in, router
 from tests.fakes import App, Client
 from tests.http.random_requests import spoiled

@@ -5,10 +5,10 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, envelope
-from project_service.http.overload.admission import Limits
-from project_service.http.router import Router
+from project_service.http.admission import Limits
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
+from project_service.http.routing import Router
 from tests.fakes import App, held, raw_request
 from tests.told import told
 

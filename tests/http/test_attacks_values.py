@@ -12,8 +12,8 @@ from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service import keys
-from project_service.http.outbound import Sink
-from project_service.http.stream import BadLength
+from project_service.http.exchange import BadLength
+from project_service.http.response import Sink
 from tests.fakes import parse_response, raw_request
 from tests.http.auth_app import AuthApp
 from tests.http.storage_app import ANON, FORM, OBJECTS, USER, StorageApp, form, head, part, refused

@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.auth.model import Origin, moment
+from project_service.auth.values import Origin, moment
 from tests.http.auth_app import NOW, PASSWORD, Answer, AuthApp
 
 ANOTHER = "another good one"

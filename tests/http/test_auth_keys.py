@@ -8,8 +8,8 @@ import jwt
 from attrs import evolve
 from twisted.trial.unittest import TestCase
 
-from project_service.auth import keyfile
-from project_service.auth.keyset import KeySetError
+from project_service.auth import tokens
+from project_service.auth.tokens import KeySetError
 from project_service.settings.model import Server
 from tests.http.auth_app import AuthApp
 
@@ -35,7 +35,7 @@ class Keys(TestCase):
 
     def test_a_rotated_file_is_taken_over_and_old_tokens_stay_valid(self) -> None:
         before = self.app.sign_up().data["access_token"]
-        keyfile.rotate(self.path, "EdDSA", keep=2)
+        tokens.rotate_keys(self.path, "EdDSA", keep=2)
         assert len(self.published()) == 1
         self.app.reload()
         after = self.app.log_in().data["access_token"]
@@ -46,7 +46,7 @@ class Keys(TestCase):
     def test_a_removed_key_invalidates_its_tokens_but_not_the_session(self) -> None:
         session = self.app.sign_up().data
         assert self.app.user(session["access_token"]).status == 200
-        keyfile.rotate(self.path, "ES256", keep=0)
+        tokens.rotate_keys(self.path, "ES256", keep=0)
         self.app.reload()
         assert self.app.user(session["access_token"]).code == "invalid_token"
         fresh = self.app.refresh(session["refresh_token"]).data

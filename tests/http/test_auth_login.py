@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import passwords
-from project_service.auth.model import Account
 from project_service.auth.passwords import Candidates
+from project_service.auth.values import Account
 from project_service.errors import database_unavailable, overloaded
 from tests.http.auth_app import PASSWORD, AuthApp
 

@@ -7,7 +7,7 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from tests.http.auth_app import NOW, PASSWORD, AuthApp
 
 

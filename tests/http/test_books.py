@@ -8,10 +8,10 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, Sink, StreamReply, envelope
-from project_service.http.overload.admission import Limits
-from project_service.http.router import Router
+from project_service.http.admission import Limits
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, Sink, StreamReply, envelope
+from project_service.http.routing import Router
 from tests.fakes import App, Client, held, raw_request
 from tests.told import told
 

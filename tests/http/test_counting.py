@@ -8,12 +8,11 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.errors import ApiError
-from project_service.http.inbound import Inbound
+from project_service.http.admission import Lane, Limits, Place, Refusals
 from project_service.http.metrics import Metrics
-from project_service.http.outbound import Reply, Sink, StreamReply
-from project_service.http.overload.admission import Lane, Limits, Place
-from project_service.http.overload.refusals import Refusals
-from project_service.http.router import Router
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, Sink, StreamReply
+from project_service.http.routing import Router
 from tests.fakes import App, raw_request
 from tests.told import told
 

@@ -9,9 +9,9 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.errors import ApiError
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, Sink, StreamReply, json_reply
-from project_service.http.protocol.wire import MAX_REASON
+from project_service.http.exchange import MAX_REASON
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, Sink, StreamReply, json_reply
 from tests.fakes import parse_response, raw_request
 from tests.http.toy_app import app_of, hello
 from tests.said import captured_logs

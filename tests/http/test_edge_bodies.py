@@ -7,10 +7,10 @@ import json
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, json_reply
-from project_service.http.protocol.framing import MAX_TARGET_BYTES
-from project_service.http.router import Handler
+from project_service.http.head import MAX_TARGET_BYTES
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, json_reply
+from project_service.http.routing import Handler
 from tests.fakes import parse_response, raw_request
 from tests.http.toy_app import app_of, echo, hello
 

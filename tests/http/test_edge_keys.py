@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 from twisted.trial.unittest import TestCase
 
 from project_service.errors import session_revoked
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, envelope
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
 from tests.fakes import ANON_KEY, SERVICE_KEY, App, Response, parse_response, raw_request
 from tests.http.toy_app import ANON, SERVICE, app_of, hello
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import TestCase
 
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply
-from project_service.http.router import Router
+from project_service.http.request import Inbound
+from project_service.http.response import Reply
+from project_service.http.routing import Router
 from tests.fakes import App
 from tests.http.toy_app import app_of, hello
 from tests.told import told

@@ -7,8 +7,8 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, envelope
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
 from tests.fakes import Client, FakeKeys, FakeRevocations, raw_request
 from tests.http.toy_app import ANON, app_of, hello
 

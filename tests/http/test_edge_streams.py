@@ -11,8 +11,8 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.http.body import ClientGone
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, Sink, StreamReply
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, Sink, StreamReply
 from tests.fakes import App, Client, parse_response, raw_request
 from tests.http.toy_app import Source, app_of, streaming
 from tests.said import captured_logs

@@ -6,9 +6,9 @@ import random
 
 from twisted.trial.unittest import TestCase
 
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, envelope
-from project_service.http.router import Router
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
+from project_service.http.routing import Router
 from tests.fakes import ANON_KEY, App
 from tests.http.random_requests import STATUS, spoiled
 from tests.told import told

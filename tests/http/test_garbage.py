@@ -14,11 +14,10 @@ from twisted.internet.defer import fail
 from twisted.trial.unittest import TestCase
 
 from project_service.errors import rate_limited
+from project_service.http.admission import Limits, Place
 from project_service.http.body import Body
-from project_service.http.exchange import Exchange
-from project_service.http.overload.admission import Limits, Place
-from project_service.http.router import Router
-from project_service.http.stream import Stream
+from project_service.http.exchange import Exchange, Stream
+from project_service.http.routing import Router
 from project_service.storage.upload import PartBuffer, Upload
 from tests.fakes import App, Client, raw_request
 from tests.http.storage_app import OBJECTS, USER, StorageApp

@@ -5,12 +5,12 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from project_service.http import connection, exchange
+from project_service.http.admission import Limits
 from project_service.http.exchange import RESET_SECONDS
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, envelope
-from project_service.http.overload.admission import Limits
-from project_service.http.protocol import base_channel, wire
-from project_service.http.router import Router
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
+from project_service.http.routing import Router
 from tests.fakes import App, Client, held, parse_response, raw_request
 from tests.told import told
 
@@ -115,11 +115,11 @@ class HalfClosed(TestCase):
     def test_a_client_that_has_left_loses_its_turn(self) -> None:
         """Its half-closing and its leaving look alike, until it refuses what it is sent."""
         for gone in (True, False):
-            self.patch(base_channel, "is_reset", lambda transport, gone=gone: gone)
+            self.patch(connection, "is_reset", lambda transport, gone=gone: gone)
             for _ in range(2):
                 self.app.connect().send(WAIT)
             client = self.half_closed(WAIT)
-            self.assertEqual(client.received(), wire.CONTINUE)
+            self.assertEqual(client.received(), exchange.CONTINUE)
             self.app.clock.advance(RESET_SECONDS)
             self.assertEqual(client.transport.aborted, gone)
             if gone:

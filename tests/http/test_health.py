@@ -11,11 +11,11 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
 from project_service.errors import database_unavailable
 from project_service.http.health import CHECK_SECONDS, METRICS_STAND, Check, Health, NotReady
 from project_service.http.metrics import Metrics
-from project_service.http.router import Router
+from project_service.http.routing import Router
+from project_service.lifecycle import start
 from tests.fakes import App, parse_response, raw_request
 
 

@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply
-from project_service.http.protocol.request_parser import KEPT_HEADER_BYTES, KeptHead
-from project_service.http.router import Router
+from project_service.http.head import KEPT_HEADER_BYTES, KeptHead
+from project_service.http.request import Inbound
+from project_service.http.response import Reply
+from project_service.http.routing import Router
 from tests.attack_corpus import CORPUS
 from tests.fakes import App
 from tests.told import told

@@ -8,11 +8,11 @@ from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 from zope.interface import alsoProvides
 
+from project_service.http.connection import LINGER_SECONDS
 from project_service.http.exchange import DRAIN_IDLE_SECONDS
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, envelope
-from project_service.http.protocol.base_channel import LINGER_SECONDS
-from project_service.http.router import Router
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
+from project_service.http.routing import Router
 from tests.fakes import App, Client, MemoryTransport, parse_response, raw_request
 from tests.said import captured_logs
 from tests.told import told

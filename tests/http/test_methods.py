@@ -8,11 +8,11 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service.errors import ApiError, Headers
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply
-from project_service.http.router import Router
-from project_service.tables.incoming import Incoming
-from project_service.tables.routes import TableRoutes
+from project_service.http.request import Inbound
+from project_service.http.response import Reply
+from project_service.http.routing import Router
+from project_service.tables.api import TableRoutes
+from project_service.tables.request.request import Incoming
 from tests.fakes import App, Response, parse_response
 from tests.http.toy_app import ANON, app_of, hello
 

@@ -17,17 +17,17 @@ from twisted.trial.unittest import TestCase
 from project_service import errors
 from project_service.auth import errors as auth_errors
 from project_service.errors import ApiError
+from project_service.http import describe
+from project_service.http.describe import Described, in_path
 from project_service.http.health import Health
-from project_service.http.inbound import Inbound
 from project_service.http.metrics import Metrics
-from project_service.http.openapi import refusals
-from project_service.http.openapi.described import Described, in_path
-from project_service.http.openapi.route import PATH, OpenApi
-from project_service.http.outbound import Reply
-from project_service.http.router import Router
+from project_service.http.openapi import PATH, OpenApi
+from project_service.http.request import Inbound
+from project_service.http.response import Reply
+from project_service.http.routing import Router
 from project_service.storage import errors as storage_errors
 from project_service.tables import errors as table_errors
-from project_service.tables.routes import TableRoutes
+from project_service.tables.api import TableRoutes
 from tests.fakes import App
 from tests.http.auth_app import AuthApp
 from tests.http.storage_app import StorageApp
@@ -123,7 +123,7 @@ class Documents(TestCase):
             (error.status, error.code)
             for _, _, route in self.router.routes
             for one in route.described
-            for error in refusals.of(route.access, one, route.error_style == "envelope")
+            for error in describe.refusals_of(route.access, one, route.error_style == "envelope")
         }
         for module in (errors, auth_errors, storage_errors, table_errors):
             made = [(error.status, error.code) for error in catalogue(module)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, envelope
-from project_service.http.protocol.lean_channel import CHUNKS_TURN, TURN
-from project_service.http.router import Router
+from project_service.http.connection import CHUNKS_TURN, TURN
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
+from project_service.http.routing import Router
 from tests.fakes import App, Client, held, parse_response, raw_request
 from tests.told import told
 

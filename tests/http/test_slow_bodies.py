@@ -7,13 +7,13 @@ import json
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from project_service.http.admission import Limits
 from project_service.http.body import HIGH_WATER
 from project_service.http.exchange import DRAIN_IDLE_SECONDS
-from project_service.http.inbound import Inbound
 from project_service.http.limits import GRACE_SECONDS, SEARCH_SECONDS
-from project_service.http.outbound import Reply, envelope
-from project_service.http.overload.admission import Limits
-from project_service.http.router import Router
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
+from project_service.http.routing import Router
 from tests.fakes import App, Client, held, parse_response, raw_request
 from tests.told import told
 

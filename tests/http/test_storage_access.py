@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.storage.model import BucketRules
+from project_service.storage.values import BucketRules
 from tests.fakes import ANON_KEY, Response
 from tests.http.storage_app import (
     ALICE,

@@ -10,11 +10,11 @@ from weakref import ref
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
 from project_service.errors import ApiError, database_unavailable
+from project_service.lifecycle import start
 from project_service.storage import buckets as buckets_module
 from project_service.storage.buckets import EMPTYINGS, MAX_BYTES
-from project_service.storage.model import Bucket, BucketRules
+from project_service.storage.values import Bucket, BucketRules
 from tests.fakes import raw_request
 from tests.http.storage_app import ANON, SERVICE, USER, StorageApp, refused
 from tests.storage_fakes import START, FakeBuckets

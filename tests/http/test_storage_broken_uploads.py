@@ -11,9 +11,9 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
 from project_service.errors import database_unavailable
-from project_service.storage.s3.errors import StoreError, StoreUnreachable
+from project_service.lifecycle import start
+from project_service.storage.s3.xml import StoreError, StoreUnreachable
 from tests.http.storage_app import OBJECTS, StorageApp, head, refused
 from tests.said import captured_logs
 from tests.storage_fakes import FakeGarbage

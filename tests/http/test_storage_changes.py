@@ -8,10 +8,10 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from project_service.storage.download import MOST_READINGS, ObjectLost
-from project_service.storage.model import BucketRules
-from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
+from project_service.storage.s3.xml import NoSuchObject, StoreError, StoreUnreachable
+from project_service.storage.values import BucketRules
 from tests.fakes import parse_response, raw_request
 from tests.http.storage_app import OBJECTS, SERVICE, USER, StorageApp, refused
 from tests.store_fake import MemoryStore

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.database.session import DatabaseGone
+from project_service.database.connection import DatabaseGone
 from project_service.errors import database_unavailable
 from tests.http.storage_app import OBJECTS, StorageApp, head, refused
 from tests.said import captured_logs

@@ -8,7 +8,7 @@ from hashlib import md5
 
 from twisted.trial.unittest import TestCase
 
-from project_service.storage.model import ObjectRow
+from project_service.storage.values import ObjectRow
 from tests.fakes import Response
 from tests.http.storage_app import (
     OBJECTS,

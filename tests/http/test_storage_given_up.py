@@ -8,8 +8,8 @@ from unittest.mock import patch
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
 from project_service.errors import database_unavailable
+from project_service.lifecycle import start
 from project_service.storage.sweeper import STALE_AFTER
 from tests.http.storage_app import OBJECTS, StorageApp, head
 from tests.storage_fakes import FakeObjects

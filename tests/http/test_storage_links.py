@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.http.outbound import JSON
+from project_service.http.response import JSON
 from tests.http.storage_app import SERVICE, USER, StorageApp, code, refused
 from tests.said import logged_until_the_end
 from tests.storage_fakes import FakeLinks

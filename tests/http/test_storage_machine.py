@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from tests.fakes import ANON_KEY, SERVICE_KEY, Client, Response, parse_response
 from tests.http.storage_app import ALICE, BOB, StorageApp
 from tests.machines import play

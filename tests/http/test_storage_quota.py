@@ -6,7 +6,7 @@ import json
 
 from twisted.trial.unittest import TestCase
 
-from project_service.storage.model import BucketRules
+from project_service.storage.values import BucketRules
 from tests.fakes import Client
 from tests.http.storage_app import FORM, OBJECTS, USER, StorageApp, file_form, head, part, refused
 from tests.storage_fakes import START, FakeObjects

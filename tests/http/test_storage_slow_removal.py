@@ -7,8 +7,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
-from project_service.storage.removal import PATIENCE_SECONDS
+from project_service.lifecycle import start
+from project_service.storage.sweeper import PATIENCE_SECONDS
 from tests.http.storage_app import OBJECTS, StorageApp, head
 from tests.said import captured_logs
 from tests.store_fake import MemoryStore

@@ -9,11 +9,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import shield, start
 from project_service.errors import database_unavailable
+from project_service.lifecycle import shield, start
 from project_service.storage.download import MOST_READINGS
-from project_service.storage.s3.body import ByteSink
-from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
+from project_service.storage.s3.connection import ByteSink
+from project_service.storage.s3.xml import BrokenRead, ReaderLeft, StoreError
 from tests.fakes import raw_request
 from tests.http.storage_app import ANON, OBJECTS, USER, StorageApp, refused
 from tests.said import captured_logs, logged_until_the_end

@@ -10,12 +10,12 @@ from attrs import evolve
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage.assemble import PROBE, build
-from project_service.storage.model import Link, store_path
-from project_service.storage.s3.errors import NoSuchBucket, StoreError, StoreUnreachable
+from project_service.storage.s3.xml import NoSuchBucket, StoreError, StoreUnreachable
 from project_service.storage.sweeper import Swept, Verified
+from project_service.storage.values import Link, store_path
 from tests.http.storage_app import StorageApp, refused
 from tests.said import logged_until_the_end
 from tests.storage_fakes import START

@@ -14,7 +14,7 @@ from attrs import evolve
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.storage.model import BucketRules
+from project_service.storage.values import BucketRules
 from tests.http.storage_app import (
     ANON,
     FORM,

@@ -7,10 +7,10 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.http.outbound import Reply
-from project_service.http.router import Router
-from project_service.tables.incoming import Incoming
-from project_service.tables.routes import TableRoutes
+from project_service.http.response import Reply
+from project_service.http.routing import Router
+from project_service.tables.api import TableRoutes
+from project_service.tables.request.request import Incoming
 from tests.fakes import App, parse_response, raw_request
 from tests.http.toy_app import ANON, SERVICE
 

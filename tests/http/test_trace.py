@@ -8,11 +8,11 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
-from project_service.http.outbound import Reply, Sink, StreamReply
-from project_service.http.overload.admission import Limits
-from project_service.http.router import Router
-from project_service.tables.incoming import Incoming
-from project_service.tables.routes import TableRoutes
+from project_service.http.admission import Limits
+from project_service.http.response import Reply, Sink, StreamReply
+from project_service.http.routing import Router
+from project_service.tables.api import TableRoutes
+from project_service.tables.request.request import Incoming
 from tests.fakes import App, raw_request
 from tests.http.toy_app import ANON
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, Sink, StreamReply, envelope
-from project_service.http.router import Handler, Router
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, Sink, StreamReply, envelope
+from project_service.http.routing import Handler, Router
 from tests.fakes import ANON_KEY, SERVICE_KEY, App
 from tests.told import told
 

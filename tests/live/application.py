@@ -14,15 +14,14 @@ from twisted.logger import capturedLogs, formatEvent
 
 from project_service import keys
 from project_service.application import Application
-from project_service.auth import keyfile
+from project_service.auth import tokens
 from project_service.bootstrap import ensure_buckets
-from project_service.database.connect import connector
+from project_service.daemon import Startup
+from project_service.database.connecting import connector
 from project_service.database.pool import Pool
-from project_service.network.ports import bind_endpoints
-from project_service.settings.launch import Launch
+from project_service.network import bind_endpoints
 from project_service.settings.model import Auth, Secret, Server, Settings, Store
-from project_service.settings.source import Source, with_data_dir_defaults
-from project_service.startup import Startup
+from project_service.settings.source import Launch, Source, with_data_dir_defaults
 
 
 @frozen
@@ -95,7 +94,7 @@ async def serving(settings: Settings) -> AsyncIterator[Api]:
     from twisted.internet import reactor
 
     assert settings.database.dsn is not None and settings.auth.jwt_keys_file is not None
-    keyfile.load_or_create(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
+    tokens.load_or_create_keys(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
     pool = Pool(connector(reactor, settings), 1, 5.0, reactor)
     anon, service = (await _key(pool, "anon"), await _key(pool, "service"))
     await ensure_buckets(pool)

@@ -13,8 +13,8 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import gatherResults
 
 from project_service.auth.assemble import sql_stores
-from project_service.auth.ports import Stores
-from project_service.deferreds import start
+from project_service.auth.repository import Stores
+from project_service.lifecycle import start
 from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import pool_on

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from project_service.database.connect import connector
+from project_service.database.connecting import connector
 from project_service.database.pool import Pool
 from project_service.settings.model import Store
 from project_service.storage.assemble import Rows, assemble, sql_rows

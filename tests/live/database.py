@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg2
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
-from project_service.database.session import Session
+from project_service.database.connecting import Connector
+from project_service.database.connection import Session
+from project_service.dsn import read_dsn
 
 
 def run_sql(dsn: str, text: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -37,7 +37,7 @@ def connector(dsn: str, limit: float = 10.0) -> Connector:
     """Opens connections as the service's pools do. ``limit``: of a statement's time, in seconds; 0 means none."""
     from twisted.internet import reactor
 
-    return Connector(reactor, dsns.parse(dsn), limit)
+    return Connector(reactor, read_dsn(dsn), limit)
 
 
 async def session_on(dsn: str, limit: float = 10.0) -> Session:

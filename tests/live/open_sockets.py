@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from project_service.embedded.process_identity import PROC
+from project_service.embedded.supervised import PROC
 
 
 def sockets_of(pid: int) -> int:

@@ -32,15 +32,14 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
+from project_service.database.connecting import Connector
 from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import Pool
+from project_service.dsn import read_dsn
 from project_service.embedded import postgres
 from project_service.embedded.assemble import Embedded, Running
 from project_service.settings.model import Store
-from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.connect import connect
+from project_service.storage.s3.client import S3Store, connect
 from tests.live.database import run_sql, session_on
 
 T = TypeVar("T")
@@ -63,7 +62,7 @@ def wait(work: Callable[[], Awaitable[T]]) -> T:
 def pool_on(dsn: str, connections: int = 2) -> Pool:
     from twisted.internet import reactor
 
-    return Pool(Connector(reactor, dsns.parse(dsn), 10.0, timezone="UTC"), connections, 10.0, reactor)
+    return Pool(Connector(reactor, read_dsn(dsn), 10.0, timezone="UTC"), connections, 10.0, reactor)
 
 
 def store_client(settings: Store, ca_pem: bytes | None = None) -> S3Store:

@@ -17,17 +17,17 @@ from twisted.internet import default
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
+from project_service.database.connecting import Connector
 from project_service.database.pool import Pool
-from project_service.http.headers import HeaderView
+from project_service.dsn import read_dsn
+from project_service.http.head import HeaderView
 from project_service.settings.model import Secret, Storage, Store
 from project_service.storage.assemble import assemble
 from project_service.storage.links import Links
-from project_service.storage.model import UNCONDITIONAL, Writer
 from project_service.storage.objects import Objects
-from project_service.storage.sql.links import SqlLinks
+from project_service.storage.postgres import SqlLinks
 from project_service.storage.upload import SizeLimit
+from project_service.storage.values import UNCONDITIONAL, Writer
 
 PART = 5 * 1024 * 1024
 SERVICE = Writer(None, is_service=True)
@@ -69,7 +69,7 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
         if step == given["step"]:
             die()
 
-    connector = Connector(reactor, dsns.parse(given["dsn"]), 30, timezone="UTC")
+    connector = Connector(reactor, read_dsn(given["dsn"]), 30, timezone="UTC")
     pool = Pool(connector, 2, 5.0, reactor)
     store = Store(**{**given["store"], "secret_access_key": Secret(given["store"]["secret_access_key"])})
     storage = assemble(reactor, Storage(part_bytes=PART), store, pool, steps=at_step)

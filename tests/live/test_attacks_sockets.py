@@ -20,7 +20,7 @@ from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.internet.threads import deferToThread
 
 from project_service.http import exchange
-from project_service.http.protocol.channel_factory import ChannelFactory
+from project_service.http.connection import ChannelFactory
 from tests.attack_app import PROBE, PROBED, answers_in, fault_in, router
 from tests.attack_cases import Case, Then
 from tests.attack_corpus import CORPUS

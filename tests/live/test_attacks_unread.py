@@ -13,9 +13,9 @@ from twisted.internet import reactor
 from twisted.internet.tcp import Server
 
 from project_service.database.pool import Pool, Transaction
+from project_service.http import connection
 from project_service.http.limits import UnsentLimit
-from project_service.http.protocol import channel_factory
-from project_service.network.sockets import unsent
+from project_service.network import unsent
 from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import connector, run_sql
@@ -58,7 +58,7 @@ async def test_some_of_many_clients_that_do_not_read_are_cut_off(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    monkeypatch.setattr(channel_factory, "UnsentLimit", partial(UnsentLimit, most=30 * MIB))
+    monkeypatch.setattr(connection, "UnsentLimit", partial(UnsentLimit, most=30 * MIB))
     run_sql(database, WIDE)
     gc.disable()
     request.addfinalizer(gc.enable)

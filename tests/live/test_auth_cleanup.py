@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg2
 import pytest_twisted
 
-from project_service.auth.sql import upkeep
+from project_service.auth import postgres
 from tests.contracts.users import HOUR, LONG_AGO, MINUTE, NOW, digest, event, made, rotate, session
 from tests.live.auth_service import stores_on
 from tests.live.database import run_sql
@@ -16,7 +16,7 @@ from tests.live.database import run_sql
 # Triggers look at every statement that removes or changes rows.
 LOOK = f"""
 create function looked_at() returns trigger language plpgsql as $$ begin
-    if (select count(*) from touched) > {upkeep.BATCH} then raise 'too many at once'; end if;
+    if (select count(*) from touched) > {postgres.BATCH} then raise 'too many at once'; end if;
     if tg_op = 'UPDATE' and exists (select from touched where to_jsonb(touched)->'salt' = 'null') then
         raise 'a row was written for nothing';
     end if;
@@ -39,7 +39,7 @@ async def test_no_statement_touches_more_than_a_batch_or_changes_nothing(databas
     async with stores_on(database) as stores:
         await made(stores, first=session())
         with closing(psycopg2.connect(database)) as connection, connection, connection.cursor() as cursor:
-            cursor.execute(LOOK, {"now": NOW, "many": upkeep.BATCH + 1})
+            cursor.execute(LOOK, {"now": NOW, "many": postgres.BATCH + 1})
         assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW - timedelta(days=90)) is True
     assert run_sql(database, "select count(*) from auth.refresh_tokens where salt is not null") == [(0,)]
     assert run_sql(database, "select count(*) from auth.audit where action = ''") == [(0,)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from project_service.auth.keyset import KeySet
+from project_service.auth.tokens import KeySet
 from tests.live.command_here import Command, beside_the_reactor, commands_of
 from tests.live.command_line import cli
 from tests.live.database import run_sql

@@ -11,13 +11,12 @@ import pytest
 import pytest_twisted
 
 from project_service.auth.assemble import sql_stores
-from project_service.auth.model import Origin
-from project_service.auth.ports import Event, Limit
-from project_service.auth.sql.attempts import SqlAttempts
-from project_service.auth.sql.upkeep import BATCH, SqlHousekeeping
-from project_service.database.advisory_lock import AUTH_UPKEEP
+from project_service.auth.postgres import BATCH, SqlAttempts, SqlHousekeeping
+from project_service.auth.repository import Event, Limit
+from project_service.auth.values import Origin
+from project_service.database.listener import AUTH_UPKEEP
 from project_service.database.pool import Pool
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from tests.contracts.users import (
     HASH,
     HERE,

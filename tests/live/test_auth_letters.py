@@ -11,7 +11,7 @@ import pytest_twisted
 from attrs import evolve
 from twisted.internet.defer import Deferred
 
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from tests.contracts.users import HASH, NOW, OTHER_HASH, address, event, issue, made, session
 from tests.live.auth_service import stores_on
 from tests.live.database import run_sql

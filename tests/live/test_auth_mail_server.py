@@ -18,9 +18,9 @@ from twisted.internet.task import LoopingCall
 from twisted.mail.smtp import SMTPProtocolError
 from twisted.python.failure import Failure
 
-from project_service.auth import smtp
+from project_service.auth import mail
 from project_service.auth.mail import Letter, SmtpTransport
-from project_service.deferreds import start, with_timeout
+from project_service.lifecycle import start, with_timeout
 from project_service.settings.model import Secret, Smtp, Store
 from tests.certificates import issue
 from tests.live.auth_service import PASSWORD, api_on, code_for, log_in, post, reactor
@@ -127,7 +127,7 @@ async def test_letters_are_sent_only_to_a_server_with_a_trusted_certificate(
 @pytest_twisted.ensureDeferred
 async def test_an_answer_that_does_not_end_is_given_up(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither its lines are kept for ever, nor the place of a letter, of which few are sent at a time."""
-    monkeypatch.setattr(smtp, "LETTER_SECONDS", 1.0)
+    monkeypatch.setattr(mail, "LETTER_SECONDS", 1.0)
     listening = reactor.listenTCP(0, Factory.forProtocol(lambda: Endless(pause)), interface="127.0.0.1")
     settings = Smtp(
         host="127.0.0.1", port=listening.getHost().port, sender="noreply@example.test", tls="none"

@@ -11,8 +11,8 @@ import pytest
 import pytest_twisted
 
 from project_service.auth.assemble import sql_stores
-from project_service.auth.ports import Stores
-from project_service.auth.revocations import CHANNEL
+from project_service.auth.repository import Stores
+from project_service.auth.sessions import CHANNEL
 from tests.contracts.users import MINUTE, NOW, event, made, session
 from tests.live.auth_service import Told, heard, listening
 from tests.live.database import run_sql

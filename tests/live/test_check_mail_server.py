@@ -13,7 +13,7 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from attrs import define, evolve
 from twisted.internet.threads import deferToThread
 
-from project_service.auth.smtp import MailServer, Unusable
+from project_service.auth.mail import MailServer, Unusable
 from project_service.settings.model import Secret, Smtp, Store
 from tests.certificates import issue
 from tests.live.auth_service import reactor

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from project_service import private_file
-from project_service.cli import opened
-from project_service.embedded.lock import DirectoryLock
+from project_service import files
+from project_service.cli import shared
+from project_service.embedded.assemble import DirectoryLock
 from tests.live.command_here import beside_the_reactor, commands_of, failed
 
 ELSEWHERE = "the service that runs on the data directory has a {} elsewhere; give its --config too"
@@ -19,7 +19,7 @@ ELSEWHERE = "the service that runs on the data directory has a {} elsewhere; giv
 @pytest.fixture
 def taken(tmp_path: Path) -> Iterator[Path]:
     """A data directory that another process is using."""
-    private_file.write_json(tmp_path / "embedded.json", {})
+    files.write_json(tmp_path / "embedded.json", {})
     (tmp_path / "run").mkdir()
     lock = DirectoryLock(tmp_path)
     lock.take()
@@ -32,10 +32,10 @@ def test_a_service_with_its_database_or_store_elsewhere_is_explained(
     taken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted = {"dsn": None, "admin_dsn": None, "store": None}
-    private_file.write_json(taken / "run" / "running.json", noted)
+    files.write_json(taken / "run" / "running.json", noted)
     project = commands_of(monkeypatch, "--data-dir", taken)
     assert project("keys", "list") == failed(ELSEWHERE.format("database"))
-    private_file.write_json(taken / "run" / "running.json", noted | {"dsn": "postgresql://127.0.0.1:9/x"})
+    files.write_json(taken / "run" / "running.json", noted | {"dsn": "postgresql://127.0.0.1:9/x"})
     assert project("storage", "verify") == failed(ELSEWHERE.format("store"))
 
 
@@ -43,7 +43,7 @@ def test_a_service_with_its_database_or_store_elsewhere_is_explained(
 def test_a_command_that_does_not_get_its_turn_names_the_process_that_has_it(
     taken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opened, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(shared, "PATIENCE_SECONDS", 0.0)
     project = commands_of(monkeypatch, "--data-dir", taken)
     whose = f"another project-service (pid {os.getpid()}) is running on {taken}"
     assert project("keys", "list") == failed(f"{whose}; stop it or use another --data-dir")

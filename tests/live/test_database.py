@@ -11,13 +11,20 @@ from attrs import evolve
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, gatherResults
 
-from project_service.database.connect import GUARD_MARGIN_SECONDS
-from project_service.database.expose import grant_service_role, watch_ddl
+from project_service.database.connecting import GUARD_MARGIN_SECONDS
+from project_service.database.connection import DatabaseGone, Session
 from project_service.database.listener import Listener
-from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped, state
+from project_service.database.migrate import (
+    Migration,
+    MigrationRefused,
+    grant_service_role,
+    migrate,
+    shipped,
+    state,
+    watch_ddl,
+)
 from project_service.database.pool import Pool, Transaction
-from project_service.database.session import DatabaseGone, Session
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from tests.live.database import connector, session_on
 from tests.live.logged import LoggedErrors
 from tests.live.services import Services

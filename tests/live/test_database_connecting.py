@@ -11,8 +11,8 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import succeed
 
-from project_service.database import connect
-from project_service.database.session import DatabaseGone, Session
+from project_service.database import connecting
+from project_service.database.connection import DatabaseGone, Session
 from tests.live.database import run_sql, session_on
 from tests.live.proxy import rude_proxy
 from tests.live.waiting import until
@@ -41,7 +41,7 @@ async def test_target_session_attrs_read_write_is_respected(database: str) -> No
 async def test_a_standby_is_not_taken_for_a_server_that_can_write(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "_SETUP", connect._SETUP.replace("pg_is_in_recovery()", "true"))
+    monkeypatch.setattr(connecting, "_SETUP", connecting._SETUP.replace("pg_is_in_recovery()", "true"))
     with pytest.raises(DatabaseGone, match="the server is read-only"):
         await session_on(make_dsn(database, target_session_attrs="read-write"))
 
@@ -49,7 +49,7 @@ async def test_a_standby_is_not_taken_for_a_server_that_can_write(
 @pytest_twisted.ensureDeferred
 async def test_every_address_of_a_host_is_tried(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name may have an IPv6 address at which nobody listens, or still lead to a server that is gone."""
-    monkeypatch.setattr(connect, "addresses_of", lambda *_: succeed(["127.0.0.2", "127.0.0.1"]))
+    monkeypatch.setattr(connecting, "addresses_of", lambda *_: succeed(["127.0.0.2", "127.0.0.1"]))
     known = parse_dsn(database)
     async with rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}") as (_, port):
         session = await session_on(make_dsn(database, host="db.example.test", port=port))
@@ -61,8 +61,8 @@ async def test_every_address_of_a_host_is_tried(database: str, monkeypatch: pyte
 async def test_a_server_that_falls_silent_after_the_login_is_given_up(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "CONNECT_TIMEOUT_SECONDS", 1.0)
-    monkeypatch.setattr(connect, "_SETUP", f"select pg_sleep(20); {connect._SETUP}")
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(connecting, "_SETUP", f"select pg_sleep(20); {connecting._SETUP}")
     with pytest.raises(DatabaseGone, match="did not answer"):
         await session_on(database)
 
@@ -77,9 +77,9 @@ async def test_a_connection_to_a_standby_is_used_for_a_limited_time(
     monkeypatch.setattr(Session, "leave_after", lambda self, seconds: asked.append(seconds))
     (await session_on(database)).close()
     assert asked == []
-    monkeypatch.setattr(connect, "_SETUP", connect._SETUP.replace("pg_is_in_recovery()", "true"))
+    monkeypatch.setattr(connecting, "_SETUP", connecting._SETUP.replace("pg_is_in_recovery()", "true"))
     (await session_on(database)).close()
-    assert asked == [connect.STANDBY_SECONDS]
+    assert asked == [connecting.STANDBY_SECONDS]
     monkeypatch.undo()
     # Its user may go on with it; the pool, which asks whether it is usable, does not lend it again.
     usable = []

@@ -11,9 +11,9 @@ import pytest_twisted
 from twisted.internet import reactor as _reactor
 
 from project_service.database import migrate as migrating
-from project_service.database.advisory_lock import MIGRATIONS
+from project_service.database.listener import MIGRATIONS
 from project_service.database.migrate import Migration, migrate, shipped, state
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from tests.live.database import session_on
 from tests.live.waiting import until
 

@@ -13,10 +13,10 @@ import pytest_twisted
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 
+from project_service.database.connection import DatabaseGone, Session
 from project_service.database.pipeline import Pipelines, Run, Step, as_text
 from project_service.database.pool import Pool
-from project_service.database.session import DatabaseGone, Session
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from tests.live.database import connector, run_sql, session_on
 from tests.live.waiting import until
 

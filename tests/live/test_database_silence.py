@@ -12,7 +12,7 @@ import pytest_twisted
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 
-from project_service.database.session import DatabaseGone, Session
+from project_service.database.connection import DatabaseGone, Session
 from tests.live.database import run_sql, session_on
 from tests.live.proxy import RudeProxy, rude_proxy
 from tests.live.waiting import until

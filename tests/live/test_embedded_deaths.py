@@ -14,12 +14,12 @@ import pytest
 import pytest_twisted
 from psycopg2.extensions import parse_dsn
 
-from project_service.database.session import DatabaseGone
-from project_service.deferreds import start
-from project_service.embedded import cluster, ports
-from project_service.embedded.account import NAME
+from project_service.database.connection import DatabaseGone
+from project_service.embedded import postgres, sockets
 from project_service.embedded.assemble import Embedded, Running, running_beside
-from project_service.embedded.process_identity import Identity, alive, identify
+from project_service.embedded.postgres import NAME
+from project_service.embedded.supervised import Identity, alive, identify
+from project_service.lifecycle import start
 from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store
 from tests.live.database import session_on
@@ -95,7 +95,7 @@ async def test_stop_leaves_no_process_and_no_socket(embedded: Embedded) -> None:
     await embedded.stop()
     assert not any(alive(child) for child in children)
     assert running_beside(embedded.data_dir) is None
-    assert not (ports.SOCKETS / f"seaweedfs-s3-{_port(running.store)}.sock").exists()  # a test
+    assert not (sockets.SOCKETS / f"seaweedfs-s3-{_port(running.store)}.sock").exists()  # a test
 
 
 def _identity(pid: int) -> Identity:
@@ -110,7 +110,7 @@ from pathlib import Path
 from twisted.internet import reactor
 from project_service.embedded import seaweed
 from project_service.embedded.assemble import Embedded
-from project_service.deferreds import start
+from project_service.lifecycle import start
 embedded = Embedded(reactor, Path(sys.argv[1]))
 def up(running):
     print(*embedded.pids.values(), flush=True)
@@ -158,7 +158,7 @@ async def test_a_server_that_the_killed_service_had_not_noted_yet_is_stopped(
     embedded: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is recognised by the directory that it works on."""
-    monkeypatch.setattr(cluster, "STOPS", ((signal.SIGKILL, 5.0),))
+    monkeypatch.setattr(postgres, "STOPS", ((signal.SIGKILL, 5.0),))
     service, children = _service(embedded.data_dir)
     os.kill(children[0].pid, signal.SIGSTOP)
     service.kill()

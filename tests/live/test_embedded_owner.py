@@ -10,8 +10,8 @@ import pytest_twisted
 from twisted.internet import reactor
 
 from project_service.embedded.assemble import Embedded
-from project_service.embedded.command import ChildFailed
-from project_service.embedded.secrets_file import NAME
+from project_service.embedded.sockets import NAME
+from project_service.embedded.supervised import ChildFailed
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may work on another user's files")
 

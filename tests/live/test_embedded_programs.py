@@ -11,12 +11,11 @@ import pytest_twisted
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import CancelledError
 
-from project_service.deferreds import start
-from project_service.embedded import ports
+from project_service.embedded import sockets
 from project_service.embedded.assemble import Embedded
-from project_service.embedded.command import ChildFailed, Command, run
-from project_service.embedded.process_identity import identify
-from project_service.embedded.secrets_file import load_ports
+from project_service.embedded.sockets import load_ports
+from project_service.embedded.supervised import ChildFailed, Command, identify, run_command
+from project_service.lifecycle import start
 from tests.live.waiting import until
 
 reactor: Any = _reactor
@@ -28,7 +27,9 @@ def shell(text: str, place: Path) -> Command:
 
 @pytest_twisted.ensureDeferred
 async def test_output_working_directory_and_environment_of_a_program(tmp_path: Path) -> None:
-    said = await run(reactor, shell("echo $GREETING; pwd; echo aside >&2; echo ${PATH_INFO:-none}", tmp_path))
+    said = await run_command(
+        reactor, shell("echo $GREETING; pwd; echo aside >&2; echo ${PATH_INFO:-none}", tmp_path)
+    )
     assert said.decode() == f"hello\n{tmp_path}\nnone\n"
 
 
@@ -45,7 +46,7 @@ async def test_output_working_directory_and_environment_of_a_program(tmp_path: P
 @pytest_twisted.ensureDeferred
 async def test_the_error_says_how_a_program_failed(argv: tuple[str, ...], words: str, tmp_path: Path) -> None:
     with pytest.raises(ChildFailed) as failed:
-        await run(reactor, Command(argv, tmp_path))
+        await run_command(reactor, Command(argv, tmp_path))
     assert words in str(failed.value)
 
 
@@ -53,7 +54,9 @@ async def test_the_error_says_how_a_program_failed(argv: tuple[str, ...], words:
 async def test_a_cancelled_program_and_all_it_started_are_gone(tmp_path: Path) -> None:
     noted = tmp_path / "pids"
     running = start(
-        run(reactor, shell(f"sleep 60 & echo $$ $! > {noted}.new; mv {noted}.new {noted}; wait", tmp_path))
+        run_command(
+            reactor, shell(f"sleep 60 & echo $$ $! > {noted}.new; mv {noted}.new {noted}; wait", tmp_path)
+        )
     )
     await until(noted.exists)
     pids = [int(pid) for pid in noted.read_text().split()]
@@ -68,7 +71,7 @@ async def test_a_cancelled_program_and_all_it_started_are_gone(tmp_path: Path) -
 async def test_a_port_taken_after_it_was_found_free_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedded, free = Embedded(reactor, tmp_path / "var", database=False), ports.is_free
+    embedded, free = Embedded(reactor, tmp_path / "var", database=False), sockets.is_free
     with socket.socket() as other:
 
         def taken_after_the_look(port: int) -> bool:
@@ -78,7 +81,7 @@ async def test_a_port_taken_after_it_was_found_free_is_replaced(
                 other.listen()
             return found
 
-        monkeypatch.setattr(ports, "is_free", taken_after_the_look)
+        monkeypatch.setattr(sockets, "is_free", taken_after_the_look)
         try:
             running = await embedded.start()
             assert running.store is not None

@@ -12,8 +12,7 @@ import pytest_twisted
 from psycopg2.extensions import make_dsn
 from twisted.internet.defer import Deferred, fail
 
-from project_service.embedded.assemble import Embedded
-from project_service.embedded.lock import InUse
+from project_service.embedded.assemble import Embedded, InUse
 from project_service.settings.model import Store
 from tests.live.database import run_sql
 from tests.live.logged import LoggedErrors

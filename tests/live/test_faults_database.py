@@ -14,9 +14,9 @@ from attrs import evolve, frozen
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import Deferred, gatherResults
 
-from project_service.database import connect
-from project_service.deferreds import start
-from project_service.lane_limits import PLACES_MORE
+from project_service.application import PLACES_MORE
+from project_service.database import connecting
+from project_service.lifecycle import start
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql
@@ -78,7 +78,7 @@ WELL = {"auth": 200, "storage": 200, "tables": 200}
 @pytest.fixture(scope="module")
 def short_guard() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(connect, "GUARD_MARGIN_SECONDS", MARGIN_SECONDS)
+        patched.setattr(connecting, "GUARD_MARGIN_SECONDS", MARGIN_SECONDS)
         yield
 
 

@@ -18,11 +18,11 @@ from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublish
 from zope.interface import provider
 
 from project_service import keys
-from project_service.database.advisory_lock import SWEEPER
-from project_service.database.connect import connector
+from project_service.database.connecting import connector
+from project_service.database.listener import SWEEPER
 from project_service.database.migrate import Migration, MigrationRefused, migrate, shipped
 from project_service.database.pool import Pool
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql

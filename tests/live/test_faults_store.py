@@ -16,7 +16,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.protocol import Protocol
 from twisted.web.client import ResponseFailed
 
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql

@@ -20,12 +20,11 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.logger import capturedLogs, formatEvent
 
-from project_service.deferreds import start
-from project_service.log import setup as log_setup
-from project_service.settings.launch import Launch
+from project_service import log
+from project_service.daemon import Startup
+from project_service.lifecycle import start
 from project_service.settings.model import Secret, Store
-from project_service.settings.source import Source
-from project_service.startup import Startup
+from project_service.settings.source import Launch, Source
 from tests.live.application import settings_for
 from tests.live.database import run_sql
 from tests.live.logged import LoggedErrors
@@ -147,7 +146,7 @@ async def test_a_reload_reads_the_file_again_and_options_still_win(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     levels: list[str] = []
-    monkeypatch.setattr(log_setup, "set_level", levels.append)
+    monkeypatch.setattr(log, "set_level", levels.append)
     port = free_port()
     config = config_file(database, store_settings, tmp_path)
     written = config.read_text()

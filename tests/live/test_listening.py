@@ -10,17 +10,17 @@ import pytest_twisted
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
+from project_service.database.connecting import Connector
 from project_service.database.listener import Listener
-from project_service.deferreds import start
+from project_service.dsn import read_dsn
+from project_service.lifecycle import start
 
 reactor: Any = _reactor
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_subscriber_may_query_on_the_listening_connection_at_once(database: str) -> None:
-    listener = Listener(Connector(reactor, dsns.parse(database), 10.0), reactor)
+    listener = Listener(Connector(reactor, read_dsn(database), 10.0), reactor)
     answered: Deferred[list[Any]] = Deferred()
 
     async def ask() -> list[Any]:

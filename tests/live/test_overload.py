@@ -19,8 +19,8 @@ from attrs import evolve
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.protocol import Factory
 
-from project_service.deferreds import start
-from project_service.network.ports import bind_endpoints
+from project_service.lifecycle import start
+from project_service.network import bind_endpoints
 from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql

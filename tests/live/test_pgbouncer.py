@@ -18,9 +18,9 @@ from attrs import evolve
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import DeferredSemaphore, gatherResults
 
-from project_service.database.session import DatabaseGone
-from project_service.deferreds import start
-from project_service.embedded.account import NAME
+from project_service.database.connection import DatabaseGone
+from project_service.embedded.postgres import NAME
+from project_service.lifecycle import start
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
 from tests.live.application import serving, settings_for
 from tests.live.daemon import eventually

@@ -20,13 +20,13 @@ import pytest_twisted
 from attrs import define, evolve, field, frozen
 from twisted.internet.threads import deferToThread
 
-from project_service import lane_limits
+from project_service import application
 from project_service.database import pipeline
 from project_service.database.pipeline import Pipelines, Run
 from project_service.settings.model import Stage, StageDatabase, Store
+from project_service.tables import planner
 from project_service.tables.assemble import Tables
-from project_service.tables.model import SchemaCache
-from project_service.tables.planning import probe
+from project_service.tables.values import SchemaCache
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql
 from tests.live.services import held_open, wait
@@ -193,11 +193,11 @@ def service(
 
     monkeypatch.setattr(Pipelines, "submit", submitted)
     # On a machine with much else to do even the quickest read takes longer now and then.
-    monkeypatch.setattr(probe, "QUICK_SECONDS", 60.0)
+    monkeypatch.setattr(planner, "QUICK_SECONDS", 60.0)
     monkeypatch.setattr(pipeline, "SLOW_SECONDS", 60.0)
     monkeypatch.setattr(pipeline, "OLD_SECONDS", 60.0)
     # So that one shared connection gets many requests at once.
-    monkeypatch.setattr(lane_limits, "PLACES_MORE", 200)
+    monkeypatch.setattr(application, "PLACES_MORE", 200)
     run_sql(module_database, SCHEMA)
     main = StageDatabase(pool_size=4, max_rows=0, extra_search_path=("public",))
     settings = settings_for(
@@ -313,7 +313,7 @@ async def test_no_caller_sees_anything_of_another(
     await until(lambda: service.cache().sets_for_session is (leaving is FOR_SESSION))
     OWNERS.update({n: caller.sub for n, caller in enumerate(service.callers[2:])})
     keeps_sharing = pytest.MonkeyPatch()
-    keeps_sharing.setattr(probe.Pace, "failed", lambda self: None)
+    keeps_sharing.setattr(planner.Pace, "failed", lambda self: None)
     things = [f"/things?id=eq.{number}" for number in range(1, 50)]
     await warm(service, *PATHS, things[0])
     service.watched.deepest = service.watched.taken = service.watched.asked = 0

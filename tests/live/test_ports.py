@@ -19,9 +19,9 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python.systemd import ListenFDs
 
+from project_service.certificates import Certificates
 from project_service.errors import ApiError
-from project_service.network.certificates import Certificates
-from project_service.network.ports import BACKLOG, CannotListen, bind_endpoints, close, leave, take_turns
+from project_service.network import BACKLOG, CannotListen, bind_endpoints, close, leave, take_turns
 from project_service.settings.model import Store
 from project_service.workers.worker import adopt
 from tests.certificates import issue

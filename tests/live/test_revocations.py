@@ -19,8 +19,8 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.task import deferLater
 
 from project_service import keys
-from project_service.database.session import Row, Session
-from project_service.revocations import FRESH_SECONDS
+from project_service.application import FRESH_SECONDS
+from project_service.database.connection import Row, Session
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.database import run_sql

@@ -12,8 +12,8 @@ from secrets import token_urlsafe
 import orjson
 import requests
 
-from project_service.embedded.process_identity import PROC
-from project_service.settings.configure import load
+from project_service.embedded.supervised import PROC
+from project_service.settings.reading import load
 from tests.certificates import issue
 from tests.live.command_line import cli
 from tests.live.daemon import Daemon, children_on

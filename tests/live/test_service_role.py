@@ -12,11 +12,10 @@ import pytest
 import pytest_twisted
 from psycopg2.extensions import make_dsn
 
-from project_service.auth import keyfile
-from project_service.database.expose import expose, lacking
-from project_service.database.migrate import migrate, shipped
-from project_service.deferreds import start
+from project_service.auth import tokens
+from project_service.database.migrate import expose, lacking, migrate, shipped
 from project_service.embedded.assemble import Embedded
+from project_service.lifecycle import start
 from project_service.settings.model import Store
 from tests.live.application import said_at_start, settings_for
 from tests.live.auth_service import reactor
@@ -209,7 +208,7 @@ async def test_a_start_reports_missing_rights_of_service_role(
 ) -> None:
     settings = settings_for(owners(admin), store_settings, tmp_path)
     assert settings.auth.jwt_keys_file is not None
-    keyfile.load_or_create(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
+    tokens.load_or_create_keys(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
     run_each(admin, "alter role runs nobypassrls")
     assert NO_BYPASS in (await said_at_start(settings)).splitlines()
     run_each(admin, "alter role service_role bypassrls")

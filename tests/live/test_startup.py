@@ -14,18 +14,17 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.logger import capturedLogs, formatEvent
 
-from project_service import parts
+from project_service import application
 from project_service.application import Application
-from project_service.auth import keyfile
-from project_service.auth.keyset import KeySetError
-from project_service.database.advisory_lock import MIGRATIONS
-from project_service.database.expose import watch_ddl
-from project_service.deferreds import start, with_timeout
-from project_service.network.ports import bind_endpoints
-from project_service.settings.launch import Launch
+from project_service.auth import tokens
+from project_service.auth.tokens import KeySetError
+from project_service.daemon import Startup
+from project_service.database.listener import MIGRATIONS
+from project_service.database.migrate import watch_ddl
+from project_service.lifecycle import start, with_timeout
+from project_service.network import bind_endpoints
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
-from project_service.settings.source import Source
-from project_service.startup import Startup
+from project_service.settings.source import Launch, Source
 from tests.live.application import said_at_start, serving, settings_for
 from tests.live.database import session_on
 from tests.live.proxy import Manners, rude_proxy
@@ -47,7 +46,7 @@ async def test_a_start_says_if_schema_changes_are_not_noticed(
     """The owner cannot create event triggers; after a superuser has, nothing is said."""
     settings = settings_for(database, store_settings, tmp_path)
     assert settings.auth.jwt_keys_file is not None
-    keyfile.load_or_create(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
+    tokens.load_or_create_keys(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
     assert UNWATCHED in await said_at_start(settings)
     admin = await session_on(services.admin_dsn(database))
     assert await watch_ddl(admin)
@@ -111,7 +110,7 @@ async def test_a_connection_lost_while_migrating_is_replaced(
 async def test_a_database_of_the_table_api_that_is_away_delays_no_other_part(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "LISTENING_SECONDS", 0.1)
+    monkeypatch.setattr(application, "LISTENING_SECONDS", 0.1)
     away = {"dev": Stage({"away": StageDatabase(dsn=Secret("postgresql://127.0.0.1:1/away"))})}
     settings = evolve(settings_for(database, store_settings, tmp_path), stages=away)
     with capturedLogs() as events:
@@ -129,7 +128,7 @@ async def test_a_process_started_while_the_database_is_away_answers_and_recovers
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that replaces another, for one: migrating has been done then."""
-    monkeypatch.setattr(parts, "LISTENING_SECONDS", 0.1)
+    monkeypatch.setattr(application, "LISTENING_SECONDS", 0.1)
     known = parse_dsn(database)
     settings = settings_for(database, store_settings, tmp_path, database={"acquire_timeout_seconds": 0.2})
     async with (

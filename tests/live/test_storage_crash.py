@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 import pytest_twisted
 
-from project_service.database import dsn as dsns
-from project_service.database.connect import Connector
+from project_service.database.connecting import Connector
 from project_service.database.pool import Pool
+from project_service.dsn import read_dsn
 from project_service.errors import ApiError
-from project_service.http.headers import HeaderView
+from project_service.http.head import HeaderView
 from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store
 from project_service.storage.assemble import Storage, assemble
 from project_service.storage.links import Links
-from project_service.storage.model import UNCONDITIONAL, BucketRules, Writer
 from project_service.storage.sweeper import KEEP_EXPIRED_LINKS
 from project_service.storage.upload import SizeLimit
+from project_service.storage.values import UNCONDITIONAL, BucketRules, Writer
 from tests.live import storage_crash
 from tests.live.services import wait
 from tests.store_fake import Collected
@@ -54,7 +54,7 @@ CASES = [
 def opened(dsn: str, store: Store) -> Iterator[Storage]:
     from twisted.internet import reactor
 
-    pool = Pool(Connector(reactor, dsns.parse(dsn), 30, timezone="UTC"), 4, 5.0, reactor)
+    pool = Pool(Connector(reactor, read_dsn(dsn), 30, timezone="UTC"), 4, 5.0, reactor)
     storage = assemble(reactor, StorageSettings(), store, pool)
     wait(storage.start)
     try:

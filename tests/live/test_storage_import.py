@@ -13,18 +13,18 @@ import pytest_twisted
 from attrs import evolve
 from twisted.internet.threads import deferToThread
 
-from project_service.cli import import_sources
+from project_service.cli import storage
 from project_service.errors import ApiError, store_unavailable
 from project_service.settings.model import Store
 from project_service.storage import buckets
 from project_service.storage.assemble import connect_store
-from project_service.storage.s3.errors import BrokenRead, NoSuchObject
+from project_service.storage.s3.xml import BrokenRead, NoSuchObject
 from tests.live.command_here import commands_of
 from tests.live.database import run_sql
 from tests.live.services import wait
 from tests.live.storage_cli import config_file
 
-LARGE = os.urandom(2 * import_sources.READ_BYTES + 5)
+LARGE = os.urandom(2 * storage.READ_BYTES + 5)
 OLDER = "older-bucket"
 
 
@@ -81,7 +81,7 @@ async def test_a_folder_of_another_bucket_is_imported(
         (store_unavailable(), store_unavailable().message),
         (BrokenRead(), "the store stopped in the middle of next; import again to go on"),
     ):
-        monkeypatch.setattr(import_sources.StoreBucket, "found", failing(gone=gone, next=fault))
+        monkeypatch.setattr(storage.StoreBucket, "found", failing(gone=gone, next=fault))
         code, done, why = await project("storage", "import", "new", f"s3://{OLDER}")
         assert (code, why) == (1, f"project-service: {said}\n")
         if fault is gone:
@@ -122,7 +122,7 @@ async def test_a_bucket_that_is_replaced_meanwhile_gets_nothing(
         for name in ("one", "two"):
             yield name, upload
 
-    monkeypatch.setattr(import_sources.Directory, "found", found)
+    monkeypatch.setattr(storage.Directory, "found", found)
     monkeypatch.setattr(buckets, "FRESH_SECONDS", 0)
     done = await deferToThread(here, "storage", "import", "b", str(tmp_path))
     assert (done.code, done.err) == (1, "project-service: There is no such bucket.\n")
@@ -157,7 +157,7 @@ class _Parts:
 
 @pytest_twisted.ensureDeferred
 async def test_bytes_and_content_type_are_kept(older: Any) -> None:
-    found = [entry async for entry in import_sources.StoreBucket(older, "photos/").found()]
+    found = [entry async for entry in storage.StoreBucket(older, "photos/").found()]
     assert [name for name, _ in found] == ["a b.png", "sub/large"]
     for (_, upload), expected in zip(
         found, [("image/x-own", b"png"), ("application/octet-stream", LARGE)], strict=True
@@ -170,7 +170,7 @@ async def test_bytes_and_content_type_are_kept(older: Any) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_an_object_overwritten_while_it_is_read_is_not_imported(older: Any) -> None:
-    ((_, upload),) = [entry async for entry in import_sources.StoreBucket(older, "photos/sub/").found()]
+    ((_, upload),) = [entry async for entry in storage.StoreBucket(older, "photos/sub/").found()]
 
     class Overwriting(_Parts):
         async def write(self, data: bytes) -> None:
@@ -187,10 +187,10 @@ async def test_a_compressed_object_is_not_imported(older: Any) -> None:
     """Uploads with a Content-Encoding are refused too; aws-chunked, which some stores keep, does not count."""
     for coding, refused in (("gzip", True), ("aws-chunked,gzip", True), ("aws-chunked", False)):
         await older.requests.whole("PUT", "packed/page", headers={"content-encoding": coding})
-        ((_, upload),) = [one async for one in import_sources.StoreBucket(older, "packed/").found()]
+        ((_, upload),) = [one async for one in storage.StoreBucket(older, "packed/").found()]
         parts: Any = _Parts()
         if refused:
-            with pytest.raises(import_sources.Unreadable, match="Content-Encoding"):
+            with pytest.raises(storage.Unreadable, match="Content-Encoding"):
                 await upload("page", parts)
         else:
             assert await upload("page", parts) == "application/octet-stream"

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg2
 import pytest
 
-from project_service.database.prepared import numbered
-from project_service.storage.sql import pages
+from project_service.database.connection import numbered
+from project_service.storage import postgres
 
 OBJECTS, LIMIT = 20_000, 20
 
@@ -62,7 +62,7 @@ def looked_at(plan: dict[str, Any]) -> int:
 def test_a_page_reads_about_the_rows_it_shows(
     cursor: Any, bucket: str, prefix: str, after: str | None, recursive: bool
 ) -> None:
-    sql, params = pages.json_query(bucket, prefix, after, LIMIT, recursive)
+    sql, params = postgres.json_query(bucket, prefix, after, LIMIT, recursive)
     cursor.execute("explain (analyze, timing off, costs off, format json) " + sql, params)
     plan = cursor.fetchone()[0][0]["Plan"]
     assert 0 < looked_at(plan) <= LIMIT + 1
@@ -71,7 +71,7 @@ def test_a_page_reads_about_the_rows_it_shows(
 @pytest.mark.parametrize(("bucket", "recursive"), [("folders", False), ("flat", True)])
 def test_a_plan_for_any_parameters_reads_no_more(cursor: Any, bucket: str, recursive: bool) -> None:
     """The query is prepared, and PostgreSQL may keep one plan for all pages."""
-    sql, params = pages.json_query(bucket, "", None, LIMIT, recursive)
+    sql, params = postgres.json_query(bucket, "", None, LIMIT, recursive)
     cursor.execute("set plan_cache_mode = force_generic_plan")
     cursor.execute(f"prepare page as {numbered(sql)}")
     values = ", ".join(["%s"] * len(params))
@@ -90,7 +90,7 @@ def test_a_plan_for_any_parameters_reads_no_more(cursor: Any, bucket: str, recur
     ],
 )
 def test_a_page_is_in_order(cursor: Any, bucket: str, recursive: bool, shown: list[str]) -> None:
-    cursor.execute(*pages.json_query(bucket, "", None, LIMIT, recursive))
+    cursor.execute(*postgres.json_query(bucket, "", None, LIMIT, recursive))
     objects, folders, last = cursor.fetchone()
     assert [one["key"] for one in json.loads(objects)] + json.loads(folders) == shown
     assert last == shown[-1]

@@ -11,9 +11,9 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from project_service.storage.assemble import Rows
-from project_service.storage.model import BucketRules, Conditions
+from project_service.storage.values import BucketRules, Conditions
 from tests.contracts.rows import ALICE, ETAG, bucket_b, put, refused
 from tests.live.database import run_sql
 from tests.live.waiting import until

@@ -10,10 +10,10 @@ from uuid import uuid4
 import psycopg2
 import pytest_twisted
 
-from project_service.deferreds import start
 from project_service.errors import ApiError
+from project_service.lifecycle import start
 from project_service.storage.assemble import Rows, sql_rows
-from project_service.storage.model import Conditions, Link
+from project_service.storage.values import Conditions, Link
 from tests.contracts.rows import ALICE, ETAG, SERVICE, bucket_b, put, refused
 from tests.live.database import run_sql
 from tests.live.services import pool_on

@@ -17,7 +17,7 @@ import requests
 from attrs import evolve
 from twisted.internet.threads import deferToThread
 
-from project_service.network.splicing import Splicing
+from project_service.splicing import Splicing
 from tests.live.storage_service import MIB, Running, call, nothing_left
 from tests.live.waiting import until
 
@@ -95,7 +95,7 @@ async def test_large_objects_pass_through_the_kernel_where_that_is_allowed(
 
     monkeypatch.setattr(Splicing, "move", counted)
     if not allowed:
-        monkeypatch.setattr("project_service.network.splicing._moved", lambda *_: 0)
+        monkeypatch.setattr("project_service.splicing._moved", lambda *_: 0)
     await deferToThread(session)
     assert sum(moved) > 8 * 8 * MIB if allowed else not any(moved)
     monkeypatch.undo()

@@ -11,14 +11,12 @@ from psycopg2.extensions import make_dsn
 from twisted.internet import reactor as _reactor
 from twisted.logger import formatEvent
 
+from project_service.database.connection import Params, Row, Session
 from project_service.database.pool import Pool
-from project_service.database.session import Params, Row, Session
 from project_service.embedded.postgres import OWNER
 from project_service.tables.assemble import raw
-from project_service.tables.catalog.freshness import Echo, Freshness
-from project_service.tables.catalog.holder import CacheHolder
-from project_service.tables.catalog.load import loader
-from project_service.tables.config import TablesConfig
+from project_service.tables.schema_cache import CacheHolder, Echo, Freshness, loader
+from project_service.tables.values import TablesConfig
 from tests.live.database import connector, run_sql
 from tests.live.services import Services
 from tests.said import captured_logs

@@ -13,7 +13,7 @@ import treq
 from twisted.internet.defer import DeferredList
 from twisted.web.client import ResponseFailed
 
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from tests.live.logged import LoggedErrors
 from tests.live.tables_service import BASE, Tables, tables, until_answered
 from tests.live.waiting import until

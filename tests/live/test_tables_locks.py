@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 import pytest_twisted
 
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from tests.live.tables_service import BASE, Tables, tables, until_answered
 from tests.live.waiting import until
 

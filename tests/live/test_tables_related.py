@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_twisted
 
-from project_service.tables.catalog.queries import FINGERPRINT
+from project_service.tables.catalog import FINGERPRINT
 from tests.live.tables_service import Tables, tables
 
 __all__ = ["tables"]

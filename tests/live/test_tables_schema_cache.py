@@ -10,10 +10,8 @@ from twisted.internet import reactor as _reactor
 
 from project_service.database.pool import Pool
 from project_service.tables.assemble import raw
-from project_service.tables.catalog.holder import CacheHolder
-from project_service.tables.catalog.load import loader
-from project_service.tables.config import TablesConfig
-from project_service.tables.model import Argument, Column, Handler, Relationship, SchemaCache
+from project_service.tables.schema_cache import CacheHolder, loader
+from project_service.tables.values import Argument, Column, Handler, Relationship, SchemaCache, TablesConfig
 from tests.live.database import connector, run_sql
 from tests.live.services import wait
 

@@ -12,8 +12,8 @@ import pytest_twisted
 import treq
 from twisted.internet.defer import DeferredList
 
-from project_service.deferreds import start
 from project_service.embedded.postgres import OWNER
+from project_service.lifecycle import start
 from tests.live.services import Services
 from tests.live.tables_service import BASE, Tables, tables, until_answered
 from tests.live.waiting import until

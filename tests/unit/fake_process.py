@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.error import ProcessExitedAlready
 from twisted.python.failure import Failure
 
-from project_service.embedded.child import Child
+from project_service.embedded.supervised import Child
 
 NOBODYS_PID = 2**22 + 1
 

@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
+from project_service.database.connection import DatabaseGone, Session
 from project_service.database.pool import Pool
-from project_service.database.session import DatabaseGone, Session
 
 
 class FakeSession:

@@ -15,9 +15,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.errors import ApiError
+from project_service.http.admission import Lane, Limits, Place, Refusals
 from project_service.http.metrics import Metrics
-from project_service.http.overload.admission import Lane, Limits, Place
-from project_service.http.overload.refusals import Refusals
 
 TIMEOUT = 5.0
 

@@ -11,16 +11,15 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service import parts
-from project_service.application import LEAST_SECONDS, Application
-from project_service.deferreds import start
+from project_service import application
+from project_service.application import LEAST_SECONDS, Application, Parts
 from project_service.http.caller import Callers
-from project_service.http.inbound import Inbound
-from project_service.http.outbound import Reply, envelope
-from project_service.http.protocol.channel_factory import ChannelFactory
-from project_service.http.router import Router
-from project_service.network.ports import CannotListen
-from project_service.parts import Parts
+from project_service.http.connection import ChannelFactory
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
+from project_service.http.routing import Router
+from project_service.lifecycle import start
+from project_service.network import CannotListen
 from project_service.settings.model import Server, Settings
 from tests.fakes import (
     Client,
@@ -96,7 +95,7 @@ class Case(TestCase):
         self.clock.advance(10)
         self.done: list[str] = []
         self.parts = FakeParts(self.done)
-        self.patch(parts, "assemble", lambda *_: self.parts.assembled())
+        self.patch(application, "assemble", lambda *_: self.parts.assembled())
         self.port, self.admin = FakePort("clients", self.done), FakePort("admin", self.done)
 
     def application(self, admin: bool = False) -> Application:

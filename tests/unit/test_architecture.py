@@ -15,55 +15,40 @@ PACKAGE = ROOT / "project_service"
 # Values and functions: no reactor, no web framework, no database driver.
 PURE = [
     "errors.py",
-    "settings/model.py",
-    "settings/configure.py",
     "settings/kinds.py",
-    "settings/addresses.py",
-    "http/protocol/fields.py",
-    "http/headers.py",
-    "http/inbound.py",
-    "http/outbound.py",
-    "http/protocol/wire.py",
-    "http/protocol/framing.py",
-    "http/forwarding.py",
-    "http/trace.py",
-    "http/overload/lanes.py",
+    "settings/model.py",
+    "settings/reading.py",
     "http/cors.py",
-    "http/strict_json.py",
-    "http/openapi/described.py",
-    "http/openapi/refusals.py",
-    "http/openapi/document.py",
-    "auth/model.py",
+    "http/describe.py",
+    "http/head.py",
+    "http/openapi.py",
+    "http/response.py",
     "auth/tokens.py",
-    "auth/keyset.py",
-    "storage/model.py",
-    "storage/access.py",
+    "auth/values.py",
+    "storage/conditions.py",
     "storage/keys.py",
-    "storage/ranges.py",
-    "storage/s3/sign.py",
-    "tables/model.py",
+    "storage/s3/signing.py",
+    "storage/values.py",
+    "tables/response.py",
     "tables/syntax.py",
-    "tables/parse",
+    "tables/values.py",
+    "tables/request",
     "tables/plan",
     "tables/sql",
-    "tables/respond",
 ]
 IMPURE = ("twisted", "klein", "treq", "txpostgres", "psycopg2")
 # A layer may import itself and those before it.
 LAYERS = {
     "errors": 0,
-    "deferreds": 0,
     "lifecycle": 0,
     "http": 1,
     "database": 1,
     "auth": 2,
     "storage": 2,
     "tables": 2,
-    "parts": 3,
-    "application": 4,
-    "startup": 5,
-    "daemon": 6,
-    "tap": 7,
+    "application": 3,
+    "daemon": 4,
+    "tap": 5,
 }
 LONGEST_FUNCTION = 60
 
@@ -118,9 +103,12 @@ class Architecture(TestCase):
                     )
 
     def test_what_makes_statements_does_not_import_what_reads_the_schema_cache(self) -> None:
-        for path in sources(*(f"tables/{name}" for name in ("parse", "plan", "sql", "respond"))):
+        for path in sources(*(f"tables/{name}" for name in ("request", "plan", "sql", "response.py"))):
             for name in imports(path):
-                self.assertFalse(name.startswith("project_service.tables.catalog"), f"{path.name}: {name}")
+                for reading in ("catalog", "schema_cache"):
+                    self.assertFalse(
+                        name.startswith(f"project_service.tables.{reading}"), f"{path.name}: {name}"
+                    )
 
     def test_no_module_imports_the_reactor_when_it_is_loaded(self) -> None:
         for path in sources("."):

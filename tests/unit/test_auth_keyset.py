@@ -10,38 +10,38 @@ from jwt.algorithms import RSAAlgorithm
 from jwt.utils import base64url_encode
 from twisted.trial.unittest import TestCase
 
-from project_service.auth import keyfile, keyset
-from project_service.auth.keyset import KeySet, KeySetError
+from project_service.auth import tokens
+from project_service.auth.tokens import KeySet, KeySetError
 from tests.places import temporary_directory
 
-KEYS = {name: keyset.rotated(None, name) for name in keyset.ALGORITHMS}
+KEYS = {name: tokens.rotated(None, name) for name in tokens.ALGORITHMS}
 
 
 class Keys(TestCase):
     def test_rotation_puts_a_new_key_first_and_keeps_the_newest_old_ones(self) -> None:
-        text = keyset.rotated(None, "ES256")
+        text = tokens.rotated(None, "ES256")
         kids = [KeySet.parse(text).signing.kid]
         for _ in range(4):
-            text = keyset.rotated(text, "ES256", keep=2)
+            text = tokens.rotated(text, "ES256", keep=2)
             kids.insert(0, KeySet.parse(text).signing.kid)
         assert [key.kid for key in KeySet.parse(text).keys] == kids[:3]
-        assert len(KeySet.parse(keyset.rotated(text, "HS256", keep=0)).keys) == 1
+        assert len(KeySet.parse(tokens.rotated(text, "HS256", keep=0)).keys) == 1
 
     def test_an_announced_key_is_published_before_it_signs(self) -> None:
-        text = keyset.rotated(keyset.rotated(None, "ES256"), "ES256")
+        text = tokens.rotated(tokens.rotated(None, "ES256"), "ES256")
         old, oldest = (key.kid for key in KeySet.parse(text).keys)
-        text = keyset.announced(text, "EdDSA", keep=1)
+        text = tokens.announced(text, "EdDSA", keep=1)
         keys = KeySet.parse(text).keys
         assert (keys[0].kid, keys[1].algorithm, keys[2].kid) == (old, "EdDSA", oldest)
         assert len(KeySet.parse(text).published()["keys"]) == 3
-        text = keyset.promoted(text, keys[1].kid, keep=1)
+        text = tokens.promoted(text, keys[1].kid, keep=1)
         assert [key.kid for key in KeySet.parse(text).keys] == [keys[1].kid, old]
-        self.assertRaises(KeySetError, keyset.promoted, text, oldest)
+        self.assertRaises(KeySetError, tokens.promoted, text, oldest)
 
     def test_only_public_keys_are_published(self) -> None:
-        text = keyset.rotated(None, "HS256")
+        text = tokens.rotated(None, "HS256")
         for algorithm in ("EdDSA", "RS256", "ES256"):
-            text = keyset.rotated(text, algorithm, keep=3)
+            text = tokens.rotated(text, algorithm, keep=3)
         published = KeySet.parse(text).published()["keys"]
         assert [key["alg"] for key in published] == ["ES256", "RS256", "EdDSA"]
         for key in published:
@@ -114,23 +114,23 @@ class Keys(TestCase):
     def test_the_key_file_is_private_and_written_atomically(self) -> None:
         """Only its owner may read it, an existing file is not overwritten, and no temporary file is left."""
         path = temporary_directory(self) / "jwt-keys.json"
-        first = keyfile.load_or_create(path, "ES256")
+        first = tokens.load_or_create_keys(path, "ES256")
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert keyfile.load_or_create(path, "ES256").signing.kid == first.signing.kid
-        assert keyfile.create(path, "EdDSA") is False
-        assert keyfile.load(path).signing.kid == first.signing.kid
-        keyfile.rotate(path, "EdDSA", keep=0)
-        signing = keyfile.load(path).signing
+        assert tokens.load_or_create_keys(path, "ES256").signing.kid == first.signing.kid
+        assert tokens.create_keys(path, "EdDSA") is False
+        assert tokens.load_keys(path).signing.kid == first.signing.kid
+        tokens.rotate_keys(path, "EdDSA", keep=0)
+        signing = tokens.load_keys(path).signing
         assert signing.algorithm == "EdDSA"
-        keyfile.announce(path, "ES256", keep=0)
-        known = keyfile.load(path).keys
+        tokens.announce(path, "ES256", keep=0)
+        known = tokens.load_keys(path).keys
         assert [key.algorithm for key in known] == ["EdDSA", "ES256"]
-        keyfile.promote(path, known[1].kid, keep=1)
-        assert [key.kid for key in keyfile.load(path).keys] == [known[1].kid, signing.kid]
+        tokens.promote(path, known[1].kid, keep=1)
+        assert [key.kid for key in tokens.load_keys(path).keys] == [known[1].kid, signing.kid]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [one.name for one in path.parent.iterdir()] == [path.name]
 
     def test_a_missing_file_is_named_with_the_command_that_makes_it(self) -> None:
         path = temporary_directory(self) / "jwt-keys.json"
-        said = str(self.assertRaises(KeySetError, keyfile.load, path))
+        said = str(self.assertRaises(KeySetError, tokens.load_keys, path))
         assert said == f"{path}: there is none (`project-service jwt-keys create` makes it)"

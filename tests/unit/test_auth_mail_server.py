@@ -11,8 +11,8 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from project_service.auth.smtp import MailServer, Unusable
-from project_service.deferreds import start
+from project_service.auth.mail import MailServer, Unusable
+from project_service.lifecycle import start
 from project_service.settings.model import Secret, Smtp
 
 SETTINGS = Smtp(

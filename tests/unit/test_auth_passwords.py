@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service.auth import hashing, passwords
-from project_service.auth.model import Email, moment
-from project_service.clocks import timestamp
-from project_service.deferreds import start
+from project_service.auth import passwords
+from project_service.auth.values import Email, moment
 from project_service.errors import ApiError
-from project_service.http.forwarding import place
+from project_service.http.head import place
+from project_service.lifecycle import start, timestamp
 
 ADA = Email.parse("ada@example.test")
 
@@ -220,7 +219,7 @@ class Hashing(TestCase):
 
     def setUp(self) -> None:
         self.threads = FakeThreads()
-        self.hashing = hashing.Hashing(AtOnceReactor(), passwords.Bcrypt(4), threads=2, queue_per_thread=2)
+        self.hashing = passwords.Hashing(AtOnceReactor(), passwords.Bcrypt(4), threads=2, queue_per_thread=2)
         self.hashing._pool = self.threads  # type: ignore[assignment]  # what is used of it
         # The thread here is the one that all tests run in; it would stay so, and all that they start.
         self.niceness: list[int] = []
@@ -230,7 +229,7 @@ class Hashing(TestCase):
         for _ in range(2):
             start(self.hashing.matches((b"x",), None))
             self.threads.finish_one()
-        assert self.niceness == [hashing.NICENESS]
+        assert self.niceness == [passwords.NICENESS]
 
     def test_the_queue_is_bounded_and_a_cancelled_request_keeps_its_place_until_its_work_ends(self) -> None:
         under_way = [start(self.hashing.matches((b"x",), None)) for _ in range(6)]

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.auth import admin, secrets
-from project_service.auth.keyset import KeySet, KeySetError
-from project_service.auth.metadata import checked, loaded
-from project_service.auth.model import Account, User
+from project_service.auth import admin, context
+from project_service.auth.accounts import checked, loaded
+from project_service.auth.tokens import KeySet, KeySetError
+from project_service.auth.values import Account, User
 from project_service.errors import ApiError
 
 JSON = st.recursive(
@@ -39,32 +39,32 @@ class Opaque(TestCase):
     """Opaque tokens and user metadata."""
 
     def test_a_fresh_token_has_256_bits_and_only_its_digest_is_kept(self) -> None:
-        token = secrets.fresh(lambda count: bytes(range(count)))
+        token = context.fresh(lambda count: bytes(range(count)))
         assert token.text == "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
-        assert token.digest == hashlib.sha256(token.text.encode()).digest() == secrets.digest(token.text)
+        assert token.digest == hashlib.sha256(token.text.encode()).digest() == context.digest(token.text)
         assert token.text not in repr(token)
 
     def test_a_successor_depends_on_the_token_and_the_salt(self) -> None:
-        one = secrets.fresh(lambda count: b"a" * count).text
-        other = secrets.fresh(lambda count: b"b" * count).text
+        one = context.fresh(lambda count: b"a" * count).text
+        other = context.fresh(lambda count: b"b" * count).text
         made = {
-            secrets.successor(token, salt).text for token in (one, other) for salt in (b"1" * 32, b"2" * 32)
+            context.successor(token, salt).text for token in (one, other) for salt in (b"1" * 32, b"2" * 32)
         }
         assert len(made) == 4
-        assert secrets.successor(one, b"1" * 32) == secrets.successor(one, b"1" * 32)
-        assert all(len(text) == secrets.LENGTH for text in made)
+        assert context.successor(one, b"1" * 32) == context.successor(one, b"1" * 32)
+        assert all(len(text) == context.LENGTH for text in made)
 
     def test_the_latest_successor_is_derived_from_any_earlier_token(self) -> None:
-        first = secrets.fresh(lambda count: b"a" * count)
-        second = secrets.successor(first.text, b"1" * 32)
-        third = secrets.successor(second.text, b"2" * 32)
+        first = context.fresh(lambda count: b"a" * count)
+        second = context.successor(first.text, b"1" * 32)
+        third = context.successor(second.text, b"2" * 32)
         salts = {second.digest: b"2" * 32, first.digest: b"1" * 32}
-        assert [secrets.latest(one.text, salts) for one in (first, second, third)] == [third] * 3
+        assert [context.latest(one.text, salts) for one in (first, second, third)] == [third] * 3
 
     def test_text_that_cannot_be_a_token_has_no_digest(self) -> None:
-        assert secrets.digest("x" * 43) is not None
+        assert context.digest("x" * 43) is not None
         for text in ("", "x" * 42, "x" * 44, "x" * 10_000, "\u00e9" * 43, "\ud800" * 43):
-            assert secrets.digest(text) is None, text
+            assert context.digest(text) is None, text
 
     def test_null_metadata_is_empty(self) -> None:
         assert checked(None) == {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service.auth.revocations import CHANNEL, OVERLAP_SECONDS, RevokedSessions
-from project_service.deferreds import start
+from project_service.auth.sessions import CHANNEL, OVERLAP_SECONDS, RevokedSessions
+from project_service.lifecycle import start
 from tests.auth_fakes import FakeListener
 
 

@@ -16,16 +16,15 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
-from project_service.auth import keyset
-from project_service.auth.keyset import KeySet
-from project_service.auth.model import User, moment
-from project_service.auth.tokens import LEEWAY_SECONDS, MAX_TOKEN_CHARACTERS, Issuer, Verifier
+from project_service.auth import tokens
+from project_service.auth.tokens import LEEWAY_SECONDS, MAX_TOKEN_CHARACTERS, Issuer, KeySet, Verifier
+from project_service.auth.values import User, moment
 from project_service.errors import ApiError
 
 NOW = 1_795_230_245.678
 USER = User("7b7a6a5c-0000-4000-8000-000000000001", "ada@example.test", moment(NOW))
 SESSION = "7b7a6a5c-0000-4000-8000-0000000000aa"
-KEYS = {name: keyset.rotated(None, name) for name in keyset.ALGORITHMS}
+KEYS = {name: tokens.rotated(None, name) for name in tokens.ALGORITHMS}
 
 
 class Revoked:
@@ -73,7 +72,7 @@ class Base(TestCase):
 
 class Good(Base):
     def test_the_claims_are_those_of_the_specification(self) -> None:
-        for algorithm in keyset.ALGORITHMS:
+        for algorithm in tokens.ALGORITHMS:
             made = issuer(algorithm).mint(USER, SESSION, NOW, "token-1")
             assert jwt.get_unverified_header(made.text)["alg"] == algorithm
             assert jwt.decode(made.text, options={"verify_signature": False}) == {
@@ -90,7 +89,7 @@ class Good(Base):
             assert made.expires_at == int(NOW) + 3600
 
     def test_a_minted_token_verifies(self) -> None:
-        for algorithm in keyset.ALGORITHMS:
+        for algorithm in tokens.ALGORITHMS:
             verifier = Verifier(issuer(algorithm), self.revoked, lambda: NOW)
             token = issuer(algorithm).mint(USER, SESSION, NOW, "token-1").text
             claims = verifier.verify(token)
@@ -147,7 +146,7 @@ class Good(Base):
 
     def test_replaced_keys_count_at_once(self) -> None:
         self.verifier.verify(self.good)
-        rotated = KeySet.parse(keyset.rotated(KEYS["ES256"], "EdDSA"))
+        rotated = KeySet.parse(tokens.rotated(KEYS["ES256"], "EdDSA"))
         self.verifier.replace(evolve(self.issuer, keys=rotated))
         self.verifier.verify(self.good)
         self.verifier.verify(self.verifier.issuer.mint(USER, SESSION, NOW, "t").text)
@@ -195,7 +194,7 @@ class Forged(Base):
             self.refused(jwt.encode(self.claims(), key.private, algorithm, {"kid": key.kid}))
 
     def test_a_strangers_key_under_our_kid(self) -> None:
-        stranger = KeySet.parse(keyset.rotated(None, "ES256")).signing
+        stranger = KeySet.parse(tokens.rotated(None, "ES256")).signing
         self.refused(
             jwt.encode(self.claims(), stranger.private, "ES256", {"kid": self.issuer.keys.signing.kid})
         )
@@ -207,7 +206,7 @@ class Forged(Base):
         self.refused(jwt.encode(self.claims(), key.private, key.algorithm))
 
     def test_keys_that_a_token_brings_along(self) -> None:
-        stranger = KeySet.parse(keyset.rotated(None, "ES256")).signing
+        stranger = KeySet.parse(tokens.rotated(None, "ES256")).signing
         header = {"kid": self.issuer.keys.signing.kid, "jwk": dict(stranger.public_jwk or {})}
         self.refused(jwt.encode(self.claims(), stranger.private, "ES256", header))
         header |= {"jku": "https://evil.example.test/jwks.json", "x5u": "https://evil.example.test/"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import TestCase
 
-from project_service.backoff import CHILD_PAUSES, Backoff
+from project_service.lifecycle import CHILD_PAUSES, Backoff
 
 
 class Pauses(TestCase):

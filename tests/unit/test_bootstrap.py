@@ -9,7 +9,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service import keys
 from project_service.bootstrap import Credentials, ensure_keys, first_words, write_credentials
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from tests.places import temporary_directory
 
 CREDENTIALS = Credentials("http://127.0.0.1:8080", "psk_anon_a", "psk_service_s", "postgresql://u:p@h/d")

@@ -12,9 +12,9 @@ from twisted.internet.protocol import Factory
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.deferreds import start
-from project_service.network.certificates import Certificates
-from project_service.network.ports import CannotListen, endpoint_from
+from project_service.certificates import Certificates
+from project_service.lifecycle import start
+from project_service.network import CannotListen, endpoint_from
 from project_service.workers.worker import adopt
 from tests.certificates import Issued, issue
 from tests.live.logged import errors_logged

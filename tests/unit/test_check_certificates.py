@@ -10,9 +10,9 @@ from twisted.internet import reactor
 from twisted.internet.endpoints import quoteStringArgument
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.cli.certificates import certificate_of, secured
-from project_service.cli.frame import Failed
-from project_service.network.ports import endpoint_from
+from project_service.cli.check import certificate_of, secured
+from project_service.cli.shared import Failed
+from project_service.network import endpoint_from
 from project_service.settings.model import Server, Settings
 from tests.certificates import Issued, issue
 from tests.places import temporary_directory

@@ -20,11 +20,11 @@ from twisted.internet import error
 from twisted.trial.unittest import TestCase
 
 from project_service import __version__
-from project_service.cli import NOUNS, frame, main
-from project_service.database.session import DatabaseGone
+from project_service.cli import NOUNS, main, shared
+from project_service.database.connection import DatabaseGone
 from project_service.errors import ApiError
 from project_service.keys import LABEL_MAX
-from project_service.storage.s3.errors import (
+from project_service.storage.s3.xml import (
     NO_NEXT_PAGE,
     NO_SIZE,
     SAME_PAGE,
@@ -191,18 +191,18 @@ class Explaining(TestCase):
     """Failures become one plain sentence on standard error."""
 
     def test_failures_become_a_sentence(self) -> None:
-        self.assertEqual(frame.explained(frame.Failed("why")), "why")
+        self.assertEqual(shared.explained(shared.Failed("why")), "why")
         no_text = self.assertRaises(UnicodeEncodeError, "\udcff".encode)
-        self.assertEqual(frame.explained(no_text), "an argument is not UTF-8")
+        self.assertEqual(shared.explained(no_text), "an argument is not UTF-8")
         self.assertEqual(
-            frame.explained(ApiError(422, "validation_failed", "No.", {"name": "is empty"})),
+            shared.explained(ApiError(422, "validation_failed", "No.", {"name": "is empty"})),
             "No.\n  name: is empty",
         )
-        gone = frame.explained(DatabaseGone("connection refused"))
+        gone = shared.explained(DatabaseGone("connection refused"))
         self.assertEqual(gone, "the database cannot be reached: connection refused")
-        self.assertEqual(frame.explained(psycopg2.Error()), "the database refuses: no reason given")
-        self.assertIn("AccessDenied", frame.explained(StoreError(403, "AccessDenied")))
-        self.assertIn("cannot be reached", frame.explained(StoreUnreachable("http://10.0.0.1/secret")))
+        self.assertEqual(shared.explained(psycopg2.Error()), "the database refuses: no reason given")
+        self.assertIn("AccessDenied", shared.explained(StoreError(403, "AccessDenied")))
+        self.assertIn("cannot be reached", shared.explained(StoreUnreachable("http://10.0.0.1/secret")))
 
     def test_why_the_store_cannot_be_reached_is_said_if_known(self) -> None:
         for problem, why in (
@@ -217,7 +217,7 @@ class Explaining(TestCase):
             (SSL.Error(), ": no TLS is spoken there"),
             (StoreError(503, "SlowDown"), ""),
         ):
-            said = frame.explained(StoreUnreachable(kind_of(problem)))
+            said = shared.explained(StoreUnreachable(kind_of(problem)))
             self.assertTrue(said.startswith(f"the store cannot be reached{why}"), said)
 
     def test_a_wrong_response_of_the_store_is_explained(self) -> None:
@@ -227,18 +227,18 @@ class Explaining(TestCase):
             (NO_NEXT_PAGE, "its list does not say where it goes on"),
             (SAME_PAGE, "its list repeats a page"),
         ):
-            said = frame.explained(StoreUnreachable(told))
+            said = shared.explained(StoreUnreachable(told))
             self.assertEqual(said, f"the store cannot be reached: {why}")
 
     def test_addresses_of_the_store_are_not_shown(self) -> None:
-        self.assertNotIn("10.0.0.1", frame.explained(StoreUnreachable("http://10.0.0.1/secret")))
+        self.assertNotIn("10.0.0.1", shared.explained(StoreUnreachable("http://10.0.0.1/secret")))
 
 
 class Showing(TestCase):
     def _shown(self, json: bool) -> str:
         @click.command()
-        @frame.options
-        def command(invocation: frame.Invocation) -> None:
+        @shared.options
+        def command(invocation: shared.Invocation) -> None:
             invocation.show({"ids": [1, 2]}, "1", "2")
 
         return CliRunner().invoke(command, ["--json"] if json else []).output
@@ -253,7 +253,7 @@ class Showing(TestCase):
 class WhereItWorks(TestCase):
     def test_config_and_data_dir_decide_whether_servers_are_embedded(self) -> None:
         config, data = Path("/etc/x.toml"), Path("/srv/data")
-        self.assertEqual(frame.Invocation(None, None, False).embeds_into, Path("var").absolute())
-        self.assertEqual(frame.Invocation(None, data, False).embeds_into, data)
-        self.assertEqual(frame.Invocation(config, data, False).embeds_into, data)
-        self.assertIsNone(frame.Invocation(config, None, False).embeds_into)
+        self.assertEqual(shared.Invocation(None, None, False).embeds_into, Path("var").absolute())
+        self.assertEqual(shared.Invocation(None, data, False).embeds_into, data)
+        self.assertEqual(shared.Invocation(config, data, False).embeds_into, data)
+        self.assertIsNone(shared.Invocation(config, None, False).embeds_into)

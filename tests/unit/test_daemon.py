@@ -13,9 +13,8 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.daemon import Daemon
-from project_service.settings.launch import Launch
 from project_service.settings.model import Settings
-from project_service.settings.source import Source
+from project_service.settings.source import Launch, Source
 
 
 class Reactor:

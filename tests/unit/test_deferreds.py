@@ -8,9 +8,9 @@ from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
-from project_service.database.session import DatabaseGone
-from project_service.deferreds import SharedRun, all_of, background, shield, start, with_timeout
-from project_service.storage.s3.errors import StoreUnreachable
+from project_service.database.connection import DatabaseGone
+from project_service.lifecycle import SharedRun, all_of, background, shield, start, with_timeout
+from project_service.storage.s3.xml import StoreUnreachable
 from tests.fakes import held
 from tests.said import captured_logs
 

@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.database import dsn
+from project_service import dsn, log
 from project_service.database.migrate import Migration, MigrationRefused, pending, shipped
 from project_service.errors import ApiError
-from project_service.http import forwarding
-from project_service.http.headers import HeaderView
-from project_service.http.inbound import parse_query
-from project_service.http.protocol import framing, wire
-from project_service.log import journal
+from project_service.http import exchange, head
+from project_service.http.head import HeaderView
+from project_service.http.request import parse_query
 
 
 class Queries(TestCase):
@@ -47,19 +45,19 @@ class Origins(TestCase):
     ) -> None:
         headers = HeaderView([(b"x-forwarded-for", hop) for hop in hops])
         trusted = (ipaddress.ip_network("198.51.100.0/30"),)
-        found = forwarding.locate(str(peer), False, headers, trusted)
+        found = head.locate(str(peer), False, headers, trusted)
         if peer not in trusted[0]:
             self.assertEqual(found.address, str(peer))
 
     @given(st.lists(st.ip_addresses(v=4), max_size=5), st.binary(max_size=20))
     def test_the_clients_address_is_always_valid(self, hops: list[object], rubbish: bytes) -> None:
         chain = b", ".join([rubbish, *(str(hop).encode() for hop in hops)])
-        trusted = forwarding.parse_networks(["0.0.0.0/0"])
-        found = forwarding.locate("10.0.0.1", False, HeaderView([(b"x-forwarded-for", chain)]), trusted)
+        trusted = head.parse_networks(["0.0.0.0/0"])
+        found = head.locate("10.0.0.1", False, HeaderView([(b"x-forwarded-for", chain)]), trusted)
         ipaddress.ip_address(found.address)
 
     def test_addresses_in_x_forwarded_for_may_have_ports_and_brackets(self) -> None:
-        trusted = forwarding.parse_networks(["10.0.0.0/8", "::1"])
+        trusted = head.parse_networks(["10.0.0.0/8", "::1"])
         for hop, expected in {
             "203.0.113.5:4711": "203.0.113.5",
             "[2001:db8::1]:443": "2001:db8::1",
@@ -70,7 +68,7 @@ class Origins(TestCase):
             "203.0.113.5,, 10.1.1.2 ,": "203.0.113.5",
         }.items():
             headers = HeaderView([(b"x-forwarded-for", hop.encode())])
-            self.assertEqual(forwarding.locate("10.1.1.1", False, headers, trusted).address, expected)
+            self.assertEqual(head.locate("10.1.1.1", False, headers, trusted).address, expected)
 
     def test_forwarded_headers_are_believed_from_trusted_proxies_only(self) -> None:
         """A Unix socket's peer is a proxy on this machine; a dual-stack socket shows IPv4 peers as mapped
@@ -87,12 +85,12 @@ class Origins(TestCase):
             ("::1", ("::/64",), "203.0.113.5"),
             ("11.1.1.1", ("10.0.0.0/8",), "11.1.1.1"),
         ):
-            found = forwarding.locate(peer, False, said, forwarding.parse_networks(trusted))
+            found = head.locate(peer, False, said, head.parse_networks(trusted))
             scheme = "https" if address == "203.0.113.5" else "http"
             self.assertEqual((found.address, found.scheme), (address, scheme), (peer, trusted))
 
     def test_the_last_forwarded_proto_is_the_scheme_if_valid(self) -> None:
-        trusted = forwarding.parse_networks(["10.0.0.0/8"])
+        trusted = head.parse_networks(["10.0.0.0/8"])
         for said, scheme in (
             (b"https", "https"),
             (b"http, HTTPS ", "https"),
@@ -101,23 +99,21 @@ class Origins(TestCase):
             (b"https,", "http"),
         ):
             headers = HeaderView([(b"x-forwarded-proto", said)])
-            self.assertEqual(forwarding.locate("10.1.1.1", False, headers, trusted).scheme, scheme, said)
-            self.assertEqual(forwarding.locate("11.1.1.1", True, headers, trusted).scheme, "https", said)
+            self.assertEqual(head.locate("10.1.1.1", False, headers, trusted).scheme, scheme, said)
+            self.assertEqual(head.locate("11.1.1.1", True, headers, trusted).scheme, "https", said)
 
     def test_a_peer_that_is_no_address_is_never_trusted(self) -> None:
         """A PROXY header may name anything."""
-        trusted = forwarding.parse_networks(["0.0.0.0/0", "::/0"])
+        trusted = head.parse_networks(["0.0.0.0/0", "::/0"])
         headers = HeaderView([(b"x-forwarded-for", b"203.0.113.5")])
-        self.assertEqual(forwarding.locate("somebody", False, headers, trusted).address, "somebody")
+        self.assertEqual(head.locate("somebody", False, headers, trusted).address, "somebody")
 
     def test_an_invalid_host_header_does_not_get_into_links(self) -> None:
         for bad in (b"a b", b"a/b", b'a"b', b"<x>", b"a@b", b""):
             headers = HeaderView([(b"host", bad)])
-            self.assertEqual(
-                forwarding.locate("10.1.1.1", False, headers, ()).host, forwarding.LOCAL_HOST, bad
-            )
+            self.assertEqual(head.locate("10.1.1.1", False, headers, ()).host, head.LOCAL_HOST, bad)
         good = HeaderView([(b"host", b"[::1]:8080")])
-        self.assertEqual(forwarding.locate("10.1.1.1", False, good, ()).host, "[::1]:8080")
+        self.assertEqual(head.locate("10.1.1.1", False, good, ()).host, "[::1]:8080")
 
 
 class Logs(TestCase):
@@ -131,14 +127,14 @@ class Logs(TestCase):
             "eyJhbGciOiJ.eyJzdWIiOiI.c2lnbmF0dXJl": "Bearer eyJhbGciOiJ.eyJzdWIiOiI.c2lnbmF0dXJl",
             "abcdefgh": f"DETAIL:  Failing row contains (ada@a.test, $2b$12${'abcdefgh' * 6}./AZ0, {{}}).",
         }.items():
-            self.assertNotIn(secret, journal.redact(text))
-        self.assertEqual(journal.redact("password='a b' host=h"), "password=*** host=h")
+            self.assertNotIn(secret, log.redact(text))
+        self.assertEqual(log.redact("password='a b' host=h"), "password=*** host=h")
         for path in ("%3Ftoken=abc", "%3ftoken=abc", "%3Ftoken%3Dabc", "%3ftoken%3dabc", "/abc"):
             for text in (f"GET /storage/download{path} 404", f"/storage/download{path}"):
-                self.assertEqual(journal.redact(text), text.replace("abc", "***"))
+                self.assertEqual(log.redact(text), text.replace("abc", "***"))
         kept = "GET /storage/buckets/b/objects/storage/download/abc 200"
-        self.assertEqual(journal.redact(kept), kept)
-        self.assertEqual(journal.redact("GET /auth/user 200"), "GET /auth/user 200")
+        self.assertEqual(log.redact(kept), kept)
+        self.assertEqual(log.redact("GET /auth/user 200"), "GET /auth/user 200")
 
     def test_redacting_text_that_looks_like_tokens_takes_linear_time(self) -> None:
         """Anybody may request such paths. With quadratic time these would take hours."""
@@ -148,16 +144,16 @@ class Logs(TestCase):
         signal.setitimer(signal.ITIMER_VIRTUAL, 30)
         for piece in ("$2", "$2b$12$a", "eyJ", "eyJpsk_", "eyJaaaaaaaa", "eyJaaaaaaaa.b!", "eyJpsk_anon_a!"):
             text = piece * 200_000
-            self.assertEqual(journal.redact(text), text)
-        self.assertEqual(journal.redact("eyJ-psk_anon_12345678!"), "eyJ-***!")
+            self.assertEqual(log.redact(text), text)
+        self.assertEqual(log.redact("eyJ-psk_anon_12345678!"), "eyJ-***!")
 
     @given(st.binary(max_size=200))
     def test_only_a_valid_request_id_is_kept(self, sent: bytes) -> None:
-        self.assertRegex(journal.sent_request_id(sent) or "made", r"\A[A-Za-z0-9._-]{1,128}\Z")
+        self.assertRegex(log.sent_request_id(sent) or "made", r"\A[A-Za-z0-9._-]{1,128}\Z")
 
     @given(st.text("AZaz09._-", min_size=1, max_size=128))
     def test_every_valid_request_id_is_kept(self, sent: str) -> None:
-        self.assertEqual(journal.sent_request_id(sent.encode()), sent)
+        self.assertEqual(log.sent_request_id(sent.encode()), sent)
 
 
 def _out_of_time(*_: object) -> None:
@@ -172,12 +168,12 @@ class Heads(TestCase):
             (418, b"418 I'm a teapot"),
             (599, b"599 Unknown"),
         ):
-            self.assertEqual(wire.head(status, ()), b"HTTP/1.1 " + line + b"\r\n\r\n")
+            self.assertEqual(exchange.head(status, ()), b"HTTP/1.1 " + line + b"\r\n\r\n")
 
     @given(st.text(), st.text())
     def test_no_header_can_break_the_framing(self, name: str, value: str) -> None:
         try:
-            raw = wire.head(200, [(name, value)])
+            raw = exchange.head(200, [(name, value)])
         except ValueError:
             return
         self.assertEqual(raw.count(b"\r\n"), 3)
@@ -187,7 +183,7 @@ class Heads(TestCase):
         for end in ("\n", "\r", "\r\n"):
             for name, value in ((f"A{end}", "b"), ("A", f"b{end}C: d")):
                 with self.assertRaises(ValueError):
-                    wire.head(200, [(name, value)])
+                    exchange.head(200, [(name, value)])
 
 
 class Targets(TestCase):
@@ -209,14 +205,14 @@ class Targets(TestCase):
             b"/a b": None,
             b"/\xc3\xa4": None,
         }.items():
-            self.assertEqual(framing.origin_form(target), path, target)
+            self.assertEqual(head.origin_form(target), path, target)
 
 
 class Dsns(TestCase):
     """Connection strings of PostgreSQL."""
 
     def test_several_hosts_are_tried_in_order(self) -> None:
-        target = dsn.parse("postgresql://u:p@a:1,b:2/db?target_session_attrs=read-write")
+        target = dsn.read_dsn("postgresql://u:p@a:1,b:2/db?target_session_attrs=read-write")
         self.assertEqual(
             [(c.params["host"], c.params["port"]) for c in target.candidates], [("a", "1"), ("b", "2")]
         )
@@ -224,21 +220,21 @@ class Dsns(TestCase):
         self.assertTrue(all(c.params["password"] == "p" for c in target.candidates))
 
     def test_unix_sockets_and_addresses_are_not_resolved(self) -> None:
-        self.assertFalse(dsn.parse("host=/run/pg dbname=d").candidates[0].needs_resolving)
-        self.assertFalse(dsn.parse("dbname=d").candidates[0].needs_resolving)
-        self.assertFalse(dsn.parse("host=a hostaddr=10.0.0.1").candidates[0].needs_resolving)
-        self.assertTrue(dsn.parse("host=a").candidates[0].needs_resolving)
+        self.assertFalse(dsn.read_dsn("host=/run/pg dbname=d").candidates[0].needs_resolving)
+        self.assertFalse(dsn.read_dsn("dbname=d").candidates[0].needs_resolving)
+        self.assertFalse(dsn.read_dsn("host=a hostaddr=10.0.0.1").candidates[0].needs_resolving)
+        self.assertTrue(dsn.read_dsn("host=a").candidates[0].needs_resolving)
 
     def test_the_numbers_of_hosts_and_ports_must_match(self) -> None:
         for text in ("host=a,b,c port=1,2", "host=a,b hostaddr=10.0.0.1,10.0.0.2,10.0.0.3"):
             with self.assertRaisesRegex(ValueError, "different number"):
-                dsn.parse(text)
-        addresses = dsn.parse("hostaddr=10.0.0.1,10.0.0.2 port=1").candidates
+                dsn.read_dsn(text)
+        addresses = dsn.read_dsn("hostaddr=10.0.0.1,10.0.0.2 port=1").candidates
         self.assertEqual(
             [(each.host, each.params["hostaddr"]) for each in addresses],
             [(None, "10.0.0.1"), (None, "10.0.0.2")],
         )
-        one_port = dsn.parse("host=a,b port=1").candidates
+        one_port = dsn.read_dsn("host=a,b port=1").candidates
         self.assertEqual([each.params["port"] for each in one_port], ["1", "1"])
 
     @given(st.text())
@@ -246,7 +242,7 @@ class Dsns(TestCase):
         if "\0" in text or not _utf8(text):
             return
         try:
-            dsn.parse(text)
+            dsn.read_dsn(text)
         except ValueError as fault:
             self.assertIn(
                 str(fault),

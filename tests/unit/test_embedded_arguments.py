@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from psycopg2.extensions import parse_dsn
 from twisted.trial.unittest import TestCase
 
-from project_service import private_file
-from project_service.embedded import ports, postgres, seaweed
-from project_service.embedded.secrets_file import Secrets, load_or_make, load_ports, save_ports
+from project_service import files
+from project_service.embedded import postgres, seaweed, sockets
+from project_service.embedded.sockets import Secrets, load_or_make, load_ports, save_ports
 from tests.places import temporary_directory
 
 SECRETS = Secrets("superuser", "owner", "access", "secret", "signing")
-PORTS = {name: 12001 + number for number, name in enumerate(ports.NAMES)}
+PORTS = {name: 12001 + number for number, name in enumerate(sockets.NAMES)}
 
 
 class Postgres(TestCase):
@@ -120,41 +120,41 @@ class Seaweed(TestCase):
 
 class Ports(TestCase):
     def test_remembered_ports_are_kept(self) -> None:
-        self.assertEqual(ports.choose(PORTS, lambda port: True, self._never), PORTS)
+        self.assertEqual(sockets.choose(PORTS, lambda port: True, self._never), PORTS)
 
     def _never(self, lowest: int, highest: int) -> int:
         raise AssertionError("nothing had to be picked")
 
     def test_only_taken_ports_are_replaced(self) -> None:
-        chosen = ports.choose(PORTS, lambda port: port != PORTS["s3"], lambda low, high: 20000)
+        chosen = sockets.choose(PORTS, lambda port: port != PORTS["s3"], lambda low, high: 20000)
         self.assertEqual(chosen, {**PORTS, "s3": 20000})
 
     def test_the_admin_port_is_replaced_if_its_grpc_port_is_taken(self) -> None:
-        taken = PORTS["admin"] + ports.GRPC_OFFSET
-        chosen = ports.choose(PORTS, lambda port: port != taken, lambda low, high: 20000)
+        taken = PORTS["admin"] + sockets.GRPC_OFFSET
+        chosen = sockets.choose(PORTS, lambda port: port != taken, lambda low, high: 20000)
         self.assertEqual(chosen["admin"], 20000)
 
     @given(st.integers(), st.sets(st.integers(12000, 32000), max_size=50))
     def test_chosen_ports_are_distinct_and_free(self, seed: int, taken: set[int]) -> None:
-        chosen = ports.choose({}, lambda port: port not in taken, Random(seed).randrange)
-        used = [*chosen.values(), chosen["admin"] + ports.GRPC_OFFSET]
+        chosen = sockets.choose({}, lambda port: port not in taken, Random(seed).randrange)
+        used = [*chosen.values(), chosen["admin"] + sockets.GRPC_OFFSET]
         self.assertEqual(len(set(used)), len(used))
         self.assertFalse(set(used) & taken)
-        self.assertEqual(set(chosen), set(ports.NAMES))
+        self.assertEqual(set(chosen), set(sockets.NAMES))
 
     def test_no_port_is_chosen_twice(self) -> None:
         # Each number is offered twice.
         numbers = iter([one for port in range(12000, 12100) for one in (port, port)])
         fresh = iter(range(15000, 15100))
-        chosen = ports.choose({}, lambda port: True, lambda low, high: next(numbers))
-        self.assertEqual(len(set(chosen.values())), len(ports.NAMES))
-        doubled = ports.choose(
+        chosen = sockets.choose({}, lambda port: True, lambda low, high: next(numbers))
+        self.assertEqual(len(set(chosen.values())), len(sockets.NAMES))
+        doubled = sockets.choose(
             {"master": 12000, "s3": 12000}, lambda port: True, lambda low, high: next(fresh)
         )
         self.assertNotEqual(doubled["s3"], doubled["master"])
 
     def test_a_machine_without_free_ports_is_an_error(self) -> None:
-        self.assertRaises(OSError, ports.choose, {}, lambda port: False, lambda low, high: low)
+        self.assertRaises(OSError, sockets.choose, {}, lambda port: False, lambda low, high: low)
 
     def test_a_port_that_is_listened_on_is_not_free(self) -> None:
         import socket
@@ -162,7 +162,7 @@ class Ports(TestCase):
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             listening.listen()
-            self.assertFalse(ports.is_free(listening.getsockname()[1]))
+            self.assertFalse(sockets.is_free(listening.getsockname()[1]))
 
 
 class Files(TestCase):
@@ -170,14 +170,14 @@ class Files(TestCase):
         path = temporary_directory(self) / "secrets.json"
         before = os.umask(0)
         try:
-            private_file.write_json(path, {"a": 1})
-            private_file.write_json(path, {"a": 2})
+            files.write_json(path, {"a": 1})
+            files.write_json(path, {"a": 2})
         finally:
             os.umask(before)
         self.assertEqual(path.stat().st_mode & 0o777, 0o600)
-        self.assertEqual(private_file.read_json(path), {"a": 2})
+        self.assertEqual(files.read_json(path), {"a": 2})
         self.assertEqual([one.name for one in path.parent.iterdir()], ["secrets.json"])
-        self.assertIsNone(private_file.read_json(path.with_name("none")))
+        self.assertIsNone(files.read_json(path.with_name("none")))
 
     def test_secrets_are_made_once_and_not_shown(self) -> None:
         directory = temporary_directory(self)

@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from project_service.embedded.child import LONGEST_LINE, Child
+from project_service.embedded.supervised import LONGEST_LINE, Child
 from tests.unit.fake_process import FakeProcess
 
 

@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
-from project_service.embedded import leftovers
-from project_service.embedded.process_identity import Identity
+from project_service.embedded import supervised
+from project_service.embedded.supervised import Identity
+from project_service.lifecycle import start
 
 GRACE_SECONDS = 3.0
 STOPS = ((signal.SIGQUIT, GRACE_SECONDS), (signal.SIGKILL, 5.0))
@@ -43,7 +43,7 @@ class StopOrphans(TestCase):
             ("alive", processes.alive),
             ("os.kill", processes.kill),
         ):
-            patching = patch(f"{leftovers.__name__}.{name}", stand_in)
+            patching = patch(f"{supervised.__name__}.{name}", stand_in)
             patching.start()
             self.addCleanup(patching.stop)
         clock = Clock()
@@ -51,10 +51,10 @@ class StopOrphans(TestCase):
         async def sleep(seconds: float) -> None:
             await deferLater(clock, seconds)
 
-        return clock, start(leftovers.stop_orphans(Path("/bin/postgres"), Path("/data"), STOPS, sleep))
+        return clock, start(supervised.stop_orphans(Path("/bin/postgres"), Path("/data"), STOPS, sleep))
 
     def pass_time(self, clock: Clock, seconds: float) -> None:
-        clock.pump([leftovers.POLL_SECONDS] * (int(seconds / leftovers.POLL_SECONDS) + 2))
+        clock.pump([supervised.END_POLL_SECONDS] * (int(seconds / supervised.END_POLL_SECONDS) + 2))
 
     def test_many_take_no_longer_than_one(self) -> None:
         processes = Processes(30)

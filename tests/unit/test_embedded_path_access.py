@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.embedded.command import Account, ChildFailed
-from project_service.embedded.path_access import (
+from project_service.embedded.postgres import (
     GROUP_OBJ,
     MASK,
     NO_ID,
@@ -27,10 +26,11 @@ from project_service.embedded.path_access import (
     insist_on_reading,
     let_pass,
     may_pass,
-    pack,
-    unpack,
+    pack_acl,
+    unpack_acl,
     with_pass,
 )
+from project_service.embedded.supervised import Account, ChildFailed
 from tests.places import temporary_directory
 
 SOMEBODY = Account("somebody", 4001, 4002)
@@ -47,11 +47,11 @@ class Lists(TestCase):
     @given(modes)
     def test_a_packed_list_is_unpacked(self, mode: int) -> None:
         entries = with_pass(from_mode(mode), 4001)
-        self.assertEqual(unpack(pack(entries)), entries)
+        self.assertEqual(unpack_acl(pack_acl(entries)), entries)
 
     def test_malformed_lists_are_refused(self) -> None:
         for rubbish in (b"", b"\x02\0\0\0abc", b"\x09\0\0\0"):
-            self.assertRaises(ValueError, unpack, rubbish)
+            self.assertRaises(ValueError, unpack_acl, rubbish)
 
     @given(modes, st.sampled_from([0, 4001]), st.sampled_from([0, 4002]))
     def test_who_may_pass_by_mode(self, mode: int, owner: int, group: int) -> None:

@@ -17,10 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.embedded.command import Account, Command
-from project_service.embedded.leftovers import drop_stale_pid_files, remembered
-from project_service.embedded.lock import DirectoryLock, InUse
-from project_service.embedded.process_identity import Identity, alive, identify, works_on
+from project_service.embedded.assemble import DirectoryLock, InUse
+from project_service.embedded.supervised import (
+    Account,
+    Command,
+    Identity,
+    alive,
+    drop_stale_pid_files,
+    identify,
+    remembered,
+    works_on,
+)
 from tests.places import temporary_directory
 
 BOOT = "8cd0c4a1-0000-4000-8000-000000000000"
@@ -157,7 +164,7 @@ class Launching(TestCase):
     def test_a_scheduling_policy_chosen_for_the_service_is_inherited(self) -> None:
         chosen = (
             "import os, subprocess, sys; from pathlib import Path; "
-            "from project_service.embedded.command import Command; "
+            "from project_service.embedded.supervised import Command; "
             "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); "
             "script = 'import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE)'; "
             "command = Command((sys.executable, '-c', script), Path('/')); "

@@ -14,16 +14,23 @@ from attrs import asdict, evolve
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service import private_file
-from project_service.deferreds import start
-from project_service.embedded import account, leftovers, postgres, seaweed
-from project_service.embedded.account import unprivileged
+from project_service import files
+from project_service.embedded import postgres, seaweed, supervised
 from project_service.embedded.assemble import Embedded
-from project_service.embedded.cluster import Cluster
-from project_service.embedded.command import Account, ChildFailed
-from project_service.embedded.path_access import GROUP, MASK, NO_ID, Entry, from_mode, let_pass, may_pass
-from project_service.embedded.process_identity import identify
-from project_service.embedded.secrets_file import load_or_make
+from project_service.embedded.postgres import (
+    GROUP,
+    MASK,
+    NO_ID,
+    Cluster,
+    Entry,
+    from_mode,
+    let_pass,
+    may_pass,
+    unprivileged,
+)
+from project_service.embedded.sockets import load_or_make
+from project_service.embedded.supervised import Account, ChildFailed, identify
+from project_service.lifecycle import start
 from tests.live.logged import warnings_logged
 from tests.places import temporary_directory
 
@@ -92,7 +99,7 @@ class Accounts(SynchronousTestCase):
 
     def ask(self, useradd: Deferred[Any], found: list[Any]) -> Deferred[Account | None]:
         looked_up = patch("pwd.getpwnam", side_effect=found)
-        asked = patch.object(account, "getProcessOutputAndValue", return_value=useradd)
+        asked = patch.object(postgres, "getProcessOutputAndValue", return_value=useradd)
         with patch("os.geteuid", return_value=0), looked_up, asked:
             return start(unprivileged(None))
 
@@ -153,7 +160,7 @@ class Leftovers(SynchronousTestCase):
         self.process.wait()
 
     def test_a_server_known_only_by_its_own_pid_file_is_stopped(self) -> None:
-        stopping = leftovers.stop_postmaster(self.data, ((signal.SIGTERM, 1.0),), self.until_it_is_gone)
+        stopping = supervised.stop_postmaster(self.data, ((signal.SIGTERM, 1.0),), self.until_it_is_gone)
         self.successResultOf(start(stopping))
         self.assertEqual(self.process.wait(10), -signal.SIGTERM)
 
@@ -161,7 +168,7 @@ class Leftovers(SynchronousTestCase):
         other = temporary_directory(self).resolve()
         (other / "postmaster.pid").write_text((self.data / "postmaster.pid").read_text())
         for data in (other, other / "none"):
-            stopping = leftovers.stop_postmaster(data, ((signal.SIGKILL, 1.0),), self.until_it_is_gone)
+            stopping = supervised.stop_postmaster(data, ((signal.SIGKILL, 1.0),), self.until_it_is_gone)
             self.successResultOf(start(stopping))
         self.assertIsNone(self.process.poll())
 
@@ -172,9 +179,9 @@ class Leftovers(SynchronousTestCase):
         came_again = evolve(who, started=who.started + 1)
         for identity, place in ((came_again, self.data), (who, self.data.parent), (who, self.data)):
             self.assertIsNone(self.process.poll())
-            private_file.write_json(noted, asdict(identity))
+            files.write_json(noted, asdict(identity))
             kill = ((signal.SIGKILL, 1.0),)
-            stopping = leftovers.stop_leftover(noted, place, kill, self.until_it_is_gone)
+            stopping = supervised.stop_leftover(noted, place, kill, self.until_it_is_gone)
             self.successResultOf(start(stopping))
             self.assertFalse(noted.exists())
         self.assertEqual(self.process.wait(10), -signal.SIGKILL)
@@ -187,7 +194,7 @@ class Leftovers(SynchronousTestCase):
 
         # Signal 0 does nothing.
         nothing: Any = ((0, 0.1), (0, 0.2))
-        stopping = leftovers.stop_postmaster(self.data, nothing, sleep)
+        stopping = supervised.stop_postmaster(self.data, nothing, sleep)
         fault = self.failureResultOf(start(stopping), RuntimeError)
         self.assertIn(f"process {self.process.pid} does not end", str(fault.value))
         # Each signal had its time.

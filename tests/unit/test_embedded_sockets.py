@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from twisted.trial.unittest import TestCase
 
-from project_service.embedded import ports
+from project_service.embedded import sockets
 from tests.places import free_port
 
 
@@ -17,23 +17,23 @@ class Sockets(TestCase):
     def test_another_users_socket_file_makes_a_port_unusable(self) -> None:
         folder = TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.patch(ports, "SOCKETS", Path(folder.name))
+        self.patch(sockets, "SOCKETS", Path(folder.name))
         port = free_port()
         left = Path(folder.name) / f"seaweedfs-filer-grpc-{port}.sock"
         left.touch()
         owner = left.lstat().st_uid
         self.patch(os, "geteuid", lambda: owner + 1)
-        self.assertFalse(ports.is_free(port))
+        self.assertFalse(sockets.is_free(port))
         self.patch(os, "geteuid", lambda: owner)
-        self.assertTrue(ports.is_free(port))
+        self.assertTrue(sockets.is_free(port))
         left.unlink()
         self.patch(os, "geteuid", lambda: owner + 1)
-        self.assertTrue(ports.is_free(port))
+        self.assertTrue(sockets.is_free(port))
 
 
 class PortClaims(TestCase):
     def test_a_claimed_port_belongs_to_one_service_until_released(self) -> None:
-        one, other, port = ports.PortClaims(), ports.PortClaims(), free_port()
+        one, other, port = sockets.PortClaims(), sockets.PortClaims(), free_port()
         self.addCleanup(one.release)
         self.addCleanup(other.release)
         self.assertTrue(one.claim(port))

@@ -11,10 +11,17 @@ from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
-from project_service.embedded.child import LAST_WORDS_SECONDS, Child
-from project_service.embedded.command import ChildFailed, Command
-from project_service.embedded.supervised import FIRST_STARTS, POLL_SECONDS, Program, Supervised
+from project_service.embedded.supervised import (
+    FIRST_STARTS,
+    LAST_WORDS_SECONDS,
+    POLL_SECONDS,
+    Child,
+    ChildFailed,
+    Command,
+    Program,
+    Supervised,
+)
+from project_service.lifecycle import start
 from tests.live.logged import errors_logged
 from tests.places import temporary_directory
 from tests.unit.fake_process import FakeProcess

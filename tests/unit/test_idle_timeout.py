@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.http.idle_timeout import LOOKS, IdleTimeout
+from project_service.http.exchange import LOOKS, IdleTimeout
 
 SECONDS = 10.0
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.cli.import_sources import Directory, Read, StoreBucket, Unreadable
-from project_service.deferreds import start
+from project_service.cli.storage import Directory, Read, StoreBucket, Unreadable
+from project_service.lifecycle import start
 from tests.places import temporary_directory
 from tests.store_fake import MemoryStore
 

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import Logger, LogLevel, LogPublisher, formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.log.journal import BATCH_SECONDS, AccessLog, Levels, RequestIds, Requests, observer
+from project_service.log import BATCH_SECONDS, AccessLog, Levels, RequestIds, Requests, observer
 
 # Of a request whose path was /x/psk_anon_0123456789abcdef.
 FIELDS: dict[str, object] = {

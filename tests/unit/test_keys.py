@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 from project_service import keys
 from project_service.errors import ApiError
 from project_service.http.caller import Access, identify
-from project_service.http.headers import HeaderView
+from project_service.http.head import HeaderView
 from tests.fakes import FakeTokens
 
 KINDS: Any = st.sampled_from(["anon", "service"])

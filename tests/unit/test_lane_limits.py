@@ -5,8 +5,8 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.http.overload.lanes import lane_of
-from project_service.lane_limits import lanes, trace_headers
+from project_service.application import lanes, trace_headers
+from project_service.http.admission import lane_of
 from project_service.settings.model import Settings, Stage, StageDatabase
 
 SETTINGS = Settings(

@@ -11,11 +11,10 @@ from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
-from project_service.database.session import DatabaseGone
-from project_service.database.sqlstate import outage_of
-from project_service.deferreds import start
-from project_service.lifecycle import Closing, Every, Ordered, ServicePart
-from project_service.storage.s3.errors import StoreUnreachable
+from project_service.database.connection import DatabaseGone
+from project_service.database.errors import outage_of
+from project_service.lifecycle import Closing, Every, Ordered, ServicePart, start
+from project_service.storage.s3.xml import StoreUnreachable
 from tests.said import captured_logs
 
 

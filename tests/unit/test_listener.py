@@ -12,14 +12,14 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
+from project_service.database.connection import DatabaseGone, Session
 from project_service.database.listener import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     PROBE_SECONDS,
     Listener,
 )
-from project_service.database.session import DatabaseGone, Session
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from tests.said import captured_logs
 
 

@@ -17,14 +17,14 @@ from twisted.logger import Logger, LogPublisher, formatEvent
 from twisted.python.reflect import namedAny
 from twisted.trial.unittest import TestCase
 
-from project_service.log import setup as log_setup
-from project_service.log.setup import install, set_level, write_lines
+from project_service import log
+from project_service.log import install, set_level, write_lines
 from tests.said import captured_logs
 
 
 class Case(TestCase):
     def setUp(self) -> None:
-        self.patch(log_setup, "_log", log_setup._Log())
+        self.patch(log, "_log", log._Log())
         self.patch(reactor, "callLater", Clock().callLater)
         self.patch(reactor, "callFromThread", lambda work: work())
         self.addCleanup(signal.signal, signal.SIGUSR1, signal.getsignal(signal.SIGUSR1))

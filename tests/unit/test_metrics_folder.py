@@ -10,8 +10,8 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.workers import metrics_folder
-from project_service.workers.metrics_folder import PREFIX, MetricsFolder, hold
+from project_service.workers import shared
+from project_service.workers.shared import PREFIX, MetricsFolder, hold
 from tests.places import temporary_directory
 
 
@@ -72,10 +72,10 @@ class Folders(TestCase):
             made: str = make(**named)
             if not unlucky:
                 unlucky.append(made)
-                metrics_folder.remove_forsaken()
+                shared.remove_forsaken()
             return made
 
-        self.patch(metrics_folder, "mkdtemp", slow)
+        self.patch(shared, "mkdtemp", slow)
         folder = self.made()
         self.assertNotIn(folder.path, unlucky)
         self.assertEqual([str(one) for one in self.place.iterdir()], [folder.path])

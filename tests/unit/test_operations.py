@@ -12,8 +12,8 @@ from textwrap import dedent
 from twisted.trial.unittest import TestCase
 
 from project_service.http.metrics import Metrics
-from project_service.settings.configure import load
 from project_service.settings.model import Settings
+from project_service.settings.reading import load
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "operations.rst").read_text("utf-8")
 

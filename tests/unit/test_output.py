@@ -9,8 +9,8 @@ from time import monotonic
 
 from twisted.trial.unittest import TestCase
 
-from project_service.log import output
-from project_service.log.output import Output
+from project_service import log
+from project_service.log import Output
 
 # More than a pipe holds.
 MUCH = "a line of the log\n" * 10_000
@@ -18,7 +18,7 @@ MUCH = "a line of the log\n" * 10_000
 
 class Reading(TestCase):
     def setUp(self) -> None:
-        self.patch(output, "PATIENCE_SECONDS", 0.1)
+        self.patch(log, "PATIENCE_SECONDS", 0.1)
         self.reader, writer = os.pipe()
         self.addCleanup(os.close, self.reader)
         self.end = os.fdopen(writer, "w", encoding="latin-1")
@@ -58,16 +58,16 @@ class Reading(TestCase):
     def test_it_waits_for_a_stuck_reader_only_once_in_a_while(self) -> None:
         self.assertTrue(self.waits())
         self.assertFalse(self.waits())
-        self.now += output.IMPATIENT_SECONDS
+        self.now += log.IMPATIENT_SECONDS
         self.assertTrue(self.waits())
 
     def waits(self) -> bool:
         began = monotonic()
         self.out.write(MUCH)
-        return monotonic() - began >= output.PATIENCE_SECONDS
+        return monotonic() - began >= log.PATIENCE_SECONDS
 
     def test_a_slow_reader_loses_nothing(self) -> None:
-        self.patch(output, "PATIENCE_SECONDS", 30.0)
+        self.patch(log, "PATIENCE_SECONDS", 30.0)
         found: list[str] = []
 
         def read() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.http.overload.lanes import lane_of
+from project_service.http.admission import lane_of
 
 
 class Names(TestCase):

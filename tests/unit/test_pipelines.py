@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service import errors
+from project_service.database.connection import DatabaseGone, Session
 from project_service.database.pipeline import (
     IDLE_SECONDS,
     LOOK_SECONDS,
@@ -19,10 +20,9 @@ from project_service.database.pipeline import (
     OLD_SECONDS,
     Pipelines,
     Run,
+    Statements,
     Step,
 )
-from project_service.database.session import DatabaseGone, Session
-from project_service.database.statements import Statements
 
 OPENING = [Step("select 'opening'", once=True)]
 ASKED = [Step("select 1")]

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from twisted.internet.defer import CancelledError, Deferred
 
+from project_service.database.connection import DatabaseGone, Session
 from project_service.database.pool import Pool
-from project_service.database.session import DatabaseGone, Session
-from project_service.deferreds import start
 from project_service.errors import ApiError
+from project_service.lifecycle import start
 from tests.unit.pool_case import Case, FakeSession
 
 

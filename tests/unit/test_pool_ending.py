@@ -6,10 +6,10 @@ import contextlib
 
 from twisted.internet.defer import CancelledError, Deferred
 
+from project_service.database.connection import DatabaseGone, Session
 from project_service.database.pool import Pool
-from project_service.database.session import DatabaseGone, Session
-from project_service.deferreds import start
 from project_service.errors import ApiError
+from project_service.lifecycle import start
 from tests.said import captured_logs
 from tests.unit.pool_case import Case
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 
+from project_service.database.connection import DatabaseGone, Session
 from project_service.database.pool import FIRST_PAUSE_SECONDS, Pool
-from project_service.database.session import DatabaseGone, Session
-from project_service.deferreds import start
 from project_service.errors import ApiError
+from project_service.lifecycle import start
 from tests.said import captured_logs
 from tests.unit.pool_case import Case
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.network.ports import url_of
+from project_service.network import url_of
 
 
 class Urls(SynchronousTestCase):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import TestCase
 
-from project_service import private_file
+from project_service import files
 from tests.places import temporary_directory
 
 
@@ -22,14 +22,14 @@ class Files(TestCase):
     def test_write_replaces_the_file_and_leaves_no_temporary_one(self) -> None:
         self.path.write_text("old and longer than the new")
         self.path.chmod(0o644)
-        private_file.write(self.path, b"new")
+        files.write(self.path, b"new")
         self.assertEqual(self.there(), {"secret.json": (b"new", 0o600)})
 
     def test_replace_keeps_read_permission_of_owner_and_group(self) -> None:
         for before, after in ((0o600, 0o600), (0o640, 0o640), (0o644, 0o640), (0o400, 0o600)):
             self.path.write_text("old")
             self.path.chmod(before)
-            private_file.replace(self.path, b"new")
+            files.replace(self.path, b"new")
             self.assertEqual(self.there(), {"secret.json": (b"new", after)})
 
     def test_replace_keeps_the_owner(self) -> None:
@@ -37,33 +37,33 @@ class Files(TestCase):
             self.skipTest("only root may give files away")
         self.path.write_text("old")
         os.chown(self.path, 1234, 5678)
-        private_file.replace(self.path, b"new")
+        files.replace(self.path, b"new")
         self.assertEqual((self.path.stat().st_uid, self.path.stat().st_gid), (1234, 5678))
 
     def test_replace_follows_a_link(self) -> None:
         link = self.folder / "link.json"
         self.path.write_text("old")
         link.symlink_to(self.path)
-        private_file.replace(link, b"new")
+        files.replace(link, b"new")
         self.assertTrue(link.is_symlink())
         self.assertEqual(self.path.read_bytes(), b"new")
 
     def test_of_two_that_create_a_file_the_first_wins(self) -> None:
-        self.assertTrue(private_file.create(self.path, b"first"))
-        self.assertFalse(private_file.create(self.path, b"second"))
+        self.assertTrue(files.create(self.path, b"first"))
+        self.assertFalse(files.create(self.path, b"second"))
         self.assertEqual(self.there(), {"secret.json": (b"first", 0o600)})
 
     def test_a_failed_write_leaves_nothing(self) -> None:
         self.path.mkdir()
         (self.path / "in the way").touch()
-        self.assertRaises(OSError, private_file.write, self.path, b"new")
+        self.assertRaises(OSError, files.write, self.path, b"new")
         self.assertEqual([one.name for one in self.folder.iterdir()], ["secret.json"])
 
     def test_read_json_accepts_only_objects(self) -> None:
-        self.assertIsNone(private_file.read_json(self.path))
-        private_file.write_json(self.path, {"a": 1})
-        self.assertEqual(private_file.read_json(self.path), {"a": 1})
+        self.assertIsNone(files.read_json(self.path))
+        files.write_json(self.path, {"a": 1})
+        self.assertEqual(files.read_json(self.path), {"a": 1})
         for content in (b"", b"{", b"[]", b"null", b"\xff"):
-            private_file.write(self.path, content)
+            files.write(self.path, content)
             with self.assertRaisesRegex(ValueError, "secret.json holds no JSON object"):
-                private_file.read_json(Path(self.path))
+                files.read_json(Path(self.path))

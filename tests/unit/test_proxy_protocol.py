@@ -11,7 +11,7 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from project_service.network.proxy_protocol import proxied
+from project_service.network import proxied
 
 PROXY = IPv4Address("TCP", "10.0.0.10", 4000)
 CLIENT = "192.0.2.7"

@@ -8,11 +8,11 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.auth import keyfile
-from project_service.auth.keyset import KeySetError
-from project_service.network.ports import endpoint_from
-from project_service.regular_file import regular
-from project_service.settings.configure import BadSettings, load
+from project_service.auth import tokens
+from project_service.auth.tokens import KeySetError
+from project_service.files import regular
+from project_service.network import endpoint_from
+from project_service.settings.reading import BadSettings, load
 from tests.places import temporary_directory
 
 WHY = "it is a pipe or a device"
@@ -50,7 +50,7 @@ class RegularFiles(SynchronousTestCase):
             self.assertIn(f"cannot be read: {WHY}", str(refused), name)
 
     def test_a_file_of_signing_keys_that_is_a_device_is_refused(self) -> None:
-        refused = self.assertRaises(KeySetError, keyfile.load, Path(DEVICE))
+        refused = self.assertRaises(KeySetError, tokens.load_keys, Path(DEVICE))
         self.assertEqual(str(refused), f"{DEVICE}: {WHY}")
 
     def test_a_certificate_that_is_a_device_is_refused(self) -> None:

@@ -10,14 +10,12 @@ from attrs import evolve
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service.auth import keyfile
-from project_service.auth.keyset import KeySetError
-from project_service.network.certificates import Certificates
-from project_service.settings.configure import BadSettings, Fault
-from project_service.settings.launch import Launch
+from project_service.auth import tokens
+from project_service.auth.tokens import KeySetError
+from project_service.certificates import Certificates
 from project_service.settings.model import Auth, Database, Secret, Server, Settings, Stage, StageDatabase
-from project_service.settings.reload import reread
-from project_service.settings.source import Source
+from project_service.settings.reading import BadSettings, Fault
+from project_service.settings.source import Launch, Source, reread
 from project_service.workers.supervisor import Workers
 from tests.live.logged import errors_logged, warnings_logged
 
@@ -80,5 +78,5 @@ class Reloading(TestCase):
         workers = Workers(Clock(), Launch(settings, Source(Path("/c"))), settings, 2, Certificates())
         self.assertRaises(KeySetError, workers.reload, settings)
         path.unlink()
-        keyfile.create(path, "ES256")
+        tokens.create_keys(path, "ES256")
         workers.reload(settings)

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
 from project_service.errors import ApiError
-from project_service.http.headers import HeaderView
-from project_service.http.protocol.framing import MAX_HEAD_BYTES, MAX_TARGET_BYTES, RequestHead
-from project_service.http.protocol.request_parser import RequestParser
+from project_service.http.head import MAX_HEAD_BYTES, MAX_TARGET_BYTES, HeaderView, RequestHead, RequestParser
 
 GET = b"GET /a?b HTTP/1.1\r\nHost: x\r\nX-Mark: \t1 \t\r\n\r\n"
 POST = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"

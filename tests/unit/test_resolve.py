@@ -9,7 +9,7 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.resolve import addresses_of
+from project_service.database.connecting import addresses_of
 
 
 class FakeResolver:

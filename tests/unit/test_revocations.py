@@ -7,9 +7,9 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
+from project_service.application import FRESH_SECONDS, POLL_SECONDS, Revocations
 from project_service.errors import ApiError
-from project_service.revocations import FRESH_SECONDS, POLL_SECONDS, Revocations
+from project_service.lifecycle import start
 from tests.fakes import held
 from tests.said import captured_logs
 

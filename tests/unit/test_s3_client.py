@@ -11,20 +11,18 @@ from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from project_service.storage.s3.client import COPY_PART_BYTES, S3Store
-from project_service.storage.s3.digests import INLINE_DIGEST_BYTES
-from project_service.storage.s3.errors import (
+from project_service.storage.s3.connection import ConnectionPool
+from project_service.storage.s3.requests import RetryingClient, Sender, TreqClient
+from project_service.storage.s3.signing import INLINE_DIGEST_BYTES
+from project_service.storage.s3.xml import (
     BrokenRead,
     NoSuchObject,
+    OpenMultipart,
     StoreError,
     StoreUnreachable,
 )
-from project_service.storage.s3.listing import OpenMultipart
-from project_service.storage.s3.pool import ConnectionPool
-from project_service.storage.s3.retrying import RetryingClient
-from project_service.storage.s3.sender import Sender
-from project_service.storage.s3.treq_client import TreqClient
 from tests.store_fake import unneeded
 from tests.unit.test_s3_connection import Wire
 from tests.unit.test_s3_pool import Endpoint

@@ -13,11 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.client import ResponseDone
 from twisted.web.http import PotentialDataLoss
 
-from project_service.network.sockets import SEND_BYTES
-from project_service.storage.s3.body import MemoryBody
-from project_service.storage.s3.connection import READ_BYTES, Connection
-from project_service.storage.s3.errors import BrokenAnswer
-from project_service.storage.s3.response import StoreResponse
+from project_service.network import SEND_BYTES
+from project_service.storage.s3.connection import READ_BYTES, Connection, MemoryBody, StoreResponse
+from project_service.storage.s3.xml import BrokenAnswer
 
 HEAD = b"GET /b/k HTTP/1.1\r\nHost: store\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"

@@ -13,11 +13,10 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from project_service.storage.s3 import endpoint as endpoint_module
-from project_service.storage.s3.endpoint import store_endpoint
-from project_service.storage.s3.pool import KEPT_SECONDS, ConnectionPool
-from project_service.storage.s3.response import StoreResponse
-from project_service.storage.s3.sign import Address
+from project_service.storage.s3 import client
+from project_service.storage.s3.client import store_endpoint
+from project_service.storage.s3.connection import KEPT_SECONDS, ConnectionPool, StoreResponse
+from project_service.storage.s3.signing import Address
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -142,6 +141,6 @@ class Pooled(SynchronousTestCase):
 class Connecting(SynchronousTestCase):
     def test_connecting_may_take_as_long_as_configured(self) -> None:
         made: list[tuple[Any, ...]] = []
-        self.patch(endpoint_module, "HostnameEndpoint", lambda _, *how: made.append(how))
+        self.patch(client, "HostnameEndpoint", lambda _, *how: made.append(how))
         store_endpoint(None, Address("http://store:9000/base", "b"), 3.0)
         self.assertEqual(made, [(b"store", 9000, 3.0)])

@@ -7,10 +7,10 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
-from project_service.deferreds import start
+from project_service.lifecycle import start
+from project_service.storage.s3.client import OpenedObject
 from project_service.storage.s3.connection import READ_BYTES
-from project_service.storage.s3.errors import BrokenRead, ReaderLeft
-from project_service.storage.s3.opened import OpenedObject
+from project_service.storage.s3.xml import BrokenRead, ReaderLeft
 from tests.unit.test_s3_connection import Case
 
 IDLE = 10.0

@@ -9,16 +9,16 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectingCancelledError, ConnectionAborted, ConnectionLost
 from twisted.python.failure import Failure
 
-from project_service.storage.s3.body import SLICE
 from project_service.storage.s3.client import Stat
-from project_service.storage.s3.errors import (
+from project_service.storage.s3.connection import SLICE
+from project_service.storage.s3.requests import MAX_ANSWER_BYTES, MAX_ANSWER_SECONDS
+from project_service.storage.s3.xml import (
     CorruptTransfer,
     NoSuchBucket,
     NoSuchObject,
     StoreError,
     StoreUnreachable,
 )
-from project_service.storage.s3.retrying import MAX_ANSWER_BYTES, MAX_ANSWER_SECONDS
 from tests.unit.test_s3_client import IDLE, RETRY, Case
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from project_service.storage.s3.body import SLICE, MemoryBody
+from project_service.storage.s3.connection import SLICE, MemoryBody
 from tests.unit.test_s3_connection import HEAD, OK, Case
 
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.storage.s3 import errors, listing
-from project_service.storage.s3.sign import EMPTY_SHA256, Address, Signer
+from project_service.storage.s3 import xml
+from project_service.storage.s3.signing import EMPTY_SHA256, Address, Signer
 
 # "Signature Calculations for the Authorization Header", Amazon S3 API Reference: examples.
 SIGNER = Signer("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1")
@@ -170,7 +170,7 @@ class Documents(SynchronousTestCase):
 
     def test_a_listing_with_and_without_a_namespace(self) -> None:
         for attribute in (b"", b' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'):
-            page = listing.parse_objects(
+            page = xml.parse_objects(
                 b"<ListBucketResult"
                 + attribute
                 + b"><IsTruncated>true</IsTruncated><Contents><Key>a&amp;b</Key>"
@@ -182,36 +182,36 @@ class Documents(SynchronousTestCase):
 
     def test_malformed_documents_are_a_failure_of_the_store(self) -> None:
         for parse in (
-            listing.parse_objects,
-            listing.parse_multiparts,
-            listing.parse_failed_deletes,
-            lambda body: listing.text_of(body, "UploadId"),
+            xml.parse_objects,
+            xml.parse_multiparts,
+            xml.parse_failed_deletes,
+            lambda body: xml.text_of(body, "UploadId"),
         ):
             for body in (b"", b"<html><br>", b"not at all", b"\xff"):
-                self.assertRaises(errors.StoreUnreachable, parse, body)
-        self.assertRaises(errors.StoreUnreachable, listing.text_of, b"<R><UploadId/></R>", "UploadId")
+                self.assertRaises(xml.StoreUnreachable, parse, body)
+        self.assertRaises(xml.StoreUnreachable, xml.text_of, b"<R><UploadId/></R>", "UploadId")
         for size in (b"", b"-1", b"x"):
             page = b"<R><Contents><Key>k</Key><Size>" + size + b"</Size></Contents></R>"
-            self.assertRaises(errors.StoreUnreachable, listing.parse_objects, page)
+            self.assertRaises(xml.StoreUnreachable, xml.parse_objects, page)
 
     def test_open_uploads(self) -> None:
-        found, markers = listing.parse_multiparts(
+        found, markers = xml.parse_multiparts(
             b"<R><IsTruncated>true</IsTruncated><NextKeyMarker>k</NextKeyMarker><NextUploadIdMarker>u</NextUploadIdMarker>"
             b"<Upload><Key>k</Key><UploadId>u</UploadId></Upload></R>"
         )
-        self.assertEqual((found, markers), ((listing.OpenMultipart("k", "u"),), ("k", "u")))
+        self.assertEqual((found, markers), ((xml.OpenMultipart("k", "u"),), ("k", "u")))
 
     @given(st.binary(max_size=100))
     def test_any_bytes_as_an_error_document(self, body: bytes) -> None:
-        self.assertIsInstance(errors.error_text(body), str)
+        self.assertIsInstance(xml.error_text(body), str)
 
     def test_refusals_by_status_and_code(self) -> None:
         body = b"<Error><Code>%s</Code><Message>host 10.0.0.1</Message></Error>"
-        self.assertIsInstance(errors.refusal(404, b""), errors.NoSuchObject)
-        self.assertIsInstance(errors.refusal(400, body % b"NoSuchUpload"), errors.NoSuchObject)
-        denied = errors.refusal(403, body % b"AccessDenied")
+        self.assertIsInstance(xml.refusal(404, b""), xml.NoSuchObject)
+        self.assertIsInstance(xml.refusal(400, body % b"NoSuchUpload"), xml.NoSuchObject)
+        denied = xml.refusal(403, body % b"AccessDenied")
         self.assertEqual((denied.status, denied.code), (403, "AccessDenied"))
         self.assertNotIn("10.0.0.1", str(denied))
-        self.assertTrue(errors.worth_retrying(503, ""))
-        self.assertTrue(errors.worth_retrying(200, "SlowDown"))
-        self.assertFalse(errors.worth_retrying(403, "AccessDenied"))
+        self.assertTrue(xml.worth_retrying(503, ""))
+        self.assertTrue(xml.worth_retrying(200, "SlowDown"))
+        self.assertFalse(xml.worth_retrying(403, "AccessDenied"))

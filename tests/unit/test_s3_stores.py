@@ -7,10 +7,9 @@ from hashlib import md5
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 
-from project_service.storage.s3.body import SLICE
-from project_service.storage.s3.bucket import DELETES_AT_ONCE
-from project_service.storage.s3.client import COPY_PART_BYTES
-from project_service.storage.s3.errors import (
+from project_service.storage.s3.client import COPY_PART_BYTES, DELETES_AT_ONCE
+from project_service.storage.s3.connection import SLICE
+from project_service.storage.s3.xml import (
     NO_NEXT_PAGE,
     NO_SIZE,
     UNREADABLE,

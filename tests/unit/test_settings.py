@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.configure import BadSettings, load, look_through
 from project_service.settings.model import Settings
+from project_service.settings.reading import BadSettings, load, look_through
 from project_service.settings.source import Source
 from tests.places import temporary_directory
 

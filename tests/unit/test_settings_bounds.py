@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.configure import BadSettings, load
+from project_service.settings.reading import BadSettings, load
 
 
 class Bounds(TestCase):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.configure import BadSettings, load
 from project_service.settings.model import Settings
+from project_service.settings.reading import BadSettings, load
 from tests.places import temporary_directory
 
 NEEDED = """

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.configure import load
 from project_service.settings.model import SECTIONS, Settings, StageDatabase
+from project_service.settings.reading import load
 
 SAMPLE = Path(__file__).parents[2] / "etc" / "project-service.toml"
 

@@ -14,7 +14,7 @@ from twisted.internet.tcp import Connection
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.network.sockets import SEND_BYTES, socket_progress, tune, write_now
+from project_service.network import SEND_BYTES, socket_progress, tune, write_now
 
 
 class Reactor(Clock):

@@ -18,8 +18,8 @@ from twisted.internet.error import ConnectionLost
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.network.sockets import unsent
-from project_service.network.splicing import Splicing, ask_first, ask_no_more
+from project_service.network import unsent
+from project_service.splicing import Splicing, ask_first, ask_no_more
 from tests.unit.test_sockets import connected
 
 BUFFER = 64 * 1024

@@ -8,8 +8,8 @@ from typing import cast
 import psycopg2
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.session import DatabaseGone
-from project_service.database.sqlstate import translate, words
+from project_service.database.connection import DatabaseGone
+from project_service.database.errors import translate, words
 
 
 def refused(code: str | None) -> psycopg2.Error:

@@ -10,14 +10,12 @@ from typing import Any
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.log import setup as log_setup
-from project_service.printing import say
-from project_service.settings.configure import BadSettings
-from project_service.settings.launch import Launch
+from project_service import log
+from project_service.daemon import Startup, say
 from project_service.settings.model import Settings
-from project_service.settings.source import Source
-from project_service.startup import Startup
-from project_service.workers.assignment import Assignment
+from project_service.settings.reading import BadSettings
+from project_service.settings.source import Launch, Source
+from project_service.workers.shared import Assignment
 from project_service.workers.worker import Worker
 from tests.live.logged import errors_logged
 from tests.places import temporary_directory
@@ -64,8 +62,8 @@ class Saying(TestCase):
         self.assertEqual(out.getvalue(), "waiting\n")
 
     def _logged(self, options: dict[str, Any], log_format: str) -> list[str]:
-        self.patch(log_setup, "_log", log_setup._Log())
-        log_setup.install(options, log_format, "info")
+        self.patch(log, "_log", log._Log())
+        log.install(options, log_format, "info")
         with captured_logs() as events:
             say("waiting")
         return [str(formatEvent(event)) for event in events]

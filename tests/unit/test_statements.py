@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.statements import Statements, may_be_stale
+from project_service.database.pipeline import Statements, may_be_stale
 
 
 class Preparing(SynchronousTestCase):

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.deferreds import start
 from project_service.errors import ApiError, database_unavailable
-from project_service.storage.announcing import FRESH_SECONDS, MOST_AHEAD, PATIENCE_SECONDS
+from project_service.lifecycle import start
 from project_service.storage.sweeper import STALE_AFTER
+from project_service.storage.upload import FRESH_SECONDS, MOST_AHEAD, PATIENCE_SECONDS
 from tests.announcing_fake import Announced
 from tests.said import captured_logs
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.errors import ApiError
-from project_service.storage import content_types
-from project_service.storage.disposition import content_disposition
-from project_service.storage.ranges import parse_range
+from project_service.storage import keys
+from project_service.storage.conditions import parse_range
+from project_service.storage.download import content_disposition
 from tests.strategies import good_keys
 
 
@@ -55,7 +55,7 @@ class ContentTypes(SynchronousTestCase):
     @given(st.text(max_size=300))
     def test_any_content_type_is_kept_or_refused(self, sent: str) -> None:
         try:
-            parsed = content_types.parse(sent)
+            parsed = keys.parse_content_type(sent)
         except ApiError as error:
             self.assertEqual(error.code, "validation_failed")
             return
@@ -64,7 +64,7 @@ class ContentTypes(SynchronousTestCase):
     def test_which_media_types_are_valid(self) -> None:
         odd = "x!#$&+.^_-/y!#$&+.^_-"
         for sent in (" a/b ", "a/b;x=" + "y" * 249, 'text/plain; charset="utf-8"', "a/b ; x=y", odd):
-            self.assertEqual(content_types.parse(sent), sent.strip())
+            self.assertEqual(keys.parse_content_type(sent), sent.strip())
         for sent in (
             "a/b;x=" + "y" * 250,
             "a/b; x=\x7f",
@@ -77,10 +77,10 @@ class ContentTypes(SynchronousTestCase):
             "a/b/c",
         ):
             with self.assertRaises(ApiError) as caught:
-                content_types.parse(sent)
+                keys.parse_content_type(sent)
             self.assertEqual(caught.exception.details, {"content_type": "is not a media type"})
-        self.assertTrue(content_types.is_pattern("a/" + "b" * 253))
-        self.assertFalse(content_types.is_pattern("a/" + "b" * 254))
+        self.assertTrue(keys.is_pattern("a/" + "b" * 253))
+        self.assertFalse(keys.is_pattern("a/" + "b" * 254))
 
     def test_a_second_media_type_that_a_browser_would_believe_is_refused(self) -> None:
         for sent in (
@@ -89,13 +89,13 @@ class ContentTypes(SynchronousTestCase):
             "a/b;c,  *x/y",
             'a/b; c="d, text/html',
         ):
-            self.assertRaises(ApiError, content_types.parse, sent)
+            self.assertRaises(ApiError, keys.parse_content_type, sent)
         for sent in (
             "video/webm;codecs=vp8,opus",
             'video/mp4; codecs="avc1.42E01E, mp4a.40.2"',
             "a/b; c=d/e, f",
         ):
-            self.assertEqual(content_types.parse(sent), sent)
+            self.assertEqual(keys.parse_content_type(sent), sent)
 
     def test_patterns_of_allowed_media_types_match_without_case(self) -> None:
         for patterns, allowed in {
@@ -106,12 +106,12 @@ class ContentTypes(SynchronousTestCase):
             ("png/*",): False,
         }.items():
             for sent in ("Image/png; q=1", "image/PNG ;q=1"):
-                self.assertEqual(content_types.allowed(sent, patterns), allowed, patterns)
-        self.assertTrue(content_types.allowed("x/y", None))
+                self.assertEqual(keys.allowed(sent, patterns), allowed, patterns)
+        self.assertTrue(keys.allowed("x/y", None))
 
     def test_which_patterns_are_valid(self) -> None:
         for pattern in ("image/*", "*/*", "text/plain", "application/vnd.a+b"):
-            self.assertTrue(content_types.is_pattern(pattern))
+            self.assertTrue(keys.is_pattern(pattern))
         for pattern in (
             "",
             "*",
@@ -124,16 +124,16 @@ class ContentTypes(SynchronousTestCase):
             "a b/c",
             "image/png\n",
         ):
-            self.assertFalse(content_types.is_pattern(pattern), pattern)
+            self.assertFalse(keys.is_pattern(pattern), pattern)
 
     def test_guessing_a_media_type_does_not_depend_on_the_machine(self) -> None:
-        self.assertEqual(content_types.guess("a/b.JPG"), "image/jpeg")
+        self.assertEqual(keys.guess_content_type("a/b.JPG"), "image/jpeg")
         office = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
         for key, expected in (("a.XLSX", office), ("a.js", "text/javascript"), ("a.yml", "application/yaml")):
-            self.assertEqual(content_types.guess(key), expected)
-        self.assertEqual(content_types.guess("http://x/a.html"), "text/html")
-        self.assertEqual(content_types.guess("data:text/html,x"), "application/octet-stream")
-        self.assertEqual(content_types.guess("a.svg.gz"), "application/octet-stream")
+            self.assertEqual(keys.guess_content_type(key), expected)
+        self.assertEqual(keys.guess_content_type("http://x/a.html"), "text/html")
+        self.assertEqual(keys.guess_content_type("data:text/html,x"), "application/octet-stream")
+        self.assertEqual(keys.guess_content_type("a.svg.gz"), "application/octet-stream")
 
 
 class Dispositions(SynchronousTestCase):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.errors import ApiError
-from project_service.storage import keys, page_token
+from project_service.storage import keys, requests
 from tests.strategies import good_keys, short, text
 
 
@@ -108,11 +108,11 @@ class PageTokens(SynchronousTestCase):
         self, last: str, length: int, recursive: bool
     ) -> None:
         prefix = last[:length]
-        token = page_token.encode(last, prefix, recursive)
+        token = requests.encode_page_token(last, prefix, recursive)
         self.assertRegex(token, r"\A[A-Za-z0-9_-]+\Z")
-        self.assertEqual(page_token.decode(token, prefix, recursive), last)
+        self.assertEqual(requests.decode_page_token(token, prefix, recursive), last)
         for other in ((prefix + "x", recursive), (prefix, not recursive)):
-            self.assertRaises(ApiError, page_token.decode, token, *other)
+            self.assertRaises(ApiError, requests.decode_page_token, token, *other)
 
     @given(
         st.one_of(
@@ -127,7 +127,7 @@ class PageTokens(SynchronousTestCase):
     @example(base64.urlsafe_b64encode(b'[1,5,"",false]').decode())
     def test_any_other_text_is_refused(self, token: str) -> None:
         with self.assertRaises(ApiError) as caught:
-            page_token.decode(token, "", False)
+            requests.decode_page_token(token, "", False)
         self.assertEqual(
             (caught.exception.status, caught.exception.details),
             (422, {"page_token": "is not a token of this listing"}),
@@ -136,5 +136,5 @@ class PageTokens(SynchronousTestCase):
     def test_a_token_with_an_impossible_key_is_refused(self) -> None:
         for last in ("a\x00", "a\x01", "a\x7f", "a\x85", "k" * 901):
             with self.assertRaises(ApiError) as caught:
-                page_token.decode(page_token.encode(last, "", False), "", False)
+                requests.decode_page_token(requests.encode_page_token(last, "", False), "", False)
             self.assertEqual(caught.exception.code, "validation_failed", last)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.storage.small_objects import ENTRY_BYTES, SHARE, SmallObjects
+from project_service.storage.download import ENTRY_BYTES, SHARE, SmallObjects
 
 # An object of so many bytes is the largest that is kept in a room for ``SHARE`` of them.
 LARGEST = 88

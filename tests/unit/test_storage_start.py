@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
+from project_service.lifecycle import start
 from project_service.settings.model import Settings
 from project_service.storage.assemble import PATIENCE_SECONDS, Rows, build
 from tests.said import captured_logs

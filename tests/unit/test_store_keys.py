@@ -5,9 +5,9 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.configure import BadSettings, load
-from project_service.settings.launch import with_embedded_store
 from project_service.settings.model import Secret, Settings, Store
+from project_service.settings.reading import BadSettings, load
+from project_service.settings.source import with_embedded_store
 from tests.places import temporary_directory
 
 FILE = """

@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.http.stream import BadLength, Stream
+from project_service.http.exchange import BadLength, Stream
 
 
 class Wire:

@@ -11,20 +11,20 @@ from twisted.trial.unittest import TestCase
 
 from project_service import whole_numbers
 from project_service.errors import ApiError
-from project_service.http.strict_json import MAX_DEPTH, loads
+from project_service.http.body import MAX_DEPTH, strict_loads
 
 
 class Json(TestCase):
     @given(st.binary())
     def test_any_bytes_are_parsed_or_refused(self, raw: bytes) -> None:
         try:
-            loads(raw)
+            strict_loads(raw)
         except ApiError as fault:
             self.assertEqual((fault.status, fault.code), (400, "invalid_json"))
 
     def test_duplicate_keys_are_refused_at_any_depth(self) -> None:
         for raw in (b'{"a":1,"a":1}', b'[{"b":{"a":1,"a":2}}]', b'{"a":1,"\\u0061":2}'):
-            self.assertRaises(ApiError, loads, raw)
+            self.assertRaises(ApiError, strict_loads, raw)
 
     @given(st.lists(st.text('"\\:{[]},a', max_size=3), max_size=4), st.text('"\\:{[]}', max_size=5))
     def test_only_keys_of_the_same_object_are_compared(self, keys: list[str], text: str) -> None:
@@ -33,13 +33,13 @@ class Json(TestCase):
         )
         raw = f"[{{{members}}}]".encode()
         if len(set(keys)) < len(keys):
-            self.assertRaises(ApiError, loads, raw)
+            self.assertRaises(ApiError, strict_loads, raw)
         else:
-            self.assertEqual(loads(raw), [{key: [{text: 0}, text] for key in keys}])
+            self.assertEqual(strict_loads(raw), [{key: [{text: 0}, text] for key in keys}])
 
     def test_brackets_in_strings_do_not_count_as_depth(self) -> None:
         text = "[" * (MAX_DEPTH + 1) + '\\"' + "{" * (MAX_DEPTH + 1)
-        self.assertEqual(loads(json.dumps([text, text]).encode()), [text, text])
+        self.assertEqual(strict_loads(json.dumps([text, text]).encode()), [text, text])
 
     def test_any_json_value_may_be_the_body(self) -> None:
         for raw, value in {
@@ -49,13 +49,13 @@ class Json(TestCase):
             b" [] ": [],
             b'{"a":{"a":1}}': {"a": {"a": 1}},
         }.items():
-            self.assertEqual(loads(raw), value)
+            self.assertEqual(strict_loads(raw), value)
 
     def test_depth_is_limited(self) -> None:
         for opened, closed, levels in ((b"[", b"]", 1), (b'{"a":', b"}", 1), (b'[{"a":', b"}]", 2)):
             deepest = MAX_DEPTH // levels
-            self.assertTrue(loads(opened * deepest + b"0" + closed * deepest))
-            self.assertRaises(ApiError, loads, opened * (deepest + 1) + b"0" + closed * (deepest + 1))
+            self.assertTrue(strict_loads(opened * deepest + b"0" + closed * deepest))
+            self.assertRaises(ApiError, strict_loads, opened * (deepest + 1) + b"0" + closed * (deepest + 1))
 
     def test_numbers_may_have_any_length(self) -> None:
         for raw, value in {
@@ -65,7 +65,7 @@ class Json(TestCase):
             b"-1E400": -math.inf,
             b'[{"a":1e400},0.' + b"0" * 400 + b"1]": [{"a": math.inf}, 0.0],
         }.items():
-            self.assertEqual(loads(raw), value)
+            self.assertEqual(strict_loads(raw), value)
 
     def test_beside_a_long_number_the_rules_are_the_same(self) -> None:
         for raw in (
@@ -79,9 +79,9 @@ class Json(TestCase):
             b'"\xff1e400"',
             b"\xef\xbb\xbf1e400",
         ):
-            self.assertRaises(ApiError, loads, raw)
+            self.assertRaises(ApiError, strict_loads, raw)
 
     def test_great_depth_is_named_as_the_reason(self) -> None:
         for levels in (MAX_DEPTH + 1, 1024, 100_000):
-            fault = self.assertRaises(ApiError, loads, b"[" * levels + b"]" * levels)
+            fault = self.assertRaises(ApiError, strict_loads, b"[" * levels + b"]" * levels)
             self.assertIn("deeper", fault.message)

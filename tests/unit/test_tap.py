@@ -11,7 +11,7 @@ from unittest.mock import patch
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.settings.launch import Launch, exposed_schemas, schemas_of_service_role
+from project_service.settings.source import Launch, exposed_schemas, schemas_of_service_role
 from project_service.tap import Options
 from tests.certificates import issue
 from tests.places import temporary_directory
@@ -167,7 +167,7 @@ class OptionTests(SynchronousTestCase):
 
     def test_the_services_own_log_is_used_unless_the_operator_names_one(self) -> None:
         self.launch()
-        self.assertEqual(self.twistd["logger"], "project_service.log.setup.make_observer")
+        self.assertEqual(self.twistd["logger"], "project_service.log.make_observer")
         for own in ("logger", "syslog"):
             self.twistd = {own: "theirs"}
             self.launch()

@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.source import Source
-from project_service.workers.assignment import Assignment
+from project_service.workers.shared import Assignment
 from project_service.workers.worker import Worker
 from tests.live.logged import errors_logged
 from tests.places import temporary_directory

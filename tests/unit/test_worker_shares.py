@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.model import Settings, Stage, StageDatabase
-from project_service.workers.shares import TooManyWorkers, share, totals, worker_count
+from project_service.workers.shared import TooManyWorkers, share, totals, worker_count
 
 POOLS = st.integers(1, 50)
 

@@ -9,11 +9,10 @@ from shutil import rmtree
 from twisted.internet.error import ReactorNotRunning
 from twisted.trial.unittest import TestCase
 
-from project_service.backoff import CHILD_PAUSES
-from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
+from project_service.lifecycle import CHILD_PAUSES, start
 from project_service.settings.source import Source
-from project_service.workers.assignment import Assignment
+from project_service.workers.shared import Assignment
 from project_service.workers.worker import Worker
 from tests.places import temporary_directory
 from tests.workers_fake import FakeReactor, TwoWorkers

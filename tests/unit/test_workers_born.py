@@ -8,8 +8,8 @@ from pathlib import Path
 
 from attrs import evolve
 
-from project_service.deferreds import start
 from project_service.http.metrics import MULTIPROCESS
+from project_service.lifecycle import start
 from project_service.settings.model import Server
 from project_service.workers.supervisor import FIRST_PORT_FD, STATUS_FD
 from tests.workers_fake import SETTINGS, TwoWorkers

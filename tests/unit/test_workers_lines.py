@@ -11,12 +11,12 @@ from twisted.logger import formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from project_service.auth import keyfile
-from project_service.auth.keyset import KeySetError
-from project_service.deferreds import start
+from project_service.auth import tokens
+from project_service.auth.tokens import KeySetError
 from project_service.http.metrics import MULTIPROCESS
+from project_service.lifecycle import start
 from project_service.settings.model import Auth
-from project_service.workers.assignment import Assignment
+from project_service.workers.shared import Assignment
 from project_service.workers.supervisor import READY, STATUS_FD, STOP_MARGIN_SECONDS
 from tests.places import temporary_directory
 from tests.said import captured_logs
@@ -100,7 +100,7 @@ class Lines(TwoWorkers):
         self.assertRaises(KeySetError, self.workers.reload, settings)
         self.assertEqual((self.first.signals, self.second.signals), ([], []))
         keys.unlink()
-        keyfile.load_or_create(keys, "HS256")
+        tokens.load_or_create_keys(keys, "HS256")
         self.first.die()
         self.workers.reload(settings)
         self.assertEqual((self.first.signals, self.second.signals), ([], [SIGHUP]))
@@ -110,7 +110,7 @@ class Lines(TwoWorkers):
         """A SIGHUP would end it before it has set up its handler."""
         self.begin()
         keys = temporary_directory(self) / "keys.json"
-        keyfile.load_or_create(keys, "HS256")
+        tokens.load_or_create_keys(keys, "HS256")
         fresh = evolve(SETTINGS, auth=Auth(jwt_keys_file=str(keys), jwt_algorithm="HS256"))
         self.second.die()
         self.reactor.advance(0)

@@ -11,8 +11,8 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from project_service.deferreds import start
-from project_service.workers.readiness import (
+from project_service.lifecycle import start
+from project_service.workers.shared import (
     ASK,
     CHECK,
     FAILS,

@@ -8,10 +8,9 @@ import orjson
 from attrs import evolve
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.launch import Launch, with_embedded_database, with_embedded_store
 from project_service.settings.model import Secret, Settings, Store
-from project_service.settings.source import Source
-from project_service.workers.assignment import Assignment, assignment
+from project_service.settings.source import Launch, Source, with_embedded_database, with_embedded_store
+from project_service.workers.shared import Assignment, assignment
 
 
 class Telling(TestCase):

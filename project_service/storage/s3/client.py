@@ -10,26 +10,205 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 from xml.sax.saxutils import escape
 
 from attrs import frozen
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.ssl import Certificate, trustRootFromCertificates
+from twisted.web.client import URI, BrowserLikePolicyForHTTPS
 
+from project_service.lifecycle import all_of
 from project_service.settings.model import Store
-from project_service.storage.s3.body import KeepAlive, Payload
-from project_service.storage.s3.bucket import WholeBucket
-from project_service.storage.s3.digests import INLINE_DIGEST_BYTES, Digests, bare
-from project_service.storage.s3.errors import (
+from project_service.storage.s3.connection import (
+    ByteSink,
+    ConnectionPool,
+    KeepAlive,
+    Payload,
+    Pour,
+    StoreResponse,
+)
+from project_service.storage.s3.requests import RetryingClient, Sender, TreqClient
+from project_service.storage.s3.signing import INLINE_DIGEST_BYTES, Address, Digests, Signer, bare
+from project_service.storage.s3.xml import (
     NO_SIZE,
     BrokenRead,
     CorruptTransfer,
+    NoSuchBucket,
     NoSuchObject,
+    OpenMultipart,
+    StoredPage,
     StoreError,
     StoreUnreachable,
+    document,
+    parse_failed_deletes,
+    parse_multiparts,
+    parse_objects,
+    text_of,
 )
-from project_service.storage.s3.listing import document, text_of
-from project_service.storage.s3.opened import OpenedObject
-from project_service.storage.s3.sign import Signer
+
+# Operations on the store bucket as a whole: making it, listing it, and deleting from it.
+
+
+# How many objects to delete at the same time in a store that takes one object a request.
+DELETES_AT_ONCE = 16
+
+
+@frozen(eq=False)
+class WholeBucket:
+    requests: RetryingClient
+
+    async def delete(self, key: str) -> None:
+        """Delete an object; one that is gone already is no error."""
+        try:
+            await self.requests.whole("DELETE", key)
+        except NoSuchObject:
+            return
+
+    async def delete_many(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """Delete up to 1,000 objects, in one request if the store can. Returns the keys that could not be deleted."""
+        try:
+            return await self._deleted_together(keys)
+        except StoreError as refused:
+            # Google Cloud Storage does not know the operation and answers 400.
+            if not (refused.not_offered or refused.status == 400):
+                raise
+            return await self._deleted_one_by_one(keys)
+
+    async def _deleted_together(self, keys: Sequence[str]) -> tuple[str, ...]:
+        listed = "".join(f"<Object><Key>{escape(key)}</Key></Object>" for key in keys)
+        body = document("Delete", f"<Quiet>true</Quiet>{listed}")
+        digests = Digests.of(body)
+        headers = {"content-md5": digests.content_md5, "content-type": "application/xml"}
+        answer = await self.requests.whole(
+            "POST", "", query={"delete": ""}, headers=headers, body=body, digest=digests.sha256
+        )
+        return parse_failed_deletes(answer.body)
+
+    async def _deleted_one_by_one(self, keys: Sequence[str]) -> tuple[str, ...]:
+        failed: list[str] = []
+
+        async def deleted(key: str) -> None:
+            try:
+                await self.delete(key)
+            except NoSuchBucket:
+                raise
+            except StoreError:
+                failed.append(key)
+
+        for first in range(0, len(keys), DELETES_AT_ONCE):
+            await all_of(deleted(key) for key in keys[first : first + DELETES_AT_ONCE])
+        return tuple(failed)
+
+    async def list(self, prefix: str = "", token: str | None = None, limit: int = 1000) -> StoredPage:
+        """One page of the objects under ``prefix``, in key order."""
+        # encoding-type, because a key may have control characters, which XML cannot hold.
+        query = {"list-type": "2", "max-keys": str(limit), "prefix": prefix, "encoding-type": "url"}
+        if token is not None:
+            query["continuation-token"] = token
+        answer = await self.requests.whole("GET", "", query=query)
+        return parse_objects(answer.body)
+
+    async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
+        """Every multipart upload that is neither complete nor aborted; none where the store cannot list them."""
+        found: list[OpenMultipart] = []
+        query = {"uploads": "", "max-uploads": "1000"}
+        last: tuple[str, str] | None = None
+        while True:
+            try:
+                answer = await self.requests.whole("GET", "", query=query)
+            except StoreError as refused:
+                if not refused.not_offered:
+                    raise
+                return ()
+            page, markers = parse_multiparts(answer.body)
+            found.extend(page)
+            # Some stores ignore the markers and return the first page again.
+            if markers is None or markers == last or not page:
+                return tuple(found)
+            last = markers
+            query = {**query, "key-marker": markers[0], "upload-id-marker": markers[1]}
+
+    async def ensure_bucket(self) -> None:
+        """Create the store bucket unless it is there."""
+        try:
+            await self.requests.whole("HEAD", "")
+        except NoSuchObject:
+            await self._make_bucket()
+
+    async def _make_bucket(self, body: bytes = b"") -> None:
+        try:
+            await self.requests.whole("PUT", "", body=body, digest=Digests.of(body).sha256)
+        except StoreError as refused:
+            # Only AWS insists on the region of its endpoint here; other stores may not know the document at all.
+            if refused.code == "IllegalLocationConstraintException" and not body:
+                region = escape(self.requests.sender.signer.region)
+                place = f"<LocationConstraint>{region}</LocationConstraint>"
+                await self._make_bucket(document("CreateBucketConfiguration", place))
+            elif refused.code != "BucketAlreadyOwnedByYou":
+                # (BucketAlreadyOwnedByYou means that another worker or host was faster.)
+                raise
+
+
+# An object that has been opened for reading at the store.
+
+
+@frozen(eq=False)
+class OpenedObject:
+    """An object whose head has arrived and whose bytes wait at the store until somebody takes or drops them."""
+
+    length: int
+    _response: StoreResponse
+    _clock: IReactorTime
+    _idle_seconds: float
+
+    def at_hand(self) -> bytes | None:
+        """All bytes, if they came together with the head, as those of small objects do; else None.
+
+        There is nothing to pour then.
+        """
+        whole = self._response.whole()
+        return whole if whole is not None and len(whole) == self.length else None
+
+    async def pour(self, sink: ByteSink) -> None:
+        """Write every byte into ``sink``, as fast as its reader takes them. Raises ``BrokenRead`` or
+        ``ReaderLeft``."""
+        pour = Pour(sink, self.length, self._clock, self._idle_seconds)
+        self._response.deliverBody(pour)
+        pour.watch()
+        await pour.finished
+
+    def drop(self) -> None:
+        """Close without reading."""
+        self._response.loseConnection()
+
+
+# Where the store listens, and whose certificates it must have.
+
+
+def store_endpoint(
+    reactor: Any, address: Address, connect_timeout: float, ca_pem: bytes | None = None
+) -> IStreamClientEndpoint:
+    """Where the store listens.
+
+    https verifies certificate and name with pyOpenSSL, by ``ca_pem`` alone where given.
+    """
+    uri = URI.fromBytes(address.origin.encode("ascii"))
+    endpoint: Any = HostnameEndpoint(reactor, uri.host, uri.port, connect_timeout)
+    if uri.scheme == b"https":
+        policy = BrowserLikePolicyForHTTPS(_trust_root(ca_pem) if ca_pem else None)
+        endpoint = wrapClientTLS(policy.creatorForNetloc(uri.host, uri.port), endpoint)
+    found: IStreamClientEndpoint = endpoint
+    return found
+
+
+def _trust_root(ca_pem: bytes) -> Any:
+    end = b"-----END CERTIFICATE-----"
+    blocks = [block + end for block in ca_pem.split(end)[:-1]]
+    return trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
+
 
 # One CopyObject takes at most 5 GiB (S3 API Reference, CopyObject); above, parts of this size are copied.
 COPY_PART_BYTES = 1024 * 1024 * 1024
@@ -201,3 +380,25 @@ class S3Store(WholeBucket):
 
 def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     return {f"x-amz-meta-{name}": value for name, value in metadata.items()}
+
+
+# Builds the client of the store that the settings name.
+
+
+def connect(
+    reactor: Any,
+    settings: Store,
+    *,
+    now: Callable[[], datetime],
+    in_thread: Callable[..., Any],
+    ca_pem: bytes | None = None,
+) -> S3Store:
+    """The store client. Opens nothing yet; ``ca_pem`` replaces the system's certificate authorities."""
+    address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
+    endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
+    pool = ConnectionPool(reactor, endpoint, settings.max_connections)
+    sender = Sender(TreqClient(pool, reactor), address, Signer.of(settings), now)
+    requests = RetryingClient(
+        sender, reactor, settings.idle_timeout_seconds, settings.connect_timeout_seconds
+    )
+    return S3Store(requests, in_thread, pool.close)

@@ -2,21 +2,540 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from twisted.internet.defer import Deferred
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import (
+    IAddress,
+    IConsumer,
+    IDelayedCall,
+    IProtocol,
+    IPullProducer,
+    IReactorTime,
+    IStreamClientEndpoint,
+)
+from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.protocol import Protocol as TwistedProtocol
-from twisted.internet.protocol import connectionDone
+from twisted.internet.tcp import Connection as TcpConnection
 from twisted.python.failure import Failure
+from twisted.web.client import ResponseDone
 from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IBodyProducer
+from zope.interface import implementer
 
-from project_service.network.sockets import read_widely, tune
-from project_service.network.splicing import ask_first, ask_no_more
-from project_service.storage.s3.errors import BrokenAnswer, kind_of
-from project_service.storage.s3.response import DONE, StoreResponse
-from project_service.storage.s3.response_parser import ResponseParser
+from project_service.lifecycle import cancel
+from project_service.network import read_widely, tune
+from project_service.splicing import ask_first, ask_no_more
+from project_service.storage.s3.xml import BrokenAnswer, BrokenRead, ReaderLeft, kind_of
+
+# Parses one answer of the store as it arrives. Pure: bytes go in, bytes of the body come out. Source: RFC 9112.
+#
+# httptools (llhttp, strict) parses the head and chunks. A body with Content-Length is only counted, and not copied.
+
+
+MAX_HEAD_BYTES = 64 * 1024
+_HEAD_END = b"\r\n\r\n"
+# RFC 9112 section 6.3: these have no body, whatever their headers say.
+_BODILESS = frozenset({204, 304})
+
+
+class ResponseParser:
+    """The answer to one request; ``bodiless`` where that was a HEAD.
+
+    ``code`` and ``headers`` are set once ``begun``. Names of headers are in lower case; of several with one name the
+    last one counts. ``length`` is None where it is not known before the end.
+    """
+
+    __slots__ = (
+        "_bodiless",
+        "_buffer",
+        "_left",
+        "_parser",
+        "_pieces",
+        "begun",
+        "code",
+        "complete",
+        "headers",
+        "keep_alive",
+        "length",
+        "on_header",
+    )
+
+    def __init__(self, bodiless: bool = False) -> None:
+        self.begun = False
+        self.complete = False
+        self.keep_alive = False
+        self.code = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.length: int | None = None
+        self._bodiless = bodiless
+        self._buffer = b""
+        self._left = 0
+        self._pieces: list[bytes] = []
+        self._parser: HttpResponseParser | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """The part of ``data`` that belongs to the body.
+
+        Raises ``BrokenAnswer`` for what is not HTTP, and for bytes after the end of the answer.
+        """
+        if self._left:
+            self._left -= len(data)
+            if self._left <= 0:
+                if self._left < 0:
+                    raise BrokenAnswer("more than was announced")
+                self.complete = True
+            return data
+        if not self.begun:
+            return self._head(data)
+        if self.complete:
+            raise BrokenAnswer("more than the answer")
+        # The parser is kept for chunked bodies only. Without it, all data is body until the connection ends.
+        return data if self._parser is None else self._parsed(data)
+
+    def skip(self, count: int) -> None:
+        """Count bytes of the body that do not come this way; fewer than ``left``."""
+        self._left -= count
+
+    @property
+    def left(self) -> int:
+        """How many bytes of the body are still to come, as announced; 0 where none was, or the head is not there."""
+        return self._left
+
+    def end(self) -> None:
+        """To be called when the connection has ended; raises ``BrokenAnswer`` where the answer is incomplete."""
+        until_close = self.begun and self.length is None and self._parser is None
+        if not self.complete and not until_close:
+            raise BrokenAnswer("less than the answer")
+        self.complete = True
+
+    def _head(self, data: bytes) -> bytes:
+        rest = self._buffer + data if self._buffer else data
+        while not self.begun:
+            end = rest.find(_HEAD_END) + len(_HEAD_END)
+            found = end >= len(_HEAD_END)
+            if (end if found else len(rest)) > MAX_HEAD_BYTES:
+                raise BrokenAnswer("a head without end")
+            if not found:
+                self._buffer = rest
+                return b""
+            head, rest = rest[:end], rest[end:]
+            self._read(head)
+            # RFC 9110 section 15.2: an interim answer is followed by the final one.
+            self.begun = self.code >= 200
+        self._buffer = b""
+        return self.feed(rest) if rest else b""
+
+    def _read(self, head: bytes) -> None:
+        sent: dict[bytes, bytes] = {}
+        # llhttp calls this for each header: nothing of ours runs.
+        self.on_header = sent.__setitem__
+        self.code = 0
+        self._parser = HttpResponseParser(self)
+        if self._parsed(head) or not self.code:
+            raise BrokenAnswer("not a head")
+        self.complete = False
+        self.headers = {name.lower(): value for name, value in sent.items()}
+        if self.code >= 200:
+            self._frame(head)
+
+    def _frame(self, head: bytes) -> None:
+        """Decide how the body is delimited (RFC 9112 section 6.3).
+
+        llhttp has already refused contradicting lengths, and a length beside a transfer coding.
+        """
+        coding, length = self.headers.get(b"transfer-encoding"), self.headers.get(b"content-length")
+        parser, self._parser = self._parser, None
+        if self._bodiless or self.code in _BODILESS:
+            self.length, self.complete = 0, True
+        elif coding is not None:
+            if coding.lower() != b"chunked" or head.lower().count(b"\r\ntransfer-encoding") != 1:
+                raise BrokenAnswer("a transfer coding that nobody asked for")
+            self._parser = parser
+        elif length is not None:
+            self.length = self._left = int(length)
+            self.complete = not self._left
+
+    def _parsed(self, data: bytes) -> bytes:
+        assert self._parser is not None
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade):
+            raise BrokenAnswer("not HTTP/1.1") from None
+        pieces, self._pieces = self._pieces, []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    # What the parser calls.
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        self.code = self._parser.get_status_code()
+        self.keep_alive = self._parser.should_keep_alive()
+
+    def on_body(self, data: bytes) -> None:
+        self._pieces.append(data)
+
+    def on_message_begin(self) -> None:
+        if self.begun:
+            raise BrokenAnswer("more than the answer")
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+# Bodies of requests, sent from memory, and of responses, poured into a sink; both with back-pressure.
+
+
+Payload = bytes | bytearray | memoryview
+# Records that an upload is at work, for the sweeper; raises where the sweeper has given it up.
+KeepAlive = Callable[[], Awaitable[None]]
+
+# How much of a body is copied for the transport at a time, and how often the socket is written to directly in one
+# turn.
+SLICE = 64 * 1024
+AT_ONCE = 16
+
+
+class IdleTimer:
+    """Calls ``expire`` once, when ``touch`` was not called for ``seconds``. ``touch`` is cheap."""
+
+    __slots__ = ("_call", "_clock", "_expire", "_last", "_seconds", "expired")
+
+    def __init__(self, clock: IReactorTime, seconds: float, expire: Callable[[], object]) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._expire = expire
+        self._last = clock.seconds()
+        self.expired = False
+        self._call = clock.callLater(seconds, self._check)
+
+    def touch(self) -> None:
+        self._last = self._clock.seconds()
+
+    def stop(self) -> None:
+        cancel(self._call)
+
+    def _check(self) -> None:
+        left = self._last + self._seconds - self._clock.seconds()
+        if left > 0:
+            self._call = self._clock.callLater(left, self._check)
+        else:
+            self.expired = True
+            self._expire()
+
+
+@implementer(IBodyProducer, IPullProducer)
+class MemoryBody:
+    """A request body that is already in memory, so that it can be sent again. ``progress`` is called as it is sent.
+
+    Whenever the transport has nothing left to send, it asks for more, and as much as the socket takes is sent
+    directly from this memory. Next to nothing of a large body is copied.
+    """
+
+    def __init__(self, payload: Payload, progress: Callable[[], None] = lambda: None) -> None:
+        self.length = len(payload)
+        self._left = memoryview(payload)
+        self._progress = progress
+        self._asked = False
+        self._consumer: Any = None
+        self._done: Deferred[None]
+
+    def startProducing(self, consumer: IConsumer) -> Deferred[None]:
+        self._consumer = consumer
+        if self.length <= SLICE:
+            self._hand_over(self.length)
+            return succeed(None)
+        done = self._done = Deferred()
+        consumer.registerProducer(self, False)
+        return done
+
+    def resumeProducing(self) -> None:
+        self._progress()
+        # Not at the first call, which comes from registerProducer while the request's head still waits to be sent.
+        if self._asked and isinstance(self._consumer, TcpConnection):
+            self._send_now(self._consumer)
+        self._asked = True
+        # Through the transport, so that it asks again when the socket has taken this.
+        self._hand_over(SLICE)
+        if not self._left:
+            consumer, self._consumer = self._consumer, None
+            consumer.unregisterProducer()
+            self._done.callback(None)
+
+    def pauseProducing(self) -> None:
+        """Nothing to do: a pull producer sends only what it is asked for."""
+
+    def stopProducing(self) -> None:
+        """Let go of the memory. Twisted's objects refer to each other in a cycle and would keep it for long."""
+        self._consumer = None
+        self._left = memoryview(b"")
+
+    def _send_now(self, transport: TcpConnection) -> None:
+        for _ in range(AT_ONCE):
+            # An error will show again, in the right place, when the transport itself writes.
+            sent: Any = transport.writeSomeData(self._left)  # type: ignore[arg-type]  # any buffer will do
+            if isinstance(sent, Exception) or not sent:
+                return
+            self._left = self._left[sent:]
+
+    def _hand_over(self, size: int) -> None:
+        piece, self._left = bytes(self._left[:size]), self._left[size:]
+        if piece:
+            self._consumer.write(piece)
+        if not self._left:
+            # Even an empty view of the payload would keep all of it in memory.
+            self._left = memoryview(b"")
+
+
+class ByteSink(Protocol):
+    """What a response is poured into."""
+
+    def write(self, data: bytes) -> None: ...
+    def take(self, source: int, most: int) -> int:
+        """Take up to ``most`` bytes from the socket with the descriptor ``source``; how many were taken. 0 where they
+        have to be read and written."""
+
+    def register_producer(self, producer: Any) -> None: ...
+    def unregister_producer(self) -> None: ...
+
+
+class Pour(TwistedProtocol):
+    """Delivers a response to a sink. The sink's reader pauses and resumes the store's own transport.
+
+    ``length`` bytes have to come. ``finished`` fails with ``BrokenRead`` when the store ends early, sends too much or
+    falls silent for ``idle_seconds``, and with ``ReaderLeft`` when the reader goes away. The idle time does not run
+    while the reader pauses.
+    """
+
+    transport: Any
+
+    def __init__(self, sink: ByteSink, length: int, clock: IReactorTime, idle_seconds: float) -> None:
+        self.finished: Deferred[None] = Deferred(lambda _: self._forget())
+        self._sink = sink
+        self._left = length
+        self._clock = clock
+        self._idle_seconds = idle_seconds
+        self._timer: IdleTimer | None = None
+        self._paused = False
+        self._over = False
+
+    def connectionMade(self) -> None:
+        self._sink.register_producer(self)
+
+    def watch(self) -> None:
+        """Begin to watch for silence, unless everything has arrived already."""
+        if not self._over and not self._paused:
+            self._start_timer()
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._over:
+            return
+        self._left -= len(data)
+        if self._left < 0:
+            self._end(Failure(BrokenRead("the store sent more than the object's size")))
+            self.transport.loseConnection()
+            return
+        if self._timer is not None:
+            self._timer.touch()
+        self._sink.write(data)
+
+    def take(self, source: int, most: int) -> int:
+        """Have the sink take up to ``most`` bytes from the store's own socket; how many it took."""
+        taken = 0 if self._over else self._sink.take(source, min(most, self._left))
+        self._left -= taken
+        if taken and self._timer is not None:
+            self._timer.touch()
+        return taken
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self._left == 0:
+            self._end(None)
+        else:
+            self._end(Failure(BrokenRead(f"the store stopped {self._left} bytes early")))
+
+    # The producer that the reader's socket pauses and resumes.
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+        self._stop_timer()
+        self.transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        self._start_timer()
+        self.transport.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """The reader has left, so the store's connection is closed."""
+        self._end(Failure(ReaderLeft()))
+        self.transport.loseConnection()
+
+    def _forget(self) -> None:
+        self._over = True
+        self._stop_timer()
+        self._sink.unregister_producer()
+        self.transport.loseConnection()
+
+    def _silent(self) -> None:
+        self._end(Failure(BrokenRead("the store fell silent")))
+        self.transport.loseConnection()
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = IdleTimer(self._clock, self._idle_seconds, self._silent)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    def _end(self, failure: Failure | None) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._stop_timer()
+        self._sink.unregister_producer()
+        if failure is None:
+            self.finished.callback(None)
+        else:
+            self.finished.errback(failure)
+
+
+class Gather(TwistedProtocol):
+    """Gathers a short answer. One of more than ``limit`` bytes is broken off, and ``finished`` fails.
+
+    ``progress`` is called as bytes come.
+    """
+
+    transport: Any
+
+    def __init__(self, limit: int) -> None:
+        self.finished: Deferred[bytes] = Deferred(lambda _: self.transport.loseConnection())
+        self.progress: Callable[[], None] = lambda: None
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def dataReceived(self, data: bytes) -> None:
+        self.progress()
+        self._size += len(data)
+        if self._size > self._limit:
+            self.transport.loseConnection()
+        else:
+            self._parts.append(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self.finished.called:
+            return
+        if self._size <= self._limit and reason.check(ResponseDone):
+            self.finished.callback(b"".join(self._parts))
+        else:
+            self.finished.errback(Failure(BrokenRead("the store's answer broke off")))
+
+
+# An answer of the store whose body is still arriving.
+
+
+DONE = Failure(ResponseDone())
+
+
+class StoreResponse:
+    """The answer, and at the same time the transport of the protocol that reads its body.
+
+    Pausing it pauses the connection to the store. What arrives before the body has a reader is kept here; the
+    connection is paused then, so that it is no more than one read.
+
+    ``headers`` have names in lower case. ``length`` is None where it is not known before the end.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_ended",
+        "_paused",
+        "_reader",
+        "_waiting",
+        "code",
+        "headers",
+        "length",
+    )
+
+    def __init__(self, connection: Connection, head: ResponseParser) -> None:
+        self.code = head.code
+        self.length = head.length
+        self.headers = head.headers
+        self._connection: Connection | None = connection
+        self._reader: IProtocol | None = None
+        self._waiting: list[bytes] = []
+        self._ended: Failure | None = None
+        self._paused = False
+
+    def deliverBody(self, protocol: IProtocol) -> None:
+        if self._reader is not None:
+            raise RuntimeError("the body has a reader already")
+        self._reader = protocol
+        protocol.makeConnection(self)  # type: ignore[arg-type]  # as Twisted's own, it is a transport for reading only
+        waiting, self._waiting = self._waiting, []
+        for data in waiting:
+            protocol.dataReceived(data)
+        if self._ended is not None:
+            protocol.connectionLost(self._ended)
+        elif not self._paused:
+            self.resumeProducing()
+
+    def whole(self) -> bytes | None:
+        """The body, if all of it has arrived and it has no reader; else None."""
+        if self._ended is not DONE or self._reader is not None:
+            return None
+        return b"".join(self._waiting)
+
+    # The connection's side.
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether the body has a reader (which pauses the connection itself when it wants to)."""
+        return self._reader is not None
+
+    def detach(self) -> None:
+        """The body is complete, and the connection may serve another request. Pausing no longer reaches it."""
+        self._connection = None
+
+    def take(self, source: int, most: int) -> int:
+        """As ``Pour.take``, where that is the reader."""
+        return self._reader.take(source, most) if isinstance(self._reader, Pour) else 0
+
+    def received(self, data: bytes) -> None:
+        if self._reader is None:
+            self._waiting.append(data)
+        else:
+            self._reader.dataReceived(data)
+
+    def ended(self, reason: Failure = DONE) -> None:
+        """Nothing more will come."""
+        self._connection = None
+        self._ended = reason
+        if self._reader is not None:
+            self._reader.connectionLost(reason)
+
+    # The reader's side.
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        if self._connection is not None:
+            self._connection.resume()
+
+    def loseConnection(self) -> None:
+        """Give up the rest of the body, and with it the connection."""
+        if self._connection is not None:
+            self._connection.abort()
+
 
 # Eight times what Twisted usually reads at a time. A buffer of 1 MiB would be mapped anew by the system for each read
 # (see process.LARGE_BLOCK_BYTES).
@@ -167,3 +686,86 @@ class Connection(TwistedProtocol):
 
     def _sent(self, _: object) -> None:
         self._sending = False
+
+
+# Connections to one store, kept open between requests.
+
+
+# How long a connection is kept without being used.
+KEPT_SECONDS = 60.0
+
+
+class ConnectionPool(Factory):
+    """Keeps up to ``max_idle`` idle connections. More may be open while they are needed.
+
+    With a hard limit slow readers, each of whom holds a connection, could stop everybody else. The pool never repeats
+    a request: one that is sent just as the store closes the connection fails, and the caller knows whether it may be
+    sent again.
+    """
+
+    noisy = False
+
+    def __init__(self, clock: IReactorTime, endpoint: IStreamClientEndpoint, max_idle: int) -> None:
+        self._clock = clock
+        self._endpoint = endpoint
+        self._max_idle = max_idle
+        # The one used last is used next, so that surplus connections grow old and are closed.
+        self._idle: list[Connection] = []
+        self._look: IDelayedCall | None = None
+        self._closing: set[Connection] = set()
+        self._closed: Deferred[None] | None = None
+
+    def request(self, method: bytes, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
+        """Send ``head`` (request line and headers) and ``body``; the answer, once its head is there.
+
+        Fails with ``BrokenAnswer``, or with what connecting fails with. Cancelling closes the connection.
+        """
+        if self._idle:
+            return self._idle.pop().send(method, head, body)
+        connecting: Deferred[Any] = self._endpoint.connect(self)
+        return connecting.addCallback(lambda connection: connection.send(method, head, body))
+
+    def close(self) -> Deferred[None]:
+        """Close the idle connections; fires when they are closed."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        self._closing.update(self._idle)
+        if not self._closing:
+            return succeed(None)
+        closed: Deferred[None] = Deferred()
+        self._closed = closed
+        while self._idle:
+            self._idle.pop().close()
+        return closed
+
+    # What Twisted and the connections call.
+
+    def buildProtocol(self, addr: IAddress | None) -> Connection:
+        return Connection(self)
+
+    def free(self, connection: Connection) -> None:
+        if len(self._idle) >= self._max_idle:
+            connection.close()
+            return
+        connection.free_since = self._clock.seconds()
+        self._idle.append(connection)
+        if self._look is None:
+            self._look = self._clock.callLater(KEPT_SECONDS, self._close_old)
+
+    def gone(self, connection: Connection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+        self._closing.discard(connection)
+        if not self._closing and self._closed is not None:
+            closed, self._closed = self._closed, None
+            closed.callback(None)
+
+    def _close_old(self) -> None:
+        self._look = None
+        oldest = self._clock.seconds() - KEPT_SECONDS
+        while self._idle and self._idle[0].free_since <= oldest:
+            self._idle.pop(0).close()
+        if self._idle:
+            wait = self._idle[0].free_since - oldest
+            self._look = self._clock.callLater(wait, self._close_old)

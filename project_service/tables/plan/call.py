@@ -7,24 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from attrs import evolve, field, frozen
 
 from project_service.tables import errors
-from project_service.tables.model import Argument, Computed, Routine, SchemaCache
-from project_service.tables.parse import media
-from project_service.tables.parse.payload import Payload
-from project_service.tables.parse.request import Request
-from project_service.tables.parse.select import EVERYTHING
-from project_service.tables.plan.hints import TABLE_SCORE, nearest
-from project_service.tables.plan.needs import needed_columns, spelled_out
+from project_service.tables.plan.names import TABLE_SCORE, nearest
 from project_service.tables.plan.nodes import ReadPlan, filtered_names
-from project_service.tables.plan.options import PlanOptions
-from project_service.tables.plan.read import Reader
+from project_service.tables.plan.read import Reader, needed_columns, spelled_out
+from project_service.tables.request import headers
+from project_service.tables.request.body import Payload
+from project_service.tables.request.request import Request
+from project_service.tables.request.select import EVERYTHING
 from project_service.tables.syntax import Operand, Query
+from project_service.tables.values import Argument, Computed, PlanOptions, Routine, SchemaCache
 
 # The type a single unnamed argument must have to be given the whole body.
 RAW_TYPES = {
-    media.JSON: ("json", "jsonb"),
-    media.TEXT: ("text",),
-    media.XML: ("xml",),
-    media.OCTETS: ("bytea",),
+    headers.JSON: ("json", "jsonb"),
+    headers.TEXT: ("text",),
+    headers.XML: ("xml",),
+    headers.OCTETS: ("bytea",),
 }
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from project_service.tables.model import Column, Computed, Key, Relation, Relationship
 from project_service.tables.syntax import Field, Filter, Range
+from project_service.tables.values import Column, Computed, Key, Relation, Relationship
 
 
 @frozen
@@ -84,14 +84,14 @@ class EmbedIsNull:
 @frozen
 class Tree:
     operator: Literal["and", "or"]
-    terms: tuple[Condition, ...]
+    terms: tuple[PlannedCondition, ...]
     negated: bool = False
 
 
-Condition = Filter | Tree | EmbedIsNull
+PlannedCondition = Filter | Tree | EmbedIsNull
 
 
-def filtered_names(conditions: Iterable[Condition]) -> Iterator[str]:
+def filtered_names(conditions: Iterable[PlannedCondition]) -> Iterator[str]:
     """The names of the columns that conditions look at. Tests of embedded relations name none."""
     for condition in conditions:
         if isinstance(condition, Filter):
@@ -100,7 +100,7 @@ def filtered_names(conditions: Iterable[Condition]) -> Iterator[str]:
             yield from filtered_names(condition.terms)
 
 
-def tested_names(conditions: Iterable[Condition]) -> Iterator[str]:
+def tested_names(conditions: Iterable[PlannedCondition]) -> Iterator[str]:
     """The names of the embedded relations that conditions test."""
     for condition in conditions:
         if isinstance(condition, Tree):
@@ -138,7 +138,7 @@ class ReadPlan:
     alias: str
     relation: Relation | None = None
     outputs: tuple[Output | Everything | Embedded, ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[PlannedCondition, ...] = ()
     order: tuple[Order, ...] = ()
     range: Range = field(factory=Range)
     renamed: tuple[tuple[str, str], ...] = ()

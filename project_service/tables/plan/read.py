@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from attrs import Factory, define, evolve, field
 
 from project_service.tables import errors
-from project_service.tables.model import (
-    SCALAR,
-    Column,
-    Computed,
-    Key,
-    Relation,
-    Relationship,
-    Routine,
-    SchemaCache,
-)
-from project_service.tables.plan.aliases import alias as sql_alias
-from project_service.tables.plan.conditions import plan_conditions
-from project_service.tables.plan.hints import similar_columns
+from project_service.tables.plan.names import find_relationship, similar_columns
 from project_service.tables.plan.nodes import (
     Embedded,
+    EmbedIsNull,
     Everything,
     Hoisted,
     Order,
     Output,
+    PlannedCondition,
     ReadPlan,
+    Tree,
     filtered_names,
 )
-from project_service.tables.plan.options import PlanOptions
 from project_service.tables.plan.outputs import everything, plan_column
-from project_service.tables.plan.relationships import find_relationship
 from project_service.tables.syntax import (
     Condition,
     Field,
+    Filter,
+    Is,
+    Logic,
     OrderTerm,
     Path,
     Query,
@@ -44,6 +36,111 @@ from project_service.tables.syntax import (
     SelectEmbed,
     SelectItem,
 )
+from project_service.tables.values import (
+    SCALAR,
+    Column,
+    Computed,
+    Key,
+    PlanOptions,
+    Relation,
+    Relationship,
+    Routine,
+    SchemaCache,
+)
+
+# Plans conditions: tells filters on columns from tests whether an embedded relation has rows.
+
+
+def plan_conditions(
+    filters: Iterable[Filter | Logic], relation: Relation | None, embedded: Mapping[str, str]
+) -> tuple[tuple[PlannedCondition, ...], dict[str, str]]:
+    """The planned conditions, and that part of ``embedded`` whose presence they test.
+
+    ``embedded`` maps the names that a filter may use for an embedded relation to its name. Raises PGRST120.
+    """
+    tested: dict[str, str] = {}
+    return tuple(_plan(found, relation, embedded, tested) for found in filters), tested
+
+
+def _plan(
+    found: Filter | Logic, relation: Relation | None, embedded: Mapping[str, str], tested: dict[str, str]
+) -> PlannedCondition:
+    if isinstance(found, Logic):
+        terms = tuple(_plan(term, relation, embedded, tested) for term in found.terms)
+        return Tree(found.operator, terms, found.negated)
+    name = found.field.name
+    if found.field.path or name not in embedded:
+        return found
+    if isinstance(found.operation, Is) and found.operation.value in ("null", "not_null"):
+        tested[name] = embedded[name]
+        return EmbedIsNull(embedded[name], found.negated != (found.operation.value == "not_null"))
+    if relation is None or name in relation.columns:
+        return found
+    raise errors.not_a_null_filter(name)
+
+
+# The columns a statement must return so that its result can be read from it: selected, ordered by, embedded on.
+
+
+def needed_columns(plan: ReadPlan) -> tuple[bool, tuple[str, ...]]:
+    """Whether all columns are needed, and the names of those that are (computed ones included)."""
+    everything = any(isinstance(output, Everything) for output in plan.outputs)
+    everything = everything or any(found.relationship.routine is not None for found in plan.embeddings)
+    return everything, tuple(dict.fromkeys(_names(plan)))
+
+
+def spelled_out(plan: ReadPlan, needed: Iterable[str]) -> ReadPlan:
+    """The plan with ``*``, and rows passed to functions, spelled out as the relation's own columns.
+
+    That is necessary where computed or system columns are among ``needed``: the statement's source then has more
+    columns than the relation.
+    """
+    relation = plan.relation
+    if relation is None:
+        return plan
+    plan = evolve(plan, computed={})
+    if all(name in relation.columns for name in needed):
+        return plan
+    own = tuple(relation.columns)
+    outputs: list[Output | Everything | Embedded] = []
+    for output in plan.outputs:
+        if isinstance(output, Everything):
+            outputs.extend(output.named)
+        else:
+            outputs.append(evolve(output, row_columns=own) if isinstance(output, Embedded) else output)
+    return evolve(plan, outputs=tuple(outputs))
+
+
+def _names(plan: ReadPlan) -> Iterator[str]:
+    for output in plan.outputs:
+        if isinstance(output, Output) and output.field is not None:
+            yield output.field.name
+        elif isinstance(output, Embedded):
+            yield from _keys(output)
+    for order in plan.order:
+        if order.embedded is None and not order.counts:
+            yield order.field.name
+
+
+def _keys(embedded: Embedded) -> Iterator[str]:
+    way = embedded.relationship
+    pairs = way.pairs if way.junction is None else way.junction.origin_pairs
+    return (ours for ours, _ in pairs)
+
+
+# Names for the relations within one statement.
+
+
+# PostgreSQL truncates longer names, and two that are truncated may become equal.
+NAME_BYTES = 63
+
+
+def sql_alias(name: str, number: int) -> str:
+    """A name for a relation within one statement, unique by ``number`` and never cut by PostgreSQL."""
+    suffix = f"_{number}"
+    kept = name.encode()[: NAME_BYTES - len(suffix)].decode(errors="ignore")
+    return kept + suffix
+
 
 # PostgreSQL takes half a second to plan a hundred, and half a minute for eight hundred.
 MOST_EMBEDDED = 100

@@ -8,15 +8,13 @@ from typing import Literal
 from attrs import evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.model import Column, Computed, Relation, SchemaCache
-from project_service.tables.parse.payload import Payload
-from project_service.tables.parse.preferences import Representation
-from project_service.tables.parse.request import Request
-from project_service.tables.plan.needs import needed_columns, spelled_out
-from project_service.tables.plan.nodes import Condition, Embedded, ReadPlan
-from project_service.tables.plan.options import PlanOptions
-from project_service.tables.plan.read import Reader
+from project_service.tables.plan.nodes import Embedded, PlannedCondition, ReadPlan
+from project_service.tables.plan.read import Reader, needed_columns, spelled_out
+from project_service.tables.request.body import Payload
+from project_service.tables.request.headers import Representation
+from project_service.tables.request.request import Request
 from project_service.tables.syntax import Filter, Range
+from project_service.tables.values import Column, Computed, PlanOptions, Relation, SchemaCache
 
 Verb = Literal["insert", "update", "delete"]
 _VERBS: dict[str, Verb] = {"POST": "insert", "PUT": "insert", "PATCH": "update", "DELETE": "delete"}
@@ -38,7 +36,7 @@ class WritePlan:
     columns: tuple[Column, ...]
     payload: Payload | None
     fills_defaults: bool
-    conditions: tuple[Condition, ...]
+    conditions: tuple[PlannedCondition, ...]
     conflict: tuple[str, ...]
     merges: bool | None
     key_filters: tuple[Filter, ...]
@@ -117,7 +115,7 @@ def _narrows(read: ReadPlan) -> bool:
 
 def _chosen_and_read(
     cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request
-) -> tuple[tuple[Condition, ...], ReadPlan]:
+) -> tuple[tuple[PlannedCondition, ...], ReadPlan]:
     """The conditions that choose what a PATCH or DELETE writes, planned as those of a GET, and the plan for reading
     what was written. That has none of them: a row is returned even if it no longer meets them."""
     query = request.query

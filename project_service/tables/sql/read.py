@@ -14,36 +14,330 @@ An EXISTS has no joins, so the tests within it are EXISTS again; one that is tes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Literal
 
 from attrs import evolve
 
-from project_service.tables.plan.needs import needed_columns, spelled_out
 from project_service.tables.plan.nodes import (
     Embedded,
     EmbedIsNull,
     Everything,
     Output,
+    PlannedCondition,
     ReadPlan,
+    Tree,
     tested_names,
 )
-from project_service.tables.plan.outputs import repeated_names, result_names
-from project_service.tables.sql.conditions import condition_sql, presence_sql
-from project_service.tables.sql.embed import (
+from project_service.tables.plan.outputs import Rendering, repeated_names, result_names, spread_names
+from project_service.tables.plan.read import needed_columns, spelled_out
+from project_service.tables.sql.conditions import (
+    MARK,
+    column_sql,
+    computed_sql,
     condition_of_relationship,
+    condition_sql,
     embedded_columns,
+    embedded_groups,
+    expression,
+    field_sql,
     is_read,
+    order_sql,
+    output_sql,
+    page_order,
+    presence_sql,
     source_of,
 )
-from project_service.tables.sql.fields import output_sql
-from project_service.tables.sql.fragment import Sql, joined, parameter
-from project_service.tables.sql.grouping import group_by
-from project_service.tables.sql.layout import key_of, layout_of, tested_apart
-from project_service.tables.sql.names import ident, qualified
-from project_service.tables.sql.order import MARK, order_sql, page_order
-from project_service.tables.sql.returning import returned
-from project_service.tables.syntax import Range
+from project_service.tables.sql.fragment import Sql, ident, joined, parameter, qualified
+from project_service.tables.syntax import Field, Range
+from project_service.tables.values import SCALAR, Computed, Relation
+
+# GROUP BY. Everything that is selected beside aggregates is grouped by.
+
+
+def group_by(plan: ReadPlan) -> str:
+    """The GROUP BY clause; empty if there is none, or if all rows are one group."""
+    if not plan.grouped:
+        return ""
+    keys: list[str] = []
+    for output in plan.outputs:
+        if isinstance(output, Output):
+            keys.extend([] if output.aggregate is not None else [_group_key(plan, output)])
+        elif isinstance(output, Everything):
+            keys.extend(_group_key(plan, named) for named in output.named)
+        else:
+            keys.extend(embedded_groups(output))
+    return " GROUP BY " + ", ".join(keys) if keys else ""
+
+
+def _group_key(plan: ReadPlan, output: Output) -> str:
+    """The expression to group by. A data representation's JSON has no equality, so the value itself is grouped by."""
+    if output.cast is not None:
+        return expression(plan, output)
+    # Only a count has no field. One without an aggregate is handed up by a spread relation, whose own rows are not
+    # grouped.
+    assert output.field is not None
+    return field_sql(column_sql(plan, output.field.name), output.field, output.column)
+
+
+# Expressions that make the response body in PostgreSQL, from the rows that are called ``_t``: the whole body, or
+# the part of it that is one row, for a stream.
+
+
+ROWS = "_t"
+# A whole row. The bare name would mean a column, if there is one of that name. Functions that take such a row are
+# called with their schema, because an application's computed column, such as ``count(authors)``, would match it too.
+ROW = f"{ROWS}.*"
+NUMBER = f"pg_catalog.count({ROW})"
+# The part of a statement's WITH that has CSV's first line.
+_HEADER = "pgrst_header"
+
+
+def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -> str:
+    """The body as an SQL expression. ``scalar``: each row has one value only. ``single``: the one row is the result
+    itself, not an array with it."""
+    if rendering.form == "routine":
+        return f"{ROWS}.{SCALAR}" + ("" if rendering.is_bytes else "::text")
+    if rendering.handler is not None:
+        aggregate = qualified(rendering.handler.aggregate)
+        relation = rendering.handler.relation
+        item = f"{ROWS}.{SCALAR}" if scalar else ROW
+        row = item if relation is None else f"({ROW})::{qualified(relation)}"
+        return f"{aggregate}({row})"
+    if rendering.form == "csv":
+        return _csv()
+    if rendering.form == "geojson":
+        return (
+            "json_build_object('type', 'FeatureCollection', 'features', "
+            f"coalesce(pg_catalog.json_agg(ST_AsGeoJSON({ROW})::json), '[]'))"
+        )
+    item = f"{ROWS}.{SCALAR}" if scalar else ROW
+    if rendering.form == "ndjson":
+        return f"coalesce(string_agg({_ndjson_row(item)} || E'\\n', ''), '')"
+    return _json(item, rendering, single)
+
+
+def _json(item: str, rendering: Rendering, single: bool) -> str:
+    rows, nothing = f"pg_catalog.json_agg({item})", "[]"
+    if single or rendering.singular:
+        rows, nothing = f"({rows} -> 0)", "null"
+    if rendering.nulls_stripped:
+        rows = f"json_strip_nulls({rows})"
+    return f"coalesce({rows}, '{nothing}')"
+
+
+def _csv() -> str:
+    """A line with the names of the columns, then the rows."""
+    return f"(SELECT line FROM {_HEADER}) || E'\\n' || coalesce(string_agg({_csv_row()}, E'\\n'), '')"
+
+
+def with_header(rendering: Rendering, rows: Sql) -> Sql:
+    """What a statement's WITH needs for the body besides its sources: for CSV, the names of the columns of
+    ``rows``."""
+    return f", {_HEADER} AS (" + header_sql(rows) + ")" if rendering.form == "csv" else Sql("")
+
+
+def header_sql(rows: Sql) -> Sql:
+    """A SELECT of CSV's first line: the names of the columns of ``rows``, also if there are no rows.
+
+    The names are those of a row of nulls, so that ``rows`` are planned but not read.
+    """
+    name = """CASE WHEN name ~ '[",\r\n]' THEN '"' || replace(name, '"', '""') || '"' ELSE name END"""
+    return (
+        f"SELECT coalesce(string_agg({name}, ','), '') AS line FROM json_object_keys(("
+        "SELECT row_to_json(pgrst_nulls.*) FROM (SELECT pgrst_none.* FROM (SELECT) AS pgrst_one LEFT JOIN "
+        "(SELECT * FROM (" + rows + ") AS pgrst_rows LIMIT 0) AS pgrst_none ON TRUE) AS pgrst_nulls)) AS name"
+    )
+
+
+def is_streamable(rendering: Rendering) -> bool:
+    """Whether the body is simply its rows, one after the other."""
+    return rendering.explain is None and rendering.form in ("json", "csv", "ndjson", "geojson")
+
+
+def row_sql(rendering: Rendering, scalar: bool) -> str:
+    """A row as its text in a body that ``is_streamable``."""
+    item = f"{ROWS}.{SCALAR}" if scalar else ROW
+    if rendering.form == "csv":
+        return _csv_row()
+    if rendering.form == "ndjson":
+        return _ndjson_row(item)
+    if rendering.form == "geojson":
+        return f"ST_AsGeoJSON({ROW})"
+    text = _json_row(item)
+    return f"json_strip_nulls({text})" if rendering.nulls_stripped else text
+
+
+def _json_row(item: str) -> str:
+    """A value as JSON. SQL's null becomes JSON's: it is an item like any other."""
+    return f"coalesce(pg_catalog.to_json({item}), 'null')"
+
+
+def _ndjson_row(item: str) -> str:
+    """A value as JSON on one line. PostgreSQL breaks lines in the arrays that it makes, and keeps line breaks that a
+    ``json`` value has."""
+    return f"replace(replace({_json_row(item)}::text, E'\\n', ' '), E'\\r', ' ')"
+
+
+def _csv_row() -> str:
+    """A row as CSV: PostgreSQL's text of the row without its brackets, and with single backslashes."""
+    return rf"replace(left(substr(({ROW})::text, 2), -1), '\\', '\')"
+
+
+# How the statement of a relation is laid out: where the rows of embedded relations are asked for.
+#
+# An embedded relation decides which rows of its parent are shown if it is inner joined, or if a condition tests it.
+# There are three layouts:
+#
+# ``joined``
+#     All embedded relations are joined, and the joined rows decide.
+# ``tested``
+#     To-many relations that decide, and those that only decide, are tested by EXISTS. What is shown is joined. If
+#     the order of rows has to stay as it is, PostgreSQL is kept from making joins of these tests.
+# ``paged``
+#     A subquery finds the rows of the parent that are shown: those that pass all tests, by EXISTS, sorted and cut.
+#     Then what is shown of embedded relations is joined to these rows alone.
+#
+# With EXISTS PostgreSQL can begin with the relation that decides, and it gathers no embedded rows for rows of the
+# parent that are left out or skipped. But rows then come in any order, while without ``order`` they are expected in
+# that in which the table is read, here as with PostgREST. So an unsorted page is sorted by the columns that an
+# embedded relation refers to, which are a key with an index: clients see the same order, and the same pages,
+# whatever the plan.
+
+
+Layout = Literal["joined", "tested", "paged"]
+
+
+def layout_of(plan: ReadPlan, nested: bool) -> Layout:
+    """The layout for the plan; ``nested`` says that it is embedded in another one."""
+    deciding = list(deciding_of(plan))
+    if plan.grouped:
+        return "tested"
+    # A single row needs no page. How many rows a write or a function returns PostgreSQL does not know.
+    if (plan.names_one_row and not nested) or (plan.key is None and deciding and not plan.inlined):
+        return "joined"
+    pageable = _is_pageable(plan, deciding)
+    if plan.order:
+        paged = pageable and any(plan.embeddings) and not plan.range.whole
+        return "paged" if paged else "joined" if nested else "tested"
+    return "joined" if nested or not pageable else _unsorted(plan, deciding)
+
+
+def _unsorted(plan: ReadPlan, deciding: list[Embedded]) -> Layout:
+    required = _required(plan)
+    if any(not found.to_one for found in required):
+        # The rows of a function have an order of their own, which only tests that are not joins leave as it is.
+        return "paged" if plan.key is not None and key_of(plan) else "tested"
+    if required or plan.range.whole:
+        return "tested"
+    shown = [found for found in plan.embeddings if found.plan.shows]
+    # PostgreSQL may join to-one relations in any order, so that the pages would not fit together.
+    if any(found.to_one for found in shown) or (shown and plan.range.offset):
+        return "paged"
+    return "tested" if deciding else "joined"
+
+
+def deciding_of(plan: ReadPlan) -> Iterator[Embedded]:
+    return (found for found in plan.embeddings if found.needed or found.join == "inner")
+
+
+def _required(plan: ReadPlan) -> list[Embedded]:
+    """The embedded relations whose tests every row has to pass. Of a test in an ``or`` PostgreSQL makes no join, and
+    so it does not change the order of rows."""
+    conditions = [one for one in plan.conditions if not _is_or(one)]
+    names = set(tested_names(conditions))
+    return [found for found in plan.embeddings if found.join == "inner" or found.name in names]
+
+
+def _is_or(condition: PlannedCondition) -> bool:
+    return isinstance(condition, Tree) and condition.operator == "or" and not condition.negated
+
+
+def tested_apart(plan: ReadPlan, layout: Layout) -> list[Embedded]:
+    """The embedded relations that are tested by EXISTS."""
+    deciding = deciding_of(plan)
+    if layout != "tested":
+        return list(deciding) if layout == "paged" else []
+    return [
+        found
+        for found in deciding
+        # A to-one relation that is shown is joined anyway, and a function would be called once more.
+        if not found.plan.shows or not (found.to_one or _is_made_by_function(found))
+    ]
+
+
+def key_of(plan: ReadPlan) -> tuple[str, ...]:
+    """The columns to sort an unsorted page by: those that a to-many relation that every row has to have, or not to
+    have, refers to. None if there are no such columns."""
+    for found in _required(plan):
+        way = found.relationship
+        pairs = way.pairs if way.junction is None else way.junction.origin_pairs
+        if not found.to_one and pairs:
+            return tuple(ours for ours, _ in pairs)
+    return ()
+
+
+def _is_pageable(plan: ReadPlan, deciding: list[Embedded]) -> bool:
+    """Whether a page can be found first. A function that decides and is shown would be called once more for it."""
+    called = any(found.plan.shows and _is_made_by_function(found) for found in deciding)
+    # Without the relation's columns it is not known what ``*`` means.
+    return (
+        not called
+        and plan.relation is not None
+        and all(_is_ordered_plainly(plan, one) for one in plan.embeddings)
+    )
+
+
+def _is_ordered_plainly(plan: ReadPlan, embedded: Embedded) -> bool:
+    """Whether the columns of ``embedded`` that are ordered by are the relation's own, and nothing else is shown under
+    their names, such as an aggregate: that would be meant."""
+    orders = [order for order in plan.order if order.embedded == embedded.name]
+    if not orders:
+        return True
+    if not embedded.plan.range.whole or not all(order.own for order in orders):
+        return False
+    # Made once for all terms, of which there may be as many as selected columns.
+    others = {name for output in embedded.plan.outputs for name in _others(output)}
+    return others.isdisjoint(order.field.name for order in orders)
+
+
+def _others(output: Output | Everything | Embedded) -> Iterable[str]:
+    """The names under which something else is shown than the relation's column of that name."""
+    if isinstance(output, Output):
+        own = output.field == Field(output.name) and output.cast is None and output.aggregate is None
+        return () if own else (output.name,)
+    return spread_names(output) if isinstance(output, Embedded) and output.spread else ()
+
+
+def _is_made_by_function(embedded: Embedded) -> bool:
+    """Whether a function makes the relation, or one below it that decides."""
+    if embedded.relationship.routine is not None:
+        return True
+    return any(map(_is_made_by_function, deciding_of(embedded.plan)))
+
+
+# The list of columns that a write or a call returns: all of the relation's, or those that are needed.
+
+
+def returned(
+    alias: str,
+    relation: Relation | None,
+    everything: bool,
+    names: tuple[str, ...],
+    computed: Mapping[str, Computed],
+) -> str:
+    """``everything`` asks for ``*``, beside which ``names`` adds computed and system columns, since ``*`` does not
+    contain them. The constant 1 if nothing is needed."""
+    source = ident(alias)
+    found = [f"{source}.*"] if everything else []
+    for name in names:
+        if name in computed:
+            found.append(f"{computed_sql(alias, computed[name])} AS {ident(name)}")
+        elif not everything or (relation is not None and name not in relation.columns):
+            found.append(f"{source}.{ident(name)}")
+    return ", ".join(found) or "1"
+
 
 SOURCE = "pgrst_source"
 _MOST_ROWS = 2**63 - 1

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from project_service.tables.model import SCALAR
 from project_service.tables.plan.call import CallPlan
-from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
+from project_service.tables.plan.outputs import Rendering
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.sql.body import (
+from project_service.tables.sql.fragment import PROBE, Sql, ident
+from project_service.tables.sql.read import (
     NUMBER,
     ROWS,
+    SOURCE,
     body_sql,
+    count_sql,
     header_sql,
     is_streamable,
+    range_sql,
     row_sql,
+    select_sql,
     with_header,
 )
-from project_service.tables.sql.call import call_sql
-from project_service.tables.sql.fragment import PROBE, Sql
-from project_service.tables.sql.location import location_sql
-from project_service.tables.sql.names import ident
-from project_service.tables.sql.read import SOURCE, count_sql, range_sql, select_sql
-from project_service.tables.sql.write import CHOSEN, UPDATED, chosen_sql, write_sql
+from project_service.tables.sql.write import CHOSEN, UPDATED, call_sql, chosen_sql, location_sql, write_sql
 from project_service.tables.syntax import Range
+from project_service.tables.values import SCALAR
 
 _GUCS = (
     "nullif(current_setting('response.headers', true), '') AS response_headers, "

@@ -6,12 +6,10 @@ import json
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from project_service.tables.config import TablesConfig
-from project_service.tables.incoming import Incoming, Sent
-from project_service.tables.model import SchemaCache
-from project_service.tables.parse.request import WRITING, payload_of
-from project_service.tables.planning.planner import Planned, Planner
+from project_service.tables.planner import Planned, Planner
+from project_service.tables.request.request import WRITING, Incoming, Sent, payload_of
 from project_service.tables.settings import Preamble
+from project_service.tables.values import SchemaCache, TablesConfig
 from tests.unit.tables import schema
 
 CACHE = schema.cache()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from project_service.tables.parse.filters import COMPARISONS, QUANTIFIABLE, SEARCHES
+from project_service.tables.request.filters import COMPARISONS, QUANTIFIABLE, SEARCHES
 from project_service.tables.syntax import (
     Compare,
     Field,

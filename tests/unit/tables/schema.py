@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from project_service.tables.catalog.load import build
-from project_service.tables.model import SchemaCache
+from project_service.tables.schema_cache import build
+from project_service.tables.values import SchemaCache
 
 EXTRAS = {
     "postgis": False,

@@ -8,13 +8,13 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.session import Session
-from project_service.deferreds import start
-from project_service.tables.execution.streaming import Pace, RowStream, Streams
-from project_service.tables.plan.media import Rendering
-from project_service.tables.respond.outcome import Outcome
+from project_service.database.connection import Session
+from project_service.lifecycle import start
+from project_service.tables.plan.outputs import Rendering
+from project_service.tables.response import Outcome
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.statement import SAID
+from project_service.tables.stream import Pace, RowStream, Streams
 from tests.unit.tables.planning import preamble
 
 ROWS = Rendering("json", "application/json")

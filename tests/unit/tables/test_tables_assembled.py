@@ -9,14 +9,14 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.pool import Pool
-from project_service.deferreds import start
 from project_service.errors import RETRY_AFTER
+from project_service.lifecycle import start
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase
 from project_service.tables import assemble as assembling
 from project_service.tables.assemble import assemble, heard
-from project_service.tables.catalog.holder import CacheHolder
 from project_service.tables.errors import TableError
-from project_service.tables.model import SchemaCache
+from project_service.tables.schema_cache import CacheHolder
+from project_service.tables.values import SchemaCache
 
 
 class Heard(SynchronousTestCase):

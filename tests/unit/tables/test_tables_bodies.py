@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.parse.payload import _shallow, parse_payload
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
+from project_service.tables.request.body import _shallow, parse_payload
 from tests.unit.tables.planning import planned, text
 
 

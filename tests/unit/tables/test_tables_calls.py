@@ -8,8 +8,8 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.model import Argument, Routine
 from project_service.tables.plan.call import CallPlan
+from project_service.tables.values import Argument, Routine
 from tests.unit.tables.planning import CACHE, as_json, planned, text
 
 A, B = (Argument(name, "integer", "integer") for name in "ab")

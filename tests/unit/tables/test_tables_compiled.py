@@ -8,9 +8,8 @@ from typing import Literal
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.model import SchemaCache
-from project_service.tables.planning.compile import Compiled
-from project_service.tables.planning.probe import UNKNOWN_ROWS
+from project_service.tables.planner import UNKNOWN_ROWS, Compiled
+from project_service.tables.values import SchemaCache
 from tests.unit.tables.planning import CACHE, CONFIG, planned
 
 ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'

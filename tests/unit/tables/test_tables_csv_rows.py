@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.parse.csv_rows import read_csv
-from project_service.tables.parse.payload import parse_payload
+from project_service.tables.request.body import parse_payload, read_csv
 
 CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"), max_size=5)
 TABLES = st.lists(st.tuples(CELLS, CELLS | st.just("NULL")), max_size=6)

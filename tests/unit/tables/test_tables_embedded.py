@@ -8,7 +8,7 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.model import Relationship
+from project_service.tables.values import Relationship
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 
 WORKS = ("api", "works")

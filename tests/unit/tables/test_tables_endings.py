@@ -11,15 +11,14 @@ import psycopg2
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.session import DatabaseGone, Session
-from project_service.database.statements import Statements
-from project_service.deferreds import start
-from project_service.http.inbound import NoPlace
+from project_service.database.connection import DatabaseGone, Session
+from project_service.database.pipeline import Statements
+from project_service.http.request import NoPlace
+from project_service.lifecycle import start
 from project_service.tables.errors import TableError
-from project_service.tables.execution.cleanup import clear
-from project_service.tables.execution.execute import Executor
-from project_service.tables.planning.planner import Planned
-from project_service.tables.respond.outcome import Outcome
+from project_service.tables.execution import Executor, clear
+from project_service.tables.planner import Planned
+from project_service.tables.response import Outcome
 from project_service.tables.sql.fragment import Sql
 from tests.unit.tables.planning import CONFIG, planned, preamble, waited
 

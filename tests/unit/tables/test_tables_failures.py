@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.session import DatabaseGone
-from project_service.http.outbound import error_reply
+from project_service.database.connection import DatabaseGone
+from project_service.http.response import error_reply
 from project_service.tables.failures import failure, from_sqlstate
 
 

@@ -9,20 +9,20 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.session import DatabaseGone
-from project_service.deferreds import start
-from project_service.tables.catalog.freshness import (
+from project_service.database.connection import DatabaseGone
+from project_service.lifecycle import start
+from project_service.tables.catalog import sections
+from project_service.tables.schema_cache import (
     CHANNEL,
     LOOK_SECONDS,
     ROUND_SECONDS,
     WAIT_SECONDS,
+    CacheHolder,
     CatalogueWatch,
     Echo,
     Freshness,
 )
-from project_service.tables.catalog.holder import CacheHolder
-from project_service.tables.catalog.queries import sections
-from project_service.tables.model import SchemaCache
+from project_service.tables.values import SchemaCache
 
 
 class Sending:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.http.outbound import Reply
-from project_service.tables.config import TablesConfig
+from project_service.http.response import Reply
 from project_service.tables.errors import TableError
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.planning.planner import Planned
-from project_service.tables.respond.outcome import Outcome
-from project_service.tables.respond.replies import (
+from project_service.tables.planner import Planned
+from project_service.tables.response import (
     LONGEST_CONTENT_LOCATION,
+    Outcome,
     check_outcome,
     deprecated_names,
     head_of_stream,
     reply_to,
 )
+from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CONFIG, planned
 
 ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'

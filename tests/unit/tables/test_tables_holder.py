@@ -7,10 +7,10 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.deferreds import start
-from project_service.tables.catalog.holder import CacheHolder
+from project_service.lifecycle import start
 from project_service.tables.errors import TableError
-from project_service.tables.model import SchemaCache
+from project_service.tables.schema_cache import CacheHolder
+from project_service.tables.values import SchemaCache
 
 
 class Catalogue:

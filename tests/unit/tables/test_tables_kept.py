@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.planning.planner import Planned, Planner
-from project_service.tables.planning.probe import UNKNOWN_ROWS
+from project_service.tables.planner import UNKNOWN_ROWS, Planned, Planner
 from tests.unit.tables.planning import CACHE, CONFIG, as_json, planned, text
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.internet.defer import Deferred
 
-from project_service.deferreds import start
-from project_service.http.outbound import Reply, StreamReply
+from project_service.http.response import Reply, StreamReply
+from project_service.lifecycle import start
 from project_service.tables.errors import TableError
-from project_service.tables.execution.large import LargeReplies
-from project_service.tables.execution.streaming import RowStream
-from project_service.tables.incoming import Incoming
-from project_service.tables.planning.planner import Planner
-from project_service.tables.respond.outcome import Outcome
+from project_service.tables.planner import Planner
+from project_service.tables.request.request import Incoming
+from project_service.tables.response import Outcome
+from project_service.tables.stream import LargeReplies, RowStream
 from tests.unit.tables.planning import CONFIG, planned, preamble
 from tests.unit.tables.streaming import Case, Connection
 

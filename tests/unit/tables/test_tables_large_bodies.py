@@ -11,16 +11,16 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.deferreds import start
-from project_service.http.outbound import Reply, StreamReply
-from project_service.tables.access.identity import Identity
+from project_service.http.response import Reply, StreamReply
+from project_service.lifecycle import start
+from project_service.tables.access import Identity
+from project_service.tables.api import TableService
 from project_service.tables.assemble import one_at_a_time
 from project_service.tables.errors import TableError
-from project_service.tables.incoming import Incoming, Sent
-from project_service.tables.parse.payload import INLINE_CSV_BYTES
-from project_service.tables.planning.planner import Planned, Planner
-from project_service.tables.respond.outcome import Outcome
-from project_service.tables.service import TableService
+from project_service.tables.planner import Planned, Planner
+from project_service.tables.request.body import INLINE_CSV_BYTES
+from project_service.tables.request.request import Incoming, Sent
+from project_service.tables.response import Outcome
 from project_service.tables.settings import Preamble
 from tests.unit.tables.planning import CACHE, CONFIG
 

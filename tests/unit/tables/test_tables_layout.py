@@ -7,7 +7,7 @@ import re
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.model import SchemaCache
+from project_service.tables.values import SchemaCache
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 
 TAGGED = ("select", "title,tags!inner(label)")

@@ -9,19 +9,19 @@ from typing import Any, cast
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.statements import Statements
-from project_service.deferreds import start
-from project_service.http.inbound import NoPlace
-from project_service.tables.access.identity import Identity
-from project_service.tables.config import TablesConfig
+from project_service.database.pipeline import Statements
+from project_service.http.request import NoPlace
+from project_service.lifecycle import start
+from project_service.tables.access import Identity
 from project_service.tables.errors import TableError
-from project_service.tables.execution.execute import Executor
-from project_service.tables.incoming import Sent
+from project_service.tables.execution import Executor
 from project_service.tables.plan.read import MOST_EMBEDDED
-from project_service.tables.planning.planner import Planned
-from project_service.tables.respond.outcome import Outcome
+from project_service.tables.planner import Planned
+from project_service.tables.request.request import Sent
+from project_service.tables.response import Outcome
 from project_service.tables.settings import Preamble, extra_seconds, preamble_of, settings_of_routine
 from project_service.tables.sql.fragment import MOST_CHARACTERS, Sql, joined
+from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG, planned, preamble, text, waited
 
 LIMITED = evolve(CONFIG, statement_timeout="30000ms")

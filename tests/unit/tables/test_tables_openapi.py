@@ -11,20 +11,22 @@ import orjson
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.http.outbound import Reply
-from project_service.tables.config import TablesConfig
+from project_service.http.response import Reply
+from project_service.tables.api import Root
 from project_service.tables.errors import TableError
-from project_service.tables.incoming import Incoming
-from project_service.tables.model import Argument, Column, Relation, Relationship, Routine
-from project_service.tables.openapi.document import document
-from project_service.tables.openapi.relations import definition_of, parameters_of
-from project_service.tables.openapi.relations import path_of as relation_path
-from project_service.tables.openapi.routines import path_of
-from project_service.tables.openapi.types import default_of, schema_of
-from project_service.tables.parse.query import parse_query
-from project_service.tables.parse.request import parse_head
-from project_service.tables.root import Root
+from project_service.tables.openapi import (
+    default_of,
+    definition_of,
+    document,
+    parameters_of,
+    path_of_routine,
+    schema_of,
+)
+from project_service.tables.openapi import path_of as relation_path
+from project_service.tables.request.query import parse_query
+from project_service.tables.request.request import Incoming, parse_head
 from project_service.tables.syntax import Field, Filter
+from project_service.tables.values import Argument, Column, Relation, Relationship, Routine, TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG
 
 
@@ -106,7 +108,7 @@ class Described(SynchronousTestCase):
             self.assertEqual((said["info"]["title"], said["info"]["description"]), expected)
 
     def test_empty_parameters_and_columns_are_left_out(self) -> None:
-        path = path_of(Routine("api", "now", returns=None, volatility="s"))
+        path = path_of_routine(Routine("api", "now", returns=None, volatility="s"))
         self.assertEqual(path["post"]["parameters"][0]["schema"], {"type": "object"})
         self.assertNotIn("parameters", path["get"])
         empty = Relation("api", "empty", {}, description="Nothing")
@@ -185,7 +187,7 @@ class Described(SynchronousTestCase):
             Argument("any", "json", "json"),
             Argument("most", "bigint", "bigint"),
         )
-        path = path_of(Routine("api", "of", arguments, volatility="i"))
+        path = path_of_routine(Routine("api", "of", arguments, volatility="i"))
         several, numbers, some, most = path["get"]["parameters"]
         self.assertEqual(
             {name: several[name] for name in ("type", "collectionFormat", "items", "required")},
@@ -201,7 +203,7 @@ class Described(SynchronousTestCase):
         body = path["post"]["parameters"][0]["schema"]
         self.assertEqual(body["required"], ["numbers", "any", "most"])
         self.assertEqual(body["properties"]["several"]["format"], "size[]")
-        writing = path_of(Routine("api", "of", arguments, volatility="v"))
+        writing = path_of_routine(Routine("api", "of", arguments, volatility="v"))
         self.assertEqual(set(writing), {"post"})
 
     def test_only_relations_and_functions_that_the_caller_may_use_are_described(self) -> None:
@@ -272,7 +274,9 @@ class Described(SynchronousTestCase):
 
     def test_a_single_unnamed_argument_is_described_as_the_body(self) -> None:
         for type_, name in (("jsonb", "application/json"), ("bytea", "application/octet-stream")):
-            path = path_of(Routine("api", "take", (Argument("", type_, type_, True),), volatility="i"))
+            path = path_of_routine(
+                Routine("api", "take", (Argument("", type_, type_, True),), volatility="i")
+            )
             self.assertEqual((list(path), path["post"]["consumes"]), (["post"], [name]))
             self.assertEqual(path["post"]["parameters"][0]["schema"], schema_of(type_))
 

@@ -9,17 +9,15 @@ from attrs import evolve
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.deferreds import start
-from project_service.http.outbound import Reply, StreamReply
-from project_service.http.router import Router
-from project_service.tables.config import TablesConfig
+from project_service.http.response import Reply, StreamReply
+from project_service.http.routing import Router
+from project_service.lifecycle import start
+from project_service.tables.api import TableRoutes, TableService
 from project_service.tables.errors import TableError
-from project_service.tables.incoming import Incoming
-from project_service.tables.parse.request import parse_head
-from project_service.tables.planning.planner import Planner
-from project_service.tables.respond.options import options_reply, other_methods
-from project_service.tables.routes import TableRoutes
-from project_service.tables.service import TableService
+from project_service.tables.planner import Planner
+from project_service.tables.request.request import Incoming, parse_head
+from project_service.tables.response import options_reply, other_methods
+from project_service.tables.values import TablesConfig
 from tests.unit.tables.schema import cache
 
 

@@ -8,8 +8,8 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.model import Relation, Representation
-from project_service.tables.plan.hints import similar_columns
+from project_service.tables.plan.names import similar_columns
+from project_service.tables.values import Relation, Representation
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 
 _SHOWN = Representation(to_json=("api", "shown"))

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog.views import base_columns
-from project_service.tables.config import TablesConfig
+from project_service.tables.catalog import base_columns
 from project_service.tables.errors import TableError
-from project_service.tables.parse.query import parse_query
-from project_service.tables.plan import hints
-from project_service.tables.plan.aliases import alias
-from project_service.tables.plan.hints import nearest
-from project_service.tables.planning.planner import Planner
-from project_service.tables.sql.names import cast_type, ident, literal
+from project_service.tables.plan import names
+from project_service.tables.plan.names import nearest
+from project_service.tables.plan.read import sql_alias
+from project_service.tables.planner import Planner
+from project_service.tables.request.query import parse_query
+from project_service.tables.sql.fragment import cast_type, ident, literal
+from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 from tests.unit.tables.rendered import anything
 
@@ -226,7 +226,7 @@ class NoValueInTheText(SynchronousTestCase):
         self.assertNotIn('"', ident(name)[1:-1].replace('""', ""))
         self.assertNotIn("\0", ident(name))
         self.assertNotIn("'", literal(name).strip().removeprefix("E")[1:-1].replace("''", ""))
-        self.assertLessEqual(len(alias(name, 12345).encode()), 63)
+        self.assertLessEqual(len(sql_alias(name, 12345).encode()), 63)
 
     def test_a_cast_can_only_name_a_type(self) -> None:
         self.assertEqual(cast_type("double  precision"), "double precision")
@@ -294,7 +294,7 @@ class Catalogue(SynchronousTestCase):
     def test_names_that_clients_ask_for_are_not_cached(self) -> None:
         known = ["remembered", "once"]
         nearest("remembred", known)
-        before = hints._groups.cache_info().misses
+        before = names._groups.cache_info().misses
         for asked in ("rememberedd", "x" * 10_000):
             nearest(asked, known)
-        self.assertEqual(hints._groups.cache_info().misses, before)
+        self.assertEqual(names._groups.cache_info().misses, before)

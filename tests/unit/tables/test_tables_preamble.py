@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.access.identity import Identity
+from project_service.tables.access import Identity
 from project_service.tables.errors import TableError
-from project_service.tables.incoming import Incoming, Sent
-from project_service.tables.model import SchemaCache
-from project_service.tables.parse.media import MediaType
-from project_service.tables.planning.planner import Planned
+from project_service.tables.planner import Planned
+from project_service.tables.request.headers import MediaType
+from project_service.tables.request.request import Incoming, Sent
 from project_service.tables.settings import (
     Preamble,
     opening_of_shared,
@@ -25,6 +24,7 @@ from project_service.tables.settings import (
     settings_text,
     shared_settings,
 )
+from project_service.tables.values import SchemaCache
 from tests.unit.tables.planning import CACHE, CONFIG, planned
 
 _SET = re.compile(r"set_config\('((?:[^']|'')*)', (%s|'(?:[^']|'')*'), true\)")

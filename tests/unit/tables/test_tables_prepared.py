@@ -10,17 +10,15 @@ from attrs import define, evolve, field
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.pipeline import Run, Step
-from project_service.database.session import DatabaseGone
-from project_service.database.statements import Statements
-from project_service.deferreds import start
-from project_service.http.inbound import NoPlace
+from project_service.database.connection import DatabaseGone
+from project_service.database.pipeline import Run, Statements, Step
+from project_service.http.request import NoPlace
+from project_service.lifecycle import start
 from project_service.tables.errors import TableError
-from project_service.tables.execution.execute import Executor, Row
-from project_service.tables.parse.media import MediaType
-from project_service.tables.planning.planner import Planned, Planner
-from project_service.tables.planning.probe import QUICK_RUNS, SMALL_BYTES
-from project_service.tables.respond.outcome import Outcome
+from project_service.tables.execution import Executor, Row
+from project_service.tables.planner import QUICK_RUNS, SMALL_BYTES, Planned, Planner
+from project_service.tables.request.headers import MediaType
+from project_service.tables.response import Outcome
 from project_service.tables.settings import Preamble
 from tests.unit.tables.planning import CONFIG, planned, preamble, text, waited
 

@@ -9,14 +9,13 @@ import psycopg2
 from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.statements import Statements as Prepared
-from project_service.deferreds import start
-from project_service.http.inbound import NoPlace
+from project_service.database.pipeline import Statements as Prepared
+from project_service.http.request import NoPlace
+from project_service.lifecycle import start
 from project_service.tables.errors import TableError
-from project_service.tables.execution.execute import Executor
-from project_service.tables.planning.planner import Planner
-from project_service.tables.planning.probe import MOST_ROWS, UNKNOWN_ROWS, Probe, first_probe
-from project_service.tables.respond.outcome import Outcome
+from project_service.tables.execution import Executor
+from project_service.tables.planner import MOST_ROWS, UNKNOWN_ROWS, Planner, Probe, first_probe
+from project_service.tables.response import Outcome
 from tests.unit.tables.planning import CONFIG, planned, preamble, waited
 
 UNPREPARED = evolve(CONFIG, prepare=False)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.parse.filters import Operands, parse_filter
-from project_service.tables.parse.logic import parse_logic
-from project_service.tables.parse.order import parse_order
-from project_service.tables.parse.query import is_argument, parse_query
-from project_service.tables.parse.select import parse_select
+from project_service.tables.request.filters import Operands, parse_filter, parse_logic
+from project_service.tables.request.query import is_argument, parse_order, parse_query
+from project_service.tables.request.select import parse_select
 from project_service.tables.syntax import (
     Compare,
     Condition,

@@ -9,17 +9,15 @@ import sys
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog.load import build
-from project_service.tables.catalog.queries import ALL
-from project_service.tables.catalog.views import base_columns
+from project_service.tables.catalog import ALL, base_columns
 from project_service.tables.errors import TableError
-from project_service.tables.model import Relation, Relationship, SchemaCache
-from project_service.tables.parse.query import parse_query
-from project_service.tables.plan.options import PlanOptions
+from project_service.tables.plan.names import find_relationship
 from project_service.tables.plan.read import Reader
-from project_service.tables.plan.relationships import find_relationship
+from project_service.tables.request.query import parse_query
+from project_service.tables.schema_cache import build
 from project_service.tables.sql.read import select_sql
 from project_service.tables.syntax import Range
+from project_service.tables.values import PlanOptions, Relation, Relationship, SchemaCache
 from tests.unit.tables.schema import EXTRAS
 
 NAMES = ("teams", "people", "teams_shown", "memberships", "rooms", "secrets")

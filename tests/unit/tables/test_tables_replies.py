@@ -14,18 +14,22 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.caller import Claims
-from project_service.tables.access.identity import Identities
-from project_service.tables.access.role_claim import parse_role_claim
-from project_service.tables.access.tokens import OwnTokens, parse_keys
-from project_service.tables.config import TablesConfig
+from project_service.role_claim import parse_role_claim
+from project_service.tables.access import Identities, OwnTokens, parse_keys
 from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate
-from project_service.tables.incoming import Sent
-from project_service.tables.parse.query import parse_query
-from project_service.tables.respond.outcome import Outcome, headers_from_sql, status_from_sql
-from project_service.tables.respond.ranges import content_range, status_of_range
-from project_service.tables.respond.replies import location
+from project_service.tables.request.query import parse_query
+from project_service.tables.request.request import Sent
+from project_service.tables.response import (
+    Outcome,
+    content_range,
+    headers_from_sql,
+    location,
+    status_from_sql,
+    status_of_range,
+)
 from project_service.tables.syntax import Field, Filter
+from project_service.tables.values import TablesConfig
 
 NOW = 1_000_000.0
 SECRET = "a secret of more than thirty-two bytes"

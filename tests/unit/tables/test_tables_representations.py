@@ -6,15 +6,14 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables import described
+from project_service.tables import api
 from project_service.tables.errors import TableError
-from project_service.tables.model import Argument, Column, Handler, Relation, Relationship, Routine
-from project_service.tables.openapi.document import document
-from project_service.tables.openapi.relations import definition_of
-from project_service.tables.parse.media import OBJECT, parse_accept, parse_media
-from project_service.tables.parse.request import parse_head
-from project_service.tables.plan.media import Rendering, negotiate
-from project_service.tables.sql.body import body_sql
+from project_service.tables.openapi import definition_of, document
+from project_service.tables.plan.outputs import Rendering, negotiate
+from project_service.tables.request.headers import OBJECT, parse_accept, parse_media
+from project_service.tables.request.request import parse_head
+from project_service.tables.sql.read import body_sql
+from project_service.tables.values import Argument, Column, Handler, Relation, Relationship, Routine
 from tests.unit.tables.planning import CACHE, CONFIG, as_json, planned, text
 
 
@@ -61,12 +60,12 @@ class Schemas(SynchronousTestCase):
 
     def test_the_openapi_description_names_the_profile_header_that_is_read(self) -> None:
         asking = (
-            *(described.READ, described.CALL, described.ROOT),
-            *(described.RELATION_OPTIONS, described.ROUTINE_OPTIONS, described.ROOT_OPTIONS),
+            *(api.READ, api.CALL, api.ROOT),
+            *(api.RELATION_OPTIONS, api.ROUTINE_OPTIONS, api.ROOT_OPTIONS),
         )
-        for one in (*described.AT_ROOT, *described.BELOW):
+        for one in (*api.AT_ROOT, *api.BELOW):
             profiles = [found for found in one.parameters if found.name.endswith("-Profile")]
-            expected = described.READS if one in asking else described.WRITES
+            expected = api.READS if one in asking else api.WRITES
             self.assertEqual(profiles, [expected], one.name)
 
     def test_a_single_schema_is_reported_only_if_the_request_named_it(self) -> None:

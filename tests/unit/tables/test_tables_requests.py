@@ -7,10 +7,9 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.parse.media import ARRAY, OBJECT, parse_accept, parse_media
-from project_service.tables.parse.preferences import parse_preferences
-from project_service.tables.parse.ranges import parse_range
-from project_service.tables.parse.request import Head, parse_head
+from project_service.tables.request.headers import ARRAY, OBJECT, parse_accept, parse_media, parse_preferences
+from project_service.tables.request.query import parse_range
+from project_service.tables.request.request import Head, parse_head
 from project_service.tables.syntax import Range
 from tests.unit.tables.planning import planned
 

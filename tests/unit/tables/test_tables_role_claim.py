@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.access.role_claim import parse_role_claim
+from project_service.role_claim import parse_role_claim
 from project_service.tables.errors import TableError
 
 CLAIMS = {

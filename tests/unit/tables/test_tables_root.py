@@ -11,18 +11,17 @@ from attrs import evolve
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.deferreds import start
-from project_service.http.outbound import Reply, StreamReply
-from project_service.tables.access.identity import Identity
-from project_service.tables.config import TablesConfig
+from project_service.http.response import Reply, StreamReply
+from project_service.lifecycle import start
+from project_service.tables.access import Identity
+from project_service.tables.api import Root, TableService
 from project_service.tables.errors import TableError
-from project_service.tables.incoming import Incoming, Sent
-from project_service.tables.planning.planner import Planned, Planner
-from project_service.tables.respond.outcome import Outcome
-from project_service.tables.root import Root
-from project_service.tables.service import TableService
+from project_service.tables.planner import Planned, Planner
+from project_service.tables.request.request import Incoming, Sent
+from project_service.tables.response import Outcome
 from project_service.tables.settings import Preamble
 from project_service.tables.sql.fragment import Sql
+from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG
 
 T = TypeVar("T")

@@ -6,14 +6,13 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.model import Column, Relation, Relationship, SchemaCache
-from project_service.tables.openapi.relations import definition_of
-from project_service.tables.parse.media import MediaType
-from project_service.tables.plan.relationships import find_relationship
-from project_service.tables.respond.outcome import Outcome
-from project_service.tables.respond.replies import check_outcome
-from project_service.tables.sql.fields import field_sql
+from project_service.tables.openapi import definition_of
+from project_service.tables.plan.names import find_relationship
+from project_service.tables.request.headers import MediaType
+from project_service.tables.response import Outcome, check_outcome
+from project_service.tables.sql.conditions import field_sql
 from project_service.tables.syntax import Field, JsonStep
+from project_service.tables.values import Column, Relation, Relationship, SchemaCache
 from tests.unit.tables.planning import planned, text
 from tests.unit.tables.schema import cache
 

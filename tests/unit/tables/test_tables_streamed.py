@@ -9,11 +9,11 @@ from typing import Any, cast
 import psycopg2
 from twisted.internet.defer import Deferred
 
-from project_service.database.session import DatabaseGone
-from project_service.deferreds import start
+from project_service.database.connection import DatabaseGone
 from project_service.http.body import ClientGone
+from project_service.lifecycle import start
 from project_service.tables.errors import TableError
-from project_service.tables.execution.streaming import CHUNK_BYTES, MAX_WAITING, Pace
+from project_service.tables.stream import CHUNK_BYTES, MAX_WAITING, Pace
 from tests.unit.tables.streaming import Case, Client, Connection
 
 

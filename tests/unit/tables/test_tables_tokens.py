@@ -17,14 +17,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service import base64url
 from project_service.errors import ApiError, expired_token, invalid_token, session_revoked
 from project_service.http.caller import Claims
+from project_service.role_claim import parse_role_claim
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase
-from project_service.tables.access.identity import Identities, Identity
-from project_service.tables.access.role_claim import parse_role_claim
-from project_service.tables.access.tokens import OwnTokens, from_base64, parse_keys
+from project_service.tables.access import Identities, Identity, OwnTokens, from_base64, parse_keys
 from project_service.tables.assemble import Tables, assemble
-from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
-from project_service.tables.incoming import Sent
+from project_service.tables.request.request import Sent
+from project_service.tables.values import TablesConfig
 
 NOW = 1_000_000.0
 SECRET = "a secret of more than thirty-two bytes"

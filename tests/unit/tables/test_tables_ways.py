@@ -7,8 +7,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.model import Junction, Relationship, SchemaCache
-from project_service.tables.plan.relationships import find_relationship
+from project_service.tables.plan.names import find_relationship
+from project_service.tables.values import Junction, Relationship, SchemaCache
 
 ORIGIN = ("api", "books")
 

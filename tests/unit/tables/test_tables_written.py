@@ -7,11 +7,10 @@ from typing import Any
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.config import TablesConfig
 from project_service.tables.errors import TableError
-from project_service.tables.model import Column, Relation, Relationship
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.syntax import Range
+from project_service.tables.values import Column, Relation, Relationship, TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 
 KEYLESS = {

@@ -1,0 +1,167 @@
+"""The values that authentication works with. No Twisted, no database."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from attrs import field, frozen
+from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, validate_email
+
+from project_service.errors import require_text, validation_failed
+from project_service.lifecycle import timestamp
+
+# This is the documented way to allow special domains: a project may be on an intranet, and tests use ``.test``.
+SPECIAL_USE_DOMAIN_NAMES.clear()
+
+# The whole address (RFC 5321 section 4.5.3.1.3, without the angle brackets).
+EMAIL_MAX_BYTES = 254
+
+
+def envelope(address: str) -> str:
+    """The address with its domain in ASCII, which SMTP needs without extensions. Raises ``EmailNotValidError``."""
+    found = validate_email(address, check_deliverability=False, allow_display_name=True)
+    return found.ascii_email or found.normalized
+
+
+def moment(seconds: float) -> datetime:
+    """Unix time as an aware datetime."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+@frozen
+class Email:
+    """An email address. ``address`` is for showing and mailing; ``key`` is for comparing."""
+
+    address: str
+    key: str
+
+    @classmethod
+    def parse(cls, text: object) -> Email:
+        """An address; letters outside ASCII are allowed (RFC 6531), and DNS is not asked. Raises
+        ``validation_failed``."""
+        text = require_text("email", text)
+        # Checked first, because the validator takes the longer the longer its input is.
+        if len(text.encode("utf-8", "surrogatepass")) > EMAIL_MAX_BYTES:
+            raise validation_failed({"email": f"must be at most {EMAIL_MAX_BYTES} bytes"})
+        try:
+            found = validate_email(text, check_deliverability=False)
+        except (EmailNotValidError, UnicodeError):
+            raise validation_failed({"email": "is not an email address"}) from None
+        return cls(address=found.normalized, key=folded(found.normalized))
+
+    @classmethod
+    def parse_new(cls, text: object) -> Email:
+        """As ``parse``, for a new account, which has to be reachable by mail: the SMTP client does not support
+        SMTPUTF8 (RFC 6531), so the part before the @ must be ASCII.
+        """
+        email = cls.parse(text)
+        if not email.address.rpartition("@")[0].isascii():
+            raise validation_failed({"email": "must be ASCII before the @"})
+        return email
+
+
+def folded(address: str) -> str:
+    """The form in which equal addresses are equal: the part before the @ case-folded and composed (Unicode section
+    3.13), the domain in lower case. Folding would turn ß into ss, which is another domain (RFC 5891).
+    """
+    local, at, domain = address.rpartition("@")
+    return unicodedata.normalize("NFC", local.casefold()) + at + domain.lower()
+
+
+@frozen
+class User:
+    """A user, without what only the service and its operator may see (``Account``)."""
+
+    id: str
+    email: str
+    created_at: datetime
+    metadata: Mapping[str, Any] = field(factory=dict)
+
+    def view(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "email": self.email,
+            "created_at": timestamp(self.created_at),
+            "metadata": dict(self.metadata),
+        }
+
+
+@frozen
+class Account:
+    """A user, with what only the service and its operator may see."""
+
+    user: User
+    password_hash: bytes = field(repr=False, default=b"")
+    disabled_at: datetime | None = None
+    confirmed_at: datetime | None = None
+    last_login_at: datetime | None = None
+
+    def view(self) -> dict[str, Any]:
+        """What ``/admin/users`` and the command line show. It never contains the hash."""
+        return {
+            **self.user.view(),
+            "disabled": self.disabled_at is not None,
+            "email_confirmed": self.confirmed_at is not None,
+            "last_login_at": None if self.last_login_at is None else timestamp(self.last_login_at),
+        }
+
+
+def email_of(user: User) -> Email:
+    """The user's address as ``Email``; it was validated when it was stored."""
+    return Email(user.email, folded(user.email))
+
+
+@frozen
+class SessionInfo:
+    """One session in a user's list of his own."""
+
+    id: str
+    created_at: datetime
+    refreshed_at: datetime
+    expires_at: datetime
+    user_agent: str
+    address: str
+
+    def view(self, current: str) -> dict[str, Any]:
+        """``current`` is the id of the session that asks."""
+        return {
+            "id": self.id,
+            "created_at": timestamp(self.created_at),
+            "refreshed_at": timestamp(self.refreshed_at),
+            "expires_at": timestamp(self.expires_at),
+            "user_agent": self.user_agent,
+            "address": self.address,
+            "current": self.id == current,
+        }
+
+
+@frozen
+class IssuedSession:
+    """What sign-up, login and refresh return: ``Session`` in ``/openapi.json``. ``expires_at`` is the Unix time at
+    which the access token expires."""
+
+    user: User
+    access_token: str = field(repr=False)
+    refresh_token: str = field(repr=False)
+    expires_at: int
+
+    def view(self) -> dict[str, Any]:
+        return {
+            "user": self.user.view(),
+            "access_token": self.access_token,
+            "refresh_token": self.refresh_token,
+            "expires_at": self.expires_at,
+            "token_type": "Bearer",
+        }
+
+
+@frozen
+class Origin:
+    """Where a request came from, for the limits, the list of sessions and the audit."""
+
+    address: str = ""
+    user_agent: str = ""
+    request_id: str = ""

@@ -1,0 +1,219 @@
+"""Makes connections: one attempt for each server and address, each with its own time limit."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import psycopg2
+from attrs import frozen
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IAddress, IHostResolution, IResolutionReceiver
+from zope.interface import implementer
+
+from project_service.database.connection import DatabaseGone, Session
+from project_service.dsn import Candidate, Target, read_dsn
+from project_service.lifecycle import start, with_timeout
+from project_service.settings.model import Settings
+
+# Resolves host names without blocking, to IPv4 and IPv6 addresses.
+
+
+def addresses_of(reactor: Any, host: str) -> Deferred[list[str]]:
+    """The addresses of ``host`` in the resolver's order; an empty list where there are none. Never fails."""
+    found: Deferred[list[str]] = Deferred()
+    if isIPAddress(host) or isIPv6Address(host):
+        found.callback([host])
+        return found
+    try:
+        reactor.nameResolver.resolveHostName(_Receiver(found), host, 0)
+    except UnicodeError:  # not a DNS name, for instance because a label has more than 63 characters
+        found.callback([])
+    return found
+
+
+@implementer(IResolutionReceiver)
+class _Receiver:
+    def __init__(self, found: Deferred[list[str]]) -> None:
+        self._found = found
+        self._addresses: list[str] = []
+
+    def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
+        return
+
+    def addressResolved(self, address: IAddress) -> None:
+        host: str = getattr(address, "host", "")
+        if host and host not in self._addresses:
+            self._addresses.append(host)
+
+    def resolutionComplete(self) -> None:
+        if not self._found.called:
+            self._found.callback(self._addresses)
+
+
+# The limit for each step with each server and address: resolving the name, connecting, making the settings.
+CONNECT_TIMEOUT_SECONDS = 5.0
+# How long after statement_timeout a server that does not answer counts as gone.
+GUARD_MARGIN_SECONDS = 5.0
+# How long a connection to a standby is used. After a failover the address may lead to another server, which an
+# existing connection would not notice.
+STANDBY_SECONDS = 5.0
+# Has to be a parameter of the connection, because psycopg2 looks up how to quote strings only once, when it connects.
+# If it is set afterwards, psycopg2 writes E'…' with single backslashes, and one before a quote would end the string
+# early.
+_PLAIN_STRINGS = "-c standard_conforming_strings=on"
+# After half a minute of silence TCP asks whether the other side is still there, and gives it up half a minute later.
+# By itself Linux asks after two hours. _SETUP has the server do the same, because it keeps the locks of a host that
+# was switched off, and other hosts wait for them to migrate or to sweep.
+_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+
+# With an empty search path only PostgreSQL's own functions are found without their schema. Otherwise, whoever may
+# create functions in a schema of the search path could create some that fit our arguments better, and they would run
+# with our rights (CVE-2018-1058).
+_SETUP = """
+select set_config('search_path', '', false),
+       set_config('statement_timeout', %(timeout)s, false),
+       set_config('idle_in_transaction_session_timeout', '60s', false),
+       set_config('client_encoding', 'UTF8', false),
+       set_config('standard_conforming_strings', 'on', false),
+       set_config('timezone', coalesce(%(timezone)s, current_setting('timezone')), false),
+       set_config('tcp_keepalives_idle', '30', false),
+       set_config('tcp_keepalives_interval', '10', false),
+       set_config('tcp_keepalives_count', '3', false),
+       pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool
+"""
+
+
+@frozen
+class Connector:
+    """Connects to the first server of ``target`` that answers and can do what ``target`` asks for. A
+    ``statement_timeout_seconds`` of 0 is no limit."""
+
+    reactor: Any
+    target: Target
+    statement_timeout_seconds: float
+    timezone: str | None = None
+
+    async def __call__(self) -> Session:
+        """Raises ``DatabaseGone`` if no server could be reached. Its text contains no address and no secret."""
+        why = "no server"
+        for candidate in self.target.candidates:
+            try:
+                return await self._attempt(candidate)
+            except (DatabaseGone, psycopg2.Error) as fault:
+                why = _reason(fault)
+        raise DatabaseGone(why)
+
+    async def _attempt(self, candidate: Candidate) -> Session:
+        # Parameters of the connection, so that RESET ALL returns to them.
+        ours = {"application_name": "project-service", "client_encoding": "UTF8", **_KEEPALIVES}
+        params = {**ours, **candidate.params}
+        if not candidate.needs_resolving:
+            return await self._open(params)
+        assert candidate.host is not None
+        last: Exception = DatabaseGone("unknown host")
+        for address in await self._limited(addresses_of(self.reactor, candidate.host)):
+            try:
+                return await self._open({**params, "hostaddr": address})
+            except (DatabaseGone, psycopg2.Error) as fault:
+                last = fault
+        raise last
+
+    async def _opened(self, params: dict[str, Any]) -> Session:
+        session = Session(self.reactor)
+        try:
+            await self._limited(start(session.open(**params)))
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    async def _open(self, params: dict[str, Any]) -> Session:
+        session = await self._opened(params)
+        if not _has_plain_strings(session):
+            session.close()
+            session = await self._opened_plainly(params)
+        try:
+            if not _has_plain_strings(session):
+                raise DatabaseGone("standard_conforming_strings is off")
+            session.answer_seconds = CONNECT_TIMEOUT_SECONDS
+            *_, standby, read_only = (await session.query(_SETUP, self._setup_params()))[0]
+            if self.target.writable and (standby or read_only):
+                raise DatabaseGone("the server is read-only")
+            if standby:
+                session.leave_after(STANDBY_SECONDS)
+            session.settle()
+        except BaseException:
+            session.close()
+            raise
+        session.answer_seconds = (
+            self.statement_timeout_seconds + GUARD_MARGIN_SECONDS if self.statement_timeout_seconds else None
+        )
+        return session
+
+    async def _opened_plainly(self, params: dict[str, Any]) -> Session:
+        options = f"{params.get('options') or ''} {_PLAIN_STRINGS}".strip()
+        try:
+            return await self._opened({**params, "options": options})
+        except psycopg2.Error as fault:
+            if "unsupported startup parameter" not in str(fault):
+                raise
+            raise DatabaseGone(
+                "standard_conforming_strings is off, and the pooler refuses the option that sets it on"
+            ) from None
+
+    def _setup_params(self) -> dict[str, Any]:
+        return {"timeout": milliseconds(self.statement_timeout_seconds), "timezone": self.timezone}
+
+    def _limited(self, waiting: Deferred[Any]) -> Deferred[Any]:
+        return with_timeout(self.reactor, CONNECT_TIMEOUT_SECONDS, waiting, lambda: DatabaseGone("timed out"))
+
+
+def _has_plain_strings(session: Session) -> bool:
+    """Whether psycopg2 takes standard_conforming_strings to be on, as it does if the server says nothing."""
+    return bool(session._connection.get_parameter_status("standard_conforming_strings") != "off")
+
+
+def connector(reactor: Any, settings: Settings) -> Connector:
+    """Connections to the system database."""
+    assert settings.database.dsn is not None
+    return Connector(
+        reactor,
+        read_dsn(settings.database.dsn.reveal()),
+        settings.database.statement_timeout_seconds,
+        timezone="UTC",
+    )
+
+
+def milliseconds(seconds: float) -> str:
+    """A time limit in PostgreSQL's notation. It is rounded up, because 0 would mean no limit."""
+    return f"{ceil(seconds * 1000)}ms"
+
+
+def _reason(fault: Exception) -> str:
+    """Why, in words that may be shown: without the server's address, and without libpq's text, which names user and
+    host."""
+    if isinstance(fault, DatabaseGone):
+        return str(fault)
+    text = str(fault)
+    return next((meaning for words, meaning in _MEANINGS if words in text), "refused")
+
+
+# For a connection that was refused libpq has no SQLSTATE, only a text. If it is not in English, we cannot tell why.
+_MEANINGS = (
+    ("password authentication failed", "the password was refused"),
+    ("no password supplied", "a password is needed"),
+    ("no pg_hba.conf entry", "the server does not let this client in"),
+    ("too many clients", "too many connections"),
+    ("connection slots", "too many connections"),
+    ("too many connections", "too many connections"),
+    ("starting up", "the server is starting"),
+    ("shutting down", "the server is stopping"),
+    ("recovery", "the server is recovering"),
+    ("does not exist", "there is no such database or role"),
+    ("certificate", "the certificate is not trusted"),
+    ("SSL", "TLS failed"),
+    ("No such file", "there is no such socket"),
+    ("Connection refused", "no server listens there"),
+)

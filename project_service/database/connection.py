@@ -1,0 +1,490 @@
+"""A PostgreSQL connection that stays registered with the reactor.
+
+txpostgres' own cursors register with the reactor for each query and fire in a later turn; this class does neither.
+Nothing here is safe to cancel, so callers have to shield (see ``pool``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from sys import getsizeof
+from typing import Any, Protocol
+
+import psycopg2
+from psycopg2 import extensions
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
+from txpostgres import txpostgres
+
+from project_service.database.pipeline import (
+    BYTEA,
+    Pipeline,
+    Run,
+    Statements,
+    Step,
+    TextRow,
+    as_texts,
+    ignore_notices,
+    may_be_stale,
+    unescaped,
+)
+from project_service.errors import Away
+
+# How long a session waits for the server to answer.
+
+
+class Answering(Protocol):
+    """What waits for answers. Each may take the sum of both times; without a limit if one of them is None."""
+
+    answer_seconds: float | None
+    extra_seconds: float | None
+
+    @property
+    def awaiting_since(self) -> float | None:
+        """When the oldest message was sent that is not answered yet; None where there is none."""
+
+    def gone_silent(self) -> None:
+        """Called when no answer came in that time."""
+
+
+class AnswerTimeout:
+    """Notices that an answer does not come.
+
+    One delayed call serves many messages: one for each would cost as much as sending it. So nothing is done when an
+    answer arrives, and the delayed call finds out by itself whether the last message is answered.
+
+    The session is an argument, not kept: the two would otherwise wait for the garbage collector.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._call: IDelayedCall | None = None
+
+    def start(self, session: Answering) -> None:
+        """A message of ``session`` has just been sent."""
+        allowed = _allowed(session)
+        if allowed is None:
+            return
+        if self._call is None:
+            self._call = self._clock.callLater(allowed, self._look, session)
+        elif self._call.getTime() > self._clock.seconds() + allowed:
+            self._call.reset(allowed)  # it was longer before
+
+    def stop(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def _look(self, session: Answering) -> None:
+        self._call = None
+        allowed, since = _allowed(session), session.awaiting_since
+        if allowed is None or since is None:
+            return
+        left = since + allowed - self._clock.seconds()
+        if left > 0:
+            self._call = self._clock.callLater(left, self._look, session)
+        else:
+            session.gone_silent()
+
+
+def _allowed(session: Answering) -> float | None:
+    if session.answer_seconds is None or session.extra_seconds is None:
+        return None
+    return session.answer_seconds + session.extra_seconds
+
+
+# What a connection that is given up has not sent yet.
+
+
+def drop_unsent(descriptor: int) -> None:
+    """Make the socket send nothing more, also of what was written to it already. To be called before it is closed.
+
+    By itself the kernel goes on sending for minutes. After an interruption of the network, the database would then
+    execute a statement whose caller was refused long ago, and undo what the caller has done since then.
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as seen:
+        seen.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+Params = Mapping[str, Any] | Sequence[Any] | None
+Row = tuple[Any, ...]
+
+
+class DatabaseGone(Away):
+    """The connection was lost, could not be made, or does not answer. The work may or may not have been done."""
+
+
+class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not typed
+    """Made by ``connect``. Only one caller may use it at a time; the pool sees to that.
+
+    ``on_lost`` is called once if the connection is lost while nobody uses it.
+    """
+
+    def __init__(self, reactor: Any) -> None:
+        super().__init__(reactor=reactor)
+        self.on_lost: Callable[[Session], None] | None = None
+        self.on_notify: Callable[[str, str], None] | None = None
+        self.answer_seconds: float | None = None
+        # How much more than answer_seconds the present user is allowed; None for any time.
+        self.extra_seconds: float | None = 0.0
+        self.statements = Statements()
+        # Set while the connection is in pipeline mode, by ``run`` or for longer by ``Pipelines``.
+        self.pipeline: Pipeline | None = None
+        # How many seconds the server needed for what ``run`` was asked to time last.
+        self.took = 0.0
+        self._sent = 0.0
+        self._running: Deferred[None] | None = None
+        self._doomed = False
+        self._leaves: float | None = None
+        self._answer_timeout = AnswerTimeout(reactor)
+        # One cursor is enough, since there is one message at a time.
+        self._cursor: Any = None
+        self._descriptor: int | None = None
+        self._settled: tuple[str | None, ...] | None = None
+
+    async def open(self, **params: Any) -> None:
+        """Connect with libpq's parameters, for one host. This may be cancelled; then call ``close``."""
+        await self._connected(params)
+        ignore_notices(self._connection)
+        # libpq closes its socket when the server hangs up, but the reactor must still be able to unregister it. So
+        # from here on the reactor watches a duplicate of the descriptor.
+        self.reactor.removeReader(self)
+        self._descriptor = os.dup(self._connection.fileno())
+        self.reactor.addReader(self)
+
+    def _connected(self, params: dict[str, Any]) -> Deferred[None]:
+        """Callers do not wait on txpostgres' own Deferred, because its ``cancel`` raises."""
+        waiting: Deferred[None] = Deferred()
+
+        def passed(result: Any) -> None:
+            if not waiting.called:
+                waiting.callback(result if isinstance(result, Failure) else None)
+
+        self.connect(**params).addBoth(passed)
+        return waiting
+
+    def fileno(self) -> int:
+        return int(super().fileno()) if self._descriptor is None else self._descriptor
+
+    async def execute(self, sql: str | bytes, params: Params = None) -> Any:
+        """Send one message of one or several statements. Returns psycopg2's cursor with the last result, which is
+        valid until the next message.
+
+        Raises ``psycopg2.Error`` for what the server refuses, and ``DatabaseGone`` if the connection is lost or the
+        server does not answer within ``answer_seconds``.
+        """
+        if self._running is not None or self.pipeline is not None:
+            raise RuntimeError("the session is busy")
+        cursor = self.cursor
+        running: Deferred[None] = Deferred()
+        self._running = running
+        self._sent = self.reactor.seconds()
+        try:
+            cursor.execute(sql, params)
+        except psycopg2.Error as fault:
+            self._running = None
+            raise self._judged(fault) from fault
+        except BaseException:
+            self._running = None
+            raise
+        self.watch()
+        try:
+            self._advance()
+            await running
+        except psycopg2.Error as fault:
+            raise self._judged(fault) from fault
+        finally:
+            self._running = None
+        return cursor
+
+    async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
+        """The rows of the last statement of ``sql``; an empty list if it returns none."""
+        cursor = await self.execute(sql, params)
+        rows: list[Row] = cursor.fetchall() if cursor.description is not None else []
+        self._forget_large(rows[0] if len(rows) == 1 else ())
+        return rows
+
+    def _forget_large(self, row: Sequence[Any]) -> None:
+        largest = max(map(getsizeof, row), default=0)
+        if largest > 2**20:
+            self._cursor = None  # it would keep the result until the next message, which may be hours away
+        if largest > 2**23:
+            self.leave_after(0)  # libpq keeps a buffer of that size for as long as it is connected
+
+    async def run(self, steps: Sequence[Step], version: int = 0, timed: bool = False) -> list[TextRow]:
+        """Run prepared statements as one transaction of their own (see ``pipeline``); the rows of the last one.
+
+        Raises as ``execute`` does. ``version`` is that of the schema cache that the statements were made with.
+        ``timed`` sets ``took``.
+        """
+        run, rows = await self._run(steps, version, timed)
+        types = run.types
+        if BYTEA in types:
+            rows = [
+                [unescaped(value) if kind == BYTEA else value for kind, value in zip(types, row, strict=True)]
+                for row in rows
+            ]
+        return rows
+
+    async def run_typed(self, step: Step) -> list[Row]:
+        """As ``run``, for one statement, with its values as psycopg2 returns them."""
+        run, rows = await self._run([step], 0, False)
+        return run.typed(rows)
+
+    async def _run(self, steps: Sequence[Step], version: int, timed: bool) -> tuple[Run, list[TextRow]]:
+        if self._running is not None or self.pipeline is not None:
+            raise RuntimeError("the session is busy")
+        pipeline = self.enter_pipeline()
+        run = pipeline.submit(version, steps, timed)
+        self.watch()
+        pipeline.flush()
+        try:
+            rows = await run.done
+        except psycopg2.Error as fault:
+            raise self._judged(fault) from fault
+        finally:
+            self.took = run.took
+            self.pipeline = None
+            pipeline.leave()
+        self._forget_large(rows[0] if len(rows) == 1 else ())
+        return run, rows
+
+    def enter_pipeline(self) -> Pipeline:
+        """Put the connection into pipeline mode. Raises ``DatabaseGone`` if it is lost."""
+        if self._doomed or self._connection is None or self._connection.closed:
+            raise DatabaseGone("connection lost")
+        self.pipeline = Pipeline(self)
+        return self.pipeline
+
+    def watch(self) -> None:
+        """Have the connection given up if the server does not answer what has been sent in time."""
+        self._answer_timeout.start(self)
+
+    @property
+    def usable(self) -> bool:
+        """Whether another caller may have it: it is connected, idle and outside a transaction."""
+        raw = self._connection
+        if self._doomed or self._running is not None or self.pipeline is not None:
+            return False
+        if raw is None or raw.closed or (self._leaves is not None and self.leaves):
+            return False
+        return bool(raw.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the time that ``leave_after`` set has come."""
+        return self._leaves is not None and bool(self.reactor.seconds() >= self._leaves)
+
+    @property
+    def awaiting_since(self) -> float | None:
+        """When the oldest message was sent that is not answered yet; None where there is none."""
+        if self._running is not None:
+            return self._sent
+        pipeline = self.pipeline
+        return pipeline.waiting[0].sent if pipeline is not None and pipeline.waiting else None
+
+    def leave_after(self, seconds: float) -> None:
+        """Not to be given to another caller after this time."""
+        self._leaves = self.reactor.seconds() + seconds
+
+    def settle(self) -> None:
+        """Note the present settings as those that every caller is to find."""
+        self._settled = self._reported()
+
+    @property
+    def altered(self) -> bool:
+        """Whether SQL has changed settings of the session on which the meaning of the next message depends: its
+        encoding, how it quotes, who sends it, and whether it may write."""
+        return self._settled is not None and self._reported() != self._settled
+
+    def _reported(self) -> tuple[str | None, ...]:
+        """The server reports changes of these by itself (PostgreSQL's manual, section 55.2.7): libpq knows them."""
+        return tuple(map(self._connection.get_parameter_status, _REPORTED))
+
+    @property
+    def in_transaction(self) -> bool:
+        raw = self._connection
+        return raw is not None and not raw.closed and raw.get_transaction_status() in _IN_TRANSACTION
+
+    def discard(self) -> None:
+        """Never use this connection again; the pool closes it when it comes back."""
+        self._doomed = True
+
+    def call_off(self) -> None:
+        """Have the server cancel the statement under way, and close. This blocks until the server has been told."""
+        if self._connection is not None and not self._connection.closed:
+            with suppress(psycopg2.Error):
+                self._connection.cancel()
+        self.close()
+
+    def close(self) -> None:
+        self._doomed = True
+        self.on_lost = None
+        self._let_go()
+        self._fail(DatabaseGone("closed"))
+
+    def connection_lost(self) -> None:
+        """libpq has found the connection broken."""
+        self._lost(DatabaseGone("connection lost"))
+
+    # Called by ``AnswerTimeout``.
+
+    def gone_silent(self) -> None:
+        # statement_timeout should have ended it, so the server or the network is gone.
+        drop_unsent(self.fileno())
+        self._lost(DatabaseGone("the database did not answer"))
+
+    # Called by the reactor.
+
+    def doRead(self) -> None:
+        if self._pollingD is not None:
+            # Still connecting. Only the mixin's step: txpostgres' own method would then watch a socket that libpq
+            # closes when the server hangs up.
+            txpostgres._PollingMixin.doRead(self)
+        elif self.pipeline is not None:
+            self.pipeline.read()
+        else:
+            self._advance()
+
+    def doWrite(self) -> None:
+        if self._pollingD is not None:
+            super().doWrite()
+            return
+        self.reactor.removeWriter(self)
+        if self.pipeline is not None:
+            self.pipeline.flush()
+        else:
+            self._advance()
+
+    def connectionLost(self, reason: Failure) -> None:
+        if self._pollingD is not None:
+            super().connectionLost(reason)
+            return
+        self._lost(DatabaseGone("connection lost"))
+
+    def _advance(self) -> None:
+        raw = self._connection
+        try:
+            state = raw.poll()
+        except psycopg2.Error as fault:
+            if raw.closed or self._running is None:
+                self._lost(fault)
+            else:
+                self._fail(fault)
+            return
+        if state == extensions.POLL_WRITE:
+            self.reactor.addWriter(self)
+        elif state == extensions.POLL_OK and self._running is not None:
+            running, self._running = self._running, None
+            running.callback(None)
+        # Last, because who hears of something may send the next message, which is none that ``state`` is about.
+        if raw.notifies:
+            self._notify()
+
+    def _notify(self) -> None:
+        notifies, self._connection.notifies[:] = list(self._connection.notifies), []
+        if self.on_notify is not None:
+            for notice in notifies:
+                self.on_notify(notice.channel, notice.payload)
+
+    def _lost(self, fault: Exception) -> None:
+        self._doomed = True
+        self._let_go()
+        if self._running is not None:
+            self._fail(fault)
+            return
+        on_lost, self.on_lost = self.on_lost, None
+        if on_lost is not None:
+            on_lost(self)
+
+    def _let_go(self) -> None:
+        if self._connection is None:
+            return
+        pipeline, self.pipeline = self.pipeline, None
+        if pipeline is not None:
+            # Whoever hears of it may not submit anything to it any more.
+            pipeline.lost(DatabaseGone("connection lost"))
+        self.reactor.removeReader(self)
+        self.reactor.removeWriter(self)
+        self._answer_timeout.stop()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        if not self._connection.closed:
+            self._connection.close()
+
+    def _fail(self, fault: Exception) -> None:
+        running, self._running = self._running, None
+        if running is not None and not running.called:
+            running.errback(fault)
+
+    @property
+    def cursor(self) -> Any:
+        """The one that ``execute`` uses. Raises ``DatabaseGone``."""
+        if self._doomed or self._connection is None or self._connection.closed:
+            raise DatabaseGone("connection lost")
+        if self._cursor is None:
+            try:
+                self._cursor = self._connection.cursor()
+            except psycopg2.Error as fault:
+                raise DatabaseGone("connection lost") from fault
+        return self._cursor
+
+    def _judged(self, fault: psycopg2.Error) -> Exception:
+        """The exception to raise: an error without SQLSTATE is one of the connection, not of the statement."""
+        if self._connection.closed or (fault.pgcode is None and isinstance(fault, _CONNECTION_FAULTS)):
+            self._doomed = True
+            return DatabaseGone(type(fault).__name__)
+        return fault
+
+
+_REPORTED = (
+    "client_encoding",
+    "standard_conforming_strings",
+    "session_authorization",
+    "default_transaction_read_only",
+)
+_IN_TRANSACTION = (extensions.TRANSACTION_STATUS_INTRANS, extensions.TRANSACTION_STATUS_INERROR)
+_CONNECTION_FAULTS = (psycopg2.OperationalError, psycopg2.InterfaceError)
+
+
+# Queries that are run again and again, prepared so that PostgreSQL plans them once per connection.
+
+
+_PLACE = re.compile(r"%s|%%")
+
+
+async def run_prepared(session: Session, sql: str, params: Sequence[Any]) -> list[Row]:
+    """As ``session.query``, with ``sql`` prepared on this connection.
+
+    ``sql`` is a single statement, a constant of the program, with ``%s`` for parameters whose types PostgreSQL can
+    infer. Must not be used inside a transaction, because the statement may be run again after a failure.
+    """
+    try:
+        return await session.run_typed(Step(numbered(sql), as_texts(params)))
+    except psycopg2.Error as fault:
+        if not may_be_stale(fault.pgcode):
+            raise
+    return await session.query(sql, params)
+
+
+@lru_cache(maxsize=256)
+def numbered(sql: str) -> str:
+    """psycopg2's placeholders as PostgreSQL's own, ``$1`` and so on."""
+    count = 0
+
+    def place(found: re.Match[str]) -> str:
+        nonlocal count
+        if found[0] == "%%":
+            return "%"
+        count += 1
+        return f"${count}"
+
+    return _PLACE.sub(place, sql)

@@ -1,0 +1,73 @@
+"""What SQLSTATEs mean to authentication and storage: "not now", which is answered 503 (PostgreSQL's manual, appendix
+A), or a refusal that the project's own SQL has chosen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import psycopg2
+
+from project_service import errors
+from project_service.database.connection import DatabaseGone
+from project_service.errors import ApiError, Away
+
+# More characters than PostgreSQL's own messages have. A function may raise an error with what its caller sent.
+MOST_WORDS = 1000
+
+# As in the table API, where PostgREST has introduced it.
+_CHOSEN = re.compile(r"PT4[0-9]{2}\Z")
+
+_EXACT: dict[str, Callable[[], ApiError]] = {
+    "57014": errors.database_unavailable,  # query_canceled: statement_timeout
+    "57P01": errors.database_unavailable,  # admin_shutdown
+    "57P02": errors.database_unavailable,  # crash_shutdown
+    "57P03": errors.database_unavailable,  # cannot_connect_now
+    "57P05": errors.database_unavailable,  # idle_session_timeout
+    "25006": errors.database_unavailable,  # read_only_sql_transaction: a standby, or a failover under way
+    "25P03": errors.database_unavailable,  # idle_in_transaction_session_timeout
+    "25P04": errors.database_unavailable,  # transaction_timeout (PostgreSQL 17)
+    "55P03": errors.overloaded,  # lock_not_available
+    "40001": errors.overloaded,  # serialization_failure
+    "40P01": errors.overloaded,  # deadlock_detected
+}
+
+_CLASSES: dict[str, Callable[[], ApiError]] = {
+    "08": errors.database_unavailable,  # connection exception
+    "53": errors.database_unavailable,  # insufficient resources
+    "58": errors.database_unavailable,  # system error
+    "XX": errors.database_unavailable,  # internal error of the server, corrupted data
+}
+
+
+def translate(failure: BaseException) -> ApiError | None:
+    """The 503 for a database that is away or has too much to do, with the reason for the log; the refusal that a
+    trigger raised with SQLSTATE ``PT`` and a status 4xx; None for all else."""
+    if isinstance(failure, DatabaseGone):
+        return _because(errors.database_unavailable(), str(failure))
+    if not isinstance(failure, psycopg2.Error) or failure.pgcode is None:
+        return None
+    if _CHOSEN.match(failure.pgcode):
+        said = failure.diag.message_primary or "The project refuses this."
+        return errors.refused_by_project(int(failure.pgcode[2:]), said[:MOST_WORDS])
+    made = _EXACT.get(failure.pgcode) or _CLASSES.get(failure.pgcode[:2])
+    return _because(made(), words(failure)) if made is not None else None
+
+
+def outage_of(failure: BaseException) -> str | None:
+    """The name, for the log, of a failure because a part is away or overloaded; None for a fault of ours."""
+    failure = translate(failure) or failure
+    if isinstance(failure, ApiError) and failure.status == 503:
+        return failure.code if failure.why is None else f"{failure.code}, {failure.why}"
+    return type(failure).__name__ if isinstance(failure, Away) else None
+
+
+def words(refusal: psycopg2.Error) -> str:
+    """PostgreSQL's message and SQLSTATE, for the log. Details and context are left out: they may show values."""
+    said = refusal.diag.message_primary if refusal.diag is not None else None
+    return f"{(said or 'no reason given')[:MOST_WORDS]} ({refusal.pgcode})"
+
+
+def _because(error: ApiError, why: str) -> ApiError:
+    error.why = why
+    return error

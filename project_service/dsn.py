@@ -1,0 +1,87 @@
+"""Takes a libpq connection string apart into the servers that it names.
+
+libpq blocks while it resolves names, and tries several hosts on one socket after another; a reactor can watch
+neither. So each host becomes a connection attempt of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from attrs import frozen
+from psycopg2 import ProgrammingError
+from psycopg2.extensions import parse_dsn
+
+# Values of target_session_attrs that ask for a server which accepts writes.
+_WRITABLE = frozenset({"read-write", "primary"})
+# libpq checks port and sslmode only when it connects, and then a mistake looks like a server that is away.
+_PORT = re.compile(r"\s*[0-9]{1,5}\s*\Z")
+_SSL_MODES = frozenset({"disable", "allow", "prefer", "require", "verify-ca", "verify-full"})
+
+
+@frozen
+class Candidate:
+    """One server: libpq parameters with a single host and port."""
+
+    host: str | None
+    params: dict[str, Any]
+
+    @property
+    def needs_resolving(self) -> bool:
+        """Whether ``host`` is a name to be resolved: no directory of a Unix socket, and without ``hostaddr``."""
+        return (
+            self.host is not None and not self.host.startswith(("/", "@")) and "hostaddr" not in self.params
+        )
+
+
+@frozen
+class Target:
+    """The servers to try, in order. With ``writable`` only one that accepts writes will do."""
+
+    candidates: tuple[Candidate, ...]
+    writable: bool
+
+
+def read_dsn(dsn: str) -> Target:
+    """The servers in ``dsn``. Raises ``ValueError``, whose text never quotes the DSN, for what libpq would refuse."""
+    try:
+        params: dict[str, Any] = dict(parse_dsn(dsn))
+    except ProgrammingError:
+        raise ValueError("is not a PostgreSQL connection string") from None
+    wanted = params.pop("target_session_attrs", "any")
+    if wanted not in ("any", *_WRITABLE):
+        raise ValueError("asks for a server that does not accept writes (target_session_attrs)")
+    writable = wanted in _WRITABLE
+    params.pop("load_balance_hosts", None)
+    hosts = str(params.pop("host", "")).split(",")
+    addresses = str(params.pop("hostaddr", "")).split(",")
+    ports = str(params.pop("port", "")).split(",")
+    count = max(len(hosts), len(addresses))
+    if len(ports) not in (1, count) or len(hosts) not in (1, count):
+        raise ValueError("names a different number of hosts and ports")
+    if not all(_is_port(port) for port in ports):
+        raise ValueError("has a port that is not from 1 to 65535")
+    if params.get("sslmode", "prefer") not in _SSL_MODES:
+        raise ValueError(f"has an sslmode that is none of {', '.join(sorted(_SSL_MODES))}")
+    return Target(tuple(_candidate(params, hosts, addresses, ports, n) for n in range(count)), writable)
+
+
+def _is_port(port: str) -> bool:
+    """Whether ``port`` is one. An empty text is too: it stands for PostgreSQL's default."""
+    return not port or (_PORT.match(port) is not None and 1 <= int(port) <= 65535)
+
+
+def _candidate(
+    common: dict[str, Any], hosts: list[str], addresses: list[str], ports: list[str], n: int
+) -> Candidate:
+    params = dict(common)
+    host = hosts[n] if len(hosts) > 1 else hosts[0]
+    if host:
+        params["host"] = host
+    if n < len(addresses) and addresses[n]:
+        params["hostaddr"] = addresses[n]
+    port = ports[n] if len(ports) > 1 else ports[0]
+    if port:
+        params["port"] = port
+    return Candidate(host or None, params)

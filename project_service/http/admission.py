@@ -1,0 +1,194 @@
+"""Which requests are served now and which wait for their turn.
+
+Each part of the service has a *lane* with a number of places, about as many as it has connections to the database or
+to the store. Requests beyond these wait. Clients take turns, so that one with very many requests does not keep others
+out. Whoever has waited for ``timeout_seconds`` is refused with 503; nobody is refused before, unless the requests
+that wait take more memory than they may.
+
+This is also what keeps the service fast when there is far too much to do: a client that waits cannot ask again, so
+refusing costs next to nothing, and nothing is made for a request before its turn.
+
+A request has a place only while it waits for the service. While it waits for a client, it has none: for its own, to
+send its body or to read its answer, or for those who read the streams before its own.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Literal
+from urllib.parse import unquote_to_bytes
+
+from attrs import define, field, frozen
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from project_service import errors
+from project_service.errors import ApiError
+from project_service.http.metrics import Metrics
+from project_service.wait_queue import WaitQueue
+
+# Which lane a request belongs to (see ``admission``). It depends on the request line alone.
+
+
+_PASSWORD_PATHS = frozenset({b"/auth/signup", b"/auth/login", b"/auth/reset", b"/auth/user"})
+
+
+LANE_BYTES = 1024
+
+
+@lru_cache(maxsize=1024)
+def lane_of(method: str, path: bytes) -> str:
+    """The lane of a request: ``auth``, ``passwords`` (requests that hash one), ``storage``,
+    ``tables:STAGE/DATABASE``, or ``-`` for all others. It depends on the first ``LANE_BYTES`` of the path
+    alone, and no more is to be given, since the answers are kept."""
+    segments = path.split(b"/", 5)
+    if len(segments) < 3:
+        return "-"
+    first, second = segments[1], segments[2]
+    if first == b"admin" and second == b"users":
+        return "passwords" if method in ("POST", "PATCH") else "auth"
+    if first == b"auth":
+        return "passwords" if path in _PASSWORD_PATHS and method in ("POST", "PATCH", "DELETE") else "auth"
+    if first == b"storage" or (first == b"admin" and second == b"buckets"):
+        return "storage"
+    if second == b"db" and len(segments) > 4 and segments[4] == b"rest":
+        return f"tables:{_plain(first)}/{_plain(segments[3])}"
+    return "-"
+
+
+def _plain(segment: bytes) -> str:
+    return unquote_to_bytes(segment).decode("utf-8", "replace")
+
+
+# Counts what is refused because there is too much to do, and logs it.
+
+
+# Refusals are logged together, at most this often: a line for each would make a flood of requests one of lines.
+LOG_SECONDS = 1.0
+
+
+class Refusals:
+    log = Logger()
+
+    def __init__(self, clock: IReactorTime, metrics: Metrics) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._unreported = 0
+        self._reported_at = float("-inf")
+
+    def count(self, part: str, reason: str) -> None:
+        """Count one refusal in ``part``, which is the name of a lane, or ``-``."""
+        self._metrics.refused(part, reason)
+        self._unreported += 1
+        now = self._clock.seconds()
+        if now - self._reported_at >= LOG_SECONDS:
+            self.log.warn("overloaded: {count} refused", count=self._unreported)
+            self._unreported, self._reported_at = 0, now
+
+
+# What the requests that wait in one lane may take in memory, in one process.
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+
+
+@frozen
+class Limits:
+    """``places`` requests are served at a time. Others wait, each for at most ``timeout_seconds``, and all of them in
+    ``max_waiting_bytes`` of memory."""
+
+    places: int
+    timeout_seconds: float
+    max_waiting_bytes: int = MAX_WAITING_BYTES
+
+
+class Lane:
+    def __init__(self, name: str, limits: Limits, clock: IReactorTime, refusals: Refusals) -> None:
+        self.name = name
+        self.limits = limits
+        self.served = 0
+        self._refusals = refusals
+        late, full = partial(self._refused, "late"), partial(self._refused, "full")
+        seconds, most = limits.timeout_seconds, limits.max_waiting_bytes
+        self.queue: WaitQueue[None] = WaitQueue(clock, seconds, late, full, most)
+        self._serving = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self.queue)
+
+    def join(self, client: str, size: int) -> Deferred[None]:
+        """Fires when it is this request's turn, which counts as served then. ``size`` is what it takes in memory.
+
+        Fails with ``overloaded``. Cancelling it leaves the queue.
+        """
+        return self.queue.join(client, size)
+
+    def serve_next(self) -> None:
+        """Serve those that wait, as far as there are places."""
+        # A loop rather than recursion: a request that is answered at once leaves within its own turn.
+        if self._serving:
+            return
+        self._serving = True
+        try:
+            while self.queue.waiters and self.served < self.limits.places:
+                self.served += 1
+                self.queue.serve(None)
+        finally:
+            self._serving = False
+
+    def close(self) -> None:
+        """Refuse all that wait: the service is stopping."""
+        self.queue.close(errors.shutting_down)
+
+    def _refused(self, reason: Literal["late", "full"]) -> ApiError:
+        self._refusals.count(self.name, reason)
+        return errors.overloaded()
+
+
+@define(eq=False)
+class Place:
+    """One request in its lane. It begins without a place."""
+
+    lane: Lane
+    _state: Literal["outside", "served", "left"] = field(default="outside", init=False)
+
+    def take_if_free(self) -> bool:
+        """Whether it has a place. It gets one now, if one is free and nobody waits for it."""
+        lane = self.lane
+        if self._state == "outside" and lane.served < lane.limits.places and not lane.queue.waiters:
+            self._state = "served"
+            lane.served += 1
+        return self._state == "served"
+
+    def turn(self, client: str, size: int) -> Deferred[None]:
+        """As ``Lane.join``; it has a place then."""
+        return self.lane.join(client, size).addCallback(self._admitted)
+
+    def await_client(self, waiting: bool) -> None:
+        """The request begins (True) or ceases to wait for a client."""
+        if waiting:
+            self.step_out()
+        else:
+            self.step_in()
+
+    def step_out(self) -> None:
+        """Give the place to the next request, while this one waits for a client."""
+        if self._state == "served":
+            self._state = "outside"
+            self.lane.served -= 1
+            if self.lane.queue.waiters:
+                self.lane.serve_next()
+
+    def step_in(self) -> None:
+        """Take a place, even if that is one too many."""
+        if self._state == "outside":
+            self._state = "served"
+            self.lane.served += 1
+
+    def leave(self) -> None:
+        """The request is done. Further calls do nothing."""
+        self.step_out()
+        self._state = "left"
+
+    def _admitted(self, _: None) -> None:
+        self._state = "served"

@@ -1,0 +1,290 @@
+"""What a route says of itself, for ``/openapi.json``: values that stand beside the routes they describe.
+
+Pure. What follows from a route's demands (keys, tokens, a body) is not said here but derived: ``refusals``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from attrs import field, frozen
+
+from project_service import errors
+from project_service.errors import ApiError
+from project_service.http.caller import Access
+
+Schema = Mapping[str, Any]
+Place = Literal["query", "header", "path"]
+Need = Literal["database", "store"]
+
+STRING: Schema = {"type": "string"}
+BOOLEAN: Schema = {"type": "boolean"}
+MOMENT: Schema = {"type": "string", "format": "date-time"}
+UUID: Schema = {"type": "string", "format": "uuid"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+ANY: Schema = {}
+JSON = "application/json"
+LOCATION = {"Location": "The path of what was created."}
+
+_PATH_ARGUMENT = re.compile(r"<(?:\w+:)?(\w+)>")
+
+
+@frozen
+class Named:
+    """A schema that the document refers to by name wherever it is used, inside other schemas too."""
+
+    name: str
+    schema: Schema
+
+
+@frozen
+class Parameter:
+    """``name`` in the query unless ``place`` says otherwise. Parameters of a path are always required."""
+
+    name: str
+    summary: str
+    schema: Schema = STRING
+    place: Place = "query"
+    required: bool = False
+
+
+@frozen
+class Taken:
+    """A request body: ``content`` is media type to schema."""
+
+    content: Mapping[str, Schema | Named]
+    required: bool = True
+    summary: str = ""
+
+
+@frozen
+class Answer:
+    """A success: what comes with ``status``. ``headers`` are the ones of interest, name to meaning."""
+
+    status: int
+    summary: str
+    content: Mapping[str, Schema | Named] = field(factory=dict)
+    headers: Mapping[str, str] = field(factory=dict)
+
+
+@frozen
+class Described:
+    """One operation of the document, or the same one under several methods.
+
+    ``name`` is the operation's id. ``errors`` are made by the very functions that raise them, so that status, code,
+    message and headers cannot drift; those that follow from the route's demands are added by ``refusals.of``.
+    ``methods`` empty: all of the route's. ``path`` stands in for the route's pattern where that one takes more than
+    one kind of path. ``reads_bearer``: a route with ``bearer="own"`` that looks at the token by itself.
+    ``open_ended``: what SQL or a function says may bring any other status.
+    """
+
+    name: str
+    tag: str
+    summary: str
+    answers: tuple[Answer, ...]
+    parameters: tuple[Parameter, ...] = ()
+    body: Taken | None = None
+    errors: tuple[ApiError, ...] = ()
+    needs: tuple[Need, ...] = ("database",)
+    details: str = ""
+    methods: tuple[str, ...] = ()
+    path: str | None = None
+    reads_bearer: bool = False
+    open_ended: str = ""
+
+
+def in_path(name: str, summary: str, schema: Schema = STRING) -> Parameter:
+    return Parameter(name, summary, schema, "path", True)
+
+
+def in_header(name: str, summary: str) -> Parameter:
+    return Parameter(name, summary, STRING, "header")
+
+
+def obj(required: Iterable[str], closed: bool = True, /, **properties: Schema | Named) -> Schema:
+    """An object's schema; ``closed`` means that members with other names are refused, or never there."""
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    if names := list(required):
+        schema["required"] = names
+    if closed:
+        schema["additionalProperties"] = False
+    return schema
+
+
+def exactly(**properties: Schema | Named) -> Schema:
+    """An object that has every one of these members and no other."""
+    return obj(properties, **properties)
+
+
+def array(items: Schema | Named, **more: Any) -> Schema:
+    return {"type": "array", "items": items, **more}
+
+
+def takes(optional: Mapping[str, Schema] | None = None, /, **required: Schema | Named) -> Taken:
+    """A body that is an object in JSON; members with other names are refused."""
+    return Taken({JSON: obj(required, **required, **(optional or {}))})
+
+
+def path_of(url: str) -> str:
+    """A route's pattern in OpenAPI's form."""
+    return _PATH_ARGUMENT.sub(r"{\1}", url)
+
+
+def check(url: str, methods: Iterable[str], described: Iterable[Described]) -> None:
+    """Raises ``ValueError`` for a method or path argument without a description, or a description without use."""
+    told = list(described)
+    for method in methods:
+        if not any(not one.methods or method in one.methods for one in told):
+            raise ValueError(f"{method} {url} is not described")
+    for one in told:
+        path = one.path or path_of(url)
+        named = {parameter.name for parameter in one.parameters if parameter.place == "path"}
+        if named != set(re.findall(r"\{(\w+)\}", path)):
+            raise ValueError(f"{path} takes other arguments than {one.name} describes: {sorted(named)}")
+
+
+# What every operation of ``/openapi.json`` shares: the error bodies, the ways to say who calls. Pure.
+
+
+INTRODUCTION = """\
+Authentication, object storage and a table REST API of one project.
+
+Every response has `X-Request-Id`; a request may bring its own (1 to 128 of `A-Za-z0-9._-`). `OPTIONS` is answered \
+on every path, for preflights too. A path that is none is 404 `not_found`, a method that a path does not have 405 \
+`method_not_allowed` with `Allow`. What each database of the table API holds is described at the database's own \
+root, `/{stage}/db/{database}/rest/`, to whoever may use it."""
+
+ERROR = Named(
+    "Error",
+    obj(
+        ("data", "error"),
+        data={"type": "null"},
+        error=obj(
+            ("code", "message"),
+            code={"type": "string", "description": "Stable; part of the interface."},
+            message={"type": "string", "description": "One sentence for a person; may change."},
+            details={
+                "type": "object",
+                "description": "Field to reason, where fields are at fault.",
+                "additionalProperties": {"type": "string"},
+            },
+        ),
+    ),
+)
+TABLE_ERROR = Named(
+    "TableError",
+    obj(
+        ("code", "message"),
+        code={"type": "string", "description": "PostgREST's, PostgreSQL's (SQLSTATE) or the service's."},
+        message=STRING,
+        details={**ANY, "description": "Text, or JSON where it lists choices."},
+        hint={"type": ["string", "null"]},
+    ),
+)
+# SQLSTATEs and PostgREST's codes come in greater number than a list could hold.
+TABLE_CODE = "[0-9A-Z]{5}|PGRST[0-9]{3}"
+
+SECURITY_SCHEMES = {
+    "projectKey": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Service-Key",
+        "description": "A project key: the anon key, which may be published, or the service key.",
+    },
+    "apikey": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "apikey",
+        "description": "The same keys under the name that clients of this ecosystem send.",
+    },
+    "serviceKey": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Service-Key",
+        "description": "The secret project key. It stands for a signed-in end user and passes every rule.",
+    },
+    "userToken": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "The access token of a signed-in end user, from signup, login or refresh.",
+    },
+}
+
+
+# The errors that follow from what a route demands, so that no description has to list them. Pure.
+
+
+def refusals_of(access: Access, described: Described, strict: bool) -> list[ApiError]:
+    """Every refusal that a caller of the operation can meet, the described ones first, each status and code once.
+
+    ``strict`` says that bodies and values are read by the edge's own rules, and not by the table API's.
+    """
+    found: dict[tuple[int, str], ApiError] = {}
+    for error in (
+        *described.errors,
+        *_of_access(access, described),
+        *_of_request(described),
+        *(_of_values(described) if strict else ()),
+        *_of_needs(access, described),
+        *_of_everything(),
+    ):
+        found.setdefault((error.status, error.code), error)
+    return list(found.values())
+
+
+def reads_token(access: Access, described: Described) -> bool:
+    return access.bearer != "own" or described.reads_bearer
+
+
+def _of_access(access: Access, described: Described) -> Iterator[ApiError]:
+    if access.key != "optional":
+        yield errors.project_key_required()
+    yield errors.project_key_invalid()
+    if access.key == "service":
+        yield errors.service_key_required()
+    if access.bearer == "required":
+        yield errors.authentication_required()
+    if reads_token(access, described):
+        yield errors.invalid_token()
+        yield errors.session_revoked()
+
+
+def _of_request(described: Described) -> Iterator[ApiError]:
+    places = {parameter.place for parameter in described.parameters}
+    if "path" in places:
+        yield errors.not_found()
+    if "query" in places:
+        yield errors.invalid_query()
+    if described.body is not None:
+        yield errors.request_timeout()
+        yield ApiError(413, "payload_too_large", "The body is larger than allowed here.")
+        yield errors.content_encoded()
+
+
+def _of_values(described: Described) -> Iterator[ApiError]:
+    takes_json = described.body is not None and JSON in described.body.content
+    if takes_json:
+        yield errors.invalid_json()
+        yield errors.unsupported_media_type(JSON)
+    if takes_json or any(parameter.place == "query" for parameter in described.parameters):
+        yield errors.validation_failed({})
+
+
+def _of_everything() -> Iterator[ApiError]:
+    """What the connection refuses before there is a request, and what can happen to any."""
+    yield errors.not_http()
+    yield ApiError(414, "uri_too_long", "The request target is too long.")
+    yield ApiError(431, "headers_too_large", "The request headers are too large.")
+    yield ApiError(500, "internal_error", "Something went wrong here; the request id leads to the log.")
+    yield errors.overloaded()
+    yield errors.shutting_down()
+
+
+def _of_needs(access: Access, described: Described) -> Iterator[ApiError]:
+    if "database" in described.needs or access.key != "optional" or reads_token(access, described):
+        yield errors.database_unavailable()
+    if "store" in described.needs:
+        yield errors.store_unavailable()

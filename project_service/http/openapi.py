@@ -1,0 +1,215 @@
+"""The OpenAPI 3.1 document of the routes that were declared. Pure.
+
+Source: OpenAPI Specification 3.1.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from attrs import define, field
+
+from project_service.errors import ApiError
+from project_service.http import describe
+from project_service.http.caller import Access
+from project_service.http.describe import (
+    ERROR,
+    INTRODUCTION,
+    JSON,
+    SECURITY_SCHEMES,
+    STRING,
+    TABLE_CODE,
+    TABLE_ERROR,
+    Answer,
+    Described,
+    Named,
+    Parameter,
+    Schema,
+    Taken,
+    path_of,
+)
+from project_service.http.request import Inbound
+from project_service.http.response import JSON as JSON_TYPE
+from project_service.http.response import NO_STORE, Reply
+from project_service.http.routing import ErrorStyle, Route, Router
+
+_REQUEST_ID = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
+
+
+def document(routes: Iterable[tuple[str, frozenset[str], Route]], version: str) -> dict[str, Any]:
+    """The document but for ``servers``. Every operation is there under every method it answers."""
+    made = _Document()
+    for url, methods, route in routes:
+        for described in route.described:
+            told = _told(described.methods or tuple(methods)) & methods
+            for method in sorted(told):
+                made.add(described.path or path_of(url), method, route, described)
+    tags = sorted({operation["tags"][0] for path in made.paths.values() for operation in path.values()})
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "project-service", "version": version, "description": INTRODUCTION},
+        "tags": [{"name": tag} for tag in tags],
+        "paths": dict(sorted(made.paths.items())),
+        "components": {
+            "schemas": dict(sorted(made.schemas.items())),
+            "responses": made.responses,
+            "headers": {"RequestId": {"description": "The log has it too.", "schema": STRING}},
+            "securitySchemes": SECURITY_SCHEMES,
+        },
+    }
+
+
+def _told(methods: Sequence[str]) -> frozenset[str]:
+    return frozenset((*methods, "HEAD")) if "GET" in methods else frozenset(methods)
+
+
+@define
+class _Document:
+    """What has been gathered: schemas and error responses are kept once and referred to."""
+
+    paths: dict[str, dict[str, Any]] = field(factory=dict)
+    schemas: dict[str, Any] = field(factory=dict)
+    responses: dict[str, Any] = field(factory=dict)
+
+    def add(self, path: str, method: str, route: Route, told: Described) -> None:
+        name = f"{told.name}Head" if method == "HEAD" else told.name
+        operation: dict[str, Any] = {"operationId": name, "tags": [told.tag], "summary": told.summary}
+        if told.details:
+            operation["description"] = told.details
+        if told.parameters:
+            operation["parameters"] = [self._parameter(one) for one in told.parameters]
+        if told.body is not None:
+            operation["requestBody"] = self._body(told.body)
+        operation["responses"] = self._responses(method, route, told)
+        operation["security"] = _security(route.access, told)
+        self.paths.setdefault(path, {})[method.lower()] = operation
+
+    def _parameter(self, one: Parameter) -> dict[str, Any]:
+        found = {
+            "name": one.name,
+            "in": one.place,
+            "description": one.summary,
+            "schema": self._schema(one.schema),
+        }
+        if one.required:
+            found["required"] = True
+        return found
+
+    def _body(self, body: Taken) -> dict[str, Any]:
+        described = {"description": body.summary} if body.summary else {}
+        return {**described, "required": body.required, "content": self._content(body.content)}
+
+    def _responses(self, method: str, route: Route, told: Described) -> dict[str, Any]:
+        found = {str(answer.status): self._answer(method, answer) for answer in told.answers}
+        by_status: dict[int, list[ApiError]] = {}
+        for error in describe.refusals_of(route.access, told, route.error_style == "envelope"):
+            by_status.setdefault(error.status, []).append(error)
+        for status, errors in sorted(by_status.items()):
+            found[str(status)] = self._refusal(method, status, errors, route.error_style)
+        if told.open_ended:
+            found["default"] = {"description": told.open_ended}
+        return found
+
+    def _answer(self, method: str, answer: Answer) -> dict[str, Any]:
+        headers = {name: {"description": why, "schema": STRING} for name, why in answer.headers.items()}
+        found: dict[str, Any] = {"description": answer.summary, "headers": {**headers, **_REQUEST_ID}}
+        if answer.content and method != "HEAD":
+            found["content"] = self._content(answer.content)
+        return found
+
+    def _refusal(
+        self, method: str, status: int, errors: Sequence[ApiError], style: ErrorStyle
+    ) -> dict[str, str]:
+        """A reference to the response with these codes, which is made when it is first asked for."""
+        headers = {name: {"schema": STRING} for error in errors for name, _ in error.headers}
+        response: dict[str, Any] = {
+            "description": "\n".join(f"- `{error.code}`: {error.message}" for error in errors),
+            "headers": {**headers, **_REQUEST_ID},
+        }
+        if method != "HEAD":
+            response["content"] = {JSON: {"schema": self._error(errors, style)}}
+        return {"$ref": f"#/components/responses/{self._kept(HTTPStatus(status), response)}"}
+
+    def _error(self, errors: Sequence[ApiError], style: ErrorStyle) -> dict[str, Any]:
+        codes = sorted({error.code for error in errors})
+        if style == "tables":
+            # One pattern: generators cannot narrow a string to alternatives.
+            known = "|".join([TABLE_CODE, *(code for code in codes if code.islower())])
+            narrowed = {"code": {"type": "string", "pattern": f"^({known})$"}}
+            return {"allOf": [self._schema(TABLE_ERROR), {"properties": narrowed}]}
+        return {
+            "allOf": [
+                self._schema(ERROR),
+                {"properties": {"error": {"properties": {"code": {"enum": codes}}}}},
+            ]
+        }
+
+    def _kept(self, status: HTTPStatus, response: dict[str, Any]) -> str:
+        stem = status.phrase.title().replace(" ", "").replace("-", "").replace("'", "")
+        number = 1
+        while (
+            self.responses.setdefault(name := stem if number == 1 else f"{stem}{number}", response)
+            != response
+        ):
+            number += 1
+        return name
+
+    def _content(self, content: Mapping[str, Schema | Named]) -> dict[str, Any]:
+        return {kind: {"schema": self._schema(schema)} for kind, schema in content.items()}
+
+    def _schema(self, value: Any) -> Any:
+        """The schema as JSON; what has a name is put among the components and referred to."""
+        if isinstance(value, Named):
+            if value.name not in self.schemas:
+                self.schemas[value.name] = None
+                self.schemas[value.name] = self._schema(value.schema)
+            return {"$ref": f"#/components/schemas/{value.name}"}
+        if isinstance(value, Mapping):
+            return {name: self._schema(inner) for name, inner in value.items()}
+        return [self._schema(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _security(access: Access, told: Described) -> list[dict[str, list[str]]]:
+    """Alternatives, each of which is enough (OpenAPI 3.1, Security Requirement Object)."""
+    if access.key == "service":
+        return [{"serviceKey": []}]
+    keys: list[dict[str, list[str]]] = [{"projectKey": []}, {"apikey": []}]
+    signed: list[dict[str, list[str]]] = [{**key, "userToken": []} for key in keys]
+    if access.bearer == "required":
+        return [*signed, {"serviceKey": []}] if access.key == "required" else [{"userToken": []}, *signed]
+    if access.key == "required":
+        return [*keys, *signed] if describe.reads_token(access, told) else keys
+    return [{}]
+
+
+# ``/openapi.json``: public, like ``/live``; it shows no secret and nothing of what a database holds.
+
+
+PATH = "/openapi.json"
+DOCUMENT = Described(
+    "describeService",
+    "service",
+    "This document",
+    (Answer(200, "OpenAPI 3.1", {JSON: {"type": "object"}}),),
+    needs=(),
+)
+
+
+@define(eq=False)
+class OpenApi:
+    """The route of the document. It describes every route that was mounted before it, and itself."""
+
+    version: str
+    _rest: bytes = field(default=b"", init=False)
+
+    def mount(self, router: Router) -> None:
+        router.route(PATH, DOCUMENT, methods=("GET",), key="optional", bearer="own")(self.answer)
+        self._rest = orjson.dumps(document(router.routes, self.version))
+
+    async def answer(self, inbound: Inbound) -> Reply:
+        """The document with the address under which it was asked for."""
+        servers = orjson.dumps({"servers": [{"url": inbound.base_url}]})
+        return Reply(200, (("Content-Type", JSON_TYPE), NO_STORE), servers[:-1] + b"," + self._rest[1:])

@@ -1,1 +1,0 @@
-"""``/openapi.json``: routes describe themselves, and the document is made of that."""

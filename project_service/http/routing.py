@@ -1,0 +1,181 @@
+"""Routes, declared on a Klein app and matched on the path as it was sent.
+
+Klein holds the declarations; matching and calling are ours, because Klein decodes ``%2F`` before it routes and
+answers some faults in HTML by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
+
+from attrs import frozen
+from klein import Klein
+from werkzeug.exceptions import MethodNotAllowed, NotFound
+from werkzeug.routing import BaseConverter, RequestRedirect
+
+from project_service import errors
+from project_service.errors import ApiError
+from project_service.http import describe
+from project_service.http.caller import Access, BearerDemand, KeyDemand
+from project_service.http.describe import Described
+from project_service.http.head import METHODS
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, StreamReply
+
+Handler = Callable[[Inbound], Awaitable[Reply | StreamReply]]
+ErrorStyle = Literal["envelope", "tables"]
+
+
+# How many matches are remembered, and for paths of up to which length: two megabytes at most.
+RECENT_PATHS = 4096
+SHORT_PATH = 256
+
+
+class _RawPath(BaseConverter):
+    """The rest of the path, slashes and all, empty segments too."""
+
+    regex = ".*"
+    part_isolating = False
+    weight = 200
+
+
+@frozen
+class Route:
+    """A declared route: ``url`` is its pattern, the name metrics use."""
+
+    url: str
+    handler: Handler
+    access: Access
+    error_style: ErrorStyle
+    described: tuple[Described, ...]
+    any_method: bool
+
+
+@frozen
+class Match:
+    route: Route
+    path_args: Mapping[str, str]
+
+
+class Router:
+    """``route`` declares, ``match`` finds. HEAD is served wherever GET is."""
+
+    def __init__(self) -> None:
+        self.app = Klein()
+        self.app.url_map.merge_slashes = False
+        self.app.url_map.converters = {**self.app.url_map.converters, "path": _RawPath}
+        self._adapter = self.app.url_map.bind("", url_scheme="http")
+        self._routes: dict[str, Route] = {}
+        # As ``match``. Remembered for short paths, since taking a path apart costs more than most of what follows.
+        self.recent = lru_cache(maxsize=RECENT_PATHS)(self._match)
+
+    @property
+    def routes(self) -> list[tuple[str, frozenset[str], Route]]:
+        """Every declaration: pattern, methods, route."""
+        return [
+            (rule.rule, frozenset(rule.methods or ()), self._routes[rule.endpoint])
+            for rule in self.app.url_map.iter_rules()
+        ]
+
+    def route(
+        self,
+        url: str,
+        *described: Described,
+        methods: tuple[str, ...],
+        key: KeyDemand = "required",
+        bearer: BearerDemand = "optional",
+        errors: ErrorStyle = "envelope",
+        any_method: bool = False,
+    ) -> Callable[[Handler], Handler]:
+        """Declare ``async def handler(inbound)`` for ``url``, in werkzeug's syntax.
+
+        ``<path:name>`` takes the rest of the raw path, slashes included. Path arguments are percent-decoded once. A
+        ``path`` argument that is not UTF-8 keeps its bytes as surrogate escapes, and the handler has to refuse it;
+        any other such argument is 404. With ``any_method`` the handler also gets the methods that the path does not
+        have, to refuse them in its own words.
+
+        ``described`` is what ``/openapi.json`` says. Raises ``ValueError`` if it lacks one of ``methods`` or an
+        argument of the path.
+        """
+        describe.check(url, methods, described)
+
+        def declare(handler: Handler) -> Handler:
+            endpoint = f"{'|'.join(methods)} {url}"
+            self.recent.cache_clear()
+            self._routes[endpoint] = Route(url, handler, Access(key, bearer), errors, described, any_method)
+            declare_on_klein: Any = self.app.route(url, methods=[*methods], endpoint=endpoint)
+            declare_on_klein(handler)
+            return handler
+
+        return declare
+
+    def match(self, method: str, raw_path: bytes) -> Match:
+        """The route of a request; raises ``not_found`` or ``method_not_allowed`` (with ``Allow``)."""
+        return self.recent(method, raw_path) if len(raw_path) <= SHORT_PATH else self._match(method, raw_path)
+
+    def _match(self, method: str, raw_path: bytes) -> Match:
+        if raw_path.startswith(b"//"):
+            raise errors.not_found()  # werkzeug would take several leading slashes for one
+        if raw_path == b"*" and method == "OPTIONS":
+            raise errors.method_not_allowed(METHODS)  # asks about the whole service (RFC 9110 section 9.3.7)
+        path = raw_path.decode("latin-1")
+        if method != method.upper():  # methods have case (RFC 9110 section 9.1), not to werkzeug
+            return self._refusing(path)
+        try:
+            return self._found(path, method)
+        except MethodNotAllowed:
+            return self._refusing(path)
+        except (NotFound, RequestRedirect):
+            raise errors.not_found() from None
+
+    def _found(self, path: str, method: str) -> Match:
+        rule, raw_args = self._adapter.match(path, method, return_rule=True)
+        route = self._routes[rule.endpoint]
+        return Match(route, {name: _decoded(name, raw, rule) for name, raw in raw_args.items()})
+
+    def _refusing(self, path: str) -> Match:
+        """The route for a method that the path does not have: one with ``any_method``.
+
+        Raises ``not_found`` or ``method_not_allowed`` where there is none.
+        """
+        for method in self._adapter.allowed_methods(path):
+            found = self._found(path, method)
+            if found.route.any_method:
+                return found
+        raise errors.method_not_allowed(self.allowed(path.encode("latin-1")))
+
+    def unknown_method(self, raw_path: bytes) -> ApiError:
+        """The error for a request whose method no parser accepts: 405 with the path's methods, or 404."""
+        try:
+            return errors.method_not_allowed(self.allowed(raw_path))
+        except ApiError as fault:
+            return fault
+
+    def allowed(self, raw_path: bytes) -> tuple[str, ...]:
+        """The methods of a path, for preflights; raises ``not_found`` where there are none."""
+        if raw_path.startswith(b"//"):
+            raise errors.not_found()
+        methods = self._adapter.allowed_methods(raw_path.decode("latin-1"))
+        if not methods:
+            raise errors.not_found()
+        return tuple(sorted({*methods, "OPTIONS"}))
+
+    def style_of(self, raw_path: bytes) -> ErrorStyle:
+        """The form of errors at a path, whatever the method; the envelope where there is no such path."""
+        path = raw_path.decode("latin-1")
+        for method in self._adapter.allowed_methods(path):
+            rule, _ = self._adapter.match(path, method, return_rule=True)
+            return self._routes[rule.endpoint].error_style
+        return "envelope"
+
+
+def _decoded(name: str, raw: str, rule: object) -> str:
+    data = unquote_to_bytes(raw.encode("latin-1"))
+    is_path = f"<path:{name}>" in str(getattr(rule, "rule", ""))
+    try:
+        return data.decode("utf-8", "surrogateescape" if is_path else "strict")
+    except UnicodeDecodeError:
+        raise errors.not_found() from None

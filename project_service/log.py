@@ -1,0 +1,460 @@
+"""The log: structured events without secrets, an output that cannot hold up the service, and twistd's observer."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import os
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from fcntl import F_GETFL, F_SETFL, fcntl
+from functools import lru_cache
+from io import TextIOWrapper
+from types import FrameType
+from typing import Any, Protocol, TextIO, cast
+
+import orjson
+from attrs import define, field
+from twisted.logger import (
+    ILogObserver,
+    Logger,
+    LogLevel,
+    LogLevelFilterPredicate,
+    PredicateResult,
+    eventAsText,
+    formatEvent,
+)
+from twisted.python.logfile import LogFile
+from zope.interface import directlyProvides
+
+# The log of a service in the foreground, written without ever waiting long for its reader.
+#
+# The reader may be a pager that nobody scrolls, a terminal that was stopped, or a log collector that hangs. Lines
+# are dropped then, because a blocking write would stop the reactor.
+
+
+# How long to wait for a reader that takes nothing before lines are dropped, and for how long after that lines are
+# dropped without any waiting.
+PATIENCE_SECONDS = 1.0
+IMPATIENT_SECONDS = 60.0
+# poll() reports a pipe as writable when it takes at least this much (pipe(7), PIPE_BUF).
+PIECE_BYTES = 4096
+
+
+class LogOutput(Protocol):
+    """Where lines of the log are written: a text stream, or something of ours around one."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> object: ...
+
+
+class Output:
+    """Writes to the descriptor of ``out``, bypassing its buffer.
+
+    When lines were dropped, ``lost`` is called with their number as soon as others have been written again. Making
+    one raises ``OSError`` for an ``out`` without a descriptor; ``write`` raises it where nothing can be written.
+    """
+
+    def __init__(
+        self, out: TextIO, lost: Callable[[int], None], seconds: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._descriptor = out.fileno()
+        self._encoding = out.encoding or "utf-8"
+        self._tell_lost = lost
+        self._seconds = seconds
+        self._patient_from = seconds()
+        self._lost = 0
+        self._torn = False
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLOUT)
+
+    def write(self, text: str) -> None:
+        whole = ("\n" if self._torn else "") + text
+        left = memoryview(whole.encode(self._encoding, "backslashreplace"))
+        until = self._seconds()
+        if until >= self._patient_from:
+            until += PATIENCE_SECONDS
+        while left:
+            if not self._takes_more(until):
+                self._patient_from = self._seconds() + IMPATIENT_SECONDS
+                self._lost += text.count("\n")
+                return
+            written = os.write(self._descriptor, left[:PIECE_BYTES])
+            self._torn = left[written - 1] != ord("\n")
+            left = left[written:]
+        lost, self._lost = self._lost, 0
+        if lost:
+            self._tell_lost(lost)
+
+    def _takes_more(self, until: float) -> bool:
+        return bool(self._poll.poll(max(0.0, until - self._seconds()) * 1000))
+
+    def flush(self) -> None:
+        """Does nothing: ``write`` keeps nothing back."""
+
+
+# Structured events by twisted.logger, and what keeps secrets out of them.
+#
+# The request id is an argument everywhere: context variables are lost in callbacks the reactor fires.
+
+
+LogEvent = dict[str, Any]
+Later = Callable[[float, Callable[[], None]], object]
+# Of one request: time, request id, method, path, status, bytes sent, seconds and client.
+AccessEntry = tuple[float, str, str, str, int, int, float, str]
+
+# Long enough for a busy process to gather lines, short enough for who watches the log.
+BATCH_SECONDS = 0.1
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z")
+
+# What must not reach the log, alternative by alternative: project keys; the value of ``token=`` in a link, also where
+# a program that passed the link on has escaped its "?" or "="; a token in a download path; passwords and user names
+# in a libpq DSN or a URL; bcrypt hashes, which PostgreSQL shows of a user whom a constraint refuses; JWTs. The last
+# alternative, ``innocent``, takes text that only begins like a JWT in one piece and leaves it alone. Without it the
+# search would start again at each "eyJ", and a path full of those would take seconds.
+_SECRETS = re.compile(
+    r"psk_(?:anon|service)_[A-Za-z0-9_-]{8,}"
+    r"|(?:(?<=[?&]token=)|(?<=%3[Ff]token=)|(?<=%3[Ff]token%3[Dd]))[^&\s\"']+"
+    r"|(?:(?<=\s/storage/download/)|(?<=^/storage/download/))[^\s\"']+"
+    r"|(?<=password=)(?:'(?:[^'\\]|\\.)*'|[^&\s\"']+)"
+    r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
+    r"|\$2[abxy]\$\d\d\$[./A-Za-z0-9]{53}"
+    r"|eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*"
+    r"|(?P<innocent>eyJ(?:(?!psk_(?:anon|service)_)[A-Za-z0-9_-])*+)"
+)
+
+# Characters that a terminal or a viewer takes for a command or for the end of a line. Tabs are neither, and each line
+# feed gets one behind it.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+# Fields that twisted.logger puts into an event for its own use; they are not shown.
+_PLUMBING = frozenset({"isError", "why", "message", "format", "time", "system", "failure"})
+
+
+def sent_request_id(sent: bytes | None) -> str | None:
+    """The client's own id where it is 1-128 characters of ``[A-Za-z0-9._-]``, else None."""
+    return sent.decode("ascii") if sent is not None and _REQUEST_ID.match(sent) else None
+
+
+class RequestIds:
+    """Calling it gives an id that no other request has: 64 random bits for the process and a count."""
+
+    def __init__(self, random: Callable[[int], bytes]) -> None:
+        self._process = random(8).hex()
+        self._count = itertools.count(1)
+
+    def __call__(self) -> str:
+        return f"{self._process}{next(self._count):016x}"
+
+
+# Whatever ``_SECRETS`` finds contains one of these. Most lines contain none, which is much cheaper to find out.
+_may_hold_secret = re.compile(r"psk_|token=|token%3|/storage/download/|password=|://|\$2|eyJ").search
+
+
+def redact(text: str) -> str:
+    """``text`` with every secret that ``_SECRETS`` describes replaced by ``***``."""
+    return _SECRETS.sub(_hidden, text) if _may_hold_secret(text) else text
+
+
+def _hidden(found: re.Match[str]) -> str:
+    return found["innocent"] or "***"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def _timestamp(seconds: float) -> str:
+    return f"{_second(int(seconds))}.{int(seconds % 1 * 1000):03}Z"
+
+
+@lru_cache(maxsize=8)
+def _second(second: int) -> str:
+    return datetime.datetime.fromtimestamp(second, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def text_observer(out: LogOutput) -> ILogObserver:
+    """One line an event, or a request of an access event: time, level, where, message."""
+
+    def observe(event: LogEvent) -> None:
+        about = f"{event.get('log_level', LogLevel.info).name:<8} [{event.get('log_namespace', '-')}]"
+        if isinstance(requests := event.get("access"), Requests):
+            out.write("".join([f"{_timestamp(one[0])} {about} {_line_of(one)}\n" for one in requests]))
+        else:
+            text = _CONTROLS.sub(_escaped, eventAsText(event, includeTimestamp=False, includeSystem=False))
+            lines_of_text = redact(text).replace("\n", "\n\t")
+            out.write(f"{_timestamp(event.get('log_time', 0.0))} {about} {lines_of_text}\n")
+        out.flush()
+
+    return _providing(observe)
+
+
+def json_observer(out: LogOutput) -> ILogObserver:
+    """One JSON object a line: the message and the event's own fields, or those of a request."""
+
+    def observe(event: LogEvent) -> None:
+        about = {
+            "level": event.get("log_level", LogLevel.info).name,
+            "logger": event.get("log_namespace", "-"),
+        }
+        if isinstance(requests := event.get("access"), Requests):
+            out.write("".join([_json_of(one, about) for one in requests]))
+        else:
+            record = {
+                "time": _timestamp(event.get("log_time", 0.0)),
+                **about,
+                "message": redact(formatEvent(event)),
+            }
+            for key, value in event.items():
+                if not key.startswith("log_") and key not in _PLUMBING:
+                    record[key] = _plain(value)
+            if "log_failure" in event:
+                record["traceback"] = redact(event["log_failure"].getTraceback())
+            out.write(orjson.dumps(record).decode() + "\n")
+        out.flush()
+
+    return _providing(observe)
+
+
+def _json_of(one: AccessEntry, about: dict[str, str]) -> str:
+    time, request_id, method, path, status, sent, seconds, client = one
+    record = {
+        "time": _timestamp(time),
+        **about,
+        "message": _line_of(one),
+        "request_id": redact(request_id),
+        "method": method,
+        "path": redact(path),
+        "status": status,
+        "bytes": sent,
+        "ms": round(seconds * 1000, 1),
+        "client": client,
+    }
+    return orjson.dumps(record).decode() + "\n"
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, int | float | bool) or value is None else redact(str(value))
+
+
+def _providing(observe: Callable[[LogEvent], None]) -> ILogObserver:
+    directlyProvides(observe, ILogObserver)
+    return cast(ILogObserver, observe)
+
+
+class Levels(LogLevelFilterPredicate):
+    """A predicate whose default level can be changed while it is in use (SIGHUP)."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(defaultLogLevel=LogLevel.levelWithName(name))
+        self._passing: dict[tuple[str, object], bool] = {}
+        # Twisted's client logs each connection it opens to the store; the requests say as much.
+        self.setLogLevelForNamespace("twisted.web.client", LogLevel.warn)
+
+    def set_default(self, name: str) -> None:
+        self.setLogLevelForNamespace("", LogLevel.levelWithName(name))
+        self._passing.clear()
+
+    def passes(self, event: LogEvent) -> bool:
+        """Whether the event is to be written. The answers are kept; namespaces are modules, so there are few."""
+        key = (event.get("log_namespace", ""), event.get("log_level"))
+        found = self._passing.get(key)
+        if found is None:
+            found = self._passing[key] = self(event) == PredicateResult.maybe
+        return found
+
+
+def observer(out: LogOutput, log_format: str, levels: Levels) -> ILogObserver:
+    """Writes the events that ``levels`` lets pass."""
+    inner = json_observer(out) if log_format == "json" else text_observer(out)
+
+    def observe(event: LogEvent) -> None:
+        if levels.passes(event):
+            inner(event)
+
+    return _providing(observe)
+
+
+class Requests(list[AccessEntry]):
+    """What an access event holds. As text, for observers that do not know it, one line for each."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(_line_of, self))
+
+
+def _line_of(one: AccessEntry) -> str:
+    _, request_id, method, path, status, sent, seconds, _ = one
+    return redact(f"{method} {path} {status} {sent}B {round(seconds * 1000, 1)}ms id={request_id}")
+
+
+class AccessLog:
+    """Gathers what there is to say of each request, and logs it as one event at most ``BATCH_SECONDS`` after the
+    first: an event for each would cost more than finding a row. ``later`` is the reactor's ``callLater``; without it
+    each request is logged at once."""
+
+    def __init__(self, log: Logger, later: Later | None) -> None:
+        self._log = log
+        self._later = later
+        self._requests = Requests()
+
+    def append(
+        self, request_id: str, method: str, path: str, status: int, sent: int, seconds: float, client: str
+    ) -> None:
+        """``path`` comes without its query, which may hold a token."""
+        first = not self._requests
+        self._requests.append((time.time(), request_id, method, path, status, sent, seconds, client))
+        if first and self._later is not None:
+            self._later(BATCH_SECONDS, self.flush)
+        elif first:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._requests:
+            requests, self._requests = self._requests, Requests()
+            self._log.info("{access}", access=requests)
+
+
+# Replaces twistd's log observer by ours. ``--logfile`` and SIGUSR1 work as they do with twistd's.
+
+
+@define
+class _Log:
+    """The log of this process. It is global because twistd only takes the name of a function that makes the
+    observer."""
+
+    twistd: Any = None
+    log_format: str = "text"
+    levels: Levels = field(factory=lambda: Levels("info"))
+    out: LogOutput | None = None
+    on_output: str | None = "text"
+
+
+_log = _Log()
+_logger = Logger()
+
+
+def install(twistd: Any, log_format: str, log_level: str) -> None:
+    """Have twistd use our observer. ``twistd`` are its options; ``--logger`` and ``--syslog`` are respected."""
+    # Otherwise twistd would write a pickle of the application at its end.
+    twistd["no_save"] = True
+    _log.on_output = log_format if _in_foreground(twistd) else None
+    if twistd.get("logger") or twistd.get("syslog"):
+        return
+    _log.twistd, _log.log_format, _log.levels = twistd, log_format, Levels(log_level)
+    twistd["logger"] = f"{__name__}.make_observer"
+
+
+def make_observer() -> ILogObserver:
+    """Called by twistd when it starts logging."""
+    _log.out = _output(_log.twistd)
+    return observer(_log.out, _log.log_format, _log.levels)
+
+
+def set_level(name: str) -> None:
+    _log.levels.set_default(name)
+
+
+def on_output() -> str | None:
+    """The format of the log if it goes to standard output; None if it goes elsewhere."""
+    return _log.on_output
+
+
+def write_lines(lines: Sequence[str]) -> None:
+    """Write a worker's lines, which are formatted already, into our log. With an observer of the operator's own they
+    become events instead."""
+    if _log.out is not None:
+        _log.out.write("".join(f"{line}\n" for line in lines))
+        _log.out.flush()
+    else:
+        for line in lines:
+            _logger.info("{line}", line=line)
+
+
+def _output(twistd: Any) -> LogOutput:
+    if _log.on_output is not None:
+        assert sys.__stdout__ is not None
+        return _Unfailing(_foreground(any_text(sys.__stdout__)))
+    out = _Unfailing(
+        _appending(LogFile.fromFullPath(twistd.get("logfile") or "twistd.log", rotateLength=None))
+    )
+    if not signal.getsignal(signal.SIGUSR1):
+        _reopen_on_signal(out)
+    return out
+
+
+def _in_foreground(twistd: Any) -> bool:
+    elsewhere = twistd.get("logger") or twistd.get("syslog") or twistd.get("logfile") not in (None, "", "-")
+    return bool(twistd.get("nodaemon")) and not elsewhere
+
+
+def _foreground(out: TextIO) -> LogOutput:
+    try:
+        return Output(out, _tell_lost)
+    except OSError:  # it has no descriptor
+        return out
+
+
+def _tell_lost(lines: int) -> None:
+    _logger.warn("{lines} lines of the log were lost, since nobody read them", lines=lines)
+
+
+def any_text(out: TextIO, encoding: str | None = None) -> TextIO:
+    """``out``, changed so that it accepts all characters: those that the encoding does not have are escaped. With
+    ``encoding`` None it is that of the environment."""
+    if isinstance(out, TextIOWrapper):
+        out.reconfigure(encoding=encoding, errors="backslashreplace")
+    return out
+
+
+def _appending(log_file: Any) -> Any:
+    """``log_file``, changed so that each line goes to the end of what is there by then. Somebody may empty it while
+    it is open, as logrotate does with ``copytruncate``: the next line would come after a gap of zero bytes."""
+    descriptor = log_file._file.fileno()
+    fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | os.O_APPEND)
+    return log_file
+
+
+def _reopen_on_signal(out: _Unfailing) -> None:
+    def reopen(signum: int, frame: FrameType | None) -> None:
+        from twisted.internet import reactor
+
+        reactor.callFromThread(out.reopen)  # type: ignore[attr-defined]  # the module is the reactor
+
+    signal.signal(signal.SIGUSR1, reopen)
+
+
+class _Unfailing:
+    """A log file on a disk that may be full, or an output that nobody reads any more. A line that cannot be written
+    is lost, but the service works on, and can be stopped."""
+
+    def __init__(self, log_file: Any) -> None:
+        self._log_file = log_file
+
+    def write(self, text: str) -> None:
+        try:
+            self._log_file.write(text)
+        except (OSError, ValueError):  # what is no UTF-8, a file's name perhaps
+            return
+
+    def flush(self) -> None:
+        try:
+            self._log_file.flush()
+        except OSError:
+            return
+
+    def reopen(self) -> None:
+        """Open the file again, after it was moved away. If that fails, because its folder is gone for instance, the
+        old one stays in use until the next time."""
+        old = self._log_file
+        try:
+            opened = LogFile(old.name, old.directory, rotateLength=None, defaultMode=old.defaultMode)
+            self._log_file = _appending(opened)
+        except OSError as fault:
+            _logger.error("the log file was not opened anew: {why}", why=fault.strerror)
+        else:
+            old.close()

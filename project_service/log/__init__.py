@@ -1,1 +1,0 @@
-"""What the service logs, without secrets, and where it goes."""

@@ -1,1 +1,0 @@
-"""Ports, their sockets and certificates, and the PROXY protocol."""

@@ -1,0 +1,201 @@
+"""What storage needs of its database and its store, as protocols. Each has a fake that passes the same suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from attrs import frozen
+
+from project_service.storage.s3.connection import ByteSink, KeepAlive, Payload
+from project_service.storage.s3.xml import OpenMultipart, StoredPage
+from project_service.storage.values import (
+    UNCONDITIONAL,
+    Bucket,
+    BucketRules,
+    Conditions,
+    Link,
+    ObjectRow,
+    Page,
+    Writer,
+)
+
+
+class BucketRows(Protocol):
+    """Buckets in the database. Methods raise ``bucket_not_found`` where the bucket must exist and does not."""
+
+    async def find(self, name: str) -> Bucket | None: ...
+    async def all(self) -> list[Bucket]: ...
+    async def create(self, name: str, rules: BucketRules) -> Bucket:
+        """Raises ``bucket_exists``."""
+
+    async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
+        """``changes`` are names of ``BucketRules`` with their new values."""
+
+    async def delete(self, name: str) -> None:
+        """Raises ``bucket_not_empty``, and ``bucket_in_use`` if rows of the project's own tables refer to it."""
+
+
+@frozen
+class NewObject:
+    """The object that a switch makes current. Its bytes must be in the store, complete, under ``version``."""
+
+    bucket: str
+    key: str
+    version: UUID
+    size: int
+    content_type: str
+    etag: str
+    max_age_seconds: int | None = None
+
+
+@frozen
+class Switched:
+    """The object as it is now, and the version that it replaced."""
+
+    row: ObjectRow
+    replaced: UUID | None
+
+
+class ObjectRows(Protocol):
+    """Objects in the database. Every change is one transaction; a refusal (``errors.refused``) changes nothing.
+
+    ``conditions`` have entity tags only; dates are replaced before (``conditions.without_date``).
+    """
+
+    async def find(self, bucket: str, key: str) -> ObjectRow | None: ...
+    async def page(self, bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> Page:
+        """Up to ``limit`` objects and folders under ``prefix`` after the entry ``after``, ordered by key."""
+
+    async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]: ...
+    async def room(self, bucket: str, key: str) -> int | None:
+        """How large an object at ``key`` may be by the bucket's quota, as things are; None without a quota."""
+
+    async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
+        """Make a new object current. Its version must have been announced by ``begin_uploads`` and not discarded
+        since.
+
+        It belongs to ``writer.user_id``; where the service writes without one, to whom the object replaced belonged.
+        Raises ``upload_expired`` otherwise.
+        """
+
+    async def delete(
+        self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Mapping[str, UUID]:
+        """Delete those of ``keys`` that exist, all in one transaction, or none of them. Returns their versions.
+
+        None is deleted where one belongs to somebody else in an ``owner_only_writes`` bucket, or where one is not in
+        the state that ``conditions`` ask for. Raises ``object_in_use`` if rows of the project's own tables refer to
+        one.
+        """
+
+    async def move(
+        self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Switched:
+        """Raises ``object_in_use`` if rows of the project's own tables refer to the object, or to one at
+        ``target``."""
+
+    async def change(
+        self, bucket: str, key: str, changes: Mapping[str, Any], conditions: Conditions = UNCONDITIONAL
+    ) -> ObjectRow:
+        """Change ``owner`` or ``max_age_seconds``, or both, and nothing else. Raises ``object_not_found``."""
+
+    async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
+        """Announce versions, before any of their bytes go to the store."""
+
+    async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
+        """Take back announcements of versions under which nothing was ever sent to the store."""
+
+    async def touch_upload(self, version: UUID) -> bool:
+        """Record that the version is still being uploaded. False where it has been given up meanwhile."""
+
+
+class GarbageRows(Protocol):
+    """Versions that belong to no object, on their way out of the store, and what the sweeper has to know of
+    others."""
+
+    async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
+        """Turn announced uploads into garbage and return those that were; a version switched meanwhile is left
+        out."""
+
+    async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]: ...
+    async def garbage(
+        self, limit: int, after: UUID | None = None, removed_for: timedelta = timedelta(0)
+    ) -> list[tuple[UUID, str]]:
+        """Up to ``limit`` versions, with their buckets, that have been garbage for at least ``removed_for``.
+
+        In the order of versions, beginning after ``after``.
+        """
+
+    async def forget(self, versions: Sequence[UUID]) -> None:
+        """To be called when the bytes of ``versions`` are gone from the store."""
+
+    async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
+        """Those of ``versions`` that belong to no object, are not announced, and are not known as garbage."""
+
+    async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
+        """Those of ``versions`` that are being uploaded."""
+
+    async def current(self, versions: Sequence[UUID]) -> set[UUID]:
+        """Those of ``versions`` that are the current version of an object."""
+
+    async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        """Every object in the order of bucket and key, for a check against the store."""
+
+
+class LinkRows(Protocol):
+    """Download links by the SHA-256 of their token."""
+
+    async def add(self, token_hash: bytes, link: Link) -> None:
+        """Raises ``bucket_not_found`` where the bucket is gone meanwhile."""
+
+    async def find(self, token_hash: bytes) -> Link | None: ...
+    async def use(self, token_hash: bytes, now: datetime) -> bool:
+        """Take one use, atomically. False when none is left or the link has expired."""
+
+    async def sweep(self, expired_before: datetime) -> int: ...
+
+
+class Opened(Protocol):
+    """An object, or a range of one, whose bytes wait at the store."""
+
+    def at_hand(self) -> bytes | None:
+        """All bytes, where they have arrived already; else None."""
+
+    async def pour(self, sink: ByteSink) -> None: ...
+    def drop(self) -> None: ...
+
+
+class Stat(Protocol):
+    @property
+    def size(self) -> int: ...
+    @property
+    def etag(self) -> str: ...
+    @property
+    def content_type(self) -> str: ...
+    @property
+    def coding(self) -> str:
+        """Its ``Content-Encoding``, or ""."""
+
+
+class Store(Protocol):
+    """The bytes. Raises what ``s3.errors`` lists. ``s3.client.S3Store`` documents each method."""
+
+    async def put(
+        self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]
+    ) -> str: ...
+    async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str: ...
+    async def put_part(self, key: str, upload_id: str, number: int, payload: Payload) -> str: ...
+    async def complete_multipart(self, key: str, upload_id: str, etags: Sequence[str]) -> str: ...
+    async def abort_multipart(self, key: str, upload_id: str) -> None: ...
+    async def open(self, key: str, first: int, length: int, whole: int) -> Opened: ...
+    async def stat(self, key: str) -> Stat: ...
+    async def copy(
+        self, source: str, target: str, size: int, content_type: str, keep_alive: KeepAlive
+    ) -> str: ...
+    async def delete(self, key: str) -> None: ...
+    async def delete_many(self, keys: Sequence[str]) -> tuple[str, ...]: ...
+    async def list(self, prefix: str = "", token: str | None = None, limit: int = 1000) -> StoredPage: ...
+    async def list_multiparts(self) -> tuple[OpenMultipart, ...]: ...

@@ -1,0 +1,221 @@
+"""Parses the store's XML documents, and makes those that are sent to it. Pure.
+
+Anything but the expected document (such as an error page of a proxy) raises ``StoreUnreachable``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import unquote_plus
+from xml.etree import ElementTree
+
+from attrs import frozen
+from OpenSSL import SSL
+
+from project_service import certificates
+from project_service.errors import Away
+
+# What can go wrong at the store, in our terms. No message holds the store's XML, address or credentials.
+
+
+class StoreError(Exception):
+    """The store answered with a refusal. ``code`` is its S3 error code, or the HTTP status where it gave none.
+
+    ``region`` is the region that the store says the bucket is in, or "".
+    """
+
+    def __init__(self, status: int, code: str, region: str = "") -> None:
+        super().__init__(status, code)
+        self.status = status
+        self.code = code
+        self.region = region
+
+    def __str__(self) -> str:
+        where = f"; the region is {self.region}" if self.region else ""
+        return f"{self.code} (HTTP {self.status}){where}"
+
+    @property
+    def not_offered(self) -> bool:
+        """Whether the store does not have this operation at all."""
+        return self.status in {405, 501}
+
+
+class NoSuchObject(StoreError):
+    """There is nothing under that key, or no such multipart upload."""
+
+
+class NoSuchBucket(StoreError):
+    """The whole store bucket is not there: nothing is known of any object."""
+
+
+class StoreUnreachable(Away):
+    """No usable answer within the time allowed: refused, reset, silent, or 5xx after every retry."""
+
+
+class CorruptTransfer(Exception):
+    """The store's checksum of what it received differs from ours."""
+
+
+class BrokenAnswer(Exception):
+    """No answer came, or only a part, or something that is no answer. The connection cannot be used any more."""
+
+
+class BrokenRead(Exception):
+    """The store stopped in the middle of an object."""
+
+
+class ReaderLeft(Exception):
+    """The client that read an object left before its end."""
+
+
+UNTRUSTED = "untrusted certificate"
+NO_TLS = "no TLS"
+UNREADABLE = "an answer that cannot be read"
+NO_SIZE = "no size of an object"
+NO_NEXT_PAGE = "a list that does not say where it goes on"
+SAME_PAGE = "a list that repeats a page"
+
+
+def kind_of(problem: BaseException | None) -> str:
+    """What went wrong, in a word for the log: the text of a failure may hold an address."""
+    if isinstance(problem, BrokenAnswer) and problem.args:
+        return str(problem)
+    if isinstance(problem, SSL.Error):
+        return UNTRUSTED if certificates.untrusted(problem) else NO_TLS
+    return str(getattr(problem, "code", None) or type(problem).__name__)
+
+
+ABSENT = {"NoSuchKey", "NoSuchUpload", "NotFound", "404"}
+_BUSY = {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"}
+# 5xx that trying again does not change: not implemented, not this version of HTTP, storage full.
+_FINAL = {501, 505, 507}
+# The bytes were damaged on their way. They are still here, so they can be sent again.
+_GARBLED = {"BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"}
+
+
+def error_text(body: bytes, name: str = "Code") -> str:
+    """One text of an S3 error document, or "" where there is none."""
+    try:
+        # The store is ours, and expat refuses entity bombs since 2.4.1.
+        root = ElementTree.fromstring(body.lstrip())  # noqa: S314
+    except ElementTree.ParseError:
+        return ""
+    return local_text(root, name) if local_name(root) == "Error" else ""
+
+
+def refusal(status: int, body: bytes, region: str = "") -> StoreError:
+    """The error for an answer that is no success. ``region`` is what its header says."""
+    code = error_text(body) or str(status)
+    if code == "NoSuchBucket":
+        return NoSuchBucket(status, code)
+    kind = NoSuchObject if status == 404 or code in ABSENT else StoreError
+    return kind(status, code, region or error_text(body, "Region"))
+
+
+def worth_retrying(status: int, code: str) -> bool:
+    """Whether the failure may pass. That is so for failures of the server, and of a proxy in front of it (408,
+    520)."""
+    return status in {408, 429} or (status >= 500 and status not in _FINAL) or code in _BUSY | _GARBLED
+
+
+def local_name(element: ElementTree.Element) -> str:
+    """An element's name without its namespace, which not every store sends."""
+    return element.tag.rpartition("}")[2]
+
+
+def local_text(element: ElementTree.Element, name: str) -> str:
+    """The text of the first child of that name, or ""."""
+    for child in element:
+        if local_name(child) == name:
+            return child.text or ""
+    return ""
+
+
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+
+
+def document(name: str, content: str) -> bytes:
+    """A document for the store with the root element ``name``. ``content`` is XML already."""
+    return f'<{name} xmlns="{_NAMESPACE}">{content}</{name}>'.encode()
+
+
+@frozen
+class StoredObject:
+    key: str
+    size: int
+
+
+@frozen
+class StoredPage:
+    """One page of ListObjectsV2; ``next_token`` is None on the last."""
+
+    objects: tuple[StoredObject, ...]
+    next_token: str | None
+
+
+@frozen
+class OpenMultipart:
+    """A multipart upload that was neither completed nor aborted."""
+
+    key: str
+    upload_id: str
+
+
+def parse_objects(body: bytes) -> StoredPage:
+    """One page. Raises for a page that is not the last and has no token for the next, so that no object is missed."""
+    root = _root(body)
+    # Keys are decoded only where the store says that it encoded them. They are encoded as in forms: plus is a space.
+    readable = unquote_plus if local_text(root, "EncodingType") == "url" else str
+    found = tuple(_stored_object(child, readable) for child in root if local_name(child) == "Contents")
+    if local_text(root, "IsTruncated") != "true":
+        return StoredPage(found, None)
+    token = local_text(root, "NextContinuationToken")
+    if not token:
+        raise StoreUnreachable(NO_NEXT_PAGE)
+    return StoredPage(found, token)
+
+
+def _stored_object(element: ElementTree.Element, readable: Callable[[str], str]) -> StoredObject:
+    size = local_text(element, "Size")
+    if not size.isdecimal():
+        raise _unreadable()
+    return StoredObject(readable(local_text(element, "Key")), int(size))
+
+
+def parse_multiparts(body: bytes) -> tuple[tuple[OpenMultipart, ...], tuple[str, str] | None]:
+    """The uploads of one page, and the key and upload id markers of the next page or None."""
+    root = _root(body)
+    found = tuple(
+        OpenMultipart(local_text(child, "Key"), local_text(child, "UploadId"))
+        for child in root
+        if local_name(child) == "Upload"
+    )
+    markers = (local_text(root, "NextKeyMarker"), local_text(root, "NextUploadIdMarker"))
+    return found, markers if local_text(root, "IsTruncated") == "true" and markers[0] else None
+
+
+def text_of(body: bytes, name: str) -> str:
+    """The text of the root's child ``name``, such as ``UploadId``; never empty."""
+    text = local_text(_root(body), name)
+    if not text:
+        raise _unreadable()
+    return text
+
+
+def parse_failed_deletes(body: bytes) -> tuple[str, ...]:
+    """The keys that a DeleteObjects answer reports as not deleted. A key that did not exist counts as deleted."""
+    root = _root(body)
+    errors = (child for child in root if local_name(child) == "Error")
+    return tuple(local_text(error, "Key") for error in errors if local_text(error, "Code") not in ABSENT)
+
+
+def _root(body: bytes) -> ElementTree.Element:
+    try:
+        # A store that takes long sends white space first (S3 API Reference, CompleteMultipartUpload).
+        return ElementTree.fromstring(body.lstrip())  # noqa: S314 (the store is ours)
+    except ElementTree.ParseError:
+        raise _unreadable() from None
+
+
+def _unreadable() -> StoreUnreachable:
+    return StoreUnreachable(UNREADABLE)

@@ -1,0 +1,323 @@
+"""Who a request acts as: the role for its transaction, and the claims SQL may read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import chain
+from typing import Any, NoReturn
+
+import jwt
+import orjson
+from attrs import define, field, frozen
+from jwt.algorithms import get_default_algorithms
+
+from project_service import base64url
+from project_service.errors import EXPIRED, ApiError
+from project_service.http.caller import TokenVerifier
+from project_service.role_claim import RoleClaim
+from project_service.settings.model import StageDatabase
+from project_service.tables import errors
+from project_service.tables.bounded_cache import BoundedCache
+from project_service.tables.failures import from_sqlstate
+from project_service.tables.request.request import Sent
+
+# Tokens for a database that has its own ``jwt_secret`` or JWK Set, with PostgREST's errors (PGRST301, PGRST303).
+
+
+LEEWAY_SECONDS = 30
+_KEPT = 4096
+_SYMMETRIC = ("HS256", "HS384", "HS512")
+_UNREADABLE = "JWT cryptographic operation failed"
+_BY_TYPE = {
+    "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    "EC": ("ES256", "ES384", "ES512"),
+    "OKP": ("EdDSA",),
+    "oct": _SYMMETRIC,
+}
+_BY_CURVE = {"P-256": ("ES256",), "P-384": ("ES384",), "P-521": ("ES512",)}
+_ALGORITHMS = frozenset(chain.from_iterable(_BY_TYPE.values()))
+
+
+@frozen
+class TokenKey:
+    """A key, and the algorithms that it may be used with: the token alone never chooses them."""
+
+    key: Any = field(repr=False)
+    algorithms: tuple[str, ...]
+    kid: str | None = None
+
+
+def parse_keys(secret: str | None, jwks: str | None) -> tuple[TokenKey, ...]:
+    """``secret`` is a shared secret or, as PostgREST allows, a JWK or JWK Set; ``jwks`` is a JWK Set or a JWK.
+
+    Raises ``ValueError`` for keys that cannot be used. A secret that looks like a broken JWK is refused too: a public
+    key must never be used as a shared secret.
+    """
+    found: list[TokenKey] = []
+    for name, text in (("jwt_secret", secret), ("jwks", jwks)):
+        if not text:
+            continue
+        document = _json_object(text)
+        if document is not None:
+            found.extend(_from_jwks(name, document))
+        elif name == "jwks" or '"kty"' in text:
+            raise ValueError(f"{name} is neither a JWK nor a JWK Set")
+        else:
+            found.append(_shared(text.encode()))
+    return tuple(found)
+
+
+def _shared(secret: bytes) -> TokenKey:
+    try:
+        get_default_algorithms()["HS256"].prepare_key(secret)
+    except jwt.InvalidKeyError:
+        raise ValueError("jwt_secret is a key in PEM or SSH form: give it as a JWK") from None
+    return TokenKey(secret, _SYMMETRIC)
+
+
+def _from_jwks(name: str, document: Mapping[str, Any]) -> list[TokenKey]:
+    items = document.get("keys", [document])
+    if not isinstance(items, list):
+        raise ValueError(f"{name} is not a JWK Set")
+    return [_from_jwk(item) for item in items if _verifies(item)]
+
+
+def from_base64(secret: str) -> str:
+    """The JWK of a shared secret that is given in base64. Raises ``ValueError``.
+
+    Padding is optional, and both alphabets are allowed (PostgREST's documentation, "jwt-secret-is-base64").
+    """
+    plain = secret.strip().replace("+", "-").replace("/", "_").rstrip("=")
+    try:
+        base64url.decode(plain)
+    except ValueError:
+        raise ValueError("jwt_secret is not base64") from None
+    return json.dumps({"kty": "oct", "k": plain})
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _verifies(item: Any) -> bool:
+    """False for keys for encryption, which providers publish in the same set (RFC 7517 section 4.2)."""
+    return not (isinstance(item, dict) and item.get("use") == "enc")
+
+
+def _from_jwk(document: Mapping[str, Any]) -> TokenKey:
+    try:
+        algorithms = _BY_TYPE[document["kty"]]
+        if document["kty"] == "EC":
+            algorithms = _BY_CURVE[document["crv"]]
+        if document.get("alg") in algorithms:
+            algorithms = (document["alg"],)
+        key = jwt.PyJWK(dict(document), algorithm=algorithms[0]).key
+    except (jwt.PyJWTError, KeyError, TypeError) as fault:
+        raise ValueError(f"not a usable JWK: {fault}") from None
+    # To verify, the public part of a private key is enough.
+    public = key.public_key() if hasattr(key, "public_key") else key
+    return TokenKey(public, algorithms, document.get("kid"))
+
+
+@define
+class OwnTokens:
+    """Verifies tokens with the database's own keys. The claims of verified tokens are cached."""
+
+    keys: tuple[TokenKey, ...]
+    audience: str | None
+    now: Callable[[], float]
+    _known: BoundedCache[dict[str, Any]] = field(factory=lambda: BoundedCache(_KEPT), init=False)
+
+    def claims(self, token: str) -> Mapping[str, Any]:
+        """The claims of a valid token. Raises PGRST301 or PGRST303."""
+        claims = self._known.made(token, lambda: self._decoded(token))
+        _check_times(claims, self.now())
+        _check_audience(claims, self.audience)
+        return claims
+
+    def _decoded(self, token: str) -> dict[str, Any]:
+        parts = token.split(".")
+        if len(parts) != 3:
+            raise errors.undecodable_token(f"Expected 3 parts in JWT; got {len(parts)}")
+        header, signature = _part(parts[0]), _bytes(parts[2])
+        if header is None or signature is None or _bytes(parts[1]) is None:
+            raise errors.undecodable_token(_UNREADABLE)
+        if "crit" in header:
+            # It lists extensions that the reader must understand; none is supported (RFC 7515 section 4.1.11).
+            raise errors.undecodable_token(_UNREADABLE)
+        self._check_signature(header, f"{parts[0]}.{parts[1]}".encode(), signature)
+        claims = _part(parts[1])
+        if claims is None:
+            raise errors.invalid_claims("Parsing claims failed")
+        return claims
+
+    def _check_signature(self, header: Mapping[str, Any], message: bytes, signature: bytes) -> None:
+        algorithm, kid = header.get("alg"), header.get("kid")
+        if algorithm == "none":
+            raise errors.undecodable_token(
+                "Wrong or unsupported encoding algorithm",
+                "JWT is unsecured but expected 'alg' was not 'none'",
+            )
+        if not isinstance(algorithm, str) or algorithm not in _ALGORITHMS:
+            raise errors.undecodable_token(_UNREADABLE)
+        # If the token names a key, only that one counts.
+        fitting = [key for key in self.keys if algorithm in key.algorithms and kid in (None, key.kid)]
+        if not fitting:
+            raise errors.no_key("No suitable key was found to decode the JWT")
+        verifier = get_default_algorithms()[algorithm]
+        if not any(verifier.verify(message, verifier.prepare_key(key.key), signature) for key in fitting):
+            raise errors.no_key("None of the keys was able to decode the JWT")
+
+
+def _bytes(text: str) -> bytes | None:
+    try:
+        return base64url.decode(text)
+    except ValueError:
+        return None
+
+
+def _none(constant: str) -> NoReturn:
+    """Refuses NaN and the infinities, which are not JSON though Python reads them. With an ``exp`` of NaN a token
+    would never expire."""
+    raise ValueError(constant)
+
+
+def _part(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(base64url.decode(text), parse_constant=_none)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _check_times(claims: Mapping[str, Any], now: float) -> None:
+    for name in ("exp", "nbf", "iat"):
+        value = claims.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise errors.invalid_claims(f"The JWT '{name}' claim must be a number")
+    if claims.get("exp") is not None and claims["exp"] + LEEWAY_SECONDS < now:
+        raise errors.invalid_claims("JWT expired")
+    if claims.get("nbf") is not None and claims["nbf"] - LEEWAY_SECONDS > now:
+        raise errors.invalid_claims("JWT not yet valid")
+    if claims.get("iat") is not None and claims["iat"] - LEEWAY_SECONDS > now:
+        raise errors.invalid_claims("JWT issued at future")
+
+
+def _check_audience(claims: Mapping[str, Any], wanted: str | None) -> None:
+    given = claims.get("aud")
+    named = [given] if isinstance(given, str) else given
+    if named is not None and not (isinstance(named, list) and all(isinstance(one, str) for one in named)):
+        raise errors.invalid_claims("The JWT 'aud' claim must be a string or an array of strings")
+    if wanted is not None and named and wanted not in named:
+        raise errors.invalid_claims("JWT not in audience")
+
+
+# SET ROLE none means the role of the connection itself, so a token that claims it must be refused.
+_RESET = "none"
+
+
+@frozen
+class Identity:
+    """Who a request acts as. ``claims`` is JSON. ``authenticated`` says that the role is not the anonymous one."""
+
+    role: str
+    claims: str
+    authenticated: bool
+
+
+_NO_CLAIMS: Mapping[str, Any] = {}
+
+
+@frozen
+class _Known:
+    """The identity that followed from these claims, which are kept with the token that they were verified of."""
+
+    claims: Mapping[str, Any]
+    is_service: bool
+    identity: Identity
+
+
+@frozen
+class Identities:
+    """Tokens are verified by the database's own keys where it has any, else by the service's."""
+
+    config: StageDatabase
+    role_claim: RoleClaim
+    own: OwnTokens | None
+    service: TokenVerifier | None
+
+    def identify(self, sent: Sent, is_service: bool) -> Identity:
+        """Who the request acts as, by its bearer token and project key. The token is verified each time.
+
+        Raises PGRST300, 301, 302 and 303, ``session_revoked`` for a token of the service's own, and 22023 for a role
+        that cannot exist.
+        """
+        claims = _NO_CLAIMS if sent.bearer is None else self._claims(sent.bearer)
+        known: _Known | None = sent.identity
+        if known is None or known.claims is not claims or known.is_service is not is_service:
+            known = sent.identity = _Known(claims, is_service, self._identity(claims, is_service))
+        return known.identity
+
+    def _identity(self, claims: Mapping[str, Any], is_service: bool) -> Identity:
+        claimed = self.role_claim.of(claims)
+        if is_service:
+            role = self.config.service_role
+        elif claimed == _RESET:
+            raise from_sqlstate("22023", f'role "{claimed}" does not exist', None, None, False)
+        elif claimed is not None:
+            role = self.config.authenticated_role if claimed == "authenticated" else claimed
+        elif self.config.anon_role:
+            role = self.config.anon_role
+        else:
+            raise errors.anonymous_disabled()
+        authenticated = role != self.config.anon_role
+        if not claims:
+            return _without_claims(role, authenticated)
+        told = {**claims, "role": role if is_service or claimed is None else claimed}
+        return Identity(role, _as_json(told), authenticated)
+
+    def _claims(self, token: str) -> Mapping[str, Any]:
+        if not token:
+            raise errors.undecodable_token("Empty JWT is sent in Authorization header")
+        if self.own is not None:
+            return self.own.claims(token)
+        if self.service is None:
+            raise errors.no_jwt_secret()
+        try:
+            return self.service.verify(token).raw
+        except ApiError as fault:
+            raise _in_postgrests_words(fault) from None
+
+
+def _in_postgrests_words(fault: ApiError) -> ApiError:
+    """``fault`` as PGRST303 or 301, which make clients renew their token. ``session_revoked`` stays as it is."""
+    if fault.code != "invalid_token":
+        return fault
+    if fault.message == EXPIRED:
+        return errors.invalid_claims("JWT expired")
+    return errors.undecodable_token(fault.message)
+
+
+@lru_cache(maxsize=64)
+def _without_claims(role: str, authenticated: bool) -> Identity:
+    return Identity(role, _as_json({"role": role}), authenticated)
+
+
+def _as_json(claims: Mapping[str, Any]) -> str:
+    """The claims as JSON, also with integers beyond 64 bits. Raises PGRST301 for text that is not valid Unicode."""
+    try:
+        return orjson.dumps(claims).decode()
+    except TypeError:
+        pass
+    try:
+        found = json.dumps(claims, ensure_ascii=False, allow_nan=False)
+        found.encode("utf-8")
+    except (TypeError, ValueError, RecursionError):
+        raise errors.undecodable_token("The claims cannot be read") from None
+    return found

@@ -1,1 +1,0 @@
-"""Who a request acts as: tokens, roles and claims."""

@@ -1,0 +1,747 @@
+"""The catalogue queries. Each returns one JSON text, because making tuples of many rows would block the reactor.
+
+They run with an empty search path, so that ``format_type`` qualifies the names of all types but PostgreSQL's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from project_service.tables.values import Junction, Key, Pairs, Relationship
+
+# What the text of an application's functions tells about them, as SQL expressions for a query of the catalogue.
+#
+# PostgreSQL records only how a function was declared, so its text is searched for words. PostgreSQL's own functions
+# and those of extensions are left out.
+
+
+_NOT_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema')"
+# A function with a body in standard SQL has no text in the catalogue; PostgreSQL can print one. Its head is left out,
+# in which the function would seem to call itself.
+_ANY_TEXT = """
+case when p.prosrc = '' and p.prokind <> 'a'
+  then substring(pg_get_functiondef(p.oid) from '\\n((BEGIN ATOMIC|RETURN)\\M.*)') else p.prosrc end
+"""
+_OWN = f"""
+pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where {_NOT_SYSTEM} and not exists (select from pg_depend d
+  where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e')
+"""
+
+
+def _speaks(text: str, words: str) -> str:
+    return f"exists (select from {_OWN} and {text} ~* '{words}')"
+
+
+# Session-level locks, temporary tables, held cursors and LISTEN stay with the connection after a transaction. So does
+# the default isolation level, because the next transaction has already begun when RESET ALL runs in it. If no
+# function's text mentions any of these, and no view takes a lock itself, nothing has to be cleared away. Temporary
+# tables can be made neither by a body in standard SQL nor by a request that only reads.
+MAKES_TEMPORARY = _speaks("p.prosrc", "\\mtemp(orary)?\\M|\\mpg_temp\\.")
+_LEAVES = _speaks(_ANY_TEXT, "advisory_lock|\\mwith\\s+hold\\M|\\mlisten\\M|isolation")
+LEAVES_BY_READING = f"""
+{_LEAVES}
+or exists (select from pg_rewrite r
+  join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
+  where c.relkind = 'v' and {_NOT_SYSTEM} and r.ev_action::text ~ (
+    select ':funcid (' || string_agg(oid::text, '|') || ') ' from pg_proc
+    where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory_lock'))
+"""
+
+# Whether SQL may leave a setting on the session, which RESET ALL then has to take away before each request. In
+# PL/pgSQL and SQL that takes SET (not SET LOCAL) as a statement or at the beginning of a text that is executed,
+# RESET, set_config without a plain ``true`` (calls with one are cut out of the text first), or EXECUTE of what is not
+# all written there: a literal, or ``format`` of one that takes only names and quoted values. What functions in other
+# languages do is not known; what the service's own do is. Views, policies, defaults and constraints can call
+# set_config directly. (Its arguments may hold two levels of parentheses; deeper ones count as what leaves a setting.)
+_LOCAL_CALL = r"set_config\s*\([^();]*(\([^()]*(\([^()]*\)[^()]*)*\)[^();]*)*,\s*true\s*\)"
+_SETS = (
+    r"set_config|\mset_limit\M|\mreset\M|\mdiscard\M"
+    r"|\mexecute\M(?!\s+(format\s*\(\s*)?''([^''%%]|%%[IL%%])*''\s*([,);]|(into|using|loop)\M))"
+    r"|(^|;|\mbegin\M|\mthen\M|\melse\M|\mloop\M|''|\$|\*/)\s*(--[^\n]*\n\s*)*set\s+(?!(local|constraints|transaction)\M)"
+)
+_CALLS_SET_CONFIG = "~ (':funcid ' || 'pg_catalog.set_config(text,text,bool)'::regprocedure::oid || ' ')"
+SETS_FOR_SESSION = rf"""
+exists (select from (select p.prolang, regexp_replace({_ANY_TEXT}, '{_LOCAL_CALL}', '', 'gi') as text
+    from {_OWN} and n.nspname <> '_project_service') f
+  join pg_language l on l.oid = f.prolang
+  where l.lanname not in ('sql', 'plpgsql') or f.text ~* '{_SETS}')
+or exists (select from pg_rewrite r
+  join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
+  where {_NOT_SYSTEM} and r.ev_action::text {_CALLS_SET_CONFIG})
+or exists (select from pg_policy where concat(polqual, polwithcheck) {_CALLS_SET_CONFIG})
+or exists (select from pg_attrdef where adbin::text {_CALLS_SET_CONFIG})
+or exists (select from pg_constraint where conbin::text {_CALLS_SET_CONFIG})
+or exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+  where p.proname in ('set_config', 'set_limit') and n.nspname = any(%(schemas)s))
+"""
+
+# A pre-request function may do so: then requests that began with the same role differ in their rights.
+CHANGES_ROLE = _speaks(_ANY_TEXT, "\\mset\\s+(local\\s+|session\\s+)?role\\M|set_config\\s*\\(\\s*''role''")
+
+_FUNCTIONS = f"""
+own as materialized (
+  select p.oid, lower(p.proname) as name, n.nspname as schema, p.provolatile, p.prolang, {_ANY_TEXT} as text
+  from {_OWN}
+)
+"""
+
+# The functions that are declared immutable although their text, or that of a function they call, reads settings or
+# the current user. Which functions a text calls is judged by their names alone, without schemas.
+FALSE_CONSTANTS = f"""
+(with recursive {_FUNCTIONS}, needed as (
+  select oid as constant, oid, text from own where provolatile = 'i'
+  union
+  select needed.constant, own.oid, own.text
+  from needed
+  cross join lateral regexp_matches(lower(needed.text), '("[^"]+"|\\w+)\\s*\\(', 'g') as found (called)
+  join own on own.name = trim(found.called[1], '"')
+)
+select coalesce(json_agg(distinct constant::regprocedure::text), '[]') from needed
+where text ~* '\\m(current_setting|current_user|current_role|session_user)\\M')
+"""
+
+# Whether some function calls another that not every role may execute, and that PostgreSQL may evaluate or inline
+# while planning. The plan of the calling function is then made with the rights of its first caller, and used for all
+# others.
+GUARDED_WITHIN = f"""
+(with {_FUNCTIONS}, guarded as (
+  select string_agg(regexp_replace(name, '(\\W)', '\\\\\\1', 'g'), '|') as names from own
+  where (provolatile = 'i' or prolang = (select oid from pg_language where lanname = 'sql'))
+    and schema not in ('auth', 'storage', '_project_service')
+    and not has_function_privilege('public', oid, 'execute')
+)
+select exists (select from own, guarded where own.text ~* ('\\m(' || names || ')"?\\s*\\(')))
+"""
+
+
+# Finds out which base column each column of a view shows, from the rule that defines the view.
+#
+# PostgreSQL stores a view's rule as a ``pg_node_tree`` text. Each entry of its outermost target list names the
+# relation and column that it comes from (``resorigtbl``, ``resorigcol``), which may belong to a view again.
+
+
+Origin = tuple[int, int]
+
+_BRACKET = re.compile(r"\\.|[(){}]", re.DOTALL)
+_ENTRY = re.compile(r":resno (\d+) .*:resorigtbl (\d+) :resorigcol (\d+) :resjunk false\}?$", re.DOTALL)
+# In "({QUERY … :targetList ({TARGETENTRY …" the fourth bracket opens an entry.
+_ENTRY_DEPTH = 4
+
+
+def target_list(rule: str) -> dict[int, Origin]:
+    """For each column of the view, by number, that shows another unchanged: that column's (relation, number)."""
+    found: dict[int, Origin] = {}
+    depth, opened = 0, -1
+    for bracket in _BRACKET.finditer(rule):
+        found_one = bracket.group()
+        if found_one in "({":
+            depth += 1
+            if depth == _ENTRY_DEPTH and rule.startswith("{TARGETENTRY", bracket.start()):
+                opened = bracket.start()
+        elif found_one in ")}":
+            if depth == _ENTRY_DEPTH and opened >= 0:
+                _note(found, rule[opened : bracket.end()])
+                opened = -1
+            depth -= 1
+    return found
+
+
+def _note(found: dict[int, Origin], entry: str) -> None:
+    parsed = _ENTRY.search(entry)
+    if parsed is not None and parsed.group(2) != "0":
+        found[int(parsed.group(1))] = (int(parsed.group(2)), int(parsed.group(3)))
+
+
+def base_columns(rules: Mapping[int, str]) -> dict[int, dict[Origin, list[int]]]:
+    """For each view: by base column, (relation, number), the numbers of the view's columns that show it, directly or
+    through other views."""
+    direct = {view: target_list(rule) for view, rule in rules.items()}
+    found: dict[int, dict[Origin, list[int]]] = {}
+    for view, columns in direct.items():
+        shown: dict[Origin, list[int]] = defaultdict(list)
+        for number, origin in columns.items():
+            base = _resolve(direct, origin)
+            if base is not None:
+                shown[base].append(number)
+        found[view] = dict(shown)
+    return found
+
+
+def _resolve(direct: Mapping[int, Mapping[int, Origin]], origin: Origin) -> Origin | None:
+    seen = set()
+    current: Origin | None = origin
+    while current is not None and current[0] in direct:
+        if current in seen:
+            return None
+        seen.add(current)
+        current = direct[current[0]].get(current[1])
+    return current
+
+
+# Derives relationships from foreign keys: between tables, between views that show the keys, and through junctions.
+#
+# PostgREST's reference: "Resource Embedding".
+
+
+@frozen
+class Keyed:
+    """A relation as foreign keys refer to it: by oid, with the names of its columns by number."""
+
+    oid: int
+    key: Key
+    is_view: bool
+    columns: Mapping[int, str]
+    primary_key: tuple[str, ...]
+
+
+@frozen
+class _Showing:
+    """The names of a relation's columns that show the columns of a key, in the key's order."""
+
+    relation: Keyed
+    columns: tuple[str, ...]
+
+
+class Shown:
+    """Finds which relations show given columns of a table: the table itself and views of it."""
+
+    def __init__(self, keyed: Mapping[int, Keyed], bases: Mapping[int, Mapping[Origin, list[int]]]) -> None:
+        self._keyed = keyed
+        self._by_origin: dict[Origin, list[tuple[Keyed, str]]] = defaultdict(list)
+        for view, origins in bases.items():
+            relation = keyed.get(view)
+            if relation is None:
+                continue
+            for origin, numbers in origins.items():
+                names = [
+                    (relation, relation.columns[number]) for number in numbers if number in relation.columns
+                ]
+                self._by_origin[origin].extend(names)
+
+    def showings(self, oid: int, numbers: tuple[int, ...]) -> Iterator[_Showing]:
+        table = self._keyed.get(oid)
+        if table is None:
+            return
+        yield _Showing(table, tuple(table.columns[number] for number in numbers))
+        shown: list[dict[int, tuple[Keyed, list[str]]]] = []
+        for number in numbers:
+            by_view: dict[int, tuple[Keyed, list[str]]] = {}
+            for view, name in self._by_origin.get((oid, number), ()):
+                by_view.setdefault(view.oid, (view, []))[1].append(name)
+            shown.append(by_view)
+        for view_oid, (view, _) in shown[0].items() if shown else ():
+            if all(view_oid in by_view for by_view in shown):
+                for names in itertools.product(*(by_view[view_oid][1] for by_view in shown)):
+                    yield _Showing(view, names)
+
+
+def from_foreign_keys(
+    rows: Iterable[Mapping[str, Any]], shown: Shown, exposed: frozenset[str]
+) -> list[Relationship]:
+    """Both directions of every foreign key, as far as the target is in an exposed schema."""
+    found: list[Relationship] = []
+    back: list[Relationship] = []
+    for row in rows:
+        origins = list(shown.showings(row["origin"], tuple(row["origin_key"])))
+        targets = list(shown.showings(row["target"], tuple(row["target_key"])))
+        is_self = row["origin"] == row["target"]
+        for near, far in itertools.product(origins, targets):
+            for way in _both_ways(row, near, far, is_self and near.relation.oid == far.relation.oid, exposed):
+                (back if way.is_parent else found).append(way)
+    return back + found
+
+
+def _both_ways(
+    row: Mapping[str, Any], near: _Showing, far: _Showing, is_self: bool, exposed: frozenset[str]
+) -> Iterator[Relationship]:
+    pairs: Pairs = tuple(zip(near.columns, far.columns, strict=True))
+    unique = row["is_unique"]
+    if far.relation.key[0] in exposed:
+        yield Relationship(
+            near.relation.key,
+            far.relation.key,
+            "o2o" if unique else "m2o",
+            row["name"],
+            pairs,
+            is_self,
+            far.relation.is_view,
+        )
+    if near.relation.key[0] in exposed:
+        yield Relationship(
+            far.relation.key,
+            near.relation.key,
+            "o2o" if unique else "o2m",
+            row["name"],
+            tuple((theirs, ours) for ours, theirs in pairs),
+            is_self,
+            near.relation.is_view,
+            is_parent=True,
+        )
+
+
+def through_junctions(
+    found: Iterable[Relationship], primary_keys: Mapping[Key, frozenset[str]]
+) -> list[Relationship]:
+    """Many-to-many relationships, through relations two of whose foreign keys lie within the primary key.
+
+    The junction itself need not be exposed.
+    """
+    leading: dict[Key, list[Relationship]] = defaultdict(list)
+    for way in found:
+        if way.cardinality == "m2o":
+            leading[way.origin].append(way)
+    made = []
+    for key, ways in leading.items():
+        primary = primary_keys.get(key, frozenset())
+        inside = [way for way in ways if primary.issuperset(ours for ours, _ in way.pairs)]
+        for one, other in itertools.permutations(inside, 2):
+            if one.constraint != other.constraint:
+                made.append(_through(key, one, other))
+    return made
+
+
+def _through(key: Key, one: Relationship, other: Relationship) -> Relationship:
+    back: Pairs = tuple((theirs, ours) for ours, theirs in one.pairs)
+    junction = Junction(key, one.constraint, other.constraint, back, other.pairs)
+    return Relationship(
+        one.target,
+        other.target,
+        "m2m",
+        junction=junction,
+        is_self=one.target == other.target,
+        target_is_view=other.target_is_view,
+    )
+
+
+_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname not like 'pg\\_t%%'"
+
+
+# The types of arguments, besides row types, that take a row.
+_ANY_ROW = "'record', 'any', 'anyelement', 'anynonarray', 'anycompatible', 'anycompatiblenonarray'"
+
+
+def _json(query: str, ctes: str = "") -> str:
+    """``ctes`` is its WITH clause."""
+    return f"{ctes} select coalesce(json_agg(found), '[]')::text from ({query}) as found"
+
+
+# The base type of each domain, also of domains over domains.
+_BASES = """
+with recursive base as (
+  select oid, typbasetype as parent, typbasetype as base from pg_type where typtype = 'd'
+  union all
+  select base.oid, t.typbasetype, t.typbasetype from base join pg_type t on t.oid = base.parent where t.typtype = 'd'
+), bases as (
+  select b.oid, b.base from base b join pg_type t on t.oid = b.base where t.typtype <> 'd'
+)
+"""
+
+# Relation.expands: partitioned tables, tables with heirs, and views that read such or a function that may be inlined.
+_EXPANDING = """
+, reads as (
+  select c.oid as relation, 'pg_class'::regclass::oid as class, c.oid as object
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+  where c.relkind in ('r', 'v', 'f', 'p') and n.nspname = any(%(schemas)s)
+  union
+  select reads.relation, d.refclassid, d.refobjid
+  from reads join pg_rewrite r on r.ev_class = reads.object and reads.class = 'pg_class'::regclass
+  join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
+  where d.refclassid in ('pg_class'::regclass, 'pg_proc'::regclass)
+), expanding as (
+  select distinct reads.relation
+  from reads
+  left join pg_class c on reads.class = 'pg_class'::regclass and c.oid = reads.object
+  left join pg_proc p on reads.class = 'pg_proc'::regclass and p.oid = reads.object
+  where c.relkind = 'p' or c.relhassubclass
+    or p.proretset and p.prolang = (select oid from pg_language where lanname = 'sql')
+)
+"""
+
+RELATIONS = _json(
+    """
+select n.nspname as schema, c.relname as name, c.relkind as kind, obj_description(c.oid, 'pg_class') as description,
+  c.relhassubclass and c.relkind <> 'p' as inherited, expanding.relation is not null as expands,
+  case when c.relkind in ('r', 'p') then 28 when c.oid in (select reads.relation from reads
+         join pg_foreign_table f on f.ftrelid = reads.object join pg_foreign_server s on s.oid = f.ftserver
+         join pg_foreign_data_wrapper w on w.oid = s.srvfdw where w.fdwhandler = 0) then 0
+       else pg_relation_is_updatable(c.oid, true) end as events,
+  case when c.reltuples > 0 and c.relkind in ('r', 'm') then
+    ceil((c.relpages * current_setting('block_size')::int8
+          + case when c.reltoastrelid <> 0 then coalesce(pg_relation_size(c.reltoastrelid), 0) else 0 end)
+         / c.reltuples)::int8 end as row_bytes,
+  (select json_agg(json_build_array(
+     a.attname,
+     format_type(a.atttypid, a.atttypmod),
+     format_type(coalesce(bases.base, a.atttypid), case when bases.base is null then a.atttypmod else -1 end),
+     not (a.attnotnull or t.typnotnull),
+     case when a.attidentity <> '' then format('nextval(%%L::regclass)', (
+            select d.objid::regclass from pg_depend d where d.classid = 'pg_class'::regclass and d.deptype = 'i'
+              and d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid and d.refobjsubid = a.attnum))
+          when a.attgenerated <> '' then null
+          else coalesce(pg_get_expr(ad.adbin, ad.adrelid), t.typdefault) end,
+     (select json_agg(e.enumlabel order by e.enumsortorder) from pg_enum e
+      where e.enumtypid = coalesce(bases.base, a.atttypid)),
+     col_description(c.oid, a.attnum),
+     information_schema._pg_char_max_length(coalesce(bases.base, a.atttypid),
+       case when bases.base is null then a.atttypmod else t.typtypmod end)
+   ) order by a.attnum)
+   from pg_attribute a
+   join pg_type t on t.oid = a.atttypid
+   left join bases on bases.oid = a.atttypid
+   left join pg_attrdef ad on ad.adrelid = a.attrelid and ad.adnum = a.attnum
+   where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+left join expanding on expanding.relation = c.oid
+where c.relkind in ('r', 'v', 'm', 'f', 'p') and n.nspname = any(%(schemas)s) and not c.relispartition
+order by n.nspname, c.relname
+""",
+    _BASES + _EXPANDING,
+)
+
+# By relation: the columns of its keys, and all columns of views.
+_KEY_COLUMNS = """
+with needed as (
+  select conrelid as relation, unnest(conkey) as number from pg_constraint where contype in ('p', 'f')
+  union
+  select confrelid, unnest(confkey) from pg_constraint where contype = 'f'
+  union
+  select a.attrelid, a.attnum from pg_attribute a join pg_class c on c.oid = a.attrelid
+  where c.relkind in ('v', 'm') and a.attnum > 0 and not a.attisdropped
+), named as (
+  select a.attrelid, json_agg(json_build_array(a.attnum, a.attname) order by a.attnum) as columns
+  from needed join pg_attribute a on a.attrelid = needed.relation and a.attnum = needed.number
+  group by a.attrelid
+)
+"""
+
+PRIMARY_KEYS = _json(
+    f"""
+select c.oid::int8 as oid, n.nspname as schema, c.relname as name, c.relkind in ('v', 'm') as is_view,
+  named.columns, k.conkey as key
+from named
+join pg_class c on c.oid = named.attrelid
+join pg_namespace n on n.oid = c.relnamespace
+left join pg_constraint k on k.conrelid = c.oid and k.contype = 'p'
+where {_SYSTEM}
+""",
+    _KEY_COLUMNS,
+)
+
+# Keys with PERIOD (PostgreSQL 18; before it the column does not exist) relate overlapping ranges, not equal ones.
+FOREIGN_KEYS = _json(f"""
+select con.conname as name, con.conrelid::int8 as origin, con.confrelid::int8 as target,
+  con.conkey as origin_key, con.confkey as target_key,
+  exists (select from pg_constraint u where u.conrelid = con.conrelid and u.contype in ('p', 'u')
+     and u.conkey @> con.conkey and u.conkey <@ con.conkey) as is_unique
+from pg_constraint con
+join pg_class c on c.oid = con.conrelid
+join pg_namespace n on n.oid = c.relnamespace
+where con.contype = 'f' and con.conparentid = 0 and {_SYSTEM}
+  and to_jsonb(con) -> 'conperiod' is distinct from 'true'
+order by con.conrelid, con.conname
+""")
+
+VIEW_RULES = _json(f"""
+select c.oid::int8 as oid, r.ev_action as rule
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+join pg_rewrite r on r.ev_class = c.oid and r.rulename = '_RETURN'
+where c.relkind in ('v', 'm') and {_SYSTEM}
+""")
+
+ROUTINES = _json(
+    """
+select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc') as description,
+  p.provolatile as volatility, p.proretset as is_set,
+  case when t.typtype = 'd' and t.typname ~ '/' and not p.proretset
+    and not coalesce(p.proargmodes::text[] && '{t,b,o}', false) then lower(t.typname) end as return_media,
+  bt.oid in ('bytea'::regtype, 'text'::regtype, 'xml'::regtype, 'json'::regtype, 'jsonb'::regtype) as is_bytes,
+  p.prorettype = 'void'::regtype as is_void,
+  bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{t,b,o}', false) as is_composite,
+  case when bt.typtype = 'c' then json_build_array(bn.nspname, rc.relname) end as returns,
+  coalesce(p.proconfig, '{}') as settings, p.prolang = (select oid from pg_language where lanname = 'sql') as is_sql,
+  (select json_agg(coalesce(nullif(o.name, ''), 'column' || o.place) order by o.place)
+   from (select name, row_number() over (order by idx) as place
+         from unnest(p.proargmodes, coalesce(p.proargnames, '{}')) with ordinality as args(mode, name, idx)
+         where mode in ('t', 'b', 'o')) as o) as columns,
+  (select json_agg(json_build_array(
+      coalesce(a.name, ''), format_type(a.type, null),
+      case regexp_replace(format_type(a.type, null), '\\[\\]$', '')
+        when 'bit' then 'bit varying' when 'character' then 'character varying'
+        else regexp_replace(format_type(a.type, null), '\\[\\]$', '') end
+        || case when format_type(a.type, null) like '%%[]' then '[]' else '' end,
+      a.place <= p.pronargs - p.pronargdefaults, a.mode = 'v') order by a.place)
+   from (select name, type, mode, row_number() over (order by idx) as place
+         from unnest(coalesce(p.proargnames, '{}'), coalesce(p.proallargtypes, p.proargtypes::oid[]),
+                     coalesce(p.proargmodes, '{}')) with ordinality as args(name, type, mode, idx)
+         where type is not null and (mode is null or mode in ('i', 'b', 'v'))) as a) as arguments
+from pg_proc p
+join pg_namespace n on n.oid = p.pronamespace
+join pg_type t on t.oid = p.prorettype
+left join bases on bases.oid = t.oid
+join pg_type bt on bt.oid = coalesce(bases.base, t.oid)
+join pg_namespace bn on bn.oid = bt.typnamespace
+left join pg_class rc on rc.oid = bt.typrelid
+where p.prokind = 'f' and t.typname not in ('trigger', 'event_trigger') and n.nspname = any(%(schemas)s)
+  -- Arguments without names are no request's: only a single one of these is, that is given the body.
+  and (p.proargnames is not null or p.pronargs = 0 or p.pronargs = 1 and p.proargtypes[0] in
+    ('bytea'::regtype, 'text'::regtype, 'xml'::regtype, 'json'::regtype, 'jsonb'::regtype))
+order by n.nspname, p.proname, p.pronargs, pg_get_function_identity_arguments(p.oid) collate "C"
+""",
+    _BASES,
+)
+
+COMPUTED_RELATIONSHIPS = _json("""
+select n.nspname as schema, p.proname as name,
+  json_build_array(an.nspname, ac.relname) as origin, json_build_array(rn.nspname, rc.relname) as target,
+  not p.proretset or p.prorows = 1 as to_one
+from pg_proc p
+join pg_namespace n on n.oid = p.pronamespace
+join pg_type at on at.oid = p.proargtypes[0] and at.typrelid <> 0
+join pg_class ac on ac.oid = at.typrelid and ac.relkind in ('r', 'v', 'm', 'f', 'p')
+join pg_namespace an on an.oid = ac.relnamespace
+join pg_type rt on rt.oid = p.prorettype and rt.typrelid <> 0
+join pg_class rc on rc.oid = rt.typrelid and rc.relkind in ('r', 'v', 'm', 'f', 'p')
+join pg_namespace rn on rn.oid = rc.relnamespace
+where p.prokind = 'f' and p.pronargs = 1 and n.nspname = any(%(search_path)s)
+order by n.nspname, p.proname, p.oid
+""")
+
+# Functions that are computed columns, with the relations that have them: those of the row type that a function takes,
+# those that inherit from it and tables OF it. Without a relation: of any row.
+COMPUTED_COLUMNS = _json(
+    """
+select n.nspname as schema, p.proname as name,
+  case when ac.oid is not null then json_build_array(an.nspname, ac.relname) end as row,
+  case when hc.oid is not null then json_build_array(hn.nspname, hc.relname) end as relation
+from taking p
+join pg_namespace n on n.oid = p.pronamespace
+left join kin on kin.taken = p.argument
+left join pg_class ac on ac.oid = p.argument
+left join pg_namespace an on an.oid = ac.relnamespace
+left join pg_class hc on hc.oid = kin.heir
+left join pg_namespace hn on hn.oid = hc.relnamespace
+order by kin.distance, n.nspname, p.proname
+""",
+    """
+with recursive taking as (
+  select p.pronamespace, p.proname, nullif(t.typrelid, 0) as argument
+  from pg_proc p join pg_namespace n on n.oid = p.pronamespace join pg_type t on t.oid = p.proargtypes[0]
+  where p.prokind = 'f' and p.provariadic = 0 and p.pronargs - p.pronargdefaults <= 1
+    and (t.typrelid <> 0 or t.typname in ("""
+    + _ANY_ROW
+    + """)) and n.nspname = any(%(search_path)s)
+), below as (
+  select inhparent as taken, inhrelid as heir from pg_inherits
+  union all select t.typrelid, c.oid from pg_class c join pg_type t on t.oid = c.reloftype where c.reloftype <> 0
+), kin as (
+  select distinct argument as taken, argument as heir, 0 as distance from taking where argument is not null
+  union all
+  select kin.taken, below.heir, kin.distance + 1
+  from kin join below on below.taken = kin.heir join pg_class c on c.oid = below.heir and not c.relispartition
+)
+""",
+)
+
+# The columns of row types that functions return, where they are not those of exposed relations.
+ROW_COLUMNS = _json(
+    """
+select n.nspname as schema, c.relname as name, (
+    select json_agg(a.attname order by a.attnum) from pg_attribute a
+    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where (c.relkind = 'c' or c.relispartition or n.nspname <> all(%(schemas)s)) and c.oid in (
+  select bt.typrelid from pg_proc p
+  join pg_namespace pn on pn.oid = p.pronamespace
+  left join bases on bases.oid = p.prorettype
+  join pg_type bt on bt.oid = coalesce(bases.base, p.prorettype)
+  where bt.typrelid <> 0 and pn.nspname = any(%(search_path)s))
+""",
+    _BASES,
+)
+
+REPRESENTATIONS = _json("""
+select format_type(c.castsource, null) as source, format_type(c.casttarget, null) as target,
+  n.nspname as schema, p.proname as name
+from pg_cast c
+join pg_proc p on p.oid = c.castfunc
+join pg_namespace n on n.oid = p.pronamespace
+join pg_type s on s.oid = c.castsource
+join pg_type t on t.oid = c.casttarget
+where c.castcontext = 'i' and c.castmethod = 'f'
+  and ((s.typtype = 'd' and t.oid in ('json'::regtype, 'text'::regtype))
+    or (t.typtype = 'd' and s.oid in ('json'::regtype, 'text'::regtype)))
+""")
+
+HANDLERS = _json("""
+select n.nspname as schema, p.proname as name, lower(t.typname) as media,
+  case when at.typrelid <> 0 then json_build_array(an.nspname, ac.relname) end as relation
+from pg_aggregate ag
+join pg_proc p on p.oid = ag.aggfnoid
+join pg_namespace n on n.oid = p.pronamespace
+join pg_type t on t.oid = p.prorettype
+join pg_type at on at.oid = p.proargtypes[0]
+join pg_namespace an on an.oid = at.typnamespace
+left join pg_class ac on ac.oid = at.typrelid
+where p.pronargs = 1 and t.typtype = 'd' and t.typname ~ '^[[:graph:]]+/[[:graph:]]+$'
+  and (at.typrelid <> 0 or at.oid = 'anyelement'::regtype) and n.nspname = any(%(search_path)s)
+order by n.nspname, p.proname
+""")
+
+VERSION = "select current_setting('server_version_num')"
+
+
+def role_settings(version: int) -> str:
+    """What roles have set for themselves and this connection may set: anybody's settings, and those that PostgreSQL
+    15 and later can grant (PostgREST's reference, "Settings with privileged context"). What is sent stays UTF-8."""
+    granted = "or g.context = 'superuser' and has_parameter_privilege(session_user, g.name, 'SET')"
+    return _json(f"""
+select r.rolname as role, s.name, s.value
+from pg_db_role_setting d
+join pg_roles r on r.oid = d.setrole
+cross join lateral (select split_part(c, '=', 1) as name, substr(c, position('=' in c) + 1) as value
+                    from unnest(d.setconfig) as c) as s
+left join pg_settings g on g.name = s.name
+where d.setdatabase in (0, (select oid from pg_database where datname = current_database()))
+  and pg_has_role(session_user, r.oid, 'member') and r.rolname <> session_user
+  and (g.context = 'user' or position('.' in s.name) > 0 {granted if version >= 150000 else ""})
+  and s.name not in ('search_path', 'role', 'client_encoding')
+order by r.rolname, d.setdatabase
+""")
+
+
+# The catalogs that the schema cache is read from, each with how many blocks of it are looked at together, and with
+# what tells its rows apart. A row that is written is a new version, with another ``ctid`` and ``xmin``. Those of
+# pg_class are compared by value, because TRUNCATE and the like write new versions of them too. Temporary relations
+# are left out.
+_VERSION = "hashtextextended(xmin::text, hashtid(ctid))"
+_RELATION = "oid, relname, relnamespace, relkind, relnatts, relhassubclass, relispartition, reloftype"
+_LASTING = "{} <> all(array(select objid from temporary))"
+_LASTING_SCHEMA = "{} <> all(array(select oid from passing))"
+_WATCHED: Mapping[str, tuple[int, str, str]] = {
+    "pg_class": (
+        *(32, f"hashtextextended(concat_ws(' ', {_RELATION}), 0)"),
+        "relpersistence <> 't' and relkind in ('r', 'v', 'm', 'f', 'p', 'c')",
+    ),
+    "pg_attribute": (32, _VERSION, "attnum > 0 and " + _LASTING.format("attrelid")),
+    "pg_constraint": (32, _VERSION, _LASTING.format("conrelid")),
+    "pg_attrdef": (32, _VERSION, _LASTING.format("adrelid")),
+    "pg_rewrite": (32, _VERSION, _LASTING.format("ev_class")),
+    "pg_trigger": (64, _VERSION, "not tgisinternal and " + _LASTING.format("tgrelid")),
+    "pg_inherits": (32, _VERSION, _LASTING.format("inhrelid")),
+    "pg_type": (32, _VERSION, _LASTING_SCHEMA.format("typnamespace")),
+    "pg_proc": (32, _VERSION, _LASTING_SCHEMA.format("pronamespace")),
+    "pg_namespace": (32, _VERSION, _LASTING_SCHEMA.format("oid")),
+    "pg_aggregate": (32, _VERSION, "true"),
+    "pg_cast": (32, _VERSION, "true"),
+    "pg_enum": (32, _VERSION, "true"),
+    "pg_description": (32, _VERSION, "true"),
+    "pg_foreign_table": (32, _VERSION, "true"),
+    "pg_extension": (32, _VERSION, "true"),
+    "pg_db_role_setting": (32, _VERSION, "true"),
+}
+# An index leads from a temporary schema to its relations.
+_TEMPORARY = """
+with passing as materialized (
+  select oid from pg_namespace where nspname ~ '^pg_(temp|toast_temp)_'
+), temporary as materialized (
+  select d.objid from passing join pg_depend d on d.refclassid = 'pg_namespace'::regclass and d.refobjid = passing.oid
+  where d.classid = 'pg_class'::regclass
+)
+"""
+
+# Whether event triggers announce changes: both commands, and what they drop. And a text that is another once any
+# transaction has ended that may have written something.
+STATE = """
+select count(distinct t.evtevent) = 2, pg_current_snapshot()::text
+from pg_event_trigger t join pg_proc p on p.oid = t.evtfoid
+where t.evtevent in ('ddl_command_end', 'sql_drop') and t.evtenabled in ('O', 'A')
+  and p.prosrc ~* 'notify\\W+pgrst\\M'
+"""
+SIZES = f"""
+select relname::text, pg_relation_size(oid) / current_setting('block_size')::int8 from pg_class
+where relnamespace = 'pg_catalog'::regnamespace and relname in ({", ".join(f"'{name}'" for name in _WATCHED)})
+order by relname
+"""
+
+
+def sections(sizes: Iterable[tuple[str, int]]) -> list[str]:
+    """Queries for values that differ after a change of the catalogs, which have these sizes in blocks. Each looks at
+    a section so small that it takes about a millisecond, however many tables there are; so nothing else has to wait
+    for them."""
+    return [
+        _section(
+            catalog, first, None if first + _WATCHED[catalog][0] >= blocks else first + _WATCHED[catalog][0]
+        )
+        for catalog, blocks in sizes
+        for first in range(0, max(blocks, 1), _WATCHED[catalog][0])
+    ]
+
+
+def _section(catalog: str, first: int, end: int | None) -> str:
+    """The last section has no end, so that rows in new blocks are seen at once."""
+    _, version, condition = _WATCHED[catalog]
+    temporary = _TEMPORARY if "all(array" in condition else ""
+    upper = f" and ctid < '({end},0)'" if end is not None else ""
+    rows = f"ctid >= '({first},0)'{upper} and {condition}"
+    return f"{temporary}select concat(count(*), ':', bit_xor({version})) from {catalog} where {rows}"
+
+
+# A value that differs after nearly every change of the catalogue that matters here, though not after a change of a
+# column's name or type. It is asked for whenever a name is not found, so it has to be quick. Temporary tables and
+# functions do not count.
+FINGERPRINT = """
+(select concat_ws(':', count(*), max(c.oid::int8), sum(c.relnatts), sum(hashname(c.relname)::int8 # c.oid::int8))
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+  where c.relkind in ('r', 'v', 'm', 'f', 'p') and n.nspname not like 'pg\\_t%%')
+|| '/' || (select concat_ws(':', count(*), max(oid::int8), sum(hashname(proname)::int8 # oid::int8)) from pg_proc
+  where pronamespace <> all(array(select oid from pg_namespace where nspname like 'pg\\_t%%')))
+|| '/' || (select concat_ws(':', count(*), max(oid::int8), sum(hashname(conname)::int8 # oid::int8))
+  from pg_constraint where contype in ('p', 'u', 'f')
+    and connamespace <> all(array(select oid from pg_namespace where nspname like 'pg\\_t%%')))
+"""
+
+
+# What PostgreSQL would call for ``relation.name``: functions and aggregates of one argument that may be a row.
+_ROW_FUNCTIONS = f"""
+(select coalesce(json_agg(distinct p.proname), '[]')
+ from pg_proc p join pg_namespace n on n.oid = p.pronamespace join pg_type t on t.oid = p.proargtypes[0]
+ where p.pronargs - p.pronargdefaults <= 1 and (t.typrelid <> 0 or t.typname in ({_ANY_ROW}))
+   and (n.nspname = 'pg_catalog' or n.nspname = any(%(search_path)s)))
+"""
+
+EXTRAS = f"""
+select json_build_object(
+  'fingerprint', {FINGERPRINT},
+  'row_functions', {_ROW_FUNCTIONS},
+  'makes_temporary', {MAKES_TEMPORARY},
+  'leaves_by_reading', {LEAVES_BY_READING},
+  'sets_for_session', {SETS_FOR_SESSION},
+  'changes_role', {CHANGES_ROLE},
+  'guarded_within', {GUARDED_WITHIN},
+  'false_constants', {FALSE_CONSTANTS},
+  'postgis', exists (select from pg_extension where extname = 'postgis'),
+  'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')
+               from pg_namespace n where n.nspname = any(%(schemas)s)))::text
+"""
+
+ALL = {
+    "relations": RELATIONS,
+    "keys": PRIMARY_KEYS,
+    "foreign_keys": FOREIGN_KEYS,
+    "rules": VIEW_RULES,
+    "routines": ROUTINES,
+    "computed": COMPUTED_RELATIONSHIPS,
+    "computed_columns": COMPUTED_COLUMNS,
+    "row_columns": ROW_COLUMNS,
+    "representations": REPRESENTATIONS,
+    "handlers": HANDLERS,
+    "extras": EXTRAS,
+}

@@ -1,1 +1,0 @@
-"""How the schema cache is read, kept and found out of date. Its values are in ``tables/model``."""

@@ -1,1 +1,0 @@
-"""Running compiled statements on a connection, and reading what comes back."""

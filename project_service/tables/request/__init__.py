@@ -1,0 +1,1 @@
+"""From a request's URL, headers and body to the values of ``syntax``."""

@@ -1,0 +1,216 @@
+"""Parses a request (method, path, query, headers, body) into one value. Knows nothing of the web framework."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import orjson
+from attrs import define, field, frozen
+
+from project_service.http.request import HasPlace, NoPlace
+from project_service.tables import errors
+from project_service.tables.request.body import Payload, has_several_rows, parse_payload
+from project_service.tables.request.headers import MediaType, Preferences, parse_accept, parse_preferences
+from project_service.tables.request.query import intersect, parse_range, refuse_no_numbers
+from project_service.tables.syntax import Query, Range
+
+# A request as the route hands it to a database's table API: decoded, not yet understood.
+
+
+Pairs = tuple[tuple[str, str], ...]
+
+# The headers that decide how a request is understood. The others only SQL gets to see.
+_DECISIVE = frozenset(("accept", "prefer", "range", "content-type", "accept-profile", "content-profile"))
+# Project keys are for this service, not for SQL to read.
+_SECRET = frozenset(("x-service-key", "apikey", "cookie"))
+
+
+@define(eq=False)
+class Sent:
+    """A request's headers and what is derived from them, made once for all requests with the same headers.
+
+    ``decisive`` are those that decide how the request is understood. ``key`` is the project key and ``bearer`` the
+    bearer token, which is None where there is none. ``as_json`` and ``cookies`` are JSON objects for SQL.
+    ``identity`` and ``preambles`` are what ``access.identity`` and ``settings`` have last made of them.
+    """
+
+    pairs: tuple[tuple[str, str], ...] = field(repr=False)
+    decisive: tuple[tuple[str, str], ...]
+    key: str | None = field(repr=False)
+    bearer: str | None = field(repr=False)
+    as_json: str = field(repr=False)
+    cookies: str = field(repr=False)
+    identity: Any = field(default=None, init=False, repr=False)
+    preambles: dict[Hashable, Any] = field(factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[str, str]], key: str | None = None) -> Sent:
+        """Names are lower-case."""
+        found = tuple(pairs)
+        token = _bearer(value for name, value in found if name == "authorization")
+        return cls(
+            found,
+            tuple(header for header in found if header[0] in _DECISIVE),
+            key,
+            # Clients of this ecosystem repeat the project key as the bearer token when nobody is signed in.
+            token if token != key else None,
+            _headers(found),
+            _cookies(found),
+        )
+
+
+@frozen
+class Incoming:
+    """``segments`` and ``pairs`` are decoded. ``resource`` is the path of the segments as PostgREST would see it, and
+    ``path`` the resource's public path, for Location headers; ``place`` is that of ``Inbound``."""
+
+    method: str
+    segments: tuple[str, ...]
+    resource: str = "/"
+    pairs: tuple[tuple[str, str], ...] = ()
+    headers: Sent = field(factory=lambda: Sent.of(()))
+    body: bytes = field(default=b"", repr=False)
+    path: str = "/"
+    base_url: str = ""
+    is_service: bool = False
+    place: HasPlace = field(factory=NoPlace, eq=False, repr=False)
+
+
+def _bearer(values: Iterable[str]) -> str | None:
+    """The token of the first bearer header; other schemes are ignored."""
+    for value in values:
+        scheme, _, token = value.partition(" ")
+        if scheme.lower() == "bearer":
+            return token.strip()
+    return None
+
+
+def _headers(headers: Iterable[tuple[str, str]]) -> str:
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name not in _SECRET:
+            found[name] = f"{found[name]}, {value}" if name in found else value
+    return orjson.dumps(found).decode()
+
+
+def _cookies(headers: Iterable[tuple[str, str]]) -> str:
+    pieces = (piece for name, value in headers if name == "cookie" for piece in value.split(";"))
+    pairs = (piece.strip().partition("=") for piece in pieces)
+    return orjson.dumps({name: content for name, _, content in pairs if name}).decode()
+
+
+READING = ("GET", "HEAD")
+WRITING = ("POST", "PATCH", "PUT", "DELETE")
+Kind = Literal["root", "relation", "routine"]
+
+
+@frozen
+class Head:
+    """What the path and the headers say, before the query and the body are read."""
+
+    method: str
+    kind: Kind
+    name: str
+    schema: str
+    profiled: bool
+    accept: tuple[MediaType, ...]
+    preferences: Preferences
+    range: Range
+    content_type: str | None
+
+
+@frozen
+class Request:
+    """A parsed request. ``range`` is that of query and Range header together; ``pairs`` is the query as sent."""
+
+    head: Head
+    query: Query
+    range: Range
+    payload: Payload | None = None
+    pairs: tuple[tuple[str, str], ...] = ()
+
+
+def parse_head(
+    method: str, segments: Sequence[str], headers: Iterable[tuple[str, str]], schemas: tuple[str, ...]
+) -> Head:
+    """``segments`` are the decoded parts of the path below the base path; header names are lower-case.
+
+    Raises PGRST101, 106, 117, 122, 125 and 103.
+    """
+    pairs = list(headers)
+    first = dict(reversed(pairs))
+    kind, name = _target(segments)
+    _check_method(method, kind)
+    schema, profiled = _schema(method, first, schemas)
+    accept = ", ".join(value for key, value in pairs if key == "accept")
+    return Head(
+        method,
+        kind,
+        name,
+        schema,
+        profiled,
+        parse_accept(accept),
+        parse_preferences(value for key, value in pairs if key == "prefer"),
+        parse_range(first.get("range")) if method == "GET" else Range(),
+        first.get("content-type"),
+    )
+
+
+def range_of(head: Head, query: Query, pairs: Sequence[tuple[str, str]]) -> Range:
+    """The rows that query and Range header together ask for, ``query`` parsed of ``pairs``. Raises PGRST100, 103 and
+    114."""
+    asked = next((found for path, found in query.ranges if path == ()), Range())
+    if head.method == "PUT" and not asked.whole:
+        raise errors.put_with_range()
+    if head.method in ("PATCH", "DELETE"):
+        refuse_no_numbers(pairs)
+    return intersect(asked, head.range)
+
+
+def payload_of(head: Head, query: Query, body: bytes) -> Payload | None:
+    """The body, for a method that has one. Raises PGRST102."""
+    if head.method not in ("POST", "PATCH", "PUT"):
+        return None
+    # PUT replaces a whole row, so it has no ``columns``.
+    columns = query.columns if head.method != "PUT" else None
+    payload = parse_payload(head.content_type, body, columns, head.kind == "routine")
+    if head.method == "PATCH" and has_several_rows(payload):
+        raise errors.several_objects()
+    return payload
+
+
+def _target(segments: Sequence[str]) -> tuple[Kind, str]:
+    match list(segments):
+        case [] | [""]:
+            return "root", ""
+        case ["rpc", name] if name:
+            return "routine", name
+        case [name]:
+            return "relation", name
+    raise errors.invalid_path()
+
+
+_ALLOWED: dict[Kind, tuple[str, ...]] = {
+    "root": ("OPTIONS", "GET", "HEAD"),
+    "routine": ("OPTIONS", "GET", "HEAD", "POST"),
+    "relation": ("OPTIONS", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"),
+}
+
+
+def _check_method(method: str, kind: Kind) -> None:
+    if method in _ALLOWED[kind]:
+        return
+    if kind == "routine" and method in _ALLOWED["relation"]:
+        raise errors.routine_method(method, _ALLOWED[kind])
+    raise errors.method_not_allowed(method, _ALLOWED[kind])
+
+
+def _schema(method: str, headers: Mapping[str, str], schemas: tuple[str, ...]) -> tuple[str, bool]:
+    """The schema asked for, and whether the reply has to name it (``profiled``): if it was named, or others exist."""
+    asked = headers.get("content-profile" if method in WRITING else "accept-profile")
+    if asked is None:
+        return schemas[0], len(schemas) > 1
+    if asked not in schemas:
+        raise errors.unacceptable_schema(asked, schemas)
+    return asked, True

@@ -1,1 +1,0 @@
-"""Makes the response, status, headers and body, of what PostgreSQL returned."""

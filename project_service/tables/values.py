@@ -1,0 +1,259 @@
+"""The schema cache's values. Types are in ``format_type``'s form, as read with an empty search path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from attrs import field, frozen
+
+from project_service.settings.model import StageDatabase
+
+# What a database's settings decide about plans.
+
+
+@frozen
+class PlanOptions:
+    max_rows: int = 0
+    aggregates: bool = True
+    legacy_target_names: bool = True
+    allow_unfiltered_writes: bool = False
+    extra_search_path: tuple[str, ...] = ()
+
+
+# The settings of one database's table API (``[stages.<stage>.databases.<name>]``).
+
+
+@frozen
+class TablesConfig(StageDatabase):
+    """A database's settings, and ``statement_timeout``: the service's, written as PostgreSQL takes it ("0" for
+    none)."""
+
+    statement_timeout: str = "0"
+
+    @property
+    def plan_options(self) -> PlanOptions:
+        allows = self.unfiltered_writes == "allow"
+        return PlanOptions(
+            self.max_rows, self.aggregates, self.legacy_target_names, allows, self.extra_search_path
+        )
+
+    @property
+    def tx_override(self) -> bool:
+        """Whether a request may say how its transaction ends."""
+        return self.tx_end.endswith("allow-override")
+
+
+Key = tuple[str, str]
+Cardinality = Literal["m2o", "o2m", "o2o", "m2m"]
+Pairs = tuple[tuple[str, str], ...]
+
+# The one column of a function that returns plain values.
+SCALAR = "pgrst_scalar"
+
+
+@frozen
+class Representation:
+    """The functions that convert values of a type: ``to_json`` for responses, ``from_text`` for filters and
+    ``from_json`` for payloads. PostgREST's reference: "Domain Representations"."""
+
+    to_json: Key | None = None
+    from_text: Key | None = None
+    from_json: Key | None = None
+
+
+# A type whose values are PostgreSQL's own JSON and text.
+PLAIN = Representation()
+
+
+@frozen
+class Column:
+    """``base_type`` is ``type`` with domains resolved; ``default`` is an SQL expression of the database's own."""
+
+    name: str
+    type: str
+    base_type: str
+    nullable: bool = True
+    default: str | None = None
+    enum: tuple[str, ...] = ()
+    description: str | None = None
+    max_length: int | None = None
+    representation: Representation = PLAIN
+
+
+@frozen
+class Relation:
+    """A table, view, materialised view, foreign or partitioned table.
+
+    ``row_bytes`` is the size of a row on disk by the last ANALYZE, 0 where it is not known. ``inherited`` says that
+    other tables inherit from it; the primary key does not hold for their rows. ``expands`` says that reading it makes
+    PostgreSQL read other tables as well (partitions, heirs, tables behind functions of a view).
+    ``has_system_columns`` holds for all but views.
+    """
+
+    schema: str
+    name: str
+    columns: Mapping[str, Column] = field(repr=False)
+    primary_key: tuple[str, ...] = ()
+    is_view: bool = False
+    insertable: bool = False
+    updatable: bool = False
+    deletable: bool = False
+    description: str | None = None
+    row_bytes: int = 0
+    inherited: bool = False
+    expands: bool = False
+    has_system_columns: bool = False
+
+    @property
+    def key(self) -> Key:
+        return (self.schema, self.name)
+
+
+@frozen
+class Computed:
+    """A computed column: the function that makes it of a row of type ``row``, or of any row where that is None."""
+
+    routine: Key
+    row: Key | None
+
+
+@frozen
+class Junction:
+    """The table between two others: its two constraints, and the columns that they connect."""
+
+    key: Key
+    to_origin: str
+    to_target: str
+    origin_pairs: Pairs
+    target_pairs: Pairs
+
+
+@frozen
+class Relationship:
+    """How the relation ``target`` is related to ``origin``. ``pairs`` are (column of origin, column of target).
+
+    A computed relationship has a ``routine`` and neither pairs nor a junction.
+    """
+
+    origin: Key
+    target: Key
+    cardinality: Cardinality
+    constraint: str = ""
+    pairs: Pairs = ()
+    is_self: bool = False
+    target_is_view: bool = False
+    is_parent: bool = False
+    junction: Junction | None = None
+    routine: Key | None = None
+
+    @property
+    def to_one(self) -> bool:
+        return self.cardinality in ("m2o", "o2o")
+
+
+@frozen
+class Argument:
+    """``cast`` is the type to cast a value to: ``type``, but without an implied length that would cut values."""
+
+    name: str
+    type: str
+    cast: str
+    required: bool = True
+    variadic: bool = False
+
+
+@frozen
+class Routine:
+    """A function. ``returns`` is the relation whose rows it returns, if it returns rows of one.
+
+    ``columns`` names its OUT arguments, which are the columns of its result where ``returns`` is None.
+    ``return_media`` is the media type of a function whose single value is a whole body. ``is_bytes`` says that the
+    value can be sent as it comes from PostgreSQL.
+    """
+
+    schema: str
+    name: str
+    arguments: tuple[Argument, ...] = ()
+    returns: Key | None = None
+    is_composite: bool = False
+    is_set: bool = False
+    is_void: bool = False
+    volatility: Literal["i", "s", "v"] = "v"
+    settings: tuple[tuple[str, str], ...] = ()
+    description: str | None = None
+    return_media: str | None = None
+    is_bytes: bool = False
+    is_sql: bool = False
+    columns: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return (self.schema, self.name)
+
+    @property
+    def may_be_inlined(self) -> bool:
+        """Whether PostgreSQL may inline it: replace the call by the function's own query."""
+        return self.is_sql and self.is_set and self.is_composite and self.volatility != "v"
+
+    @property
+    def is_scalar(self) -> bool:
+        return not self.is_composite
+
+
+@frozen
+class Handler:
+    """An aggregate that makes a whole body of the type ``media``. With ``relation`` None it takes rows of any."""
+
+    aggregate: Key
+    media: str
+    relation: Key | None
+
+
+@frozen
+class SchemaCache:
+    """Everything that one reading of the catalogue found. Overloads of a routine are ordered by the number of their
+    arguments.
+
+    ``computed`` are the computed columns by row type and name, those of a type before those of the types it inherits
+    from; ``computed_of_any`` those that any row has. ``row_columns`` has the columns of row types that functions
+    return and that are no exposed relations. ``row_functions`` are the names of everything that PostgreSQL would call
+    with a row if the name were written as a column of it, aggregates included.
+
+    The last ones say what the text of the database's own functions mentions (see ``texts``). ``leaves_things``: some
+    function mentions something, other than a setting, that stays on the connection after the transaction.
+    ``leaves_by_reading``: the same for what a read-only transaction can leave. ``false_constants``: functions that
+    are declared immutable although they read settings or the current user. ``sets_for_session``: some SQL may leave a
+    setting on the session. ``changes_role``: some function sets a role. ``guarded_within``: some function calls one
+    that not every role may execute, whose result its cached plan may keep.
+    """
+
+    version: int
+    relations: Mapping[Key, Relation] = field(repr=False, factory=dict)
+    relationships: Mapping[Key, tuple[Relationship, ...]] = field(repr=False, factory=dict)
+    routines: Mapping[Key, tuple[Routine, ...]] = field(repr=False, factory=dict)
+    computed: Mapping[Key, Mapping[str, tuple[Computed, ...]]] = field(repr=False, factory=dict)
+    computed_of_any: Mapping[str, tuple[Computed, ...]] = field(repr=False, factory=dict)
+    row_columns: Mapping[Key, tuple[str, ...]] = field(repr=False, factory=dict)
+    row_functions: frozenset[str] = field(repr=False, default=frozenset())
+    handlers: tuple[Handler, ...] = field(repr=False, default=())
+    role_settings: Mapping[str, tuple[tuple[str, str], ...]] = field(repr=False, factory=dict)
+    schema_comments: Mapping[str, str] = field(repr=False, factory=dict)
+    has_postgis: bool = False
+    fingerprint: str = ""
+    leaves_things: bool = False
+    leaves_by_reading: bool = False
+    false_constants: tuple[str, ...] = ()
+    sets_for_session: bool = True
+    changes_role: bool = False
+    guarded_within: bool = False
+
+    def computed_column(self, row: Key | None, name: str, search_path: Sequence[str]) -> Computed | None:
+        """The computed column of rows of type ``row`` whose function is in ``search_path``, if there is one."""
+        candidates = (
+            *(self.computed.get(row, {}).get(name, ()) if row is not None else ()),
+            *self.computed_of_any.get(name, ()),
+        )
+        visible = [one for one in candidates if one.routine[0] in search_path]
+        nearest = [one for one in visible if one.row == row] or visible
+        return min(nearest, key=lambda one: search_path.index(one.routine[0]), default=None)
