@@ -14,7 +14,7 @@ be asked to execute or poll, which ``Session`` sees to; otherwise both may use i
 Cost: the functions' signatures have to be right, or the process crashes; they are all below.
 
 With Bind and Execute PostgreSQL takes a statement's snapshot after it has waited for the statement's locks, so a read
-that waits for TRUNCATE and a refill sees the new rows. (EXECUTE in SQL does not; see ``tables/sql/locks``.)
+that waits for TRUNCATE and a refill sees the new rows. (A cursor does not; see ``tables/stream``.)
 """
 
 from __future__ import annotations

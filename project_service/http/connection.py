@@ -341,7 +341,7 @@ class LeanChannel(BaseChannel, Protocol):
         self._unparsed.clear()
         self._unparsed_bytes = 0
 
-    # What the parser calls (request_parser.Requests).
+    # What the parser calls (``head.Requests``).
 
     def head_begun(self) -> None:
         self._since = self.clock.seconds()

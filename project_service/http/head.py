@@ -59,7 +59,7 @@ class HeaderView:
         """``make(self)``, called once for this view and remembered.
 
         This pays because a connection keeps its view as long as its client sends the same headers (see
-        ``request_parser``). ``make`` serves as the key, so it has to be a function of a module and not one made for
+        ``RequestParser``). ``make`` serves as the key, so it has to be a function of a module and not one made for
         each call. What it raises is not remembered.
         """
         try:

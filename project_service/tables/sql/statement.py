@@ -260,7 +260,7 @@ def _rows_of_call(plan: CallPlan, range_: Range) -> Sql:
 def _explained(sql: Sql, rendering: Rendering) -> Sql:
     if rendering.explain is None:
         return sql
-    # ``parse.media`` lets none through that is not one of EXPLAIN's.
+    # ``request.headers`` lets none through that is not one of EXPLAIN's.
     options = [name.upper() for name in rendering.explain.plan_options]
     options.append("FORMAT " + ("JSON" if rendering.explain.name.endswith("+json") else "TEXT"))
     return f"EXPLAIN ({', '.join(options)}) " + sql
