@@ -204,7 +204,8 @@ def service(
         module_database,
         store_settings,
         tmp_path_factory.mktemp("pipelines"),
-        database={"statement_timeout_seconds": 2.0},
+        # A machine with much else to do may let connections wait for long.
+        database={"statement_timeout_seconds": 2.0, "acquire_timeout_seconds": 60.0},
     )
     settings = evolve(
         settings, stages={"dev": Stage(databases={"main": main, "alone": evolve(main, pool_size=3)})}
@@ -304,7 +305,7 @@ def shown(answer: tuple[int, Any]) -> tuple[int, Any]:
 )
 @pytest_twisted.ensureDeferred
 async def test_no_caller_sees_anything_of_another(
-    service: Service, clients: list[Client], seed: int, leaving: str
+    service: Service, clients: list[Client], monkeypatch: pytest.MonkeyPatch, seed: int, leaving: str
 ) -> None:
     """Neither role nor claims nor settings, whatever the SQL before it has done, and whoever has left."""
     random = Random(seed)
@@ -312,8 +313,7 @@ async def test_no_caller_sees_anything_of_another(
     service.sql(leaving)
     await until(lambda: service.cache().sets_for_session is (leaving is FOR_SESSION))
     OWNERS.update({n: caller.sub for n, caller in enumerate(service.callers[2:])})
-    keeps_sharing = pytest.MonkeyPatch()
-    keeps_sharing.setattr(planner.Pace, "failed", lambda self: None)
+    monkeypatch.setattr(planner.Pace, "failed", lambda self: None)
     things = [f"/things?id=eq.{number}" for number in range(1, 50)]
     await warm(service, *PATHS, things[0])
     service.watched.deepest = service.watched.taken = service.watched.asked = 0
@@ -339,7 +339,6 @@ async def test_no_caller_sees_anything_of_another(
             asked, await answers([client for client, *_ in asked]), strict=True
         ):
             assert shown(found) == expected(caller, path, mark), (number, caller.role, path, mark)
-    keeps_sharing.undo()
     assert service.watched.deepest > 30, service.watched
     assert service.watched.taken > 800, service.watched
 
@@ -424,16 +423,15 @@ async def test_statement_timeout_ends_one_statement_and_not_its_neighbours(
 
 @pytest_twisted.ensureDeferred
 async def test_who_comes_after_a_slow_statement_does_not_wait_for_it(
-    service: Service, clients: list[Client]
+    service: Service, clients: list[Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the statement that was slow shares no more."""
     await warm(service, "/slow", "/things?id=eq.1")
     assert service.watched.pipelines is not None
     (session,) = service.watched.pipelines._sessions
-    usual = pytest.MonkeyPatch()
-    usual.setattr(pipeline, "OLD_SECONDS", 0.02)
-    usual.setattr(pipeline, "SLOW_SECONDS", 0.3)
-    usual.setattr(pipeline, "HELD_UP", 0)
+    monkeypatch.setattr(pipeline, "OLD_SECONDS", 0.02)
+    monkeypatch.setattr(pipeline, "SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(pipeline, "HELD_UP", 0)
     slow, quick = clients[:2]
     slow.send(service.anon.head("/slow", "slowly"))
 
@@ -454,7 +452,6 @@ async def test_who_comes_after_a_slow_statement_does_not_wait_for_it(
     slow.send(service.anon.head("/slow"))
     assert await answers([slow]) == [(200, [{"n": 1}])]
     assert service.watched.asked == asked
-    usual.undo()
 
 
 @pytest_twisted.ensureDeferred
