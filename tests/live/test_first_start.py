@@ -20,7 +20,7 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
 from twisted.logger import capturedLogs, formatEvent
 
-from project_service import log
+from project_service import daemon
 from project_service.daemon import Startup
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Store
@@ -146,7 +146,7 @@ async def test_a_reload_reads_the_file_again_and_options_still_win(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     levels: list[str] = []
-    monkeypatch.setattr(log, "set_level", levels.append)
+    monkeypatch.setattr(daemon, "set_level", levels.append)
     port = free_port()
     config = config_file(database, store_settings, tmp_path)
     written = config.read_text()
@@ -165,7 +165,7 @@ async def test_a_reload_reads_the_file_again_and_options_still_win(
 
         async def allowed() -> list[str] | None:
             asking: dict[bytes | str, bytes | str] = {"Origin": "https://new.test"}
-            answer = await treq.get(f"http://127.0.0.1:{port}/live", headers=asking, persistent=False)
+            answer = await treq.get(f"http://127.0.0.1:{port}/auth/user", headers=asking, persistent=False)
             await treq.content(answer)
             found: list[str] | None = answer.headers.getRawHeaders("access-control-allow-origin")
             return found

@@ -399,7 +399,7 @@ async def test_reads_that_waited_for_a_lock_see_the_new_rows(service: Service, c
         )
         for client in clients:
             client.send(service.anon.head("/things?id=eq.3"))
-        await until(lambda: service.watched.taken == taken + len(clients))
+        await until(lambda: service.watched.taken >= taken + len(clients))
         await until(lambda: bool(service.sql("select 1 from pg_locks where not granted")))
         filling.commit()
     assert await answers(clients) == [(200, [{"id": 3, "name": "thing 3"}])] * len(clients)

@@ -258,7 +258,7 @@ def test_sighup_reaches_all_workers_and_sigterm_drains_them(tmp_path: Path) -> N
         def allowed(name: str) -> bool:
             # So many new connections are made that each worker accepts some of them.
             answered = [
-                requests.get(f"{url}/live", headers={"Origin": name, "Connection": "close"}, timeout=10)
+                requests.get(f"{url}/auth/user", headers={"Origin": name, "Connection": "close"}, timeout=10)
                 for _ in range(20)
             ]
             return all("Access-Control-Allow-Origin" in one.headers for one in answered)
