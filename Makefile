@@ -74,5 +74,5 @@ soak: venv
 # Faults under load: the short ones of `make test` with their figures, then failover, a store cluster, ten times the load
 # and a crowd, what two workers share, and 20 rounds of random kills.
 chaos: venv
-	$(BIN)/python -m pytest -q -s tests/live/test_faults_processes.py
+	$(BIN)/python -m pytest -q -s tests/live/service/test_faults_processes.py
 	$(BIN)/python -m tests.chaos

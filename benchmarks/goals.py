@@ -24,7 +24,7 @@ from benchmarks.auth import PASSWORD, SETTINGS, Client
 from benchmarks.load import CLIENTS, Costed, Request, beside_slow, wrk
 from benchmarks.report import HEADING, Row, interleaved, show
 from benchmarks.running import ROOT, Running, service
-from tests.places import free_port
+from tests.temporary import free_port
 
 # Of the yardstick's requests a second.
 _BESIDE = ((tables.ROW, 0.75), (tables.PAGE, 0.9), (tables.LEVELS, 0.75), (tables.INSERT, 0.75))

@@ -23,7 +23,7 @@ from typing import Any
 import attrs
 
 from project_service.settings.model import StageDatabase, own_name
-from tests.places import free_port
+from tests.temporary import free_port
 
 AUTHENTICATOR, OWNER = "Postgrest_Test_Authenticator", "postgres"
 KNOWN = frozenset(one.name for one in attrs.fields(StageDatabase))

@@ -28,10 +28,16 @@ settings.load_profile("patient")
 
 # The files that take longest, which are run first, so that not one process still runs one when the others are done.
 LONGEST = (
-    *("test_openapi_fuzz", "test_faults_processes", "test_workers", "test_run", "test_embedded_deaths"),
-    *("test_proxies", "test_endpoints", "test_auth_service", "test_wheel", "test_attacks_sockets"),
-    *("test_storage_memory", "test_certificates", "test_store_bytes", "test_backup", "test_tables_service"),
-    *("test_secrets", "test_storage_broken", "test_faults_clock", "test_store_keys", "test_attacks_roles"),
+    *(
+        "service/test_openapi_fuzz",
+        "service/test_faults_processes",
+        "workers/test_workers",
+        "service/test_run",
+    ),
+    *("embedded/test_deaths", "service/test_proxies", "service/test_endpoints", "auth/test_service"),
+    *("service/test_wheel", "attacks/test_sockets", "storage/test_memory", "service/test_certificates"),
+    *("storage/test_store_bytes", "service/test_backup", "tables/test_service", "service/test_secrets"),
+    *("storage/test_broken", "service/test_faults_clock", "storage/test_store_keys", "attacks/test_roles"),
 )
 
 
@@ -41,7 +47,8 @@ def _is_trial(item: pytest.Item) -> bool:
 
 
 def _turn(item: pytest.Item) -> int:
-    return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+    name = f"{item.path.parent.name}/{item.path.stem}"
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,7 +18,7 @@ import jwt
 from attrs import frozen
 
 from benchmarks.replies.wire import Exchange
-from tests.attack_corpus import CORPUS
+from tests.attacks.corpus import CORPUS
 
 HOST = "project.example"
 PASSWORD = "correct horse battery"

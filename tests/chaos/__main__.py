@@ -17,7 +17,7 @@ from tests.chaos.kills import Rounds
 from tests.chaos.overload import overload
 from tests.chaos.store_cluster import lose_a_volume_server
 from tests.live.loaded_service import make_ledger, started
-from tests.live.shared_laws import GUESSING, Shared
+from tests.live.workers.shared_laws import GUESSING, Shared
 
 FAULTS = ("restart", "failover", "cluster", "overload", "shared", "kills")
 

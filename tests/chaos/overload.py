@@ -18,7 +18,7 @@ from benchmarks.memory import resident
 from tests.chaos.clients import Clients, Outcome
 from tests.chaos.crowd import Crowd
 from tests.live.daemon import Daemon, eventually
-from tests.live.database import run_sql
+from tests.live.sql import run_sql
 
 TIMES = 10
 GOODPUT_AT_LEAST = 0.8

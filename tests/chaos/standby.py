@@ -16,7 +16,7 @@ from project_service.embedded import postgres
 from project_service.embedded.postgres import NAME
 from project_service.embedded.supervised import Account
 from tests.live.daemon import eventually
-from tests.places import free_port
+from tests.temporary import free_port
 
 
 class Pair:

@@ -17,7 +17,7 @@ from tests.chaos.reading import Reading
 from tests.live.daemon import answers, eventually
 from tests.live.loaded_service import judge, load_on, make_ledger, started
 from tests.live.mixed_load import PACE_SECONDS, PARTS, Load
-from tests.places import free_port
+from tests.temporary import free_port
 
 VOLUME_SERVERS = 3
 

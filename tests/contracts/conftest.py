@@ -11,10 +11,10 @@ import pytest
 from project_service.auth.assemble import sql_stores
 from project_service.auth.repository import Stores
 from project_service.storage.assemble import Rows, sql_rows
-from tests.auth_fakes import MemoryStore
-from tests.contracts.rows import bucket_b
+from tests.contracts.storage.rows import bucket_b
+from tests.fakes.auth import MemoryStore
+from tests.fakes.storage import START, Tables
 from tests.live.services import pool_on, wait
-from tests.storage_fakes import START, Tables
 
 
 @pytest.fixture(params=["fake", "postgresql"])

@@ -8,8 +8,8 @@ from typing import Any
 from project_service.http.request import Inbound
 from project_service.http.response import Reply, Sink, StreamReply, envelope
 from project_service.http.routing import Handler, Router
-from tests.fakes import ANON_KEY, SERVICE_KEY, App
-from tests.told import told
+from tests.fakes.common import ANON_KEY, SERVICE_KEY, App
+from tests.route_description import told
 
 ANON = {"X-Service-Key": ANON_KEY}
 SERVICE = {"X-Service-Key": SERVICE_KEY}

@@ -11,10 +11,10 @@ from project_service.database.connecting import connector
 from project_service.database.pool import Pool
 from project_service.settings.model import Store
 from project_service.storage.assemble import Rows, assemble, sql_rows
-from tests.contracts.rows import bucket_b
+from tests.contracts.storage.rows import bucket_b
 from tests.live.application import serving, settings_for
 from tests.live.services import held_open, pool_on, wait
-from tests.live.storage_service import Running
+from tests.live.storage.service import Running
 
 
 @pytest.fixture(scope="module")

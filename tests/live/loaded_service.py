@@ -11,8 +11,8 @@ import requests
 
 from project_service.settings.model import Store
 from tests.live.daemon import ROOT, Daemon, eventually
-from tests.live.database import run_sql
 from tests.live.mixed_load import LEDGER, PACE_SECONDS, PARTS, ROWS, Load
+from tests.live.sql import run_sql
 
 # Short, so that an outage of a second shows as 503 and not as a slow response.
 CONFIG = """

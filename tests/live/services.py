@@ -40,7 +40,7 @@ from project_service.embedded import postgres
 from project_service.embedded.assemble import Embedded, Running
 from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store, connect
-from tests.live.database import run_sql, session_on
+from tests.live.sql import run_sql, session_on
 
 T = TypeVar("T")
 

@@ -1,0 +1,360 @@
+"""The contract of the rows of storage, for the fake and for PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from uuid import uuid4
+
+import pytest
+import pytest_twisted
+from attrs import asdict, evolve
+
+from project_service.storage.assemble import Rows
+from project_service.storage.repository import NewObject
+from project_service.storage.values import BucketRules, Conditions, Writer
+from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, put, refused
+
+
+@pytest_twisted.ensureDeferred
+async def test_buckets(rows: Rows) -> None:
+    rules = BucketRules("public", 5, 2**45, ("image/*", "a/b"), True)
+    made = await rows.buckets.create("a.b", rules)
+    assert (made.name, made.rules, made.object_count, made.total_bytes) == ("a.b", rules, 0, 0)
+    assert made.created_at.tzinfo is not None
+    assert await rows.buckets.find("a.b") == made
+    assert await rows.buckets.find("none") is None
+    assert [bucket.name for bucket in await rows.buckets.all()] == ["a.b", "b"]
+    assert await refused(rows.buckets.create("b", BucketRules())) == "bucket_exists"
+    changed = await rows.buckets.change("a.b", {"visibility": "private", "allowed_content_types": None})
+    assert changed.rules == BucketRules("private", 5, 2**45, None, True)
+    assert (
+        await rows.buckets.change("a.b", {"allowed_content_types": ("x/y",)})
+    ).rules.allowed_content_types == ("x/y",)
+    assert (await rows.buckets.change("a.b", asdict(rules, recurse=False))).rules == rules
+    other = await rows.buckets.find("b")
+    assert other is not None and other.rules == BucketRules()
+    assert await refused(rows.buckets.change("none", {"visibility": "public"})) == "bucket_not_found"
+    assert await refused(rows.buckets.change("none", {})) == "bucket_not_found"
+    with pytest.raises((TypeError, ValueError)):
+        await rows.buckets.change("b", {"name": "c"})
+    await put(rows, "k")
+    await rows.buckets.delete("a.b")
+    assert await refused(rows.buckets.delete("a.b")) == "bucket_not_found"
+    assert await refused(rows.buckets.delete("b")) == "bucket_not_empty"
+
+
+@pytest_twisted.ensureDeferred
+async def test_switching_an_object_to_a_new_version(rows: Rows) -> None:
+    first = await put(rows, "d/ö", 3)
+    assert first.replaced is None
+    assert (first.row.key, first.row.size, first.row.owner, first.row.etag) == ("d/ö", 3, ALICE.user_id, ETAG)
+    assert first.row.updated_at.microsecond % 1000 == 0
+    assert await rows.objects.find("b", "d/ö") == first.row
+    assert await rows.objects.find("b", "d") is None
+    second = await put(rows, "d/ö", 5, BOB)
+    assert second.replaced == first.row.version
+    assert await rows.garbage.garbage(10) == [(first.row.version, "b")]
+    bucket = await rows.buckets.find("b")
+    assert bucket is not None
+    assert (bucket.object_count, bucket.total_bytes) == (1, 5)
+    await rows.garbage.forget([first.row.version])
+    assert await rows.garbage.garbage(10) == []
+    other = NewObject("b", "d/ö", uuid4(), 0, "a/b", "f" * 32)
+    await rows.objects.begin_uploads([other.version], "b")
+    third = await rows.objects.put(other, ALICE)
+    assert (third.row.size, third.row.content_type, third.row.etag) == (0, "a/b", "f" * 32)
+    assert await rows.objects.find("b", "d/ö") == third.row
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_room_left_for_a_key(rows: Rows) -> None:
+    await put(rows, "k", 5)
+    for key in "lmnopq":
+        await put(rows, key)
+    assert [await rows.objects.room(bucket, "k") for bucket in ("b", "none")] == [None, None]
+    for quota, of_it, of_others in ((18, 12, 7), (11, 5, 0), (3, 5, 0)):
+        await rows.buckets.change("b", {"max_bucket_bytes": quota})
+        assert [await rows.objects.room("b", key) for key in ("k", "new")] == [of_it, of_others]
+    await rows.buckets.create("empty", BucketRules(max_bucket_bytes=9))
+    assert await rows.objects.room("empty", "k") == 9
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_refused_switch_changes_nothing(rows: Rows) -> None:
+    kept = (await put(rows, "k")).row
+    conditions = {
+        "object_exists": Conditions(if_none_match=("*",)),
+        "precondition_failed": Conditions(if_match=("other",)),
+    }
+    for code, condition in conditions.items():
+        assert await refused(put(rows, "k", conditions=condition)) == code
+    assert (
+        await refused(put(rows, "k", conditions=Conditions(if_none_match=(ETAG,)))) == "precondition_failed"
+    )
+    assert await refused(put(rows, "new", conditions=Conditions(if_match=("*",)))) == "precondition_failed"
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    assert await refused(put(rows, "k", writer=BOB)) == "not_owner"
+    await rows.buckets.change("b", {"max_bucket_bytes": 10})
+    assert await refused(put(rows, "k", 11)) == "payload_too_large"
+    assert await refused(put(rows, "l", 10)) == "payload_too_large"
+    missing = NewObject("none", "k", uuid4(), 1, "a/b", ETAG)
+    assert await refused(rows.objects.put(missing, ALICE)) == "bucket_not_found"
+    never_announced = NewObject("b", "k", uuid4(), 1, "a/b", ETAG)
+    assert await refused(rows.objects.put(never_announced, ALICE)) == "request_timeout"
+    assert await rows.objects.find("b", "k") == kept
+    assert await rows.garbage.garbage(10) == []
+    good = Conditions(if_match=("x", ETAG), if_none_match=("y",))
+    assert (await put(rows, "k", conditions=good)).replaced == kept.version
+    assert (await put(rows, "k", writer=SERVICE, conditions=Conditions(if_match=("*",)))).row == (
+        await rows.objects.find("b", "k")
+    )
+
+
+@pytest_twisted.ensureDeferred
+async def test_whose_an_object_is(rows: Rows) -> None:
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    assert (await put(rows, "k", writer=SERVICE)).row.owner is None
+    assert await refused(put(rows, "k", writer=ALICE)) == "not_owner"
+    assert (await put(rows, "k", writer=Writer(ALICE.user_id, True))).row.owner == ALICE.user_id
+    assert (await put(rows, "k", writer=SERVICE)).row.owner == ALICE.user_id
+    assert (await put(rows, "k", writer=ALICE)).row.owner == ALICE.user_id
+    assert (await put(rows, "k", writer=Writer(BOB.user_id, True))).row.owner == BOB.user_id
+    found = await rows.objects.find("b", "k")
+    assert found is not None and found.owner == BOB.user_id
+
+
+@pytest_twisted.ensureDeferred
+async def test_metadata_that_changes_without_new_bytes(rows: Rows) -> None:
+    kept = (await put(rows, "k")).row
+    assert (kept.owner, kept.max_age_seconds) == (ALICE.user_id, None)
+    for changes, owner, age in (
+        ({"owner": BOB.user_id}, BOB.user_id, None),
+        ({"max_age_seconds": 2**31 - 1}, BOB.user_id, 2**31 - 1),
+        ({}, BOB.user_id, 2**31 - 1),
+        ({"owner": None, "max_age_seconds": 0}, None, 0),
+        ({"owner": ALICE.user_id, "max_age_seconds": None}, ALICE.user_id, None),
+    ):
+        changed = await rows.objects.change("b", "k", changes, Conditions(if_match=(ETAG,)))
+        assert changed == await rows.objects.find("b", "k") == evolve(kept, owner=owner, max_age_seconds=age)
+    assert await refused(rows.objects.change("b", "none", {"owner": None})) == "object_not_found"
+    assert await refused(rows.objects.change("none", "k", {"owner": None})) == "object_not_found"
+    unmet = Conditions(if_match=("other",))
+    assert await refused(rows.objects.change("b", "k", {"owner": None}, unmet)) == "precondition_failed"
+    await rows.objects.change("b", "k", {"max_age_seconds": 7})
+    assert (await rows.objects.move("b", "k", "l", ALICE)).row.max_age_seconds == 7
+    assert (await put(rows, "l")).row.max_age_seconds is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_keys_whose_date_does_not_tell_bytes_apart(rows: Rows) -> None:
+    """Changes of one key within a second. The real clock may pass into the next one, so some are tried again."""
+
+    async def twice(number: int, way: str) -> bool:
+        key, other = f"{way}{number}", f"other{way}{number}"
+        await put(rows, key)
+        if way == "deleted":
+            await rows.objects.delete("b", [key], ALICE)
+        elif way == "left":
+            await rows.objects.move("b", key, other, ALICE)
+        elif way == "moved onto":
+            await put(rows, other)
+            return (await rows.objects.move("b", other, key, ALICE)).row.changed_twice
+        again = (await put(rows, key)).row
+        assert again == await rows.objects.find("b", key)
+        return again.changed_twice
+
+    for way in ("overwritten", "deleted", "left", "moved onto"):
+        for number in range(3):
+            if await twice(number, way):
+                break
+        else:
+            pytest.fail(way)
+    await rows.buckets.create("another", BucketRules())
+    assert not (await put(rows, "first", bucket="another")).row.changed_twice
+    assert not (await rows.objects.move("another", "first", "second", ALICE)).row.changed_twice
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_quota_limits_what_one_bucket_holds_after_the_switch(rows: Rows) -> None:
+    await rows.buckets.create("another", BucketRules())
+    await put(rows, "k", 100, bucket="another")
+    await put(rows, "k", 4)
+    await rows.buckets.change("b", {"max_bucket_bytes": 10})
+    await put(rows, "k", 8)
+    assert await refused(put(rows, "l", 3)) == "payload_too_large"
+    await put(rows, "l", 2)
+    assert await refused(put(rows, "l", 3)) == "payload_too_large"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_replacement_that_is_no_larger_always_fits(rows: Rows) -> None:
+    await put(rows, "k", 10)
+    await rows.buckets.change("b", {"max_bucket_bytes": 5})
+    for size in (10, 9):
+        assert (await put(rows, "k", size)).replaced is not None
+    assert await refused(put(rows, "l", 1)) == "payload_too_large"
+
+
+@pytest_twisted.ensureDeferred
+async def test_deleting_objects(rows: Rows) -> None:
+    kept = {key: (await put(rows, key, 2)).row.version for key in ("a", "b", "c")}
+    deleted = await rows.objects.delete("b", ["a", "x", "b"], BOB)
+    assert deleted == {"a": kept["a"], "b": kept["b"]}
+    assert {version for version, _ in await rows.garbage.garbage(10)} == {kept["a"], kept["b"]}
+    bucket = await rows.buckets.find("b")
+    assert bucket is not None
+    assert (bucket.object_count, bucket.total_bytes) == (1, 2)
+    await put(rows, "mine", writer=BOB)
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    assert await refused(rows.objects.delete("b", ["mine", "c"], BOB)) == "not_owner"
+    assert await rows.objects.find("b", "mine") is not None
+    assert len(await rows.objects.delete("b", ["mine", "c"], SERVICE)) == 2
+    assert await refused(rows.objects.delete("none", ["a"], BOB)) == "bucket_not_found"
+
+
+@pytest_twisted.ensureDeferred
+async def test_objects_of_other_buckets_are_untouched_and_keys_named_twice_count_once(rows: Rows) -> None:
+    """What is done in one bucket is done to no other; and a key that is named twice is one key."""
+    await rows.buckets.create("another", BucketRules())
+    for key in ("k", "l", "m"):
+        await put(rows, key, 3, BOB, bucket="another")
+        await put(rows, key, 5)
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    others = await rows.buckets.find("another"), await rows.garbage.objects_from(("another", ""), 3)
+    for key in ("k", "l"):
+        await put(rows, key, 6)
+    moved = await rows.objects.move("b", "k", "l", ALICE)
+    assert moved.row.size == 6 and moved.replaced is not None
+    await rows.objects.move("b", "l", "new", ALICE)
+    deleted = await rows.objects.delete("b", ["m", "k", "m", "k"], ALICE)
+    assert list(deleted) == ["m"]
+    bucket = await rows.buckets.find("b")
+    assert bucket is not None and (bucket.object_count, bucket.total_bytes) == (1, 6)
+    assert (await rows.buckets.find("another"), await rows.garbage.objects_from(("another", ""), 3)) == others
+
+
+@pytest_twisted.ensureDeferred
+async def test_deleting_with_conditions(rows: Rows) -> None:
+    kept = (await put(rows, "k")).row
+    for code, conditions in (
+        ("precondition_failed", Conditions(if_match=("other",))),
+        ("precondition_failed", Conditions(if_none_match=(ETAG,))),
+        ("object_exists", Conditions(if_none_match=("*",))),
+    ):
+        assert await refused(rows.objects.delete("b", ["k"], ALICE, conditions)) == code
+    assert await rows.objects.find("b", "k") == kept
+    there = Conditions(if_match=("*",))
+    assert await refused(rows.objects.delete("b", ["none"], ALICE, there)) == "precondition_failed"
+    assert await rows.objects.delete("b", ["none"], ALICE, Conditions(if_none_match=("*",))) == {}
+    mine = Conditions(if_match=("x", ETAG))
+    assert await rows.objects.delete("b", ["k"], ALICE, mine) == {"k": kept.version}
+
+
+@pytest_twisted.ensureDeferred
+async def test_moving_objects(rows: Rows) -> None:
+    source, target = (await put(rows, "a", 3)).row, (await put(rows, "b", 4)).row
+    none_there = Conditions(if_none_match=("*",))
+    assert await refused(rows.objects.move("b", "a", "b", ALICE, none_there)) == "object_exists"
+    moved = await rows.objects.move("b", "a", "b", BOB)
+    assert (moved.row.key, moved.row.version, moved.row.owner) == ("b", source.version, ALICE.user_id)
+    assert moved.replaced == target.version
+    assert await rows.garbage.garbage(10) == [(target.version, "b")]
+    assert await rows.objects.find("b", "a") is None
+    assert await rows.objects.find("b", "b") == moved.row
+    bucket = await rows.buckets.find("b")
+    assert bucket is not None
+    assert (bucket.object_count, bucket.total_bytes) == (1, 3)
+    assert (await rows.objects.move("b", "b", "c", ALICE, none_there)).replaced is None
+    assert await refused(rows.objects.move("b", "b", "d", ALICE)) == "object_not_found"
+    assert await refused(rows.objects.move("none", "b", "d", ALICE)) == "bucket_not_found"
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    assert await refused(rows.objects.move("b", "c", "d", BOB)) == "not_owner"
+    await put(rows, "mine", writer=BOB)
+    # The object at the target belongs to Alice.
+    assert await refused(rows.objects.move("b", "mine", "c", BOB)) == "not_owner"
+    assert (await rows.objects.move("b", "mine", "c", SERVICE)).replaced == source.version
+
+
+@pytest_twisted.ensureDeferred
+async def test_conditions_of_a_move_apply_to_its_target(rows: Rows) -> None:
+    await put(rows, "a")
+    target = NewObject("b", "b", uuid4(), 1, "a/b", "f" * 32)
+    await rows.objects.begin_uploads([target.version], "b")
+    await rows.objects.put(target, ALICE)
+    for refusing in (Conditions(if_match=(ETAG,)), Conditions(if_none_match=("f" * 32,))):
+        assert await refused(rows.objects.move("b", "a", "b", ALICE, refusing)) == "precondition_failed"
+    met = Conditions(if_match=("f" * 32,), if_none_match=(ETAG,))
+    assert (await rows.objects.move("b", "a", "b", ALICE, met)).replaced == target.version
+
+
+@pytest_twisted.ensureDeferred
+async def test_pages_of_a_listing(rows: Rows) -> None:
+    keys = [
+        "Z",
+        "a",
+        "a!",
+        "a/1",
+        "a/2",
+        "a/b/1",
+        "a/b/2",
+        "a0",
+        "b/\U0010ffff",
+        "z/1",
+        "ä",
+        "ö/1",
+        "\ue000",
+        "😀",
+    ]
+    await rows.buckets.create("another", BucketRules())
+    for key in keys:
+        await put(rows, key)
+        await put(rows, key + "0", bucket="another")
+
+    async def all_pages(prefix: str, limit: int, recursive: bool) -> list[str]:
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = await rows.objects.page("b", prefix, after, limit, recursive)
+            shown, folders = json.loads(page.objects), json.loads(page.folders)
+            for entry in shown:
+                row = await rows.objects.find("b", entry["key"])
+                assert row is not None and entry == row.as_json()
+            assert [one["key"] for one in shown] == sorted((one["key"] for one in shown), key=str.encode)
+            assert folders == sorted(folders, key=str.encode)
+            entries = sorted([one["key"] for one in shown] + folders, key=str.encode)
+            assert len(entries) <= limit
+            assert not set(entries) & set(found), "it goes round"
+            assert entries or after is None, "nothing was left"
+            found.extend(entries)
+            after = page.last
+            if after is None:
+                return found
+            assert after == entries[-1]
+
+    for limit in (1, 2, 3, 100):
+        ordered = sorted(keys, key=str.encode)
+        assert await all_pages("", limit, True) == ordered
+        assert await all_pages("", limit, False) == [
+            "Z",
+            "a",
+            "a!",
+            "a/",
+            "a0",
+            "b/",
+            "z/",
+            "ä",
+            "ö/",
+            "\ue000",
+            "😀",
+        ]
+        assert await all_pages("a/", limit, False) == ["a/1", "a/2", "a/b/"]
+        assert await all_pages("a", limit, False) == ["a", "a!", "a/", "a0"]
+        # A key that equals the prefix is listed with it.
+        assert await all_pages("a", limit, True) == ["a", "a!", "a/1", "a/2", "a/b/1", "a/b/2", "a0"]
+        assert await all_pages("a/b", limit, False) == ["a/b/"]
+        assert await all_pages("a/b/", limit, True) == ["a/b/1", "a/b/2"]
+        assert await all_pages("b/", limit, False) == ["b/\U0010ffff"]
+        assert await all_pages("none", limit, False) == []
+    assert await rows.objects.keys("b", "a/", 3) == ["a/1", "a/2", "a/b/1"]
+    sums = [(bucket.object_count, bucket.total_bytes) for bucket in await rows.buckets.all()]
+    assert sums == [(len(keys), len(keys))] * 2

@@ -1,0 +1,310 @@
+"""The rows of storage in memory. The fakes pass ``tests/contracts/storage/test_store_rows.py`` and
+``test_store_garbage.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+from attrs import define, evolve, field, frozen
+
+from project_service.storage import errors, keys
+from project_service.storage.assemble import Rows
+from project_service.storage.conditions import refusal
+from project_service.storage.repository import NewObject, Switched
+from project_service.storage.values import (
+    UNCONDITIONAL,
+    Bucket,
+    BucketRules,
+    Conditions,
+    Link,
+    ObjectRow,
+    Page,
+    Writer,
+)
+
+START = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+@define
+class Tables:
+    """The state that the fakes share."""
+
+    now: Callable[[], datetime] = lambda: START
+    buckets: dict[str, tuple[BucketRules, datetime]] = field(factory=dict)
+    objects: dict[tuple[str, str], ObjectRow] = field(factory=dict)
+    uploads: dict[UUID, tuple[str, datetime]] = field(factory=dict)
+    garbage: dict[UUID, tuple[str, datetime]] = field(factory=dict)
+    links: dict[bytes, Link] = field(factory=dict)
+    # When a key was last left by an object.
+    removed: dict[tuple[str, str], datetime] = field(factory=dict)
+
+    def rows(self) -> Rows:
+        return Rows(FakeBuckets(self), FakeObjects(self), FakeGarbage(self), FakeLinks(self))
+
+    def of(self, bucket: str) -> list[ObjectRow]:
+        found = [row for row in self.objects.values() if row.bucket == bucket]
+        return sorted(found, key=lambda row: row.key.encode())
+
+
+@frozen(eq=False)
+class FakeBuckets:
+    tables: Tables
+
+    async def find(self, name: str) -> Bucket | None:
+        _check_text(name)
+        if name not in self.tables.buckets:
+            return None
+        rules, created_at = self.tables.buckets[name]
+        mine = self.tables.of(name)
+        return Bucket(name, rules, len(mine), sum(row.size for row in mine), created_at)
+
+    async def all(self) -> list[Bucket]:
+        found = [await self.find(name) for name in sorted(self.tables.buckets)]
+        return [bucket for bucket in found if bucket is not None]
+
+    async def create(self, name: str, rules: BucketRules) -> Bucket:
+        if name in self.tables.buckets:
+            raise errors.bucket_exists()
+        self.tables.buckets[name] = (rules, self.tables.now())
+        return await self._existing(name)
+
+    async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
+        bucket = await self._existing(name)
+        self.tables.buckets[name] = (evolve(bucket.rules, **changes), bucket.created_at)
+        return await self._existing(name)
+
+    async def delete(self, name: str) -> None:
+        await self._existing(name)
+        if self.tables.of(name):
+            raise errors.bucket_not_empty()
+        del self.tables.buckets[name]
+        self.tables.links = {t: link for t, link in self.tables.links.items() if link.bucket != name}
+
+    async def _existing(self, name: str) -> Bucket:
+        bucket = await self.find(name)
+        if bucket is None:
+            raise errors.bucket_not_found()
+        return bucket
+
+
+def _check_text(text: str) -> None:
+    """Raises what psycopg2 raises for a text that PostgreSQL does not accept."""
+    if "\0" in text:
+        raise ValueError("A string literal cannot contain NUL (0x00) characters.")
+
+
+def _folder_of(key: str, prefix: str) -> str | None:
+    """The folder that a listing of ``prefix`` shows instead of ``key``; None if it shows the key itself."""
+    slash = key.find("/", len(prefix))
+    return None if slash < 0 else key[: slash + 1]
+
+
+@frozen(eq=False)
+class FakeObjects:
+    tables: Tables
+
+    async def find(self, bucket: str, key: str) -> ObjectRow | None:
+        return self.tables.objects.get((bucket, key))
+
+    async def page(self, bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> Page:
+        entries: dict[str, ObjectRow | None] = {}
+        for row in self.tables.of(bucket):
+            if row.key.startswith(prefix):
+                folder = None if recursive else _folder_of(row.key, prefix)
+                entries[folder or row.key] = row if folder is None else None
+        if after is not None:
+            start = keys.position_after(after).encode()
+            entries = {name: row for name, row in entries.items() if name.encode() >= start}
+        shown = dict(list(entries.items())[:limit])
+        return Page(
+            orjson.dumps([row.as_json() for row in shown.values() if row is not None]),
+            orjson.dumps([name for name, row in shown.items() if row is None]),
+            list(shown)[-1] if len(entries) > limit else None,
+        )
+
+    async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
+        return [row.key for row in self.tables.of(bucket) if row.key.startswith(prefix)][:limit]
+
+    async def room(self, bucket: str, key: str) -> int | None:
+        quota = self.tables.buckets[bucket][0].max_bucket_bytes if bucket in self.tables.buckets else None
+        if quota is None:
+            return None
+        old = self.tables.objects.get((bucket, key))
+        total = sum(row.size for row in self.tables.of(bucket))
+        return (0 if old is None else old.size) + max(0, quota - total)
+
+    async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
+        rules = self._rules(new.bucket)
+        old = self.tables.objects.get((new.bucket, new.key))
+        self._check(old, rules, writer, conditions)
+        held = old.size if old is not None else 0
+        total = sum(row.size for row in self.tables.of(new.bucket)) - held + new.size
+        if rules.max_bucket_bytes is not None and new.size > held and total > rules.max_bucket_bytes:
+            raise errors.bucket_full()
+        if self.tables.uploads.pop(new.version, None) is None:
+            raise errors.upload_expired()
+        keeps = writer.is_service and writer.user_id is None
+        row = ObjectRow(
+            new.bucket,
+            new.key,
+            new.version,
+            new.size,
+            new.content_type,
+            new.etag,
+            old.owner if keeps and old is not None else writer.user_id,
+            self.tables.now(),
+            new.max_age_seconds,
+        )
+        return self._placed(row, old)
+
+    async def change(
+        self, bucket: str, key: str, changes: Mapping[str, Any], conditions: Conditions = UNCONDITIONAL
+    ) -> ObjectRow:
+        row = self.tables.objects.get((bucket, key))
+        if row is None:
+            raise errors.object_not_found()
+        self._check(row, BucketRules(), Writer(None, is_service=True), conditions)
+        self.tables.objects[bucket, key] = evolve(row, **changes)
+        return self.tables.objects[bucket, key]
+
+    async def delete(
+        self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Mapping[str, UUID]:
+        rules = self._rules(bucket)
+        found = {
+            key: self.tables.objects[bucket, key] for key in keys if (bucket, key) in self.tables.objects
+        }
+        for key in keys:
+            self._check(found.get(key), rules, writer, conditions)
+        for key, row in found.items():
+            del self.tables.objects[bucket, key]
+            self.tables.removed[bucket, key] = self.tables.now()
+            self.tables.garbage[row.version] = (bucket, self.tables.now())
+        return {key: row.version for key, row in found.items()}
+
+    async def move(
+        self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Switched:
+        rules = self._rules(bucket)
+        row = self.tables.objects.get((bucket, source))
+        if row is None:
+            raise errors.object_not_found()
+        old = self.tables.objects.get((bucket, target))
+        self._check(row, rules, writer, UNCONDITIONAL)
+        self._check(old, rules, writer, conditions)
+        del self.tables.objects[bucket, source]
+        self.tables.removed[bucket, source] = self.tables.now()
+        return self._placed(evolve(row, key=target, updated_at=self.tables.now()), old)
+
+    async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
+        for version in versions:
+            self.tables.uploads[version] = (bucket, self.tables.now())
+
+    async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
+        for version in versions:
+            self.tables.uploads.pop(version, None)
+
+    async def touch_upload(self, version: UUID) -> bool:
+        if version not in self.tables.uploads:
+            return False
+        self.tables.uploads[version] = (self.tables.uploads[version][0], self.tables.now())
+        return True
+
+    def _rules(self, bucket: str) -> BucketRules:
+        if bucket not in self.tables.buckets:
+            raise errors.bucket_not_found()
+        return self.tables.buckets[bucket][0]
+
+    def _check(
+        self, row: ObjectRow | None, rules: BucketRules, writer: Writer, conditions: Conditions
+    ) -> None:
+        assert conditions.unmodified_since is None, "the database compares tags alone"
+        guarded = rules.owner_only_writes and not writer.is_service
+        outcome = refusal(row, guarded, writer, conditions)
+        if outcome is not None:
+            raise errors.refused(outcome)
+
+    def _placed(self, row: ObjectRow, old: ObjectRow | None) -> Switched:
+        before = self.tables.removed.get((row.bucket, row.key)) if old is None else old.updated_at
+        second = row.updated_at.replace(microsecond=0)
+        row = evolve(row, changed_twice=before is not None and before >= second)
+        self.tables.objects[row.bucket, row.key] = row
+        if old is not None:
+            self.tables.garbage[old.version] = (row.bucket, self.tables.now())
+        return Switched(row, None if old is None else old.version)
+
+
+@frozen(eq=False)
+class FakeGarbage:
+    tables: Tables
+
+    async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
+        claimed = [version for version in versions if version in self.tables.uploads]
+        for version in claimed:
+            self.tables.garbage[version] = (self.tables.uploads.pop(version)[0], self.tables.now())
+        return claimed
+
+    async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]:
+        before = self.tables.now() - silent_for
+        silent = sorted(
+            (seen, version) for version, (_, seen) in self.tables.uploads.items() if seen <= before
+        )
+        return [version for _, version in silent][:limit]
+
+    async def garbage(
+        self, limit: int, after: UUID | None = None, removed_for: timedelta = timedelta(0)
+    ) -> list[tuple[UUID, str]]:
+        before = self.tables.now() - removed_for
+        found = sorted(
+            (version, bucket) for version, (bucket, since) in self.tables.garbage.items() if since <= before
+        )
+        return [item for item in found if after is None or item[0] > after][:limit]
+
+    async def forget(self, versions: Sequence[UUID]) -> None:
+        for version in versions:
+            self.tables.garbage.pop(version, None)
+
+    async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
+        known = {row.version for row in self.tables.objects.values()}
+        return set(versions) - known - self.tables.uploads.keys() - self.tables.garbage.keys()
+
+    async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
+        return set(versions) & self.tables.uploads.keys()
+
+    async def current(self, versions: Sequence[UUID]) -> set[UUID]:
+        return {row.version for row in self.tables.objects.values()} & set(versions)
+
+    async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        found = sorted(self.tables.objects.values(), key=lambda row: (row.bucket, row.key))
+        return [row for row in found if after is None or (row.bucket, row.key) > after][:limit]
+
+
+@frozen(eq=False)
+class FakeLinks:
+    tables: Tables
+
+    async def add(self, token_hash: bytes, link: Link) -> None:
+        if link.bucket not in self.tables.buckets:
+            raise errors.bucket_not_found()
+        self.tables.links[token_hash] = link
+
+    async def find(self, token_hash: bytes) -> Link | None:
+        return self.tables.links.get(token_hash)
+
+    async def use(self, token_hash: bytes, now: datetime) -> bool:
+        link = self.tables.links.get(token_hash)
+        if link is None or link.expires_at <= now or link.uses_left == 0:
+            return False
+        left = None if link.uses_left is None else link.uses_left - 1
+        self.tables.links[token_hash] = evolve(link, uses_left=left, used_at=now)
+        return True
+
+    async def sweep(self, expired_before: datetime) -> int:
+        gone = [token for token, link in self.tables.links.items() if link.expires_at < expired_before]
+        for token in gone:
+            del self.tables.links[token]
+        return len(gone)

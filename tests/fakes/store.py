@@ -1,0 +1,197 @@
+"""A store in memory. The fake passes ``tests/contracts/storage/test_store_bytes.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import md5
+from typing import Any
+from uuid import uuid4
+
+from attrs import define, field, frozen
+
+from project_service.storage.s3.connection import ByteSink, Payload
+from project_service.storage.s3.xml import (
+    NoSuchObject,
+    OpenMultipart,
+    StoredObject,
+    StoredPage,
+    StoreError,
+    StoreUnreachable,
+)
+
+AT_HAND_BYTES = 4096
+
+
+async def unneeded() -> None:
+    """A ``keep_alive`` for ``copy`` that does nothing."""
+
+
+@frozen
+class FakeStat:
+    size: int
+    etag: str
+    content_type: str
+    coding: str = ""
+
+
+@frozen
+class FakeObject:
+    payload: bytes
+    etag: str
+    content_type: str
+    metadata: Mapping[str, str]
+
+
+@define(eq=False)
+class FakeOpened:
+    """An opened object. A small one has its bytes at once, others are poured in pieces. ``dropped`` says how it
+    ended."""
+
+    payload: bytes
+    dropped: bool = False
+
+    @property
+    def length(self) -> int:
+        return len(self.payload)
+
+    def at_hand(self) -> bytes | None:
+        return self.payload if len(self.payload) <= AT_HAND_BYTES else None
+
+    async def pour(self, sink: ByteSink) -> None:
+        sink.register_producer(self)
+        for first in range(0, len(self.payload), 65536):
+            sink.write(self.payload[first : first + 65536])
+        sink.unregister_producer()
+
+    def drop(self) -> None:
+        self.dropped = True
+
+    def pauseProducing(self) -> None:
+        """What is poured is in memory already."""
+
+    def resumeProducing(self) -> None:
+        """See above."""
+
+    def stopProducing(self) -> None:
+        """See above."""
+
+
+@define(eq=False)
+class MemoryStore:
+    """With ``away`` all calls fail. ``calls`` counts them by name."""
+
+    objects: dict[str, FakeObject] = field(factory=dict)
+    multiparts: dict[tuple[str, str], dict[int, bytes]] = field(factory=dict)
+    opened: list[FakeOpened] = field(factory=list)
+    calls: list[str] = field(factory=list)
+    away: bool = False
+    _types: dict[str, tuple[str, Mapping[str, str]]] = field(factory=dict)
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if self.away:
+            raise StoreUnreachable("away")
+
+    def _present(self, key: str) -> FakeObject:
+        if key not in self.objects:
+            raise NoSuchObject(404, "NoSuchKey")
+        return self.objects[key]
+
+    async def put(self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]) -> str:
+        self._called("put")
+        etag = md5(payload).hexdigest()
+        self.objects[key] = FakeObject(bytes(payload), etag, content_type, metadata)
+        return etag
+
+    async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str:
+        self._called("start_multipart")
+        upload_id = uuid4().hex
+        self.multiparts[key, upload_id] = {}
+        self._types[upload_id] = (content_type, metadata)
+        return upload_id
+
+    async def put_part(self, key: str, upload_id: str, number: int, payload: Payload) -> str:
+        self._called("put_part")
+        if (key, upload_id) not in self.multiparts:
+            raise NoSuchObject(404, "NoSuchUpload")
+        self.multiparts[key, upload_id][number] = bytes(payload)
+        return md5(payload).hexdigest()
+
+    async def complete_multipart(self, key: str, upload_id: str, etags: Sequence[str]) -> str:
+        self._called("complete_multipart")
+        parts = self.multiparts.pop((key, upload_id), None)
+        if parts is None:
+            return self._present(key).etag
+        content_type, metadata = self._types.pop(upload_id)
+        digest = md5(b"".join(bytes.fromhex(etag) for etag in etags)).hexdigest()
+        payload = b"".join(parts[number] for number in range(1, len(etags) + 1))
+        self.objects[key] = FakeObject(payload, f"{digest}-{len(etags)}", content_type, metadata)
+        return self.objects[key].etag
+
+    async def abort_multipart(self, key: str, upload_id: str) -> None:
+        self._called("abort_multipart")
+        self.multiparts.pop((key, upload_id), None)
+
+    async def open(self, key: str, first: int, length: int, whole: int) -> FakeOpened:
+        self._called("open")
+        opened = FakeOpened(self._present(key).payload[first : first + length])
+        self.opened.append(opened)
+        return opened
+
+    async def stat(self, key: str) -> FakeStat:
+        self._called("stat")
+        found = self._present(key)
+        return FakeStat(len(found.payload), found.etag, found.content_type)
+
+    async def copy(self, source: str, target: str, size: int, content_type: str, keep_alive: Any) -> str:
+        self._called("copy")
+        self.objects[target] = self._present(source)
+        return self.objects[target].etag
+
+    async def delete(self, key: str) -> None:
+        self._called("delete")
+        self.objects.pop(key, None)
+
+    async def delete_many(self, keys: Sequence[str]) -> tuple[str, ...]:
+        self._called("delete_many")
+        if not keys:
+            # S3 API Reference, DeleteObjects: the document must name an object.
+            raise StoreError(400, "MalformedXML")
+        for key in keys:
+            self.objects.pop(key, None)
+        return ()
+
+    async def list(self, prefix: str = "", token: str | None = None, limit: int = 1000) -> StoredPage:
+        self._called("list")
+        found = [key for key in sorted(self.objects) if key.startswith(prefix) and key > (token or "")]
+        shown = tuple(StoredObject(key, len(self.objects[key].payload)) for key in found[:limit])
+        return StoredPage(shown, found[limit - 1] if len(found) > limit else None)
+
+    async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
+        self._called("list_multiparts")
+        return tuple(OpenMultipart(key, upload_id) for key, upload_id in sorted(self.multiparts))
+
+    async def ensure_bucket(self) -> None:
+        self._called("ensure_bucket")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class Collected:
+    """A sink that accepts everything at once."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def take(self, source: int, most: int) -> int:
+        return 0
+
+    def register_producer(self, producer: Any) -> None:
+        """It never pauses."""
+
+    def unregister_producer(self) -> None:
+        """See above."""

@@ -1,0 +1,124 @@
+"""All of authentication in memory: the real edge, routes, services and tokens, on the verified fake of its stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from attrs import evolve, frozen
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service.auth import tokens
+from project_service.auth.assemble import Auth, put_together
+from project_service.auth.tokens import AUDIENCE
+from project_service.http.routing import Router
+from project_service.settings.model import Auth as AuthSettings
+from project_service.settings.model import Settings
+from tests.fakes.auth import FakeListener, InlineHashes, KeptPost, MemoryStore
+from tests.fakes.common import App, Client, Response, raw_request
+from tests.temporary import temporary_directory
+
+NOW = 1_795_230_245.678
+PASSWORD = "correct horse battery"
+
+
+@frozen
+class Answer:
+    status: int
+    body: Any
+    response: Response
+
+    @property
+    def data(self) -> Any:
+        assert self.body["error"] is None, self.body
+        return self.body["data"]
+
+    @property
+    def code(self) -> Any:
+        assert self.body["data"] is None, self.body
+        return self.body["error"]["code"]
+
+    @property
+    def details(self) -> Any:
+        return self.body["error"].get("details")
+
+
+class AuthApp:
+    """Sends requests. Tests may look at ``store``, ``hashes``, ``post`` and ``listener``, and break them."""
+
+    def __init__(
+        self, test: TestCase, *, mail: bool = True, trusted: tuple[str, ...] = (), **auth: Any
+    ) -> None:
+        path = temporary_directory(test) / "jwt-keys.json"
+        settings = AuthSettings(bcrypt_cost=4, jwt_keys_file=str(path), **auth)
+        tokens.load_or_create_keys(path, settings.jwt_algorithm)
+        self.settings = Settings(auth=settings)
+        self.clock = Clock()
+        self.clock.advance(NOW)
+        self.store, self.hashes, self.listener = MemoryStore(), InlineHashes(), FakeListener()
+        self.post = KeptPost() if mail else None
+        self.auth: Auth = put_together(
+            self.settings,
+            self.store.stores(),
+            self.hashes,
+            self.post,
+            self.listener,
+            self.clock,
+            self.clock.seconds,
+        )
+        self.store.on_ended = self._announce
+        router = Router()
+        self.auth.mount(router)
+        self.app = App(router, tokens=self.auth.verifier, trusted_proxies=trusted)
+
+    def reload(self, **auth: Any) -> None:
+        self.settings = evolve(self.settings, auth=evolve(self.settings.auth, **auth))
+        self.auth.reload(self.settings)
+
+    def _announce(self, session_id: str, until: float) -> None:
+        self.listener.heard["auth_revocations"](f"{session_id} {until:.0f}")
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        raw: bytes | None = None,
+        host: str = "192.0.2.7",
+        **headers: str,
+    ) -> Answer:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        if body is not None:
+            raw = orjson.dumps(body)
+        if raw is not None:
+            sent.setdefault("Content-Type", "application/json")
+        response = self.app.connect(host).request(method, path, sent, raw)
+        return Answer(response.status, orjson.loads(response.body) if response.body else None, response)
+
+    def begin(self, method: str, path: str, body: Any, **headers: str) -> Client:
+        """Sends a request, whose response the test reads from the connection when it is there."""
+        client = self.app.connect()
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent["Content-Type"] = "application/json"
+        client.send(raw_request(method, path, sent, None if body is None else orjson.dumps(body)))
+        return client
+
+    def sign_up(self, email: str = "ada@example.test", password: str = PASSWORD, **more: Any) -> Answer:
+        return self.call("POST", "/auth/signup", {"email": email, "password": password}, **more)
+
+    def log_in(self, email: str = "ada@example.test", password: Any = PASSWORD, **more: Any) -> Answer:
+        return self.call("POST", "/auth/login", {"email": email, "password": password}, **more)
+
+    def refresh(self, token: Any) -> Answer:
+        return self.call("POST", "/auth/refresh", {"refresh_token": token})
+
+    def user(self, token: str) -> Answer:
+        return self.call("GET", "/auth/user", token=token)
+
+
+__all__ = ["AUDIENCE", "NOW", "PASSWORD", "Answer", "AuthApp"]

@@ -1,0 +1,244 @@
+"""Recovery of passwords and confirmation of addresses, over HTTP in memory."""
+
+from __future__ import annotations
+
+import re
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from tests.http.auth.app import PASSWORD, AuthApp
+
+TOKEN = re.compile(r"^[A-Za-z0-9_-]{43}$", re.MULTILINE)
+
+
+class Mailing(TestCase):
+    def make(self, **auth: object) -> AuthApp:
+        self.app = AuthApp(self, **auth)  # type: ignore[arg-type]  # settings by name
+        return self.app
+
+    def recover(self, email: object = "ada@example.test", **more: str) -> object:
+        answer = self.app.call("POST", "/auth/recover", {"email": email}, **more)  # type: ignore[arg-type]  # headers
+        return (answer.status, answer.body)
+
+    def token(self) -> str:
+        assert self.app.post is not None
+        found = TOKEN.findall(self.app.post.letters[-1].text)
+        assert len(found) == 1
+        return str(found[0])
+
+    def reset(self, token: object, password: object = "a brand new one") -> tuple[int, object]:
+        answer = self.app.call("POST", "/auth/reset", {"token": token, "password": password})
+        return answer.status, None if answer.status == 200 else answer.code
+
+
+class Recovery(Mailing):
+    def setUp(self) -> None:
+        self.make()
+        self.session = self.app.sign_up().data
+
+    def test_a_known_and_an_unknown_address_get_the_same_response(self) -> None:
+        assert self.recover() == self.recover("nobody@example.test") == (200, {"data": None, "error": None})
+        assert self.app.post is not None
+        assert [letter.recipient for letter in self.app.post.letters] == ["ada@example.test"]
+        assert [event.action for event in self.app.store.events[-2:]] == ["mail_recovery"] * 2
+
+    def test_the_mailed_token_sets_a_password_once_and_ends_every_session(self) -> None:
+        self.recover()
+        token = self.token()
+        assert self.reset(token) == (200, None)
+        assert self.app.user(self.session["access_token"]).code == "session_revoked"
+        assert self.app.log_in().status == 401
+        assert self.app.log_in(password="a brand new one").status == 200
+        assert self.reset(token, "yet another one") == (422, "invalid_one_time_token")
+
+    def test_of_two_simultaneous_resets_with_one_token_one_succeeds(self) -> None:
+        self.recover()
+        token = self.token()
+        gate: Deferred[None] = Deferred()
+        self.app.hashes.gate = gate
+        clients = [self.app.app.connect() for _ in range(2)]
+        for number, client in enumerate(clients):
+            body = b'{"token":"%b","password":"a brand new one %d"}' % (token.encode(), number)
+            kind = b"Content-Type: application/json\r\nContent-Length: %d" % len(body)
+            client.send(b"POST /auth/reset HTTP/1.1\r\nHost: x\r\n" + kind + b"\r\n\r\n" + body)
+        self.app.hashes.gate = None
+        gate.callback(None)
+        assert [client.received()[:12] for client in clients] == [b"HTTP/1.1 200", b"HTTP/1.1 422"]
+        assert self.app.log_in(password="a brand new one 0").status == 200
+
+    def test_white_space_around_a_token_is_ignored(self) -> None:
+        self.recover()
+        assert self.reset(f" {self.token()}\r\n") == (200, None)
+
+    def test_a_refused_password_leaves_the_token_valid(self) -> None:
+        self.recover()
+        assert self.reset(self.token(), "short") == (422, "weak_password")
+        assert self.reset(self.token(), "ada@example.test") == (422, "weak_password")
+        assert self.reset(self.token()) == (200, None)
+
+    def test_a_token_expires_after_an_hour(self) -> None:
+        self.recover()
+        self.app.clock.advance(3600)
+        assert self.reset(self.token()) == (422, "invalid_one_time_token")
+
+    def test_a_newer_token_replaces_an_older_one_and_one_letter_a_minute_is_sent(self) -> None:
+        self.recover()
+        first = self.token()
+        self.recover()
+        assert self.app.post is not None
+        assert len(self.app.post.letters) == 1
+        self.app.clock.advance(60)
+        self.recover("ADA@example.TEST")
+        assert len(self.app.post.letters) == 2
+        assert self.reset(first) == (422, "invalid_one_time_token")
+        assert self.reset(self.token()) == (200, None)
+
+    def test_anything_else_is_no_token(self) -> None:
+        for token in (
+            "",
+            "x" * 43,
+            "x" * 10_000,
+            self.session["refresh_token"],
+            self.session["access_token"],
+        ):
+            assert self.reset(token) == (422, "invalid_one_time_token"), token
+        for other in (None, 7, ["x"]):
+            assert self.reset(other) == (422, "validation_failed")
+
+    def test_get_does_not_use_up_a_token(self) -> None:
+        self.recover()
+        for path in ("/auth/reset", "/auth/verify"):
+            answer = self.app.call("GET", f"{path}?token={self.token()}")
+            assert (answer.status, answer.code) == (405, "method_not_allowed")
+        assert self.reset(self.token()) == (200, None)
+
+    def test_a_disabled_user_gets_no_letter(self) -> None:
+        path = f"/admin/users/{self.session['user']['id']}"
+        self.app.call("PATCH", path, {"disabled": True}, X_Service_Key="service-key")
+        assert self.recover() == (200, {"data": None, "error": None})
+        assert self.app.post is not None and not self.app.post.letters
+
+    def test_recovery_is_limited_per_address(self) -> None:
+        self.app.reload(login_failures_max_per_address=2)
+        self.recover("one@example.test")
+        self.recover("two@example.test")
+        answer = self.app.call("POST", "/auth/recover", {"email": "three@example.test"})
+        assert (answer.status, answer.code) == (429, "rate_limited")
+
+    def test_a_reset_lets_a_locked_out_owner_in(self) -> None:
+        self.app.reload(login_failures_max=1)
+        self.app.log_in(password="wrong")
+        assert self.app.log_in().status == 429
+        self.recover()
+        self.reset(self.token())
+        assert self.app.log_in(password="a brand new one").status == 200
+
+    def test_the_link_has_the_token(self) -> None:
+        self.app.reload(recover_url="https://app.example.test/reset?lang=en#form")
+        self.recover()
+        assert self.app.post is not None
+        assert (
+            f"https://app.example.test/reset?lang=en&token={self.token()}#form"
+            in self.app.post.letters[-1].text
+        )
+        assert "for 1 hour" in self.app.post.letters[-1].text
+
+    def test_without_a_mail_server_recovery_is_501(self) -> None:
+        app = AuthApp(self, mail=False)
+        answer = app.call("POST", "/auth/recover", {"email": "ada@example.test"})
+        assert (answer.status, answer.code) == (501, "email_not_configured")
+        app.reload(confirm_email=True)
+        assert app.sign_up().code == "email_not_configured"
+        assert app.store.accounts == {}
+        app.reload(confirm_email=False)
+        assert app.sign_up().status == 201
+
+    def test_an_invalid_address_is_422(self) -> None:
+        for email in (
+            "a\r\nBcc: b@example.test",
+            "a@example.test\nBcc: b@example.test",
+            None,
+            7,
+            "x" * 10_000,
+        ):
+            answer = self.app.call("POST", "/auth/recover", {"email": email})
+            assert (answer.status, answer.code) == (422, "validation_failed"), email
+
+
+class Confirmation(Mailing):
+    def setUp(self) -> None:
+        self.make(confirm_email=True)
+        self.answer = self.app.sign_up()
+
+    def verify(self, token: str) -> tuple[int, object]:
+        answer = self.app.call("POST", "/auth/verify", {"token": token})
+        assert answer.status != 200 or answer.response.header("cache-control") == "no-store"
+        return answer.status, answer.data if answer.status == 200 else answer.code
+
+    def test_a_signup_has_no_session_until_the_token_is_posted(self) -> None:
+        assert self.answer.status == 200
+        assert self.answer.data["session"] is None
+        assert self.answer.data["user"]["email"] == "ada@example.test"
+        assert self.app.log_in(password="wrong").code == "invalid_credentials"
+        refused = self.app.log_in()
+        assert (refused.status, refused.code) == (403, "email_not_confirmed")
+        status, session = self.verify(self.token())
+        assert status == 200
+        assert isinstance(session, dict)
+        assert self.app.user(session["access_token"]).status == 200
+        assert self.app.log_in().status == 200
+
+    def test_a_client_that_hangs_up_gets_its_letter(self) -> None:
+        """Otherwise the address would be taken, and nobody would have what confirms it."""
+        gate: Deferred[None] = Deferred()
+        self.app.hashes.gate = gate
+        client = self.app.begin("POST", "/auth/signup", {"email": "bob@example.test", "password": PASSWORD})
+        client.hang_up()
+        gate.callback(None)
+        answer = self.app.call("POST", "/auth/verify", {"token": self.token()})
+        assert answer.data["user"]["email"] == "bob@example.test"
+
+    def test_users_from_before_confirmation_was_required_may_still_log_in(self) -> None:
+        self.app.reload(confirm_email=False)
+        assert self.app.sign_up("bob@example.test").status == 201
+        self.app.reload(confirm_email=True)
+        assert self.app.log_in("bob@example.test").status == 200
+        assert self.app.log_in("ada@example.test").code == "email_not_confirmed"
+
+    def test_a_token_works_once_and_only_for_its_purpose(self) -> None:
+        token = self.token()
+        assert self.reset(token) == (422, "invalid_one_time_token")
+        assert self.verify(token)[0] == 200
+        assert self.verify(token) == (422, "invalid_one_time_token")
+
+    def test_another_letter_can_be_requested(self) -> None:
+        first = self.token()
+        self.app.clock.advance(60)
+        for email in ("ada@example.test", "nobody@example.test"):
+            assert self.app.call("POST", "/auth/resend", {"email": email}).body == {
+                "data": None,
+                "error": None,
+            }
+        assert self.app.post is not None and len(self.app.post.letters) == 2
+        assert self.verify(first) == (422, "invalid_one_time_token")
+        assert self.verify(self.token())[0] == 200
+
+    def test_verify_url_is_the_link_for_confirmation(self) -> None:
+        self.app.reload(
+            recover_url="https://app.example.test/reset", verify_url="https://app.example.test/yes"
+        )
+        self.app.sign_up("bob@example.test")
+        assert self.app.post is not None
+        assert f"https://app.example.test/yes?token={self.token()}\n" in self.app.post.letters[-1].text
+
+    def test_a_signup_is_not_stopped_by_the_limit_on_letters(self) -> None:
+        self.app.reload(login_failures_max_per_address=1)
+        for number in range(3):
+            self.recover(f"nobody{number}@example.test")
+        assert self.app.sign_up("bob@example.test").status == 200
+
+    def test_resetting_the_password_by_mail_confirms_the_address(self) -> None:
+        self.recover()
+        assert self.reset(self.token(), PASSWORD + "!") == (200, None)
+        assert self.app.log_in(password=PASSWORD + "!").status == 200

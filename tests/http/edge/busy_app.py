@@ -1,0 +1,68 @@
+"""An application whose handlers respond only when a test lets them, with few places."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from project_service.http.admission import MAX_WAITING_BYTES, Limits
+from project_service.http.health import Health
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, Sink, StreamReply, envelope
+from project_service.http.routing import ErrorStyle, Router
+from tests.fakes.common import App, Client, held, raw_request
+from tests.route_description import told
+
+SLOW = "/storage/slow"
+TABLE = "/dev/db/main/rest/orders"
+PATIENCE = 5.0
+
+
+class Busy:
+    """An app whose handlers wait until a test lets them respond. ``begun`` are the requests that they have
+    received."""
+
+    def __init__(self, places: int = 1, max_waiting_bytes: int = MAX_WAITING_BYTES) -> None:
+        limits = Limits(places, PATIENCE, max_waiting_bytes)
+        router = Router()
+        self.begun: list[Deferred[None]] = []
+        slow: dict[str, ErrorStyle] = {
+            SLOW: "envelope",
+            "/dev/db/main/rest/<path:below>": "tables",
+            "/auth/user": "envelope",
+        }
+        for url, style in slow.items():
+            router.route(url, told(url), methods=("GET", "POST"), key="optional", errors=style)(self.slow)
+        router.route("/storage/stream", told(), methods=("GET",), key="optional")(self.stream)
+        router.route("/storage/read", told(), methods=("POST",), key="optional")(self.read)
+        router.route("/storage/echo", told(), methods=("POST",), key="optional")(self.echo)
+        self.app = App(router, limits={"storage": limits, "tables:dev/main": limits, "auth": limits})
+        Health({}, self.app.metrics, self.app.clock).mount(router)
+
+    async def slow(self, inbound: Inbound) -> Reply:
+        await held(self.begun)
+        return envelope({})
+
+    async def read(self, inbound: Inbound) -> Reply:
+        await inbound.read(1000)
+        return await self.slow(inbound)
+
+    async def echo(self, inbound: Inbound) -> Reply:
+        return Reply(200, (), await inbound.body.read(1000))
+
+    async def stream(self, inbound: Inbound) -> StreamReply:
+        async def source(sink: Sink) -> None:
+            sink.write(b"a beginning")
+            await self.slow(inbound)
+
+        return StreamReply(200, (), None, source)
+
+    def ask(
+        self, target: str = SLOW, headers: dict[str, str] | None = None, host: str = "192.0.2.7"
+    ) -> Client:
+        client = self.app.connect(host)
+        client.send(raw_request("GET", target, headers or {}, None))
+        return client
+
+    def fill(self) -> list[Client]:
+        """Sends requests until one is served and one waits."""
+        return [self.ask(), self.ask()]

@@ -1,0 +1,110 @@
+"""More connections than are allowed: idle ones are closed to make room, and nobody is dropped without a response."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
+from project_service.http.routing import Router
+from tests.fakes.common import App, Client, held, parse_response, raw_request
+from tests.route_description import told
+
+
+class Crowded(TestCase):
+    def setUp(self) -> None:
+        self.answers: list[Deferred[None]] = []
+        router = Router()
+        router.route("/slow", told(), methods=("GET",), key="optional")(self.slow)
+        router.route("/quick", told(), methods=("GET",), key="optional")(self.quick)
+        self.app = App(router, connections=3)
+
+    async def slow(self, inbound: Inbound) -> Reply:
+        await held(self.answers)
+        return envelope({})
+
+    async def quick(self, inbound: Inbound) -> Reply:
+        return envelope({})
+
+    def connect(self) -> Client:
+        self.app.clock.advance(1)
+        return self.app.connect()
+
+    def busy(self) -> Client:
+        client = self.connect()
+        client.send(raw_request("GET", "/slow", {}, None))
+        return client
+
+    def is_open(self, client: Client) -> bool:
+        return not client.transport.ended
+
+    def test_the_longest_idle_connection_makes_room(self) -> None:
+        first, second, third = (self.connect() for _ in range(3))
+        self.assertEqual(first.request("GET", "/quick").status, 200)
+        new = self.connect()
+        self.assertEqual(
+            [self.is_open(one) for one in (first, second, third, new)], [True, False, True, True]
+        )
+        self.assertEqual(new.request("GET", "/quick").status, 200)
+
+    def test_an_incomplete_head_counts_as_idle(self) -> None:
+        half = self.connect()
+        half.send(b"GET /quick HTTP/1.1\r\nHost:")
+        others = [self.connect() for _ in range(2)]
+        self.connect()
+        self.assertFalse(self.is_open(half))
+        self.assertTrue(all(self.is_open(one) for one in others))
+
+    def test_a_connection_being_served_is_kept(self) -> None:
+        busy, idle, other = self.busy(), self.connect(), self.busy()
+        self.connect()
+        self.assertEqual([self.is_open(one) for one in (busy, idle, other)], [True, False, True])
+        self.answers[0].callback(None)
+        self.assertEqual(parse_response(busy.received()).status, 200)
+
+    def test_if_all_are_being_served_the_new_connection_gets_503(self) -> None:
+        served = [self.busy() for _ in range(3)]
+        refused = self.connect()
+        answer = parse_response(refused.received())
+        self.assertEqual((answer.status, answer.header("retry-after")), (503, "2"))
+        self.assertEqual(json.loads(answer.body)["error"]["code"], "overloaded")
+        self.assertFalse(self.is_open(refused))
+        self.assertTrue(all(self.is_open(one) for one in served))
+        shown = self.app.metrics.exposition().decode()
+        self.assertIn('requests_refused_total{part="-",reason="connections"} 1.0', shown)
+
+    def test_a_connection_that_leaves_makes_room(self) -> None:
+        served = [self.busy() for _ in range(3)]
+        served[0].hang_up()
+        self.assertTrue(self.is_open(self.connect()))
+
+    def test_a_connection_makes_room_only_once(self) -> None:
+        for leaves in (True, False):
+            self.setUp()
+            first, second, third = (self.connect() for _ in range(3))
+            self.connect()
+            self.assertEqual([self.is_open(one) for one in (first, second, third)], [False, True, True])
+            if leaves:
+                first.hang_up()
+            self.connect()
+            self.assertEqual([self.is_open(one) for one in (second, third)], [False, True])
+
+    def test_connections_being_closed_do_not_count(self) -> None:
+        first, second, third = (self.connect() for _ in range(3))
+        self.connect()
+        self.assertFalse(self.is_open(first), "told to go, and not gone yet")
+        second.hang_up()
+        self.connect()
+        self.assertTrue(self.is_open(third))
+
+    def test_being_told_to_close_twice_does_not_extend_the_time(self) -> None:
+        client = self.connect()
+        self.app.close_connections()
+        self.app.clock.advance(40)
+        self.app.close_connections()
+        self.assertFalse(client.transport.aborted)
+        self.app.clock.advance(20)
+        self.assertTrue(client.transport.aborted)

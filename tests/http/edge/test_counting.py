@@ -1,0 +1,107 @@
+"""The metrics about failures, and about how much of the limits is in use."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from project_service import errors
+from project_service.errors import ApiError
+from project_service.http.admission import Lane, Limits, Place, Refusals
+from project_service.http.metrics import Metrics
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, Sink, StreamReply
+from project_service.http.routing import Router
+from tests.fakes.common import App, raw_request
+from tests.route_description import told
+
+FAILURES: dict[str, Exception] = {
+    "store": errors.store_unavailable(),
+    "database": errors.database_unavailable(),
+    "ours": ZeroDivisionError(),
+    "functions": ApiError(503, "PT503", "What a function of a database says."),
+    "mine": ApiError(404, "not_found", "No failure."),
+}
+
+
+class Failures(TestCase):
+    def setUp(self) -> None:
+        router = Router()
+        for name in ("refuse", "stream", "wait", "broken"):
+            url = f"/{name}/<path:what>"
+            router.route(url, told(url), methods=("GET",), key="optional")(getattr(self, name))
+        self.app = App(router)
+
+    async def refuse(self, inbound: Inbound) -> Reply:
+        raise FAILURES[inbound.path_args["what"]]
+
+    async def stream(self, inbound: Inbound) -> StreamReply:
+        async def source(sink: Sink) -> None:
+            raise FAILURES[inbound.path_args["what"]]
+
+        return StreamReply(200, (), None, source)
+
+    async def wait(self, inbound: Inbound) -> Reply:
+        waiting: Deferred[None] = Deferred()
+        await waiting
+        raise AssertionError
+
+    async def broken(self, inbound: Inbound) -> Reply:
+        return Reply(200, (("X-Broken", "a\r\nb"),), b"")
+
+    def counted(self) -> dict[str, float]:
+        return {
+            one.labels["code"]: one.value
+            for family in self.app.metrics.registry.collect()
+            for one in family.samples
+            if one.name == "project_service_failures_total"
+        }
+
+    def test_failures_are_counted_by_code(self) -> None:
+        for name in FAILURES:
+            self.app.request("GET", f"/refuse/{name}")
+        self.assertEqual(
+            self.counted(),
+            {"store_unavailable": 1, "database_unavailable": 1, "internal_error": 1, "other": 1},
+        )
+        self.flushLoggedErrors(ZeroDivisionError)
+
+    def test_a_stream_that_breaks_off_is_a_failure_though_its_status_was_200(self) -> None:
+        for name in ("store", "ours"):
+            self.app.connect().send(raw_request("GET", f"/stream/{name}", {}, None))
+        self.assertEqual(self.counted(), {"store_unavailable": 1, "internal_error": 1})
+        self.flushLoggedErrors(ZeroDivisionError)
+
+    def test_a_reply_that_cannot_be_sent_is_a_failure(self) -> None:
+        self.assertEqual(self.app.request("GET", "/broken/x").status, 500)
+        self.assertEqual(self.counted(), {"internal_error": 1})
+
+    def test_a_client_that_leaves_is_no_failure(self) -> None:
+        client = self.app.connect()
+        client.send(raw_request("GET", "/wait/x", {}, None))
+        client.hang_up()
+        self.assertEqual(self.counted(), {})
+
+
+class Taken(TestCase):
+    def test_places_queues_and_connections_are_read_when_metrics_are_written(self) -> None:
+        metrics, clock = Metrics(), Clock()
+        lane = Lane("auth", Limits(1, 1.0), clock, Refusals(clock, metrics))
+        clients: set[int] = set()
+        metrics.watch({"auth": lane}, clients, 100)
+        for _ in range(3):
+            place = Place(lane)
+            if not place.take_if_free():
+                place.turn("", 1)
+        clients.update((1, 2))
+        metrics.exposition()
+
+        def value(name: str, **labels: str) -> float | None:
+            return metrics.registry.get_sample_value(f"project_service_{name}", labels)
+
+        self.assertEqual(value("places", part="auth"), 1)
+        self.assertEqual(value("places_taken", part="auth"), 1)
+        self.assertEqual(value("requests_waiting", part="auth"), 2)
+        self.assertEqual((value("connections"), value("connections_max")), (2, 100))
+        self.assertEqual(value("processes"), 1)

@@ -1,0 +1,126 @@
+"""Project keys and bearer tokens at the edge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from twisted.trial.unittest import TestCase
+
+from project_service.errors import session_revoked
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
+from tests.fakes.common import ANON_KEY, SERVICE_KEY, App, Response, parse_response, raw_request
+from tests.http.toy_app import ANON, SERVICE, app_of, hello
+
+
+class Keys(TestCase):
+    def code(self, app: App, headers: dict[str, str]) -> tuple[int, str | None]:
+        response = app.request("GET", "/x", headers)
+        error = json.loads(response.body)["error"]
+        if response.status == 401:
+            self.assertTrue((response.header("www-authenticate") or "").startswith("Bearer"))
+        return response.status, error and error["code"]
+
+    def test_a_required_key(self) -> None:
+        app = app_of(hello, key="required")
+        self.assertEqual(self.code(app, {}), (401, "project_key_required"))
+        self.assertEqual(self.code(app, {"X-Service-Key": "wrong"}), (401, "project_key_invalid"))
+        self.assertEqual(self.code(app, ANON), (200, None))
+        self.assertEqual(self.code(app, {"apikey": ANON_KEY}), (200, None))
+
+    def test_a_wrong_key_is_refused_even_if_none_is_needed(self) -> None:
+        self.assertEqual(self.code(app_of(hello), {"apikey": "wrong"}), (401, "project_key_invalid"))
+
+    def test_a_wrong_key_beside_a_right_one_is_refused(self) -> None:
+        both = {"X-Service-Key": ANON_KEY, "apikey": "wrong"}
+        self.assertEqual(self.code(app_of(hello), both), (401, "project_key_invalid"))
+        self.assertEqual(self.code(app_of(hello), {**both, "apikey": ANON_KEY}), (200, None))
+
+    def test_two_different_valid_keys_are_refused(self) -> None:
+        both = {"X-Service-Key": ANON_KEY, "apikey": SERVICE_KEY}
+        self.assertEqual(self.code(app_of(hello), both), (401, "project_key_invalid"))
+
+    def test_without_a_required_key_the_service_key_is_no_user(self) -> None:
+        app = app_of(hello, bearer="required")
+        self.assertEqual(self.code(app, SERVICE), (401, "authentication_required"))
+        self.assertEqual(self.code(app, {"Authorization": "Bearer user:7"}), (200, None))
+
+    def test_a_route_for_the_service_key_only(self) -> None:
+        app = app_of(hello, key="service")
+        self.assertEqual(self.code(app, ANON), (403, "service_key_required"))
+        self.assertEqual(self.code(app, SERVICE), (200, None))
+
+    def test_a_route_for_signed_in_users(self) -> None:
+        app = app_of(hello, key="required", bearer="required")
+        self.assertEqual(self.code(app, ANON), (401, "authentication_required"))
+        self.assertEqual(self.code(app, SERVICE), (200, None))
+        self.assertEqual(self.code(app, {**ANON, "Authorization": "Bearer user:7"}), (200, None))
+        self.assertEqual(self.code(app, {**ANON, "Authorization": "Bearer nobody"}), (401, "invalid_token"))
+        for other in ("Basic user:7", "Bearer", "Bearer ", "user:7", "Bearer user:\u00e9"):
+            self.assertEqual(self.code(app, {**ANON, "Authorization": other}), (401, "invalid_token"), other)
+        two = {"Authorization": "Bearer user:7", "authorization": "Bearer user:7"}
+        self.assertEqual(self.code(app, {**ANON, **two}), (401, "invalid_token"))
+
+    def test_the_project_key_as_bearer_token_signs_nobody_in(self) -> None:
+        app = app_of(hello, key="required", bearer="required")
+        self.assertEqual(
+            self.code(app, {**ANON, "Authorization": f"Bearer {ANON_KEY}"}), (401, "authentication_required")
+        )
+
+    def test_an_invalid_token_is_named_in_the_challenge(self) -> None:
+        response = app_of(hello).request("GET", "/x", {"Authorization": "Bearer nobody"})
+        self.assertIn('error="invalid_token"', response.header("www-authenticate") or "")
+
+
+class SlowBodies(TestCase):
+    """Credentials that were valid when a slow body began may be invalid when it ends."""
+
+    BODY = b'{"a": 1}'
+
+    def asked(self, sent: dict[str, str], meanwhile: Callable[[App], None] | None, **access: Any) -> Response:
+        """The response to a request whose last byte is sent after ``meanwhile`` was called, if it is given."""
+        app = app_of(whole, methods=("POST",), **access)
+        client = app.connect()
+        raw = raw_request("POST", "/x", {"Content-Type": "application/json", **sent}, self.BODY)
+        client.send(raw if meanwhile is None else raw[:-1])
+        if meanwhile is not None:
+            self.assertEqual(client.received(), b"")
+            meanwhile(app)
+            client.send(raw[-1:])
+        return parse_response(client.received())
+
+    def test_a_key_revoked_during_the_body_is_refused(self) -> None:
+        response = self.asked(SERVICE, revoke, key="service")
+        self.assertEqual(
+            (response.status, json.loads(response.body)["error"]["code"]), (401, "project_key_invalid")
+        )
+
+    def test_a_session_ended_during_the_body_is_refused(self) -> None:
+        response = self.asked({"Authorization": "Bearer user:7"}, end_sessions, bearer="required")
+        self.assertEqual(
+            (response.status, json.loads(response.body)["error"]["code"]), (401, "session_revoked")
+        )
+
+    def test_credentials_that_are_still_valid_are_accepted(self) -> None:
+        for meanwhile in (None, lambda app: None):
+            both = {**SERVICE, "Authorization": "Bearer user:7"}
+            response = self.asked(both, meanwhile, key="service")
+            self.assertEqual(json.loads(response.body)["data"], {"a": 1, "who": ["service", "7"]})
+
+
+async def whole(inbound: Inbound) -> Reply:
+    body, caller = await inbound.json_object(), inbound.caller
+    return envelope({**body, "who": [caller.key, caller.user and caller.user.sub]})
+
+
+def revoke(app: App) -> None:
+    app.keys.kinds.clear()
+
+
+def end_sessions(app: App) -> None:
+    def refuse(token: str) -> NoReturn:
+        raise session_revoked()
+
+    app.tokens.verify = refuse

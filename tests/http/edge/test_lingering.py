@@ -1,0 +1,148 @@
+"""Closing a connection while its client is still sending: a reset could destroy the response before it is read."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import ISSLTransport
+from twisted.logger import formatEvent
+from twisted.trial.unittest import TestCase
+from zope.interface import alsoProvides
+
+from project_service.http.connection import LINGER_SECONDS
+from project_service.http.exchange import DRAIN_IDLE_SECONDS
+from project_service.http.request import Inbound
+from project_service.http.response import Reply, envelope
+from project_service.http.routing import Router
+from tests.captured_log import captured_logs
+from tests.fakes.common import App, Client, MemoryTransport, parse_response, raw_request
+from tests.route_description import told
+
+LAST = raw_request("GET", "/quick", {"Connection": "close"}, None)
+NO_REQUEST = b"GET /quick HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 70_000
+
+
+class SecureTransport(MemoryTransport):
+    """The transport of TLS on top of a socket, which is closed with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        alsoProvides(self, ISSLTransport)
+        self.transport = MemoryTransport()
+
+
+class _Ending(TestCase):
+    def setUp(self) -> None:
+        router = Router()
+        router.route("/quick", told(), methods=("GET", "PUT"), key="optional")(self.quick)
+        router.route("/wait", told(), methods=("GET",), key="optional")(self.wait)
+        self.app = App(router, connections=2)
+
+    async def quick(self, inbound: Inbound) -> Reply:
+        return envelope({})
+
+    async def wait(self, inbound: Inbound) -> Reply:
+        await Deferred()
+        return envelope({})
+
+    def sent(self, raw: bytes) -> Client:
+        client = self.app.connect()
+        client.send(raw)
+        return client
+
+    def state(self, client: Client) -> tuple[bool, bool]:
+        """Whether the client has been sent the end, and whether nothing more is read from it."""
+        return client.transport.ended, client.transport.closed
+
+
+class Ending(_Ending):
+    """A connection that the service closes: it lingers, that is, it is still read for a while."""
+
+    def test_a_refused_client_is_read_for_a_while(self) -> None:
+        client = self.sent(NO_REQUEST)
+        self.assertEqual(parse_response(client.received()).status, 431)
+        self.assertEqual(self.state(client), (True, False))
+        self.assertEqual(client.transport.producerState, "producing")
+        client.send(b"y" * 70_000 + b"\r\n\r\n" + LAST)
+        self.app.clock.advance(LINGER_SECONDS - 0.1)
+        self.assertEqual((client.received(), self.state(client)), (b"", (True, False)))
+        self.app.clock.advance(0.1)
+        self.assertEqual(self.state(client), (True, True))
+
+    def test_also_if_it_does_not_read_the_response(self) -> None:
+        client = self.app.connect()
+        client.transport.full = True
+        client.send(NO_REQUEST)
+        self.assertEqual((client.transport.producerState, self.state(client)), ("producing", (True, False)))
+
+    def test_also_if_it_sends_more_after_its_last_request(self) -> None:
+        self.assertEqual(self.state(self.sent(LAST * 2_000)), (True, False))
+
+    def test_also_if_its_body_was_not_waited_for(self) -> None:
+        """It was refused early, and is still sending when the service stops, or for longer than it is read."""
+        for end in (self.app.close_connections, lambda: self.app.clock.advance(DRAIN_IDLE_SECONDS)):
+            client = self.sent(raw_request("PUT", "/quick", {"Content-Length": "3000000"}, None))
+            self.assertEqual(parse_response(client.received()).status, 200)
+            end()
+            self.assertEqual(self.state(client), (True, False))
+            client.send(b"more")
+            self.app.clock.advance(LINGER_SECONDS)
+            self.assertEqual(self.state(client), (True, True))
+
+    def test_a_client_that_has_sent_everything_does_not_linger(self) -> None:
+        self.assertEqual(self.state(self.sent(LAST)), (True, True))
+        idle = self.sent(b"")
+        self.app.clock.advance(61)
+        self.assertEqual(self.state(idle), (True, True))
+
+    def test_with_tls_the_socket_is_closed_after_that_time_too(self) -> None:
+        refused, idle = SecureTransport(), SecureTransport()
+        self.app.connect(transport=refused).send(NO_REQUEST)
+        self.assertEqual((refused.ended, refused.transport.closed), (True, False))
+        self.app.clock.advance(LINGER_SECONDS - 0.1)
+        self.assertFalse(refused.transport.closed)
+        self.app.clock.advance(0.1)
+        self.assertTrue(refused.transport.closed)
+        self.app.connect(transport=idle)
+        self.app.clock.advance(61)
+        self.assertTrue(idle.transport.closed)
+
+    def test_a_client_that_leaves_leaves_no_timer(self) -> None:
+        self.sent(NO_REQUEST).hang_up()
+        self.assertEqual(self.app.clock.getDelayedCalls(), [])
+
+    def test_a_lingering_connection_does_not_keep_others_out(self) -> None:
+        waiting, refused = self.sent(raw_request("GET", "/wait", {}, None)), self.sent(NO_REQUEST)
+        self.assertEqual(self.app.connect().request("GET", "/quick").status, 200)
+        self.assertEqual((self.state(waiting), self.state(refused)), ((False, False), (True, True)))
+
+
+class TooMany(_Ending):
+    """Connections that are refused because there are too many do not count as connections."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for _ in range(2):
+            self.sent(raw_request("GET", "/wait", {}, None))
+
+    def test_a_connection_refused_as_too_many_lingers_too(self) -> None:
+        client = self.sent(LAST)
+        self.assertEqual(parse_response(client.received()).status, 503)
+        self.assertEqual(self.state(client), (True, False))
+        self.app.clock.advance(LINGER_SECONDS)
+        self.assertEqual(self.state(client), (True, True))
+        client.hang_up()
+
+    def test_a_refused_connection_without_a_tls_handshake_is_aborted(self) -> None:
+        client = self.app.connect(transport=SecureTransport())
+        self.app.clock.advance(LINGER_SECONDS)
+        self.assertTrue(client.transport.aborted)
+
+    def test_web_pages_of_any_origin_may_read_the_refusal(self) -> None:
+        for client in (self.sent(LAST), self.sent(b"rubbish\r\n\r\n")):
+            self.assertEqual(parse_response(client.received()).header("access-control-allow-origin"), "*")
+
+    def test_many_refusals_are_one_line_in_the_log(self) -> None:
+        with captured_logs() as events:
+            for _ in range(10):
+                self.sent(LAST)
+        self.assertEqual([formatEvent(event) for event in events], ["overloaded: 1 refused"])

@@ -1,0 +1,348 @@
+"""Downloads: headers, ranges, conditions, disposition; a client that leaves; a store that fails."""
+
+from __future__ import annotations
+
+import json
+
+from attrs import evolve
+from twisted.trial.unittest import TestCase
+
+from project_service.storage.download import ObjectLost
+from tests.http.storage.app import ANON, FORM, SERVICE, USER, StorageApp, form, part, refused
+
+BASE = "/storage/buckets/open/objects"
+PAYLOAD = bytes(range(100))
+FIRST = "Sat, 21 Nov 2026 00:00:00 GMT"
+SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
+BEYOND = "1 Jan 99999999999999999999 0:0"
+
+
+class Whole(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.etag = json.loads(self.app.put("d/%C3%B6.png", PAYLOAD).body)["etag"]
+
+    def test_headers_and_bytes(self) -> None:
+        response = self.app.get("d/%C3%B6.png")
+        self.assertEqual((response.status, response.body), (200, PAYLOAD))
+        expected = {
+            "Content-Type": "image/png",
+            "Content-Length": "100",
+            "Content-Disposition": "attachment; filename=\"_.png\"; filename*=UTF-8''%C3%B6.png",
+            "X-Content-Type-Options": "nosniff",
+            "ETag": f'"{self.etag}"',
+            "Last-Modified": FIRST,
+            "Accept-Ranges": "bytes",
+            "Cache-Control": "public, no-cache",
+            "Content-Security-Policy": None,
+        }
+        self.assertEqual({name: response.header(name) for name in expected}, expected)
+
+    def test_isolated_pages_may_show_what_every_origin_may_read(self) -> None:
+        """Cross-Origin-Resource-Policy, without which a page with COEP ``require-corp`` shows no image."""
+        made = self.app.post("/storage/buckets/open/presign", {"key": "d/ö.png", "uses": 0})
+        link = json.loads(made.body)["url"].removeprefix("http://api.example.test")
+        for path in (f"{BASE}/d/%C3%B6.png", link):
+            for headers, status in (({}, 200), ({"Range": "bytes=1-2"}, 206), ({"If-None-Match": "*"}, 304)):
+                for origins, policy in ((("*",), "cross-origin"), (("https://a.test",), None)):
+                    self.app.edge.settings = evolve(self.app.edge.settings, cors_origins=origins)
+                    response = self.app.request("GET", path, {**ANON, **headers})
+                    self.assertEqual(response.status, status)
+                    self.assertEqual(response.header("cross-origin-resource-policy"), policy, (path, headers))
+
+    def test_head_has_the_same_headers_and_does_not_ask_the_store(self) -> None:
+        opened = len(self.app.store.opened)
+        for headers in ({}, {"Range": "bytes=1-2"}, {"If-None-Match": "*"}):
+            sent = {**ANON, **headers}
+            headed = self.app.request("HEAD", f"{BASE}/d/%C3%B6.png", sent)
+            self.assertEqual(len(self.app.store.opened), opened)
+            got = self.app.request("GET", f"{BASE}/d/%C3%B6.png", sent)
+            self.assertEqual((headed.status, headed.headers), (got.status, got.headers))
+            opened = len(self.app.store.opened)
+
+    def test_inline(self) -> None:
+        for value, kind in {"true": "inline", "false": "attachment"}.items():
+            response = self.app.get(f"d/%C3%B6.png?inline={value}")
+            self.assertTrue((response.header("content-disposition") or "").startswith(kind + ";"))
+            policy = response.header("content-security-policy")
+            self.assertEqual(policy, SANDBOX if kind == "inline" else None)
+            self.assertEqual(response.header("x-content-type-options"), "nosniff")
+        for bad in ("", "1", "TRUE", "yes"):
+            self.assertEqual(refused(self.app.get(f"d/%C3%B6.png?inline={bad}")), (422, "validation_failed"))
+
+    def test_refusals_may_be_neither_sniffed_nor_cached(self) -> None:
+        for key, headers, status in (
+            ("none", {}, 404),
+            ("d/%C3%B6.png", {"Range": "bytes=500-"}, 416),
+            ("d/%C3%B6.png", {"If_Match": '"other"'}, 412),
+            ("a//b", {}, 422),
+        ):
+            response = self.app.get(key, **headers)
+            self.assertEqual(response.status, status)
+            self.assertEqual(response.header("x-content-type-options"), "nosniff", status)
+            self.assertEqual(response.header("cache-control"), "no-store", status)
+        self.app.store.away = True
+        response = self.app.get("d/%C3%B6.png")
+        self.assertEqual((response.status, response.header("x-content-type-options")), (503, "nosniff"))
+
+    def test_private_objects_may_not_be_cached(self) -> None:
+        self.app.put("k", bucket="shut")
+        self.assertEqual(self.app.get("k", bucket="shut").header("cache-control"), "private, no-store")
+        listing = self.app.request("GET", "/storage/buckets/shut/objects", SERVICE)
+        self.assertEqual((listing.status, listing.header("cache-control")), (200, "private, no-store"))
+
+    def test_an_object_may_have_an_age_of_its_own(self) -> None:
+        """By the header that S3 keeps, by a field of the form, or afterwards by the service key; never in private."""
+
+        def caching(key: str, bucket: str = "open") -> str | None:
+            return self.app.get(key, bucket).header("cache-control")
+
+        self.app.put("raw", Cache_Control="public, max-age=60, immutable")
+        self.app.upload(form(part("file", b"x", "field"), part("max_age_seconds", b"70")))
+        sent = {**USER, **FORM, "Cache-Control": "max-age=80"}
+        self.app.request("POST", BASE, sent, form(part("file", b"x", "form")))
+        self.app.post("/storage/buckets/open/copy", {"from": "raw", "to": "copied"})
+        self.app.post("/storage/buckets/open/move", {"from": "form", "to": "moved"})
+        for key, age in (("raw", 60), ("field", 70), ("copied", 60), ("moved", 80)):
+            self.assertEqual(caching(key), f"public, max-age={age}", key)
+        change = {**SERVICE, "Content-Type": "application/json"}
+        for body, expected in (
+            (b'{"max_age_seconds": 5}', "public, max-age=5"),
+            (b"{}", "public, max-age=5"),
+            (b'{"max_age_seconds": 0}', "public, no-cache"),
+        ):
+            self.assertEqual(self.app.request("PATCH", f"{BASE}/raw", change, body).status, 200)
+            self.assertEqual(caching("raw"), expected)
+        self.app.in_force = evolve(self.app.in_force, public_max_age_seconds=9)
+        self.assertEqual(caching("raw"), "public, no-cache")
+        self.app.request("PATCH", f"{BASE}/raw", change, b'{"max_age_seconds": null}')
+        # An overwrite that says nothing begins anew.
+        self.app.put("field")
+        self.assertEqual((caching("raw"), caching("field")), ("public, max-age=9",) * 2)
+        self.app.put("k", bucket="shut", Cache_Control="max-age=60")
+        self.assertEqual(caching("k", "shut"), "private, no-store")
+
+    def test_an_upload_that_forbids_caching_has_no_age(self) -> None:
+        """Directives have no case (RFC 9111, 5.2), and the stricter one counts."""
+        self.app.in_force = evolve(self.app.in_force, public_max_age_seconds=9)
+        for stated, expected in (
+            ("MAX-AGE=60", "public, max-age=60"),
+            ("Public, Max-Age=60", "public, max-age=60"),
+            ("max-age=60, no-store", "public, no-cache"),
+            ("No-Cache, max-age=60", "public, no-cache"),
+            ("private, max-age=60", "public, no-cache"),
+            ("no-store", "public, no-cache"),
+            ("immutable", "public, max-age=9"),
+        ):
+            self.app.put("k", Cache_Control=stated)
+            self.assertEqual(self.app.get("k").header("cache-control"), expected, stated)
+
+    def test_ages_that_are_none(self) -> None:
+        for stated in (
+            "max-age=-1",
+            "max-age=x",
+            "max-age=1.5",
+            "max-age=2147483648",
+            f"max-age={'9' * 5000}",
+        ):
+            self.assertEqual(
+                refused(self.app.put("k", Cache_Control=stated)), (422, "validation_failed"), stated
+            )
+        for stated in ("no-cache", "max-age", ""):
+            self.app.put("k", Cache_Control=stated)
+            self.assertEqual(self.app.get("k").header("cache-control"), "public, no-cache", stated)
+        body = form(part("file", b"x", "field"), part("max_age_seconds", b"soon"))
+        self.assertEqual(refused(self.app.upload(body)), (422, "validation_failed"))
+
+    def test_missing_and_empty_objects(self) -> None:
+        self.assertEqual(refused(self.app.get("none")), (404, "object_not_found"))
+        self.app.put("empty", b"")
+        self.app.store.away = True
+        response = self.app.get("empty")
+        self.assertEqual((response.status, response.body, response.header("content-length")), (200, b"", "0"))
+
+
+class Ranges(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.etag = json.loads(self.app.put("k", PAYLOAD).body)["etag"]
+
+    def test_one_range(self) -> None:
+        for sent, first, last in (
+            ("bytes=0-0", 0, 0), ("bytes=10-19", 10, 19), ("bytes=90-", 90, 99), ("bytes=-5", 95, 99),
+            ("bytes=-500", 0, 99), ("bytes=50-5000", 50, 99), ("BYTES=1-2", 1, 2), ("bytes= 1-2 , ,", 1, 2),
+            ("bytes=98-99999999999999999999", 98, 99), (f"bytes=-{'9' * 5000}", 0, 99),
+            (f"bytes={'0' * 30}7-8", 7, 8),
+        ):  # fmt: skip
+            response = self.app.get("k", Range=sent)
+            self.assertEqual(response.status, 206, sent)
+            self.assertEqual(response.body, PAYLOAD[first : last + 1], sent)
+            self.assertEqual(response.header("content-range"), f"bytes {first}-{last}/100", sent)
+
+    def test_invalid_and_unsatisfiable_ranges_are_416(self) -> None:
+        for sent in (
+            "bytes=100-", "bytes=200-300", "bytes=-0", "bytes=5-2", "bytes=", "bytes", "bytes=a-b", "bytes=-",
+            "bytes=1-2-3", "bytes=--1", "bytes=1", "bytes=0x1-2", "bytes=1.5-2", "bytes=,", "bytes=٣-٤",
+            "bytes=99999999999999999999999-", "bytes=100-,200-", "bytes=0-1,x", "bytes=-,0-1",
+            "bytes 0-1", "0-1", "=0-1",
+        ):  # fmt: skip
+            response = self.app.get("k", Range=sent.encode().decode("latin-1"))
+            self.assertEqual(refused(response), (416, "range_not_satisfiable"), sent)
+            self.assertEqual(response.header("content-range"), "bytes */100", sent)
+            self.assertEqual(response.header("accept-ranges"), "bytes", sent)
+
+    def test_other_units_and_several_ranges_return_the_whole(self) -> None:
+        for sent in ("items=0-1", "bytes=0-1,5-6", "bytes=200-,0-1", "bytes=-0,0-1"):
+            response = self.app.get("k", Range=sent)
+            self.assertEqual((response.status, response.body), (200, PAYLOAD), sent)
+
+    def test_no_range_of_an_empty_object_is_satisfiable(self) -> None:
+        self.app.put("empty", b"")
+        for sent in ("bytes=0-", "bytes=-1", "bytes=0-0"):
+            response = self.app.get("empty", Range=sent)
+            self.assertEqual((response.status, response.header("content-range")), (416, "bytes */0"))
+
+    def test_if_range(self) -> None:
+        for condition, status in {
+            f'"{self.etag}"': 206,
+            f'W/"{self.etag}"': 200,
+            '"other"': 200,
+            "Sat, 21 Nov 2026 00:00:01 GMT": 200,
+            "nonsense": 200,
+            BEYOND: 200,
+        }.items():
+            response = self.app.get("k", Range="bytes=0-1", If_Range=condition)
+            self.assertEqual(response.status, status, condition)
+
+    def date_of(self, key: str) -> int:
+        return self.app.get(key, Range="bytes=0-1", If_Range=FIRST).status
+
+    def test_a_date_counts_when_its_second_is_over(self) -> None:
+        """RFC 9110 section 8.8.2.2: until then the object may still get other bytes with the same date."""
+        for seconds, status in ((0, 200), (0.9, 200), (0.1, 206), (60, 206)):
+            self.app.clock.advance(seconds)
+            self.assertEqual(self.date_of("k"), status, seconds)
+
+    def test_a_date_does_not_count_for_a_key_that_had_other_bytes_in_its_second(self) -> None:
+        self.app.put("once")
+        self.app.put("k", b"other bytes")
+        for key in ("source", "deleted", "removed", "left"):
+            self.app.put(key)
+        self.app.post("/storage/buckets/open/move", {"from": "source", "to": "onto"})
+        self.app.put("target")
+        self.app.post("/storage/buckets/open/move", {"from": "onto", "to": "target"})
+        self.app.request("DELETE", f"{BASE}/deleted", USER)
+        self.app.post("/storage/buckets/open/delete", {"keys": ["removed"]})
+        self.app.post("/storage/buckets/open/move", {"from": "left", "to": "elsewhere"})
+        for key in ("deleted", "removed", "left"):
+            self.app.put(key)
+        self.app.clock.advance(10)
+        dates = {
+            key: self.date_of(key)
+            for key in ("once", "elsewhere", "k", "target", "deleted", "removed", "left")
+        }
+        expected = {
+            "once": 206,
+            "elsewhere": 206,
+            "k": 200,
+            "target": 200,
+            "deleted": 200,
+            "removed": 200,
+            "left": 200,
+        }
+        self.assertEqual(dates, expected)
+        # Who has such a date does not get 304 for it either, unless he saw the object later.
+        for key, date, status in (
+            ("k", FIRST, 200),
+            ("once", FIRST, 304),
+            ("k", "Sat, 21 Nov 2026 00:00:01 GMT", 304),
+        ):
+            self.assertEqual(self.app.get(key, If_Modified_Since=date).status, status, (key, date))
+        self.app.put("k", b"much later")
+        self.app.clock.advance(1)
+        later = self.app.get("k", Range="bytes=0-1", If_Range="Sat, 21 Nov 2026 00:00:10 GMT")
+        self.assertEqual(later.status, 206)
+
+
+class Conditions(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.etag = json.loads(self.app.put("k", PAYLOAD).body)["etag"]
+
+    def test_an_impossible_date_counts_as_absent(self) -> None:
+        for name in ("If-Modified-Since", "If-Unmodified-Since"):
+            for method in ("GET", "HEAD"):
+                response = self.app.request(method, f"{BASE}/k", {**ANON, name: BEYOND})
+                self.assertEqual(response.status, 200, (method, name))
+
+    def test_not_modified(self) -> None:
+        for headers in (
+            {"If_None_Match": f'"{self.etag}"'},
+            {"If_None_Match": f'"x", W/"{self.etag}"'},
+            {"If_None_Match": "*"},
+            # Sent as two lines, which are one list (RFC 9110 section 5.3).
+            {"If_None_Match": '"x"', "if_none_match": f'"{self.etag}"'},
+            {"If_Modified_Since": FIRST},
+            {"If_Modified_Since": "Sun, 22 Nov 2026 00:00:00 GMT"},
+        ):
+            response = self.app.get("k", **headers)
+            self.assertEqual((response.status, response.body), (304, b""), headers)
+            self.assertEqual(response.header("etag"), f'"{self.etag}"')
+            self.assertEqual(response.header("cache-control"), "public, no-cache")
+            self.assertEqual(response.header("x-content-type-options"), "nosniff")
+
+    def test_modified(self) -> None:
+        for headers in (
+            {"If_None_Match": '"other"'},
+            {"If_Modified_Since": "Fri, 20 Nov 2026 00:00:00 GMT"},
+            {"If_Modified_Since": "nonsense"},
+            {"If_None_Match": '"other"', "If_Modified_Since": FIRST},
+            {"If_Match": f'"{self.etag}"'},
+            {"If_Match": "*"},
+            {"If_Unmodified_Since": FIRST},
+        ):
+            self.assertEqual(self.app.get("k", **headers).status, 200, headers)
+
+    def test_precondition_failed(self) -> None:
+        for headers in (
+            {"If_Match": '"other"'},
+            {"If_Match": f'W/"{self.etag}"'},
+            {"If_Unmodified_Since": "Fri, 20 Nov 2026 00:00:00 GMT"},
+        ):
+            self.assertEqual(refused(self.app.get("k", **headers)), (412, "precondition_failed"), headers)
+        # RFC 9110 section 13.2.2: beside If-Match the date does not count.
+        both = {"If_Match": f'"{self.etag}"', "If_Unmodified_Since": "Fri, 20 Nov 2026 00:00:00 GMT"}
+        self.assertEqual(self.app.get("k", **both).status, 200)
+
+
+class Failing(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.app.put("k", PAYLOAD)
+
+    def test_a_store_that_is_away_is_503(self) -> None:
+        self.app.store.away = True
+        response = self.app.get("k")
+        self.assertEqual(refused(response), (503, "store_unavailable"))
+        self.assertIsNotNone(response.header("retry-after"))
+
+    def test_an_object_whose_bytes_are_lost_is_500(self) -> None:
+        self.app.store.objects.clear()
+        response = self.app.get("k")
+        self.assertEqual(response.status, 500)
+        self.assertNotIn(b"open/", response.body)
+        self.assertEqual(len(self.flushLoggedErrors(ObjectLost)), 1)
+
+    def test_an_object_overwritten_while_its_row_is_read_is_returned_in_its_new_version(self) -> None:
+        """The old version is gone by the time it is asked for."""
+        rows, store = self.app.storage._routes[0].downloads.rows, self.app.store
+        find = type(rows).find
+        stale = [next(iter(self.app.tables.objects.values()))]
+        self.app.put("k", b"new")
+
+        async def behind(mine: object, bucket: str, key: str) -> object:
+            return stale.pop() if stale else await find(rows, bucket, key)
+
+        self.patch(type(rows), "find", behind)
+        self.assertEqual(self.app.get("k").body, b"new")
+        self.assertEqual(store.calls[-2:], ["open", "open"])

@@ -1,0 +1,165 @@
+"""Paths and early refusals of the table API, behind the real edge."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from twisted.trial.unittest import TestCase
+
+from project_service.http.response import Reply
+from project_service.http.routing import Router
+from project_service.tables.api import TableRoutes
+from project_service.tables.request.request import Incoming
+from tests.fakes.common import App, parse_response, raw_request
+from tests.http.toy_app import ANON, SERVICE
+
+
+class Asked:
+    """A fake table API that records what it is asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[Incoming] = []
+
+    async def answer(self, incoming: Incoming) -> Reply:
+        self.calls.append(incoming)
+        return Reply()
+
+
+def app_of(api: Any) -> App:
+    router = Router()
+    TableRoutes({("dev", "main"): api}).mount(router)
+    return App(router)
+
+
+class Paths(TestCase):
+    def test_an_encoded_slash_is_part_of_a_name(self) -> None:
+        asked: Any = Asked()
+        app = app_of(asked)
+        for path, segments in (
+            ("", ()),
+            ("/", ()),
+            ("/books", ("books",)),
+            ("/books/", ("books",)),
+            ("/rpc/find", ("rpc", "find")),
+            ("/a%20b", ("a b",)),
+            ("/a%2Fb", ("a/b",)),
+            ("/a%2fb%C3%A9/", ("a/bé",)),
+            ("/rpc/a%2Fb", ("rpc", "a/b")),
+            ("/a%252Fb", ("a%2Fb",)),
+        ):
+            self.assertEqual(app.request("GET", f"/dev/db/main/rest{path}?x=1", ANON).status, 200)
+            self.assertEqual(asked.calls[-1].segments, segments)
+
+    def test_a_name_that_is_not_utf8_is_404(self) -> None:
+        asked: Any = Asked()
+        for path in ("/%ff", "/a%2F%ff"):
+            response = app_of(asked).request("GET", f"/dev/db/main/rest{path}", ANON)
+            self.assertEqual((response.status, asked.calls), (404, []))
+
+    def test_a_parameter_without_equals_sign_is_ignored(self) -> None:
+        asked: Any = Asked()
+        app_of(asked).request("GET", "/dev/db/main/rest/books?id&order&title=&id=eq.1", ANON)
+        self.assertEqual(asked.calls[-1].pairs, (("title", ""), ("id", "eq.1")))
+
+
+class SlowBodies(TestCase):
+    def test_a_key_revoked_while_rows_are_sent_writes_none(self) -> None:
+        asked: Any = Asked()
+        app = app_of(asked)
+        client = app.connect()
+        raw = raw_request("POST", "/dev/db/main/rest/books", ANON, b"[]")
+        client.send(raw[:-1])
+        app.keys.kinds.clear()
+        client.send(raw[-1:])
+        response = parse_response(client.received())
+        self.assertEqual((response.status, asked.calls), (401, []))
+        self.assertEqual(json.loads(response.body)["code"], "project_key_invalid")
+
+
+class Answers(TestCase):
+    def test_an_unknown_stage_or_database_is_404(self) -> None:
+        asked: Any = Asked()
+        for path in ("/dev/db/other/rest/books", "/other/db/main/rest/books", "/dev/db/other/rest"):
+            response = app_of(asked).request("GET", path, ANON)
+            self.assertEqual((response.status, json.loads(response.body)["code"]), (404, "PGRST125"))
+        self.assertEqual(asked.calls, [])
+
+    def test_bodies_are_read_for_writes_only(self) -> None:
+        asked: Any = Asked()
+        for method in ("POST", "PATCH", "PUT", "DELETE"):
+            app_of(asked).request(method, "/dev/db/main/rest/books", ANON, b"[1]")
+            self.assertEqual((asked.calls[-1].method, asked.calls[-1].body), (method, b"[1]"))
+        app_of(asked).request("GET", "/dev/db/main/rest/books", ANON)
+        self.assertEqual(asked.calls[-1].body, b"")
+
+
+class Refusals(TestCase):
+    """Refusals before there is a complete request have the form of errors at their path (decisions.md section 5)."""
+
+    def test_below_a_table_api_they_have_postgrests_members(self) -> None:
+        line = "{} /dev/db/main/rest/books{} HTTP/1.1\r\nHost: a\r\n"
+        long = "?id=in.(" + "1," * 30_000
+        for head, status in (
+            (line.format("GET", long), 414),
+            (line.format("GET", long)[:52_000], 414),
+            (line.format("GET", "?title=eq.\xe9"), 400),
+            (line.format("GET", "?a#b"), 400),
+            (line.format("GET", "") + "A: b\r\n" * 300, 431),
+            (line.format("GET", "") + "A: " + "b" * 60_000, 431),
+            (line.format("GET", "") + "no header\r\n", 400),
+        ):
+            body = self.refused(head, status)
+            self.assertEqual(set(body), {"code", "message", "details", "hint"}, head[:60])
+
+    def test_a_head_that_is_too_large_is_told_which_limit(self) -> None:
+        line = "GET /dev/db/main/rest/books HTTP/1.1\r\nHost: a\r\n"
+        for head, words in (
+            ("A: b\r\n" * 300, "more than 200 headers"),
+            ("A: " + "b" * 60_000, "A request header is longer than"),
+            (("A: " + "b" * 9000 + "\r\n") * 8, "headers are larger than 65536 bytes"),
+        ):
+            self.assertIn(words, self.refused(line + head, 431)["message"])
+
+    def test_elsewhere_they_have_the_envelope(self) -> None:
+        for head, status in (
+            ("GET /dev/auth/user?" + "x" * 60_000, 414),
+            ("GET /dev/db/main/books?" + "x" * 60_000, 414),
+            ("G" * 70_000, None),
+            ("rubbish\r\n", 400),
+        ):
+            self.assertEqual(set(self.refused(head, status)), {"data", "error"}, head[:60])
+
+    def test_a_filter_on_a_thousand_uuids_fits(self) -> None:
+        asked: Any = Asked()
+        ids = ",".join(["6f9619ff-8b86-d011-b42d-00cf4fc964ff"] * 1_000)
+        self.assertEqual(
+            app_of(asked).request("GET", f"/dev/db/main/rest/books?id=in.({ids})", ANON).status, 200
+        )
+        self.assertEqual(asked.calls[-1].pairs, (("id", f"in.({ids})"),))
+
+    def refused(self, head: str, status: int | None) -> Any:
+        client = app_of(Asked()).connect()
+        client.send(head.encode("latin-1") + b"\r\n")
+        response = parse_response(client.received())
+        self.assertIn(response.status, (status,) if status else (400, 414), head[:60])
+        return json.loads(response.body)
+
+
+class Caching(TestCase):
+    def test_what_the_service_key_shows_may_not_be_cached_unless_sql_says_so(self) -> None:
+        class Told:
+            headers: tuple[tuple[str, str], ...] = ()
+
+            async def answer(self, incoming: Incoming) -> Reply:
+                return Reply(200, self.headers)
+
+        told: Any = Told()
+        app = app_of(told)
+
+        def caching(key: dict[str, str]) -> str | None:
+            return app.request("GET", "/dev/db/main/rest/books", key).header("cache-control")
+
+        self.assertEqual((caching(SERVICE), caching(ANON)), ("no-store", None))
+        told.headers = (("cache-control", "max-age=5"),)
+        self.assertEqual(caching(SERVICE), "max-age=5")

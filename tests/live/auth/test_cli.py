@@ -1,0 +1,115 @@
+"""``project-service user`` and ``jwt-keys``, on a real database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from project_service.auth.tokens import KeySet
+from tests.live.cli.command_here import Command, beside_the_reactor, commands_of
+from tests.live.cli.command_line import cli
+from tests.live.sql import run_sql
+
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture
+def project(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command line on a database of the test's own, with its keys in ``tmp_path``."""
+    monkeypatch.setenv("PROJECT_SERVICE__DATABASE__DSN", database)
+    return commands_of(monkeypatch, "--data-dir", tmp_path)
+
+
+@beside_the_reactor
+def test_a_user_is_created_disabled_enabled_listed_and_deleted(
+    project: Command, database: str, tmp_path: Path
+) -> None:
+    # As a program, with a pipe as standard input, and a line end as in files from Windows.
+    words = ("user", "create", "Ada@example.test", "--password-stdin", "--json", "--data-dir", tmp_path)
+    made = cli(*words, stdin=PASSWORD + "\r\n")
+    assert made.code == 0, made.err
+    ((stored,),) = run_sql(database, "select password_hash from auth.users")
+    assert bcrypt.checkpw(PASSWORD.encode(), stored.encode())
+    user = made.json
+    assert (user["email"], user["disabled"], user["email_confirmed"]) == ("Ada@example.test", False, True)
+    again = project("user", "create", "ADA@example.test")
+    assert (again.code, again.out) == (1, "")
+    assert "already a user" in again.err
+    assert project("user", "disable", "ada@EXAMPLE.test").out == f"disabled {user['id']}\n"
+    listed = project("user", "list")
+    assert f"{user['id']}  disabled  " in listed.out
+    assert project("user", "enable", user["id"]).code == 0
+    assert [one["disabled"] for one in project("user", "list", "--json").json] == [False]
+    attempts = (
+        "insert into auth.throttle values ('login', 'ada@example.test', array[now()], array[now()], now())"
+    )
+    run_sql(database, attempts)
+    assert project("user", "unlock", "Ada@example.test").out == f"unlocked {user['id']}\n"
+    assert run_sql(database, "select failed, pending from auth.throttle") == [([], [])]
+    assert project("user", "unlock", "nobody@example.test").code == 1
+    assert run_sql(database, "select action from auth.audit order by id")[-1] == ("unlock_user",)
+    assert project("user", "end-sessions", user["id"]).out == "ended 0\n"
+    assert project("user", "delete", "ada@example.test").out == f"deleted {user['id']}\n"
+    gone = project("user", "delete", "ada@example.test")
+    assert (gone.code, gone.err) == (1, "project-service: There is no such user.\n")
+
+
+@beside_the_reactor
+def test_a_password_is_one_line_and_the_audit_names_the_operator(
+    project: Command, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROJECT_SERVICE__AUTH__BCRYPT_COST", "4")
+    for number, password in enumerate((f" {PASSWORD} ", "x" * 72)):
+        email = f"user{number}@example.test"
+        assert project("user", "create", email, "--password-stdin", stdin=f"{password}\n").code == 0
+        stored = run_sql(database, "select password_hash from auth.users where email = %s", email)
+        assert bcrypt.checkpw(password.encode(), stored[0][0].encode())
+    assert project("user", "disable", email).code == 0
+    assert run_sql(database, "select distinct actor from auth.audit") == [("operator",)]
+
+
+@beside_the_reactor
+def test_weak_passwords_and_invalid_addresses_are_refused_and_hashes_accepted(project: Command) -> None:
+    for password in ("short", "x" * 73):
+        refused = project("user", "create", "ada@example.test", "--password-stdin", stdin=password)
+        assert refused.code == 1
+        assert "password" in refused.err
+    assert project("user", "create", "no address").code == 1
+    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+    assert project("user", "create", "old@example.test", "--password-hash", hashed).code == 0
+
+
+@beside_the_reactor
+def test_keys_are_made_announced_and_rotated(project: Command, tmp_path: Path) -> None:
+    path = tmp_path / "jwt-keys.json"
+    assert project("jwt-keys", "rotate").code == 1
+    made = project("jwt-keys", "create", "--json")
+    assert made.code == 0, made.err
+    (first,) = made.json["keys"]
+    assert (first["algorithm"], first["signs"]) == ("ES256", True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    refused = project("jwt-keys", "create")
+    assert refused.code == 1
+    assert "rotate" in refused.err
+    assert project("jwt-keys", "rotate", "--algorithm", "EdDSA").code == 0
+    keys = KeySet.parse(path.read_bytes()).keys
+    assert [key.algorithm for key in keys] == ["EdDSA", "ES256"]
+    assert keys[1].kid == first["kid"]
+    announced = project("jwt-keys", "rotate", "--announce", "--json").json["keys"]
+    assert [(key["algorithm"], key["signs"]) for key in announced] == [
+        ("EdDSA", True),
+        ("ES256", False),
+        ("ES256", False),
+    ]
+    promoted = project("jwt-keys", "rotate", "--to", announced[1]["kid"], "--json").json["keys"]
+    assert [key["kid"] for key in promoted] == [announced[place]["kid"] for place in (1, 0, 2)]
+    assert "no key x" in project("jwt-keys", "rotate", "--to", "x").err
+    elsewhere = tmp_path / "elsewhere.json"
+    assert project("jwt-keys", "create", "--file", str(elsewhere), "--algorithm", "HS256").code == 0
+    assert KeySet.parse(elsewhere.read_bytes()).signing.algorithm == "HS256"
+    path.write_text("{}")
+    broken = project("jwt-keys", "rotate")
+    assert broken.code == 1
+    assert "JWK Set" in broken.err

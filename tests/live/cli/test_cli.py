@@ -1,0 +1,219 @@
+"""Commands of ``project-service`` beside a running service, on a data directory without one, and on configured
+servers.
+
+The first migration and the commands that take turns are processes of their own; the others run in the test's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import orjson
+import psycopg2
+import pytest
+import pytest_twisted
+
+from project_service import keys
+from project_service.embedded.assemble import Embedded, running_beside
+from tests.live.cli.command_here import Command, beside_the_reactor, commands_of
+from tests.live.cli.command_line import beginning, cli
+from tests.live.daemon import children_on
+from tests.live.services import Services
+
+
+@pytest.fixture(scope="module")
+def migrated(services: Services) -> tuple[str, Path]:
+    """The options for the data directory that the test run's own servers work on, migrated."""
+    options = ("--data-dir", services.embedded.data_dir)
+    done = cli("migrate", *options)
+    assert (done.code, done.err) == (0, "")
+    assert "Applying migration 0001_base.sql" in done.out
+    return options
+
+
+@pytest.fixture
+def beside(migrated: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Command:
+    return commands_of(monkeypatch, *migrated)
+
+
+def test_a_failing_command_says_why_in_one_line(tmp_path: Path) -> None:
+    failed = cli("keys", "list", "--data-dir", tmp_path)
+    assert (failed.code, failed.out) == (1, "")
+    assert failed.err.startswith(
+        f"project-service: there is no project in {tmp_path}; start the service once"
+    )
+    assert failed.err.count("\n") == 1
+
+
+@beside_the_reactor
+def test_migrating_again_does_nothing(beside: Command) -> None:
+    assert beside("migrate", "--json").json == {"applied": []}
+
+
+@beside_the_reactor
+def test_a_key_is_created_listed_and_revoked(beside: Command) -> None:
+    made = beside("keys", "create", "service", "--label", "backend")
+    assert made.code == 0
+    key = made.out.strip()
+    assert key.startswith("psk_service_")
+    assert keys.well_formed(key)
+    listed = beside("keys", "list", "--json")
+    (record,) = [one for one in listed.json if one["label"] == "backend"]
+    assert record["revoked_at"] is None
+    assert key not in listed.out
+    assert beside("keys", "revoke", record["id"], "--json").json == {"id": record["id"], "revoked": True}
+    again = beside("keys", "revoke", record["id"])
+    assert again.code == 1
+    assert record["id"] in again.err
+    assert "revoked 20" in beside("keys", "list").out
+
+
+@beside_the_reactor
+def test_dsn_prints_a_working_connection_string(beside: Command) -> None:
+    printed = beside("dsn")
+    assert (printed.code, printed.err) == (0, "")
+    psycopg2.connect(printed.out.strip()).close()
+    assert beside("dsn", "--stage", "dev", "--database", "main").out == printed.out
+    unknown = beside("dsn", "--stage", "dev", "--database", "none")
+    assert unknown.code == 1
+    assert "no stage dev with a database none" in unknown.err
+
+
+@beside_the_reactor
+def test_openapi_for_the_owner_and_for_a_role(beside: Command) -> None:
+    with closing(psycopg2.connect(beside("dsn").out.strip())) as connection:
+        connection.autocommit = True
+        connection.cursor().execute("create type cli_mood as enum ('new')")
+        connection.cursor().execute("create table cli_books (id int primary key, title text, mood cli_mood)")
+        try:
+            everything = beside("openapi").json
+            assert "/cli_books" in everything["paths"]
+            columns = everything["definitions"]["cli_books"]["properties"]
+            assert set(columns) == {"id", "title", "mood"}
+            # Types have their schema, as in the service's own description.
+            assert columns["mood"]["format"] == "public.cli_mood"
+            assert everything["basePath"] == "/dev/db/main/rest"
+            # Nothing has been granted to anon.
+            assert "/cli_books" not in beside("openapi", "--role", "anon").json["paths"]
+        finally:
+            connection.cursor().execute("drop table cli_books; drop type cli_mood")
+    assert beside("openapi", "--schema", "auth").code == 1
+
+
+@beside_the_reactor
+def test_check_names_the_one_thing_that_is_wrong(beside: Command) -> None:
+    """Only the servers run there; nobody has made token keys."""
+    checked = beside("check", "--json")
+    assert checked.code == 1
+    wrong = {part["part"]: part["message"] for part in checked.json["parts"] if not part["ok"]}
+    assert set(wrong) == {"token keys"}
+    assert "jwt-keys.json" in wrong["token keys"]
+    fine = {part["part"] for part in checked.json["parts"] if part["ok"]}
+    assert {"database", "migrations", "store"} <= fine
+
+
+@beside_the_reactor
+def test_check_looks_at_the_rest_although_settings_are_missing_or_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "poor.toml"
+    config.write_text(
+        '[database]\ndsn = "postgresql://u:hush@127.0.0.1:9/x"\n[auth]\nbcrypt_cost = "many"\n'
+        '[smtp]\nhost = "127.0.0.1"\nport = 9\n'
+    )
+    checked = commands_of(monkeypatch, "--config", config)("check")
+    assert checked.code == 1
+    for wrong in ("auth.bcrypt_cost must", "store.endpoint_url is missing", "auth.jwt_keys_file is missing"):
+        assert wrong in checked.out
+    assert "FAIL  database: the database cannot be reached: no server listens there" in checked.out
+    assert "FAIL  mail server: the mail server cannot be reached: connection refused" in checked.out
+    nowhere = commands_of(monkeypatch, "--config", tmp_path / "none.toml")("check")
+    assert (nowhere.code, nowhere.out.count("FAIL")) == (1, 1)
+    empty = commands_of(monkeypatch, "--data-dir", tmp_path)("check")
+    assert empty.code == 1
+    assert "FAIL  embedded servers: " in empty.out
+    assert "FAIL  token keys: " in empty.out
+
+
+@beside_the_reactor
+def test_a_command_needs_no_settings_that_it_does_not_use(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "database.toml"
+    config.write_text(f'[database]\ndsn = "{empty_database}"\n')
+    commands = commands_of(monkeypatch, "--config", config)
+    assert "applied" in commands("migrate").out
+    assert commands("keys", "list").code == 0
+    verified = commands("storage", "verify")
+    assert (verified.code, "store.endpoint_url is missing" in verified.err) == (2, True)
+
+
+@beside_the_reactor
+def test_check_of_servers_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "away.toml"
+    config.write_text(
+        '[database]\ndsn = "postgresql://u:hush@127.0.0.1:9/x"\n'
+        '[store]\nendpoint_url = "http://127.0.0.1:9"\naccess_key_id = "a"\nsecret_access_key = "hush"\n'
+        f'connect_timeout_seconds = 0.5\n[auth]\njwt_keys_file = "{tmp_path}/none.json"\n'
+        f'[stages.prod.databases.shop]\ndsn = "postgresql://u:hush@/x?host={tmp_path}"\n'
+        "[stages.prod.databases.odd]\njwks = '[\"hush\"]'\n"
+    )
+    away = commands_of(monkeypatch, "--config", config)
+    checked = away("check")
+    assert checked.code == 1
+    for part in ("database", "migrations", "store", "token keys"):
+        assert f"FAIL  {part}:" in checked.out
+    # Each database is checked by its own DSN.
+    assert "FAIL  database prod/shop: the database cannot be reached: there is no such socket" in checked.out
+    assert "FAIL  tokens of prod/odd: " in checked.out
+    assert "ok    tokens of prod/shop: by the service's own keys" in checked.out
+    assert "hush" not in checked.out + checked.err
+    listed = away("keys", "list")
+    assert listed.code == 1
+    # It fails at once instead of waiting for the database to return.
+    assert "the database cannot be reached: " in listed.err
+    assert "hush" not in listed.err
+
+
+@beside_the_reactor
+def test_a_data_directory_without_a_project_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = commands_of(monkeypatch, "--data-dir", tmp_path / "none")("keys", "list")
+    assert nothing.code == 1
+    assert "no project in" in nothing.err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest_twisted.async_yield_fixture
+async def at_rest(tmp_path: Path) -> AsyncIterator[Path]:
+    from twisted.internet import reactor
+
+    embedded = Embedded(reactor, tmp_path / "var", store=False, shared=False)
+    noted = embedded.data_dir / "run" / "running.json"
+    noted.parent.mkdir(parents=True)
+    noted.write_text("what a killed service had noted")
+    await embedded.start()
+    # Servers started for one command only are not offered to other commands.
+    assert running_beside(embedded.data_dir) is None
+    await embedded.stop()
+    yield embedded.data_dir
+
+
+@beside_the_reactor
+def test_servers_of_a_data_directory_at_rest_are_started_for_the_command(
+    at_rest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = commands_of(monkeypatch, "--data-dir", at_rest)
+    assert project("migrate").code == 0
+    # Simultaneous commands take turns, and none stops the database under another.
+    at_once = [beginning("keys", "create", "anon", "--json", "--data-dir", at_rest) for _ in range(3)]
+    ended = [(*one.communicate(timeout=60), one.returncode) for one in at_once]
+    assert [(err, code) for _, err, code in ended] == [("", 0)] * 3
+    assert {orjson.loads(out)["kind"] for out, _, _ in ended} == {"anon"}
+    dsn = project("dsn")
+    assert dsn.code == 0
+    assert "nothing runs there" in dsn.err
+    assert children_on(at_rest) == []

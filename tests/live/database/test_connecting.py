@@ -1,0 +1,140 @@
+"""Which of several servers is connected to, and the error if none can be, with a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import pytest_twisted
+from psycopg2.extensions import make_dsn, parse_dsn
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import succeed
+
+from project_service.database import connecting
+from project_service.database.connection import DatabaseGone, Session
+from tests.live.proxy import rude_proxy
+from tests.live.sql import run_sql, session_on
+from tests.live.waiting import until
+
+reactor: Any = _reactor
+
+
+@pytest_twisted.ensureDeferred
+async def test_target_session_attrs_read_write_is_respected(database: str) -> None:
+    read_only = make_dsn(database, options="-c default_transaction_read_only=on")
+    with pytest.raises(DatabaseGone, match="the server is read-only"):
+        await session_on(make_dsn(read_only, target_session_attrs="read-write"))
+    session = await session_on(read_only)
+    session.close()
+    session = await session_on(make_dsn(database, target_session_attrs="read-write"))
+
+    async def alone() -> bool:
+        rows = await session.query("select count(*) from pg_stat_activity where datname = current_database()")
+        return bool(rows == [(1,)])
+
+    await until(alone)
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_standby_is_not_taken_for_a_server_that_can_write(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "_SETUP", connecting._SETUP.replace("pg_is_in_recovery()", "true"))
+    with pytest.raises(DatabaseGone, match="the server is read-only"):
+        await session_on(make_dsn(database, target_session_attrs="read-write"))
+
+
+@pytest_twisted.ensureDeferred
+async def test_every_address_of_a_host_is_tried(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name may have an IPv6 address at which nobody listens, or still lead to a server that is gone."""
+    monkeypatch.setattr(connecting, "addresses_of", lambda *_: succeed(["127.0.0.2", "127.0.0.1"]))
+    known = parse_dsn(database)
+    async with rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}") as (_, port):
+        session = await session_on(make_dsn(database, host="db.example.test", port=port))
+        assert await session.query("select 1") == [(1,)]
+        session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_falls_silent_after_the_login_is_given_up(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(connecting, "_SETUP", f"select pg_sleep(20); {connecting._SETUP}")
+    with pytest.raises(DatabaseGone, match="did not answer"):
+        await session_on(database)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_connection_to_a_standby_is_used_for_a_limited_time(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its address may lead to the primary by now, which a pool would not notice."""
+    asked: list[float] = []
+    session = await session_on(database)
+    monkeypatch.setattr(Session, "leave_after", lambda self, seconds: asked.append(seconds))
+    (await session_on(database)).close()
+    assert asked == []
+    monkeypatch.setattr(connecting, "_SETUP", connecting._SETUP.replace("pg_is_in_recovery()", "true"))
+    (await session_on(database)).close()
+    assert asked == [connecting.STANDBY_SECONDS]
+    monkeypatch.undo()
+    # Its user may go on with it; the pool, which asks whether it is usable, does not lend it again.
+    usable = []
+    for seconds in (60.0, 0.0):
+        session.leave_after(seconds)
+        usable.append(session.usable)
+    assert usable == [True, False]
+    assert await session.query("select 1") == [(1,)]
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_failure_to_connect_never_shows_address_or_password(database: str) -> None:
+    for bad, why in (
+        ("postgresql://u:hunter2@127.0.0.1:1/db", "no server listens there"),
+        ("postgresql://u:hunter2@name.invalid/db", "unknown host"),
+        (make_dsn(database, password="hunter2"), "the password was refused"),
+        (make_dsn(database, dbname="hunter2"), "there is no such database or role"),
+    ):
+        with pytest.raises(DatabaseGone) as caught:
+            await session_on(bad, 0)
+        assert str(caught.value) == why
+        for secret in ("hunter2", "127.0.0.1", "name.invalid", "nobody"):
+            assert secret not in str(caught.value)
+
+
+@pytest_twisted.ensureDeferred
+async def test_notifications_nobody_listens_for_are_ignored(database: str) -> None:
+    """SQL of an application may LISTEN; the next user of the connection must not suffer."""
+    session = await session_on(database)
+    await session.query("listen news")
+    await session.query("notify news, 'one'")
+    assert await session.query("select 1") == [(1,)]
+    assert session.usable
+    session.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_closed_connection_leaves_no_descriptor(database: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # each is a name that may be gone by now
+    for _ in range(20):
+        session = await session_on(database)
+        session.close()
+    assert len(os.listdir("/proc/self/fd")) < before + 10  # noqa: PTH208
+
+
+@pytest_twisted.ensureDeferred
+async def test_values_stay_in_their_string_whatever_standard_conforming_strings_is(database: str) -> None:
+    off = "-c standard_conforming_strings=off"
+    by_database = run_sql(database, "select current_database()")[0][0]
+    run_sql(database, f'alter database "{by_database}" set standard_conforming_strings = off')
+    # Options of the DSN are set before the service's own, which win.
+    for dsn in (database, make_dsn(database, options=off), make_dsn(database, options="-c work_mem=1MB")):
+        session = await session_on(dsn)
+        for said in ("\\' or true; --", "a\\", "\\\\'", "it's"):
+            assert await session.query("reset all; select %s", [said]) == [(said,)]
+            assert await session.query("select %s", [said]) == [(said,)]
+        session.close()

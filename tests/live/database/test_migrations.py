@@ -1,0 +1,215 @@
+"""What the migrations create for SQL of applications: the caller's identity, notifications, and rights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg2
+import pytest
+from psycopg2 import errors as pg
+from psycopg2.extensions import parse_dsn
+
+from tests.live.services import Services
+from tests.live.sql import run_each
+
+WHO = "select auth.uid()::text, auth.role(), auth.email(), auth.jwt()"
+KEY = "insert into auth.project_keys (kind, sha256) values ('anon', sha256('{}'))"
+RELOAD = ("pgrst", "reload schema")
+
+# One statement for each kind of change that the schema cache may show; each finds what it changes.
+CHANGES = """
+create schema s
+alter schema s rename to api
+create table api.t (a int)
+create table api.t2 as select 1 as a
+select 1 as a into api.t3
+alter table api.t add b text
+comment on table api.t is 'x'
+create view api.v as select * from api.t
+alter view api.v rename to w
+create materialized view api.m as select * from api.t
+alter materialized view api.m rename to n
+create rule r as on insert to api.w do instead insert into api.t values (new.a)
+create function api.f() returns trigger language plpgsql as 'begin return new; end'
+create trigger g before insert on api.t for each row execute function api.f()
+alter function api.f() stable
+alter routine api.f() volatile
+create procedure api.p() language sql as 'select 1'
+alter procedure api.p() security definer
+create aggregate api.total(int) (sfunc = int4pl, stype = int)
+alter aggregate api.total(int) rename to total2
+create type api.pair as (a int, b int)
+alter type api.pair add attribute c int
+create domain api.d as text
+alter domain api.d set default 'x'
+create function api.from_d(api.d) returns json language sql return '{}'::json
+create cast (api.d as json) with function api.from_d(api.d)
+create foreign table api.far (a int) server here
+alter foreign table api.far add b int
+import foreign schema api limit to (t2) from server here into public
+"""
+SILENT = ("create procedure",)
+
+
+@pytest.fixture
+def admin(database: str, services: Services) -> str:
+    """The superuser's DSN of ``database``."""
+    return services.admin_dsn(database)
+
+
+Told = Callable[[str, str], list[tuple[str, str]]]
+
+
+@pytest.fixture
+def told(database: str) -> Iterator[Told]:
+    """Executes a statement and returns the notifications that it has caused."""
+    with closing(psycopg2.connect(database)) as listening:
+        listening.autocommit = True
+        listening.cursor().execute("listen pgrst; listen project_service_keys")
+
+        def after(dsn: str, statement: str) -> list[tuple[str, str]]:
+            run_each(dsn, statement)
+            # Notifications sent before this statement have arrived when its result has.
+            listening.cursor().execute("select")
+            found = [(one.channel, one.payload) for one in listening.notifies]
+            listening.notifies.clear()
+            return found
+
+        yield after
+
+
+def who(dsn: str, claims: str, role: str = "anon") -> tuple[Any, ...]:
+    return run_each(dsn, f"set request.jwt.claims = '{claims}'", f"set role {role}", WHO)[0]
+
+
+def test_without_claims_there_is_no_user(database: str) -> None:
+    assert run_each(database, WHO) == [(None, "none", None, {})]
+    assert run_each(database, "set role authenticated", WHO) == [(None, "authenticated", None, {})]
+    assert who(database, "") == (None, "anon", None, {})
+
+
+def test_a_subject_is_a_user_only_if_it_is_a_uuid(database: str) -> None:
+    somebody = "0000000a-0000-0000-0000-00000000000b"
+    for subject, user in {
+        somebody: somebody,
+        somebody.upper(): somebody,
+        f"x{somebody}": None,
+        f"{somebody}0": None,
+        f"{{{somebody}}}": None,
+        somebody.replace("-", ""): None,
+        somebody.replace("-0000", "", 1): None,
+        "": None,
+    }.items():
+        assert who(database, f'{{"sub": "{subject}"}}')[:2] == (user, "anon"), subject
+    assert who(database, '{"role": "authenticated", "email": "a@b.test"}')[1:3] == (
+        "authenticated",
+        "a@b.test",
+    )
+
+
+def test_the_identity_functions_are_stable_and_parallel_safe(database: str) -> None:
+    """Otherwise policies would call them for each row: volatile functions prevent the use of an index, unsafe ones
+    parallel plans."""
+    asked = "select proname, provolatile, proparallel from pg_proc where pronamespace = 'auth'::regnamespace"
+    names = "('jwt', 'uid', 'role', 'email')"
+    assert set(run_each(database, f"{asked} and proname in {names}")) == {
+        (name, "s", "s") for name in ("jwt", "uid", "role", "email")
+    }
+
+
+def test_the_api_roles_may_use_two_schemas_and_create_nothing(database: str) -> None:
+    may = "select n.nspname, p from pg_namespace n, unnest(array['usage', 'create']) p"
+    ours = "n.nspname in ('auth', 'storage', '_project_service', 'public')"
+    for role in ("anon", "authenticated", "service_role"):
+        found = run_each(
+            database, f"{may} where {ours} and has_schema_privilege('{role}', n.oid, p) order by 1"
+        )
+        assert found == [("auth", "usage"), ("public", "usage")], role
+
+
+def test_columns_and_constraints_of_project_keys(database: str) -> None:
+    run_each(database, KEY.format("a"), KEY.format("b"))
+    columns = "label, revoked_at, created_at between now() - interval '1 minute' and now()"
+    found = run_each(database, f"select {columns}, id from auth.project_keys order by id")
+    assert [row[:3] for row in found] == [("", None, True)] * 2
+    assert found[0][3] != found[1][3]
+    for refused, why in {
+        KEY.format("a"): pg.UniqueViolation,
+        KEY.format("c").replace("anon", "admin"): pg.CheckViolation,
+        KEY.format("c").replace("sha256('c')", "'short'"): pg.CheckViolation,
+        "update auth.project_keys set kind = null": pg.NotNullViolation,
+        "update auth.project_keys set sha256 = null": pg.NotNullViolation,
+        "update auth.project_keys set label = null": pg.NotNullViolation,
+        "update auth.project_keys set created_at = null": pg.NotNullViolation,
+    }.items():
+        with pytest.raises(why):
+            run_each(database, refused)
+
+
+def test_every_change_of_a_project_key_is_notified_once(database: str, told: Told) -> None:
+    run_each(database, KEY.format("a"), KEY.format("b"))
+    told(database, "select")
+    for change in (
+        KEY.format("c"),
+        "update auth.project_keys set revoked_at = now()",
+        "delete from auth.project_keys where kind = 'anon'",
+        "truncate auth.project_keys",
+    ):
+        assert told(database, change) == [("project_service_keys", "")], change
+
+
+def test_every_kind_of_schema_change_is_notified(database: str, admin: str, told: Told) -> None:
+    (watching,) = run_each(admin, "select _project_service.watch_ddl()")
+    assert watching == (True,)
+    there = parse_dsn(admin)
+    run_each(
+        admin,
+        "create extension postgres_fdw",
+        f"create server here foreign data wrapper postgres_fdw options (host '{there['host']}',"
+        f" port '{there['port']}', dbname '{there['dbname']}')",
+        f"create user mapping for postgres server here options (user 'postgres', password '{there['password']}')",
+    )
+    told(admin, "select")
+    for change in CHANGES.strip().splitlines():
+        expected = [] if change.startswith(SILENT) else [RELOAD]
+        assert told(admin, change) == expected, change
+    assert told(admin, "drop schema api cascade") == [RELOAD]
+    assert told(admin, "create temporary table passing (a int); create temporary view a as select 1") == []
+
+
+def test_service_role_may_use_everything_in_an_exposed_schema(database: str) -> None:
+    """This holds for what exists and for what comes; the other roles may only look names up."""
+    made = (
+        "create table api.t{0} (id serial)",
+        "create function api.f{0}() returns int language sql return 1",
+        "revoke execute on function api.f{0}() from public",
+    )
+    run_each(
+        database, "create schema api", "alter default privileges revoke execute on functions from public"
+    )
+    run_each(database, *(one.format(1) for one in made), "select _project_service.expose_schema('api')")
+    run_each(database, *(one.format(2) for one in made[:2]))
+    rights = {
+        "table": ("t{0}", "select, insert, update, delete, truncate, references, trigger, maintain"),
+        "sequence": ("t{0}_id_seq", "usage, select, update"),
+        "function": ("f{0}()", "execute"),
+    }
+    for kind, (name, privileges) in rights.items():
+        for number in (1, 2):
+            for privilege in privileges.split(", "):
+                what = f"'api.{name.format(number)}', '{privilege}'"
+                asked = "select r from unnest(array['anon', 'authenticated', 'service_role']) r"
+                may = run_each(database, f"{asked} where has_{kind}_privilege(r, {what})")
+                assert may == [("service_role",)], what
+    elsewhere = "create schema inside; create table inside.t (a int)"
+    run_each(database, elsewhere)
+    assert run_each(database, "select has_table_privilege('service_role', 'inside.t', 'select')") == [
+        (False,)
+    ]
+    schema = (
+        "select r from unnest(array['anon', 'authenticated', 'service_role']) r where has_schema_privilege"
+    )
+    for right, roles in (("usage", ["anon", "authenticated", "service_role"]), ("create", [])):
+        assert run_each(database, f"{schema}(r, 'api', '{right}')") == [(role,) for role in roles], right

@@ -1,0 +1,76 @@
+"""A renewed certificate: after SIGHUP all processes use it, and existing connections stay."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import Issued, issue
+from tests.live.daemon import Daemon, eventually
+from tests.temporary import free_port
+
+REQUEST = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+# So many new connections are made that each worker accepts some of them.
+ASKED = 20
+
+
+def connected(port: int) -> ssl.SSLSocket:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", port), 30))
+
+
+def answers_on(client: ssl.SSLSocket) -> bool:
+    client.sendall(REQUEST)
+    return client.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+def shown(port: int) -> bytes:
+    with connected(port) as client:
+        return client.getpeercert(binary_form=True) or b""
+
+
+def der(issued: Issued) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(issued.pem.decode())
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sighup_renews_the_certificate_of_every_process(workers: str, tmp_path: Path) -> None:
+    first, second, stray, third = (issue("localhost") for _ in range(4))
+    certificate, key = first.written(tmp_path)
+    config = tmp_path / "c.toml"
+    config.write_text("")
+    port = free_port()
+    listen = f"ssl:{port}:interface=127.0.0.1:privateKey={key}:certKey={certificate}"
+    options = ("--config", str(config), "--listen", listen, "--workers", workers)
+    with Daemon(tmp_path / "var", *options) as daemon, ExitStack() as held:
+        daemon.wait_until_ready()
+        early = [held.enter_context(connected(port)) for _ in range(4)]
+        assert all(answers_on(one) for one in early)
+
+        def all_show(issued: Issued) -> bool:
+            return all(shown(port) == der(issued) for _ in range(ASKED))
+
+        assert all_show(first)
+        second.written(tmp_path)
+        daemon.hang_up("a new certificate was taken over at ssl:")
+        eventually(lambda: all_show(second), "the new certificate")
+        # A certificate that does not fit its key is not used: the old one stays, and the reload goes on.
+        certificate.write_bytes(stray.pem)
+        daemon.hang_up("was not taken over, the one before goes on: the private key is not the certificate's")
+        assert all_show(second)
+        # A configuration that is broken meanwhile does not keep certificates from being renewed.
+        config.write_text("server.log_level = 7")
+        third.written(tmp_path)
+        daemon.hang_up("a new certificate was taken over at ssl:")
+        eventually(lambda: all_show(third), "the newest certificate")
+        # Connections made under the first certificate are still open.
+        assert all(answers_on(one) for one in early)
+        # The stop does not wait for idle clients, which do not notice that it has begun.
+        assert daemon.stop() == 0, daemon.text
+    assert "answers were still being read" not in daemon.text
+    assert "the configuration was not reloaded" in daemon.text

@@ -1,0 +1,166 @@
+"""The examples of docs/clients.rst as they stand there: a page in headless Chromium, a Python program, SQL."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+import requests
+
+from tests.live.cli.command_line import cli
+from tests.live.daemon import Daemon, eventually
+from tests.live.service.documented_clients import browser, examples, filled_in, opened
+from tests.live.tables.postgrest_js import ran_by_node
+
+ANN = {"email": "ann@example.com", "password": "correct horse battery"}
+# Whom the page signs up in her place, for other tests need her as well.
+ANNA = {**ANN, "email": "anna@example.com"}
+TELLER = {"email": "teller@example.com", "password": "correct horse battery"}
+# What the examples print, and what happens at their end, is reported as the metadata of another user.
+PAGE = """<!doctype html><script type=module>
+const told = [], shown = (image, src) => new Promise(done => {
+  image.onload = () => done('shown'), image.onerror = () => done('not shown'), image.src = src
+})
+console.log = (...values) => told.push(values)
+try {
+%(examples)s
+  told.push(await shown(new Image(), image.src), await shown(new Image(), image.src))
+  const refused = await send(`${rest}/nothing`).then(read).catch(error => error)
+  told.push([refused.status, refused.code])
+  // Two whose token is refused before its time; then one whose session has ended.
+  const spoil = async () => keep({ ...await current(), access_token: 'x' + (await current()).access_token.slice(1) })
+  await spoil()
+  told.push((await send('/auth/user')).status)
+  await spoil()
+  told.push((await upload('private', 'again.txt', new File(['again'], 'again.txt'), () => {})).size)
+  await logOut()
+  told.push(await current(), (await send('/auth/user')).status)
+} catch (error) { told.push(String(error)) }
+await fetch('%(url)s/auth/user', {
+  method: 'PATCH', body: JSON.stringify({ metadata: { told } }),
+  headers: { 'Content-Type': 'application/json', Authorization: 'Bearer %(teller)s' },
+})
+</script>"""
+
+# What a browser has and Node lacks. Somebody signs up whose address has to be confirmed first. The access token of
+# the session has to be refreshed.
+NODE = """
+const store = {}, locks = { request: (name, work) => work() }
+globalThis.localStorage = {
+  getItem: key => store[key] ?? null,
+  setItem: (key, value) => { store[key] = value },
+  removeItem: key => delete store[key],
+}
+Object.defineProperty(globalThis, 'navigator', { value: { locks } })
+%(functions)s
+const service = fetch
+globalThis.fetch = async () => Response.json({ data: { user: { email: 'unconfirmed' }, session: null }, error: null })
+const unconfirmed = [(await signIn('/auth/signup')).email, await current().catch(String)]
+globalThis.fetch = service
+keep(%(session)s)
+await read(await send(`${rest}/notes`, json('POST', { text: 'for the library' })))
+keep({ ...await current(), expires_at: 0 })
+%(documented)s
+const texts = notes.map(note => note.text)
+console.log(JSON.stringify([unconfirmed, error, texts.filter(text => text.endsWith('library'))]))
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The credentials of a fresh service that has the examples' table."""
+    folder = Path(tmp_path_factory.mktemp("clients"))
+    with Daemon(folder / "var") as daemon:
+        daemon.wait_until_ready()
+        (folder / "notes.sql").write_text(examples("sql", "notes"))
+        done = cli("sql", folder / "notes.sql", "--data-dir", folder / "var")
+        assert (done.code, done.err) == (0, ""), done
+        yield {"folder": str(folder), **json.loads((folder / "var" / "credentials.json").read_text())}
+
+
+def session(project: dict[str, str], user: dict[str, str]) -> dict[str, Any]:
+    """Signs a user up and returns the session."""
+    for path in ("signup", "login"):
+        answer = requests.post(f"{project['base_url']}/auth/{path}", json=user, timeout=30)
+        if answer.ok:
+            return dict(answer.json()["data"])
+    raise AssertionError(answer.text)
+
+
+def profile(project: dict[str, str], token: str) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = requests.get(f"{project['base_url']}/auth/user", headers=headers, timeout=30)
+    return dict(answer.json()["data"]["user"])
+
+
+def test_a_web_page(project: dict[str, str], tmp_path: Path) -> None:
+    program, teller = browser(), session(project, TELLER)["access_token"]
+    documented = filled_in(examples("js"), project["base_url"], project["anon_key"])
+    written = documented.replace(ANN["email"], ANNA["email"])
+    page = tmp_path / "page.html"
+    page.write_text(PAGE % {"examples": written, "teller": teller, "url": project["base_url"]}, "utf-8")
+    with opened(program, page):
+        eventually(lambda: bool(profile(project, teller)["metadata"]), "the page to tell what it saw")
+    email, inserted, *progress, stored, listed, one, again, refused, renewed, resent, ended, after = profile(
+        project, teller
+    )["metadata"]["told"]
+    assert email == [ANNA["email"]]
+    assert inserted == [2, profile(project, session(project, ANNA)["access_token"])["id"]]
+    assert progress
+    assert progress[-1][0] == progress[-1][1] == stored[1]
+    assert stored == ["pictures/my logo.svg", 41, "image/svg+xml"]
+    assert listed == [["pictures/my logo.svg"], None]
+    assert (one, again) == ("shown", "shown")
+    assert refused == [404, "PGRST205"]
+    assert (renewed, resent, ended, after) == (200, 5, None, 401)
+
+
+def test_the_javascript_client_library(project: dict[str, str], tmp_path: Path) -> None:
+    expired = {**session(project, ANN), "expires_at": 0}
+    functions = examples("js", "project", "session", "send")
+    script = NODE % {
+        "functions": filled_in(functions, project["base_url"], project["anon_key"]),
+        "session": json.dumps(expired),
+        "documented": examples("javascript"),
+    }
+    assert ran_by_node(tmp_path, script) == [["unconfirmed", None], None, ["for the library"]]
+
+
+def test_a_python_program(project: dict[str, str], tmp_path: Path) -> None:
+    session(project, ANN)
+    program = filled_in(examples("python"), project["base_url"], project["anon_key"])
+    (tmp_path / "notes.sql").write_text(examples("sql", "notes"))
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'text': 'from Python'" in done.stdout
+    assert "'content_type': 'application/sql'" in done.stdout
+    assert (tmp_path / "copy.sql").read_bytes() == (tmp_path / "notes.sql").read_bytes()
+
+
+def test_rows_as_a_user_sees_them(project: dict[str, str]) -> None:
+    rows = f"{project['base_url']}/dev/db/main/rest/notes"
+    for user, text in ((ANN, "hers"), (TELLER, "another's")):
+        token = session(project, user)["access_token"]
+        headers = {"X-Service-Key": project["anon_key"], "Authorization": f"Bearer {token}"}
+        assert requests.post(rows, json={"text": text}, headers=headers, timeout=30).status_code == 201
+    with closing(psycopg2.connect(project["dsn"])) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        asked, _ = examples("sql", "as-a-user").split("rollback;")
+        cursor.execute(asked)
+        seen = {text for _, text in cursor.fetchall()}
+        cursor.execute("rollback")
+        cursor.execute("select text, owner::text from notes")
+        written = cursor.fetchall()
+    ann = profile(project, session(project, ANN)["access_token"])["id"]
+    assert "hers" in seen
+    assert seen == {text for text, owner in written if owner == ann}
+    assert "another's" in {text for text, owner in written if owner != ann}

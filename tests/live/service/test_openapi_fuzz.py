@@ -1,0 +1,63 @@
+"""The whole service tested against its OpenAPI document: no 500, no undocumented status, and nothing is accepted that
+the document excludes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest_twisted
+from attrs import evolve
+from twisted.internet.threads import deferToThread
+
+from project_service.settings.model import Smtp, Stage, StageDatabase, Store
+from tests.live.application import Api, serving, settings_for
+from tests.live.auth.mail_server import mail_server
+from tests.live.service.openapi_cases import KEYS, PASSWORD, READ_KEYS, SCHEMA_SQL, Existing, narrowed
+from tests.live.service.openapi_fuzzing import fuzz
+from tests.live.sql import run_sql
+
+# Random cases for each operation, besides the few thousand at the limits of the schemas.
+EXAMPLES = 6
+# The share of operations that have to succeed once: if all were refused early, little would be tested.
+SUCCEEDED = 0.7
+
+
+async def existing(api: Api) -> Existing:
+    """Creates users, objects and links for the cases to find."""
+    emails = ("ann@example.test", "bob@example.test")
+    users = [await api.sign_up(email, PASSWORD) for email in emails]
+    tokens = []
+    for bucket in ("public", "private"):
+        objects = f"/storage/buckets/{bucket}"
+        for key in (*KEYS, *READ_KEYS):
+            await api.request("PUT", f"{objects}/objects/{key}", key="service", data=b"hello")
+        body = {"key": READ_KEYS[0], "uses": 0}
+        _, _, link = await api.request("POST", f"{objects}/presign", key="service", json=body)
+        tokens.append(link["url"].partition("token=")[2])
+    return Existing(tuple(user["user"]["id"] for user in users), emails, tuple(tokens))
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_service_does_what_its_openapi_document_says(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    run_sql(database, SCHEMA_SQL)
+    unlimited = {"login_failures_max": 0, "login_failures_max_per_address": 0}
+    settings = settings_for(database, store_settings, tmp_path, auth=unlimited)
+    stages = {"dev": Stage(databases={"main": StageDatabase(pool_size=3)})}
+    async with mail_server() as (_, port):
+        smtp = Smtp(host="127.0.0.1", port=port, sender="a@b.test", tls="none")
+        async with serving(evolve(settings, smtp=smtp, stages=stages)) as api:
+            found = await fuzzed(api)
+    assert not found.faults, "\n".join(found.faults)
+    failed = sorted(label for label, seen in found.answers.items() if min(seen) >= 400)
+    assert len(failed) <= (1 - SUCCEEDED) * len(found.answers), failed
+
+
+async def fuzzed(api: Api) -> Any:
+    status, _, body = await api.request("GET", "/openapi.json", key=None)
+    assert status == 200
+    document = narrowed(body if isinstance(body, dict) else orjson.loads(body), await existing(api))
+    return await deferToThread(fuzz, document, api.base_url, api.anon_key, api.service_key, EXAMPLES)

@@ -1,0 +1,225 @@
+"""SIGKILL at every step of every change: nothing acknowledged is lost or mixed up, and the sweeper removes the
+rest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_twisted
+
+from project_service.database.connecting import Connector
+from project_service.database.pool import Pool
+from project_service.dsn import read_dsn
+from project_service.errors import ApiError
+from project_service.http.head import HeaderView
+from project_service.settings.model import Storage as StorageSettings
+from project_service.settings.model import Store
+from project_service.storage.assemble import Storage, assemble
+from project_service.storage.links import Links
+from project_service.storage.sweeper import KEEP_EXPIRED_LINKS
+from project_service.storage.upload import SizeLimit
+from project_service.storage.values import UNCONDITIONAL, BucketRules, Writer
+from tests.fakes.store import Collected
+from tests.live.services import wait
+from tests.live.storage import crash as storage_crash
+
+NO_HEADERS = HeaderView(())
+SERVICE = Writer(None, is_service=True)
+OLD = b"old"
+BIG = 3 * storage_crash.PART + 100
+
+SMALL_UPLOAD = ("reserved", "stored", "committed", "done")
+CASES = [
+    *(("upload", 4000, False, step) for step in SMALL_UPLOAD),
+    *(("upload", 4000, True, step) for step in (*SMALL_UPLOAD, "removed")),
+    *(("upload", BIG, True, step) for step in ("reserved", "half way", "parts sent", "stored", "committed")),
+    ("upload", BIG, False, "half way"),
+    ("upload", 4000, True, "bytes deleted"),
+    *(("copy", 4000, True, step) for step in ("reserved", "stored", "committed", "removed")),
+    *(("move", 4000, True, step) for step in ("committed", "removed")),
+    *(("delete", 4000, True, step) for step in ("committed", "bytes deleted", "removed")),
+    *(("bulk delete", 4000, True, step) for step in ("committed", "bytes deleted")),
+]
+
+
+@contextmanager
+def opened(dsn: str, store: Store) -> Iterator[Storage]:
+    from twisted.internet import reactor
+
+    pool = Pool(Connector(reactor, read_dsn(dsn), 30, timezone="UTC"), 4, 5.0, reactor)
+    storage = assemble(reactor, StorageSettings(), store, pool)
+    wait(storage.start)
+    try:
+        yield storage
+    finally:
+        wait(storage.stop)
+        wait(pool.close)
+
+
+@pytest.fixture(scope="module")
+def storage(module_database: str, store_settings: Store) -> Iterator[Storage]:
+    with opened(module_database, store_settings) as made:
+        wait(lambda: bucket_b(made))
+        yield made
+
+
+async def bucket_b(storage: Storage) -> None:
+    await storage.buckets.create("b", BucketRules())
+
+
+async def put(storage: Storage, key: str, payload: bytes) -> None:
+    async with await storage.objects.uploads.begin("b", SizeLimit(len(payload))) as upload:
+        await upload.write(payload)
+        await upload.store()
+        await upload.commit(key, "text/plain", None, SERVICE, UNCONDITIONAL)
+
+
+async def content(storage: Storage, key: str) -> bytes | None:
+    row = await storage.objects.rows.find("b", key)
+    if row is None:
+        return None
+    sink = Collected()
+    await (await storage.objects.store.open(row.path, 0, row.size, row.size)).pour(sink)
+    return bytes(sink.data)
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.live.storage.crash"]
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(
+        command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def crash(program: subprocess.Popen[str], module_database: str, store_settings: Store) -> Callable[..., None]:
+    """Does ``given`` in a process of its own, and asserts that it dies."""
+    assert store_settings.secret_access_key is not None
+    access = {
+        "endpoint_url": store_settings.endpoint_url,
+        "region": store_settings.region,
+        "bucket": store_settings.bucket,
+        "access_key_id": store_settings.access_key_id,
+        "secret_access_key": store_settings.secret_access_key.reveal(),
+    }
+
+    def crash(**given: Any) -> None:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        print(json.dumps({"dsn": module_database, "store": access, **given}), file=program.stdin, flush=True)
+        assert program.stdout.readline() == "-9\n"
+
+    return crash
+
+
+@pytest.mark.parametrize(("what", "size", "exists", "step"), CASES)
+@pytest_twisted.ensureDeferred
+async def test_a_process_killed_at_any_step_loses_nothing_acknowledged(
+    storage: Storage, crash: Callable[..., None], what: str, size: int, exists: bool, step: str
+) -> None:
+    key = f"{what}-{size}-{exists}-{step}"
+    new = storage_crash.new_payload(size)
+    if exists:
+        await put(storage, key, OLD)
+    if what in ("copy", "move"):
+        await put(storage, "source", new)
+    keys = [key]
+    if what == "bulk delete":
+        what, keys = "delete", [key, f"{key}/2"]
+        await put(storage, keys[1], OLD)
+    crash(what=what, size=size, step=step, key=key, keys=keys)
+    switched = step in ("committed", "bytes deleted", "removed", "done")
+    expected = OLD if exists else None
+    if switched:
+        expected = None if what == "delete" else new
+    assert [await content(storage, one) for one in keys] == [expected] * len(keys)
+    source_left = what == "copy" or (what == "move" and not switched)
+    if what in ("copy", "move"):
+        assert await content(storage, "source") == (new if source_left else None)
+    report = await storage.sweeper.verify()
+    assert report.sound, report
+    # The sweeper knows of everything that was left behind, without searching the store.
+    assert report.orphans == []
+    left = {entry.key for entry in await stored(storage)} - {
+        row.path for row in await storage.sweeper.rows.objects_from(None, 1000)
+    }
+    # What this process has announced in advance is silent, and would be swept as well.
+    await storage.announcer.withdraw_all()
+    swept = await storage.sweeper.sweep(timedelta(0))
+    assert swept.versions >= len(left)
+    assert len(await stored(storage)) == report.objects
+    assert await storage.objects.store.list_multiparts() == ()
+    assert await content(storage, key) == expected
+    if not switched:
+        assert swept.uploads == 1
+    if step in ("half way", "parts sent"):
+        assert swept.multiparts == 1
+    if step in ("committed", "bytes deleted") and exists:
+        assert swept.versions == len(keys)
+    bucket = await storage.buckets.fresh("b")
+    assert bucket.object_count == report.objects
+
+
+@pytest.mark.parametrize("step", ["made", "used"])
+@pytest_twisted.ensureDeferred
+async def test_a_link_outlives_the_process_and_is_never_used_twice(
+    storage: Storage, crash: Callable[..., None], step: str
+) -> None:
+    await put(storage, "linked", OLD)
+    crash(what="link", size=0, step=step, key="linked", token=f"token {step}")
+    rows = storage.sweeper.links
+    links = Links(rows, storage.sweeper.now, lambda: "old")
+    if step == "made":
+        use = await links.use("token made", NO_HEADERS)
+        assert use.link.key == "linked"
+        await use.take()
+    with pytest.raises(ApiError) as refused:
+        await links.use(f"token {step}", NO_HEADERS)
+    assert refused.value.code == "token_used"
+    # A link that expired a day ago is deleted by the sweeper, and no other.
+    await links.make("b", "linked", -int(KEEP_EXPIRED_LINKS.total_seconds()) - 1, 1)
+    assert (await storage.sweeper.sweep()).links == 1
+    with pytest.raises(ApiError) as refused:
+        await links.use("old", NO_HEADERS)
+    assert refused.value.code == "token_not_found"
+    await storage.objects.delete(await storage.buckets.fresh("b"), ["linked"], SERVICE)
+
+
+async def stored(storage: Storage) -> list[Any]:
+    found = (await storage.objects.store.list()).objects
+    return [entry for entry in found if entry.key.startswith("b/")]
+
+
+@pytest_twisted.ensureDeferred
+async def test_verify_and_sweep_find_what_is_wrong(storage: Storage) -> None:
+    await put(storage, "lost", b"lost")
+    await put(storage, "torn", b"torn")
+    lost = await storage.objects.rows.find("b", "lost")
+    torn = await storage.objects.rows.find("b", "torn")
+    assert lost is not None
+    assert torn is not None
+    store = storage.objects.store
+    await store.delete(lost.path)
+    await store.put(torn.path, b"other bytes", "text/plain", {})
+    orphan = lost.path[:-4] + "0000"
+    await store.put(orphan, b"x", "text/plain", {})
+    await store.put("b/not-a-version", b"x", "text/plain", {})
+    report = await storage.sweeper.verify()
+    assert (report.missing, report.torn, report.orphans) == (["b/lost"], ["b/torn"], [orphan])
+    assert not report.sound
+    assert (await storage.sweeper.sweep()).orphans == 0
+    assert (await storage.sweeper.sweep(orphans=True)).orphans == 1
+    assert (await storage.sweeper.verify()).orphans == []
+    assert (await store.stat("b/not-a-version")).size == 1
+    await storage.objects.delete(await storage.buckets.fresh("b"), ["lost", "torn"], SERVICE)
+    await store.delete("b/not-a-version")

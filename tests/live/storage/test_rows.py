@@ -1,0 +1,156 @@
+"""The rows of storage when other transactions change them at the same time, whatever their order in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import psycopg2
+import pytest_twisted
+
+from project_service.errors import ApiError
+from project_service.lifecycle import start
+from project_service.storage.assemble import Rows, sql_rows
+from project_service.storage.values import Conditions, Link
+from tests.contracts.storage.rows import ALICE, ETAG, SERVICE, bucket_b, put, refused
+from tests.live.services import pool_on
+from tests.live.sql import run_sql
+from tests.live.waiting import until
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_link_into_a_bucket_that_is_being_deleted_is_refused(database: str, rows: Rows) -> None:
+    async def waiting() -> bool:
+        return bool(run_sql(database, "select 1 from pg_locks where not granted"))
+
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        cursor.execute("select storage.delete_bucket('b')")
+        link = Link("b", "k", datetime.now(UTC) + timedelta(hours=1), 1)
+        adding = start(refused(rows.links.add(b"1", link)))
+        await until(waiting)
+        other.commit()
+        assert await adding == "bucket_not_found"
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_upload_that_has_been_silent_longest_is_given_up_first(database: str, rows: Rows) -> None:
+    versions = [uuid4() for _ in range(3)]
+    for age, version in enumerate(versions):
+        await rows.objects.begin_uploads([version], "b")
+        ago = timedelta(minutes=age)
+        run_sql(
+            database, "update storage.uploads set seen_at = now() - %s where version = %s", ago, str(version)
+        )
+    assert await rows.garbage.stale_uploads(timedelta(0), 2) == [versions[2], versions[1]]
+
+
+@pytest_twisted.ensureDeferred
+async def test_objects_are_listed_in_order_without_an_index_too(database: str, rows: Rows) -> None:
+    """Read through the index they would come in order by themselves."""
+    (name,) = run_sql(database, "select current_database()")[0]
+    for way in ("indexscan", "indexonlyscan", "bitmapscan"):
+        run_sql(database, f'alter database "{name}" set enable_{way} = off')
+    fresh = pool_on(database)
+    for key in ("c", "a", "b"):
+        await put(rows, key)
+    found = await sql_rows(fresh).garbage.objects_from(("a", ""), 2)
+    await fresh.close()
+    assert [row.key for row in found] == ["a", "b"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_object_put_or_moved_has_the_current_time(database: str, rows: Rows) -> None:
+    await put(rows, "k")
+    for change in (lambda: put(rows, "k"), lambda: rows.objects.move("b", "k", "l", ALICE)):
+        run_sql(database, "update storage.objects set updated_at = '2000-01-01'")
+        changed = await change()
+        assert changed.row.updated_at.year > 2000 and changed.row.updated_at.microsecond % 1000 == 0
+        assert await rows.objects.find("b", changed.row.key) == changed.row
+
+
+@pytest_twisted.ensureDeferred
+async def test_foreign_keys_to_objects_follow_them_or_keep_them(database: str, rows: Rows) -> None:
+    """A foreign key says what becomes of the rows; without a word it keeps the object under its key."""
+    tables = {
+        "kept": "",
+        "kept_by_name": "on update restrict on delete restrict",
+        "told": "on update cascade on delete cascade",
+    }
+    for table, rule in tables.items():
+        run_sql(
+            database,
+            f"create table {table} (bucket text, key text,"
+            f" foreign key (bucket, key) references storage.objects {rule})",
+        )
+    for key in ("a", "b"):
+        await put(rows, key)
+        run_sql(database, "insert into told values ('b', %s)", key)
+    for table in ("kept", "kept_by_name"):
+        run_sql(database, f"insert into {table} values ('b', 'a')")
+        for change in (
+            rows.objects.delete("b", ["a", "b"], ALICE),
+            rows.objects.move("b", "a", "c", ALICE),
+            rows.objects.move("b", "b", "a", ALICE),
+        ):
+            assert await refused(change) == "object_in_use"
+        run_sql(database, f"delete from {table}")
+    await put(rows, "a")
+    assert run_sql(database, "select key from told order by key") == [("a",), ("b",)]
+    await rows.objects.move("b", "a", "c", ALICE)
+    assert run_sql(database, "select key from told order by key") == [("b",), ("c",)]
+    await rows.objects.delete("b", ["b", "c"], ALICE)
+    assert run_sql(database, "select key from told") == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_foreign_keys_to_buckets_keep_them(database: str, rows: Rows) -> None:
+    for number, rule in enumerate(("", "on delete restrict")):
+        run_sql(database, f"create table kept_{number} (bucket text references storage.buckets {rule})")
+        run_sql(database, f"insert into kept_{number} values ('b')")
+        assert await refused(rows.buckets.delete("b")) == "bucket_in_use"
+        run_sql(database, f"delete from kept_{number}")
+    await rows.buckets.delete("b")
+    assert await rows.buckets.all() == []
+
+
+def test_names_and_keys_are_ordered_bytewise_in_any_database(database: str) -> None:
+    """The tests' database orders all text so; one with the collation of a language does not."""
+    ordered = run_sql(
+        database,
+        "select c.relname, a.attname, a.attcollation = '\"C\"'::regcollation from pg_attribute a"
+        " join pg_class c on c.oid = a.attrelid where c.relnamespace = 'storage'::regnamespace and c.relkind = 'r'"
+        " and a.attname in ('name', 'bucket', 'key')",
+    )
+    assert len(ordered) == 8
+    assert all(bytewise for _, _, bytewise in ordered), ordered
+
+
+async def done_or_refused(change: Awaitable[object]) -> None:
+    with suppress(ApiError):
+        await change
+
+
+@pytest_twisted.ensureDeferred
+async def test_queries_that_are_asked_often_run_as_they_were_prepared(database: str) -> None:
+    """A parameter of the wrong type would have each of them refused, and sent again unprepared."""
+    pool = pool_on(database, 1)
+    rows = sql_rows(pool)
+    await bucket_b(rows)
+    tags = (None, ("*",), (ETAG,))
+    for conditions in (Conditions(if_match, if_none_match) for if_match in tags for if_none_match in tags):
+        for writer in (ALICE, SERVICE):
+            await done_or_refused(put(rows, "k", writer=writer, conditions=conditions))
+            await rows.objects.find("b", "k")
+            await rows.buckets.find("b")
+            uses = None if writer == SERVICE else 1
+            await rows.links.add(uuid4().bytes, Link("b", "k", datetime.now(UTC), uses))
+            await rows.links.find(b"1")
+            await rows.links.use(b"1", datetime.now(UTC))
+            await rows.garbage.forget([uuid4(), uuid4()])
+            await done_or_refused(rows.objects.delete("b", ["k", "l"], writer, conditions))
+            await done_or_refused(rows.objects.move("b", "m", "n", writer, conditions))
+    found = await pool.query("select custom_plans + generic_plans from pg_prepared_statements")
+    await pool.close()
+    assert [count >= 18 for (count,) in found] == [True] * 10

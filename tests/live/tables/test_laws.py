@@ -1,0 +1,232 @@
+"""What holds between the answers to several requests, whatever they ask for: requests are put together at random,
+from a seed, and each answer is worked out from those to simpler ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from random import Random
+from typing import Any, Literal
+from urllib.parse import quote
+
+import pytest
+import pytest_twisted
+from attrs import frozen
+
+from tests.live.tables.service import Tables, tables
+
+__all__ = ["tables"]
+
+SCHEMA = """
+create table shops (id int primary key, name text, opened int, above int references shops);
+create table goods (id int primary key, shop_id int references shops, name text, price int, tags text[], data jsonb);
+insert into shops select i, nullif('shop ' || i % 4, 'shop 2'), nullif(1990 + i % 3, 1991), nullif(i / 2, 0)
+  from generate_series(1, 9) i;
+insert into goods select i, nullif(1 + i % 7, 4), nullif('a,"b" ' || i % 5, 'a,"b" 3'), nullif(i % 6, 0),
+  case i % 4 when 0 then null when 1 then '{}' when 2 then '{x,y}' else '{y,null}' end::text[],
+  case i % 3 when 0 then null when 1 then jsonb_build_object('k', i % 4, 'n', null) else '[1, {"k": "z"}]' end
+  from generate_series(1, 40) i;
+grant select on shops, goods to anon
+"""
+GOODS = (
+    *("id=gt.20", "id=in.(3,5,8,13)", "shop_id=is.null", "shop_id=lte.3", "name=like.*2", 'name=eq."x"'),
+    *('name=in.("a,\\"b\\" 1")', "name=isdistinct.x", "price=gt.2", "price=neq.5", "price=eq(any).{1,4}"),
+    *("price=lt(all).{3,4}", "tags=cs.{y}", "tags=ov.{x}", "tags=eq.{}", "tags->>0=eq.x", "data->k=eq.2"),
+    *("data->>k=gte.1", "data->1->>k=eq.z", "data=cs.[1]", "data->n=is.null"),
+)
+SHOPS = (
+    "id=lt.6",
+    "name=eq.shop 1",
+    "opened=gt.1990",
+    "opened=is.null",
+    "above=not.is.null",
+    "name=neq.shop 3",
+)
+ORDERS = ("price.desc,id", "name.asc.nullsfirst,id.desc", "data->>k.desc.nullslast,id", "shop_id,price,id")
+EXACT = {"Prefer": "count=exact"}
+
+Verdicts = dict[int, bool | None]
+
+
+@frozen
+class Tree:
+    operator: Literal["and", "or"]
+    terms: tuple[Tree | str, ...]
+    negated: bool
+
+    def __str__(self) -> str:
+        return (
+            ("not." if self.negated else "") + self.operator + "(" + ",".join(map(_written, self.terms)) + ")"
+        )
+
+    def verdict(self, found: dict[str, Verdicts], row: int) -> bool | None:
+        """AND or OR of three-valued logic: the least of all values, or the greatest, with unknown between false and
+        true."""
+        rank = {False: 0, None: 1, True: 2}
+        terms = [found[one][row] if isinstance(one, str) else one.verdict(found, row) for one in self.terms]
+        chosen = (min if self.operator == "and" else max)(terms, key=rank.__getitem__)
+        return chosen if chosen is None else chosen != self.negated
+
+
+def _written(term: Tree | str) -> str:
+    if isinstance(term, Tree):
+        return str(term)
+    name, _, condition = term.partition("=")
+    operator, _, value = condition.partition(".")
+    if "{" in value or not any(mark in value for mark in ',()"'):
+        return f"{name}.{condition}"
+    return f"{name}.{condition}" if operator == "in" else f"{name}.{operator}." + json.dumps(value)
+
+
+def tree(random: Random, conditions: Sequence[str], depth: int = 2) -> Tree:
+    terms = [
+        tree(random, conditions, depth - 1) if depth and random.random() < 0.3 else random.choice(conditions)
+        for _ in range(random.randint(1, 3))
+    ]
+    return Tree(random.choice(("and", "or")), tuple(terms), random.random() < 0.3)
+
+
+@pytest.fixture(scope="module")
+def lawful(tables: Tables) -> Iterator[Tables]:
+    tables.sql(SCHEMA)
+    yield tables
+    tables.sql("drop table goods, shops")
+
+
+async def rows(tables: Tables, path: str, total: int | None = None) -> Any:
+    """The rows of a response. Asserts that it also says their number, and ``total`` if that is given."""
+    status, headers, body = await tables.request("GET", quote(path, "/?&="), headers=EXACT)
+    assert status in (200, 206), (path, body)
+    known = headers.getRawHeaders("content-range")[0].rpartition("/")[2]
+    assert known == str(len(body) if total is None else total), path
+    return body
+
+
+async def represented(tables: Tables, path: str, accept: str) -> str:
+    _, _, body = await tables.request("GET", quote(path, "/?&="), headers={"Accept": accept})
+    return (body or b"").decode()
+
+
+async def ids(tables: Tables, path: str) -> list[int]:
+    return [row["id"] for row in await rows(tables, path)]
+
+
+async def verdicts(tables: Tables, path: str, condition: str) -> Verdicts:
+    name, _, said = condition.partition("=")
+    true = await ids(tables, f"{path}&{condition}")
+    false = await ids(tables, f"{path}&{name}=not.{said}")
+    assert not set(true) & set(false), condition
+    return {id_: True if id_ in true else False if id_ in false else None for id_ in range(1, 41)}
+
+
+@pytest_twisted.ensureDeferred
+async def test_conditions_follow_three_valued_logic(lawful: Tables) -> None:
+    random, path = Random(1), "/goods?select=id,shops()&order=id"
+    conditions = (*GOODS, "shops=is.null")
+    found = {condition: await verdicts(lawful, path, condition) for condition in conditions}
+    for _ in range(60):
+        asked = tree(random, conditions)
+        expected = [row for row in range(1, 41) if asked.verdict(found, row)]
+        name, _, terms = str(asked).partition("(")
+        assert await ids(lawful, f"{path}&{name}=({terms}") == expected, str(asked)
+
+
+@pytest_twisted.ensureDeferred
+async def test_embedded_rows_are_those_read_by_their_key(lawful: Tables) -> None:
+    random, shops = Random(2), range(1, 10)
+    for _ in range(25):
+        condition, order = random.choice(GOODS), random.choice(ORDERS)
+        first, most = random.choice(((0, 50), (0, 2), (1, 2), (2, 50)))
+        goods = await rows(lawful, f"/goods?select=id,name,shop_id&{condition}&order={order}")
+        expected = {
+            shop: [{"id": row["id"], "name": row["name"]} for row in goods if row["shop_id"] == shop]
+            for shop in shops
+        }
+        expected = {shop: found[first : first + most] for shop, found in expected.items()}
+        inside = (
+            f"goods.{condition}&goods.order={order}&goods.limit={most}&goods.offset={first}&order=id.desc"
+        )
+        for select, test, wanted in (
+            ("goods(id,name)", "", list(shops)),
+            ("goods!inner(id,name)", "", [shop for shop in shops if expected[shop]]),
+            ("goods(id,name)", "&goods=not.is.null&limit=9", [shop for shop in shops if expected[shop]]),
+            ("goods(id,name)", "&goods=is.null", [shop for shop in shops if not expected[shop]]),
+        ):
+            found = await rows(lawful, f"/shops?select=id,{select}&{inside}{test}")
+            assert found == [{"id": shop, "goods": expected[shop]} for shop in reversed(wanted)], (
+                inside,
+                test,
+            )
+        found = await rows(lawful, f"/shops?select=id,...goods(own:id)&{inside}")
+        assert {row["id"]: row["own"] for row in found} == {
+            shop: [row["id"] for row in some] for shop, some in expected.items()
+        }, inside
+
+
+@pytest_twisted.ensureDeferred
+async def test_filters_and_orders_by_an_embedded_row_equal_those_of_a_join(lawful: Tables) -> None:
+    random = Random(3)
+    every = {row["id"]: row for row in await rows(lawful, "/shops")}
+    goods = {row["id"]: row["shop_id"] for row in await rows(lawful, "/goods?select=id,shop_id&order=id")}
+    for _ in range(25):
+        condition = random.choice(SHOPS)
+        kept = set(await ids(lawful, f"/shops?{condition}"))
+        of: dict[int, dict[str, Any]] = {id_: every[key] if key in kept else {} for id_, key in goods.items()}
+        direction, nulls = random.choice((("asc", 1), ("desc", -1))), random.choice(("first", "last"))
+        years = {id_: shop.get("opened") for id_, shop in of.items()}
+        unknown = [id_ for id_, year in years.items() if year is None]
+        known = sorted((direction[1] * year, id_) for id_, year in years.items() if year is not None)
+        sequence = (
+            [id_ for _, id_ in known] + unknown if nulls == "last" else unknown + [id_ for _, id_ in known]
+        )
+        for select, wanted in (
+            ("shops(name)", [{"shops": {"name": of[id_]["name"]} if of[id_] else None} for id_ in sequence]),
+            ("shops!inner()", [{} for id_ in sequence if of[id_]]),
+            ("...shops(shop:name)", [{"shop": of[id_].get("name")} for id_ in sequence]),
+        ):
+            order = f"shops(opened).{direction[0]}.nulls{nulls},id"
+            found = await rows(lawful, f"/goods?select=id,{select}&shops.{condition}&order={order}")
+            expected = [id_ for id_ in sequence if of[id_] or "inner" not in select]
+            assert [row.pop("id") for row in found] == expected, (select, condition, order)
+            assert found == wanted, (select, condition, order)
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_are_the_same_in_every_format_and_page(lawful: Tables) -> None:
+    random = Random(4)
+    for _ in range(15):
+        select = random.choice(
+            ("*", "id,name,shops(*)", "id,data,tags,...shops(shop:name)", "id,shops(goods(id))")
+        )
+        path = f"/goods?select={select}&{random.choice(GOODS)}&order={random.choice(ORDERS)}"
+        whole, size = await rows(lawful, path), random.randint(1, 9)
+        pages = [
+            await rows(lawful, f"{path}&limit={size}&offset={first}", len(whole))
+            for first in range(0, len(whole), size)
+        ]
+        assert [row for page in pages for row in page] == whole, path
+        lines = await represented(lawful, path, "application/x-ndjson")
+        assert [json.loads(line) for line in lines.splitlines()] == whole, path
+        table = csv.DictReader(StringIO(await represented(lawful, path, "text/csv"), newline=""))
+        assert [int(row["id"]) for row in table] == [row["id"] for row in whole], path
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_count_without_parentheses_is_one_with_them(lawful: Tables) -> None:
+    """PostgreSQL makes it an aggregate, also of no rows: it is there for every shop, in whatever order they come."""
+    for asked in (
+        "/shops?select=id,goods!inner({})&goods.price=gt.4&order=id",
+        "/shops?select=id,goods({})&goods.price=gt.4&goods=not.is.null&order=id",
+        "/shops?select=id,goods({})&goods.price=gt.4&goods=is.null",
+        "/shops?select=id,goods!inner({})&goods.price=gt.4&order=id&limit=2",
+        "/shops?select={}",
+    ):
+        spelt = [
+            await lawful.request("GET", asked.format(word), headers=EXACT) for word in ("count()", "count")
+        ]
+        told = [(status, headers.getRawHeaders("content-range"), body) for status, headers, body in spelt]
+        assert told[0] == told[1], asked
+    shops = await rows(lawful, "/shops?select=id,goods!inner(count)&goods.price=gt.4&order=id")
+    assert [shop["id"] for shop in shops] == list(range(1, 10))

@@ -1,0 +1,268 @@
+"""Storage in any order of requests, beside a model of what must come of them: buckets and uploads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.fakes.common import Response
+from tests.models.storage import Bucket, Condition, Model, Rules, Stored, Who
+from tests.models.storage_world import (
+    CONDITIONS,
+    KEYS,
+    NAMES,
+    PAYLOADS,
+    RULES,
+    SERVICE,
+    TYPES,
+    WHO,
+    WRITERS,
+    Held,
+    World,
+    code,
+    guessed,
+    part,
+    sent_condition,
+    sent_rules,
+)
+
+
+class StorageMachine(RuleBasedStateMachine):
+    """``world`` is new, and has no bucket of its prefix."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.model = Model()
+        self.held: list[Held] = []
+        self.made = 0
+
+    def place(self, data: st.DataObject) -> tuple[str, str]:
+        """A bucket and a key, more often those of an object."""
+        known, any_place = list(self.model.objects), st.tuples(NAMES, KEYS)
+        places = [any_place, *([st.sampled_from(known)] * 3 if known else [])]
+        return data.draw(st.one_of(places))
+
+    def call(
+        self, who: Who, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """``body`` is a document unless it is bytes."""
+        sent = {**self.world.credentials(who), **(headers or {})}
+        if body is not None and not isinstance(body, bytes):
+            sent["Content-Type"], body = "application/json", json.dumps(body).encode()
+        return self.world.request(method, path, sent, body)
+
+    def path(self, bucket: str, key: str | None = None) -> str:
+        objects = f"/storage/buckets/{self.world.prefix}{bucket}/objects"
+        return objects if key is None else f"{objects}/{quote(key)}"
+
+    def refused(self, answer: Response, refusals: set[str] | frozenset[str]) -> bool:
+        """Whether the request was refused, as it must be exactly if there are ``refusals``."""
+        given = code(answer)
+        assert given in (refusals or {""}), (answer, refusals)
+        return bool(given)
+
+    def condition(self, data: st.DataObject, bucket: str, key: str) -> Condition:
+        """One that may hold for the object that is there now."""
+        header, there = data.draw(CONDITIONS), self.model.objects.get((bucket, key))
+        if header == "If-Unmodified-Since":
+            changed = int(self.world.now()) if there is None else there.changed
+            return Condition(header, seconds=changed - data.draw(st.sampled_from([0, 1])))
+        known = ["*", "another"] if there is None else ["*", "another", there.etag, there.etag]
+        return Condition(header, data.draw(st.sampled_from(known))) if header else Condition()
+
+    def stored(self, answer: Response, bucket: str, key: str, payload: bytes, kind: str, who: Who) -> None:
+        """``answer`` shows the metadata of an object that is in the store now."""
+        shown = json.loads(answer.body)
+        changed = datetime.fromisoformat(shown["last_modified"]).timestamp()
+        assert abs(changed - self.world.now()) < 60
+        there = self.model.objects.get((bucket, key))
+        kept = there is not None and who.is_service and who.user is None
+        owner = there.owner if kept and there is not None else who.user
+        self.model.objects[bucket, key] = Stored(payload, kind, owner, shown["etag"], int(changed))
+        assert shown == {**self.metadata(bucket, key), "last_modified": shown["last_modified"]}
+
+    def metadata(self, bucket: str, key: str) -> dict[str, Any]:
+        one = self.model.objects[bucket, key]
+        return {"key": key, "size": len(one.payload), "content_type": one.content_type, "etag": one.etag}
+
+    @initialize(data=st.data(), rules=RULES, private_rules=RULES)
+    def begin(self, data: st.DataObject, rules: Rules, private_rules: Rules) -> None:
+        for name, wanted in (("open", rules), ("shut", private_rules)):
+            self.create_bucket(name, name == "open", Rules())
+            for _ in range(4):
+                self.put_at(name, data.draw(KEYS), data.draw(WRITERS), data.draw(PAYLOADS), "", Condition())
+            self.change_bucket(name, name == "open", wanted)
+
+    # Buckets
+
+    def administer(self, method: str, path: str, body: Any = None) -> Response:
+        answer = self.call(SERVICE, method, f"/admin/buckets{path}", body)
+        self.world.rules_changed()
+        return answer
+
+    @rule(name=NAMES, public=st.booleans(), rules=RULES)
+    def create_bucket(self, name: str, public: bool, rules: Rules) -> None:
+        bucket = Bucket(public, self.made, rules)
+        body = {"name": self.world.prefix + name, **sent_rules(bucket)}
+        exists = name in self.model.buckets
+        if not self.refused(self.administer("POST", "", body), {"bucket_exists"} if exists else set()):
+            self.model.buckets[name] = bucket
+            self.made += 1
+
+    @rule(name=NAMES, public=st.booleans(), rules=RULES)
+    def change_bucket(self, name: str, public: bool, rules: Rules) -> None:
+        there = self.model.buckets.get(name)
+        changed = Bucket(public, -1 if there is None else there.number, rules)
+        answer = self.administer("PATCH", f"/{self.world.prefix}{name}", sent_rules(changed))
+        if not self.refused(answer, {"bucket_not_found"} if there is None else set()):
+            self.model.buckets[name] = changed
+
+    @rule(name=NAMES, force=st.sampled_from([False, False, False, True]))
+    def delete_bucket(self, name: str, force: bool) -> None:
+        refusals = set() if name in self.model.buckets else {"bucket_not_found"}
+        if self.model.of(name) and not force:
+            refusals.add("bucket_not_empty")
+        query = "?force=true" if force else ""
+        if not self.refused(self.administer("DELETE", f"/{self.world.prefix}{name}{query}"), refusals):
+            self.model.remove_bucket(name)
+
+    @rule(name=NAMES, prefix=st.sampled_from(["b/", "b", "é"]))
+    def delete_prefix(self, name: str, prefix: str) -> None:
+        query = urlencode({"prefix": prefix})
+        answer = self.administer("DELETE", f"/{self.world.prefix}{name}/objects?{query}")
+        refusals = set() if name in self.model.buckets else {"bucket_not_found"}
+        if not self.refused(answer, refusals):
+            gone = [key for key in self.model.of(name) if key.startswith(prefix)]
+            assert json.loads(answer.body) == {"deleted": len(gone)}
+            self.model.remove(name, gone)
+
+    @invariant()
+    def buckets_are_shown_as_they_are(self) -> None:
+        listed = json.loads(self.call(SERVICE, "GET", "/admin/buckets").body)["buckets"]
+        mine = [one for one in listed if one["name"].startswith(self.world.prefix)]
+        for one in mine:
+            one["name"] = one["name"].removeprefix(self.world.prefix)
+            del one["created_at"]
+        assert mine == [self.model.shown(name) for name in sorted(self.model.buckets)]
+
+    # Uploads
+
+    @rule(data=st.data(), who=WHO, payload=PAYLOADS, kind=TYPES)
+    def put(self, data: st.DataObject, who: Who, payload: bytes, kind: str) -> None:
+        bucket, key = self.place(data)
+        self.put_at(bucket, key, who, payload, kind, self.condition(data, bucket, key))
+
+    def put_at(
+        self, bucket: str, key: str, who: Who, payload: bytes, kind: str, condition: Condition
+    ) -> None:
+        headers = {**sent_condition(condition), **({"Content-Type": kind} if kind else {})}
+        answer = self.call(who, "PUT", self.path(bucket, key), payload, headers)
+        refusals = self.model.unchangeable(who, bucket, key, condition)
+        self.uploaded(answer, who, bucket, key, payload, kind or guessed(key), refusals)
+
+    @rule(data=st.data(), who=WHO, payload=PAYLOADS, last=st.booleans())
+    def send_form(self, data: st.DataObject, who: Who, payload: bytes, last: bool) -> None:
+        bucket, key = self.place(data)
+        condition = self.condition(data, bucket, key)
+        headers = {**sent_condition(condition), "Content-Type": "multipart/form-data; boundary=-"}
+        parts = [part('name="key"', key.encode()), part('name="file"; filename="x"', payload)]
+        body = b"".join(reversed(parts) if last else parts) + b"-----\r\n"
+        answer = self.call(who, "POST", self.path(bucket), body, headers)
+        refusals = self.model.unchangeable(who, bucket, key, condition)
+        assert answer.status in (201, 400, 401, 403, 404, 412, 413, 415)
+        self.uploaded(answer, who, bucket, key, payload, guessed(key), refusals, created=True)
+
+    def uploaded(
+        self,
+        answer: Response,
+        who: Who,
+        bucket: str,
+        key: str,
+        payload: bytes,
+        kind: str,
+        refusals: set[str],
+        created: bool = False,
+    ) -> None:
+        if bucket in self.model.buckets:
+            refusals = refusals | self.model.not_taken(bucket, key, len(payload), kind)
+        if not self.refused(answer, refusals):
+            replaced = (bucket, key) in self.model.objects and not created
+            assert answer.status == (200 if replaced else 201)
+            self.stored(answer, bucket, key, payload, kind, who)
+
+    @precondition(lambda self: len(self.held) < 3)
+    @rule(data=st.data(), who=WRITERS, payload=PAYLOADS.filter(bool))
+    def begin_upload(self, data: st.DataObject, who: Who, payload: bytes) -> None:
+        bucket, key = self.place(data)
+        condition = self.condition(data, bucket, key)
+        early = self.model.unchangeable(who, bucket, key, condition)
+        if bucket in self.model.buckets:
+            early |= self.model.not_taken(bucket, key, len(payload), guessed(key))
+        headers = {
+            **self.world.credentials(who),
+            **sent_condition(condition),
+            "Content-Length": str(len(payload)),
+        }
+        request = self.world.begin("PUT", self.path(bucket, key), headers)
+        request.send(payload[: len(payload) // 2])
+        number = self.model.buckets[bucket].number if bucket in self.model.buckets else -1
+        kind = guessed(key)
+        self.held.append(
+            Held(
+                self.world.now(),
+                request,
+                who,
+                bucket,
+                number,
+                key,
+                payload,
+                kind,
+                condition,
+                frozenset(early),
+            )
+        )
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def finish_upload(self, data: st.DataObject) -> None:
+        self.finish(self.held.pop(data.draw(st.integers(0, len(self.held) - 1))))
+
+    def finish(self, one: Held) -> None:
+        """The rules hold that are in force at the end; what was refused at the beginning may be refused still."""
+        one.request.send(one.payload[len(one.payload) // 2 :])
+        answer = one.request.answer()
+        bucket = self.model.buckets.get(one.bucket)
+        if bucket is None or bucket.number != one.number:
+            assert code(answer) in {"bucket_not_found", *one.early}, (answer, one)
+            return
+        late = self.model.unchangeable(one.who, one.bucket, one.key, one.condition)
+        late |= self.model.not_taken(one.bucket, one.key, len(one.payload), one.content_type)
+        if code(answer) in one.early - late:
+            return
+        self.uploaded(answer, one.who, one.bucket, one.key, one.payload, one.content_type, late)
+
+    @rule(data=st.data(), who=WRITERS, payload=PAYLOADS.filter(bool), public=st.booleans(), rules=RULES)
+    def change_a_bucket_during_an_upload(
+        self, data: st.DataObject, who: Who, payload: bytes, public: bool, rules: Rules
+    ) -> None:
+        """The bucket may even be another one of its name."""
+        self.begin_upload(data, who, payload)
+        held = self.held.pop()
+        if data.draw(st.booleans()):
+            self.delete_bucket(held.bucket, True)
+            self.create_bucket(held.bucket, public, rules)
+        else:
+            self.change_bucket(held.bucket, public, rules)
+        self.finish(held)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def leave_an_upload(self, data: st.DataObject) -> None:
+        self.held.pop(data.draw(st.integers(0, len(self.held) - 1))).request.hang_up()

@@ -1,0 +1,210 @@
+"""The other half of ``storage_machine``: downloads, links, listings, copies, moves and deletions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from tests.fakes.common import Response
+from tests.models.storage import RANGE_REFUSED, Link, Who, ranged
+from tests.models.storage_machine import StorageMachine
+from tests.models.storage_world import KEYS, NAMES, WHO, code, sent_condition
+
+SPECS = ["bytes=0-0", "bytes=40-", "bytes=-70", "bytes=0-1,3-4", "bytes=-0", "x=1"]
+RANGES = st.none() | st.sampled_from(SPECS)
+METHODS = st.sampled_from(["GET", "GET", "HEAD"])
+PREFIXES = st.sampled_from(["", "", "b", "b/", "b/c", "%", "nothing"])
+
+
+class ObjectsMachine(StorageMachine):
+    @rule(data=st.data(), who=WHO, method=METHODS, inline=st.booleans())
+    def download(self, data: st.DataObject, who: Who, method: str, inline: bool) -> None:
+        bucket, key = self.place(data)
+        headers, expected = self.reading(data, method, bucket, key)
+        path = self.path(bucket, key) + ("?inline=true" if inline else "")
+        answer = self.call(who, method, path, headers=headers)
+        refusals = self.model.unreadable(who, bucket)
+        if refusals:
+            assert answer.status in (401, 404)
+            assert method == "HEAD" or code(answer) in refusals
+            return
+        self.read(answer, method, bucket, key, expected)
+        if answer.status < 300:
+            public = self.model.buckets[bucket].public
+            assert answer.header("Cache-Control") == "public, no-cache" if public else "private, no-store"
+            assert (answer.header("Content-Disposition") or "").startswith(
+                "inline" if inline else "attachment"
+            )
+
+    def reading(
+        self, data: st.DataObject, method: str, bucket: str, key: str
+    ) -> tuple[dict[str, str], int | tuple[int, int]]:
+        """Headers, and what has to come of them: a status, or the first and last position of the bytes."""
+        there = self.model.objects.get((bucket, key))
+        if there is None:
+            return {}, 404
+        condition = self.condition(data, bucket, key)
+        headers = sent_condition(condition)
+        outcome = 304 if condition.header == "If-None-Match" else 412
+        if condition.refusal(there):
+            return headers, outcome
+        asked = data.draw(RANGES) if method == "GET" else None
+        if asked is None:
+            return headers, 200
+        tag = data.draw(st.sampled_from(["", "", there.etag, "another"]))
+        headers |= {"Range": asked, **({"If-Range": f'"{tag}"'} if tag else {})}
+        wanted = ranged(asked, there.payload) if tag in ("", there.etag) else None
+        if wanted == RANGE_REFUSED:
+            return headers, 416
+        return headers, wanted if isinstance(wanted, tuple) else 200
+
+    def read(
+        self, answer: Response, method: str, bucket: str, key: str, expected: int | tuple[int, int]
+    ) -> None:
+        there = self.model.objects.get((bucket, key))
+        status = expected if isinstance(expected, int) else 206
+        assert answer.status == status, (answer, expected)
+        if there is None:
+            assert method == "HEAD" or code(answer) == "object_not_found"
+            return
+        if status in (200, 206, 304):
+            assert answer.header("ETag") == f'"{there.etag}"'
+        if status in (200, 206):
+            assert answer.header("Content-Type") == there.content_type
+            assert answer.header("X-Content-Type-Options") == "nosniff"
+            first, last = expected if isinstance(expected, tuple) else (0, len(there.payload) - 1)
+            assert answer.header("Content-Length") == str(last + 1 - first)
+            assert answer.body == (b"" if method == "HEAD" else there.payload[first : last + 1])
+        if status in (206, 416):
+            size = len(there.payload)
+            given = "*" if isinstance(expected, int) else f"{expected[0]}-{expected[1]}"
+            assert answer.header("Content-Range") == f"bytes {given}/{size}"
+
+    # Links
+
+    @rule(data=st.data(), who=WHO, uses=st.integers(0, 2), seconds=st.sampled_from([1, 60, 7200]))
+    def presign(self, data: st.DataObject, who: Who, uses: int, seconds: int) -> None:
+        bucket, key = self.place(data)
+        path = f"/storage/buckets/{self.world.prefix}{bucket}/presign"
+        lifetime = seconds * self.world.patience
+        body = {"key": key, "uses": uses, "expires_in_seconds": lifetime}
+        answer = self.call(who, "POST", path, body)
+        missing = set() if (bucket, key) in self.model.objects else {"object_not_found"}
+        if not self.refused(answer, self.model.unreadable(who, bucket) or missing):
+            token = urlsplit(json.loads(answer.body)["url"]).query.removeprefix("token=")
+            expires = self.world.now() + lifetime
+            self.model.links[token] = Link(bucket, key, expires, uses or None)
+
+    @precondition(lambda self: self.model.links)
+    @rule(data=st.data(), method=METHODS)
+    def follow_a_link(self, data: st.DataObject, method: str) -> None:
+        known = list(self.model.links)
+        token = data.draw(st.sampled_from(known[-3:]) | st.sampled_from(known))
+        link, spent = self.model.links[token], self.model.spent(token, self.world.now())
+        headers, expected = self.reading(data, method, link.bucket, link.key)
+        there, now = self.model.objects.get((link.bucket, link.key)), self.world.now()
+        continues = there is not None and link.continues(headers, expected, there.etag, now)
+        answer = self.world.request(method, f"/storage/download?token={token}", headers, None)
+        if spent and not (continues and spent == "token_used"):
+            assert answer.status == 410, answer
+            assert method == "HEAD" or code(answer) == spent
+            return
+        self.read(answer, method, link.bucket, link.key, expected)
+        if answer.status in (200, 206):
+            assert answer.header("Cache-Control") == "no-store"
+            if method == "GET" and not continues:
+                link.continued_until = now + 600
+                link.uses = None if link.uses is None else link.uses - 1
+
+    # Listings
+
+    @rule(who=WHO, bucket=NAMES, prefix=PREFIXES, most=st.integers(1, 4), recursive=st.booleans())
+    def list_objects(self, who: Who, bucket: str, prefix: str, most: int, recursive: bool) -> None:
+        query = {"prefix": prefix, "max_keys": str(most), "recursive": str(recursive).lower()}
+        answer = self.call(who, "GET", f"{self.path(bucket)}?{urlencode(query)}")
+        if self.refused(answer, self.model.unreadable(who, bucket)):
+            return
+        expected = self.model.listed(bucket, prefix, recursive)
+        while True:
+            page = json.loads(answer.body)
+            shown, expected = expected[:most], expected[most:]
+            folders = [name for name in shown if (bucket, name) not in self.model.objects]
+            assert page["folders"] == folders
+            assert [timeless(one) for one in page["objects"]] == [
+                self.metadata(bucket, key) for key in shown if key not in folders
+            ]
+            assert page["is_truncated"] == (page["next_token"] is not None) == bool(expected)
+            if not expected:
+                return
+            more = urlencode({**query, "page_token": page["next_token"]})
+            answer = self.call(who, "GET", f"{self.path(bucket)}?{more}")
+
+    # Changes
+
+    @rule(data=st.data(), who=WHO, onto=KEYS)
+    def copy(self, data: st.DataObject, who: Who, onto: str) -> None:
+        bucket, source = self.place(data)
+        refusals, answer = self.to_another("copy", data, who, bucket, source, onto)
+        there = self.model.objects.get((bucket, source))
+        if not refusals and there is not None:
+            refusals |= self.model.does_not_fit(bucket, onto, len(there.payload))
+        if not self.refused(answer, refusals) and there is not None:
+            assert answer.status == 201
+            self.stored(answer, bucket, onto, there.payload, there.content_type, who)
+
+    @rule(data=st.data(), who=WHO, onto=KEYS)
+    def move(self, data: st.DataObject, who: Who, onto: str) -> None:
+        bucket, source = self.place(data)
+        refusals, answer = self.to_another("move", data, who, bucket, source, onto)
+        refusals |= self.model.unchangeable(who, bucket, source)
+        if not self.refused(answer, refusals):
+            assert answer.status == 200
+            there = self.model.objects.pop((bucket, source))
+            self.stored(answer, bucket, onto, there.payload, there.content_type, Who(there.owner))
+
+    def to_another(
+        self, how: str, data: st.DataObject, who: Who, bucket: str, source: str, onto: str
+    ) -> tuple[set[str], Response]:
+        condition = self.condition(data, bucket, onto)
+        path, body = f"/storage/buckets/{self.world.prefix}{bucket}/{how}", {"from": source, "to": onto}
+        answer = self.call(who, "POST", path, body, sent_condition(condition))
+        refusals = self.model.unwritable(who, bucket)
+        if not refusals:
+            refusals = self.model.unchangeable(who, bucket, onto, condition)
+            refusals |= {"validation_failed"} if source == onto else set()
+            refusals |= set() if (bucket, source) in self.model.objects else {"object_not_found"}
+        return refusals, answer
+
+    @rule(data=st.data(), who=WHO)
+    def delete(self, data: st.DataObject, who: Who) -> None:
+        bucket, key = self.place(data)
+        condition = self.condition(data, bucket, key)
+        answer = self.call(who, "DELETE", self.path(bucket, key), headers=sent_condition(condition))
+        refusals = self.model.unchangeable(who, bucket, key, condition)
+        if bucket in self.model.buckets and who.signed_in and (bucket, key) not in self.model.objects:
+            refusals.add("object_not_found")
+        if not self.refused(answer, refusals):
+            assert (answer.status, answer.body) == (204, b"")
+            self.model.remove(bucket, [key])
+
+    @rule(who=WHO, bucket=NAMES, keys=st.lists(KEYS, min_size=1, max_size=4, unique=True))
+    def delete_many(self, who: Who, bucket: str, keys: list[str]) -> None:
+        path = f"/storage/buckets/{self.world.prefix}{bucket}/delete"
+        answer = self.call(who, "POST", path, {"keys": keys})
+        refusals = self.model.unwritable(who, bucket)
+        if not refusals:
+            refusals = set().union(*(self.model.unchangeable(who, bucket, key) for key in keys))
+        if not self.refused(answer, refusals):
+            there = self.model.of(bucket)
+            deleted = [key for key in keys if key in there]
+            missing = [key for key in keys if key not in there]
+            assert json.loads(answer.body) == {"deleted": deleted, "missing": missing}
+            self.model.remove(bucket, deleted)
+
+
+def timeless(shown: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in shown.items() if name != "last_modified"}

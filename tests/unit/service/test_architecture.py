@@ -1,0 +1,131 @@
+"""The rules of docs/architecture.rst, checked in the source: what may import what, and how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from twisted.trial.unittest import TestCase
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "project_service"
+
+# Values and functions: no reactor, no web framework, no database driver.
+PURE = [
+    "errors.py",
+    "settings/kinds.py",
+    "settings/model.py",
+    "settings/reading.py",
+    "http/cors.py",
+    "http/describe.py",
+    "http/head.py",
+    "http/openapi.py",
+    "http/response.py",
+    "auth/tokens.py",
+    "auth/values.py",
+    "storage/conditions.py",
+    "storage/keys.py",
+    "storage/s3/signing.py",
+    "storage/values.py",
+    "tables/response.py",
+    "tables/syntax.py",
+    "tables/values.py",
+    "tables/request",
+    "tables/plan",
+    "tables/sql",
+]
+IMPURE = ("twisted", "klein", "treq", "txpostgres", "psycopg2")
+# A layer may import itself and those before it.
+LAYERS = {
+    "errors": 0,
+    "lifecycle": 0,
+    "http": 1,
+    "database": 1,
+    "auth": 2,
+    "storage": 2,
+    "tables": 2,
+    "application": 3,
+    "daemon": 4,
+    "tap": 5,
+}
+LONGEST_FUNCTION = 60
+
+
+def sources(*places: str) -> Iterator[Path]:
+    for place in places:
+        path = PACKAGE / place
+        assert path.exists(), place
+        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def imports(path: Path, *, inner: bool = True) -> set[str]:
+    """Every module that a file imports; without ``inner`` only those imported when it is loaded."""
+    tree = ast.parse(path.read_text("utf-8"))
+    nodes = ast.walk(tree) if inner else iter(tree.body)
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+class Architecture(TestCase):
+    def test_pure_modules_import_no_machinery(self) -> None:
+        for path in sources(*PURE):
+            for name in imports(path, inner=False):
+                self.assertNotIn(name.partition(".")[0], IMPURE, f"{path.name} imports {name}")
+
+    def test_a_layer_imports_only_itself_and_lower_layers(self) -> None:
+        for path in sources("."):
+            mine = LAYERS.get(path.relative_to(PACKAGE).parts[0].removesuffix(".py"))
+            if mine is None:
+                continue
+            for name in imports(path):
+                parts = name.split(".")
+                if parts[0] == "project_service" and len(parts) > 1 and parts[1] in LAYERS:
+                    theirs = LAYERS[parts[1]]
+                    self.assertLessEqual(theirs, mine, f"{path.relative_to(ROOT)} imports {name}")
+
+    def test_auth_storage_and_tables_do_not_import_each_other(self) -> None:
+        for part in ("auth", "storage", "tables"):
+            others = {"auth", "storage", "tables"} - {part}
+            for path in sources(part):
+                for name in imports(path):
+                    parts = name.split(".")
+                    self.assertFalse(
+                        parts[0] == "project_service" and len(parts) > 1 and parts[1] in others,
+                        f"{path.relative_to(ROOT)} imports {name}",
+                    )
+
+    def test_what_makes_statements_does_not_import_what_reads_the_schema_cache(self) -> None:
+        for path in sources(*(f"tables/{name}" for name in ("request", "plan", "sql", "response.py"))):
+            for name in imports(path):
+                for reading in ("catalog", "schema_cache"):
+                    self.assertFalse(
+                        name.startswith(f"project_service.tables.{reading}"), f"{path.name}: {name}"
+                    )
+
+    def test_no_module_imports_the_reactor_when_it_is_loaded(self) -> None:
+        for path in sources("."):
+            loaded = imports(path, inner=False)
+            self.assertNotIn("twisted.internet.reactor", loaded, str(path))
+
+    def test_functions_have_at_most_60_lines(self) -> None:
+        for path in sources("."):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                    length = node.end_lineno - node.lineno + 1
+                    self.assertLessEqual(length, LONGEST_FUNCTION, f"{path.relative_to(ROOT)}: {node.name}")
+
+    def test_the_page_names_modules_that_exist(self) -> None:
+        page = (ROOT / "docs" / "architecture.rst").read_text("utf-8")
+        section = page[page.index("Where things are\n---") : page.index("How a request flows\n---")]
+        named = set(re.findall(r"``([a-z0-9_]+)/?``", section)) - {"twistd", "service_role"}
+        there = {path.stem for path in PACKAGE.rglob("*") if path.is_dir() or path.suffix == ".py"}
+        self.assertGreater(len(named), 100)
+        self.assertEqual(named - there, set())

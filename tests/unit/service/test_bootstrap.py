@@ -1,0 +1,88 @@
+"""What the first start makes and prints: keys, the address, a command to try; keys are printed only on a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import TestCase
+
+from project_service import keys
+from project_service.bootstrap import Credentials, ensure_keys, first_words, write_credentials
+from project_service.lifecycle import start
+from tests.temporary import temporary_directory
+
+CREDENTIALS = Credentials("http://127.0.0.1:8080", "psk_anon_a", "psk_service_s", "postgresql://u:p@h/d")
+PATH = Path("/srv/var/credentials.json")
+TRIED = "/storage/buckets/public/objects"
+
+
+class FirstWords(TestCase):
+    def test_on_a_terminal_the_keys_are_printed(self) -> None:
+        text = "\n".join(first_words(CREDENTIALS, PATH, True))
+        self.assertIn("psk_service_s", text)
+        self.assertIn(f'curl -H "X-Service-Key: psk_anon_a" http://127.0.0.1:8080{TRIED}', text)
+
+    def test_elsewhere_the_credentials_file_is_named_instead(self) -> None:
+        text = "\n".join(first_words(CREDENTIALS, PATH, False))
+        self.assertNotIn("psk_", text)
+        self.assertIn(str(PATH), text)
+        self.assertIn(f'curl -H "X-Service-Key: $ANON_KEY" http://127.0.0.1:8080{TRIED}', text)
+
+    def test_the_databases_password_is_never_printed(self) -> None:
+        for on_terminal in (True, False):
+            self.assertNotIn("postgresql:", "\n".join(first_words(CREDENTIALS, PATH, on_terminal)))
+
+    def test_repr_of_the_credentials_shows_no_secret(self) -> None:
+        for secret in ("psk_", "postgresql:"):
+            self.assertNotIn(secret, repr(CREDENTIALS) + str(CREDENTIALS))
+
+
+class FakeKeys:
+    """The active project keys of a database, by kind."""
+
+    def __init__(self) -> None:
+        self.active: list[tuple[str, bytes]] = []
+
+    async def query(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
+        if sql.startswith("select"):
+            return [(memoryview(sha256), kind) for kind, sha256 in self.active]
+        kind, sha256, label = params
+        self.active.append((kind, sha256))
+        return [("1", kind, label, "", None)]
+
+
+class Keys(TestCase):
+    def setUp(self) -> None:
+        self.folder = temporary_directory(self)
+        self.database = FakeKeys()
+
+    def begin(self) -> tuple[str, str]:
+        """Starts successfully."""
+        made = self.successResultOf(start(ensure_keys(self.database, self.folder)))
+        path = write_credentials(self.folder, Credentials("http://a.test", *made, "dsn"))
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+        return made
+
+    def test_the_first_start_makes_a_key_of_each_kind_and_the_next_keeps_them(self) -> None:
+        anon, service = self.begin()
+        self.assertEqual(
+            self.database.active, [("anon", keys.digest(anon)), ("service", keys.digest(service))]
+        )
+        self.assertEqual(self.begin(), (anon, service))
+        self.assertEqual(len(self.database.active), 2)
+
+    def test_a_revoked_key_is_replaced_and_the_other_kept(self) -> None:
+        anon, service = self.begin()
+        del self.database.active[0]
+        fresh, kept = self.begin()
+        self.assertEqual(kept, service)
+        self.assertNotEqual(fresh, anon)
+        self.assertIn(("anon", keys.digest(fresh)), self.database.active)
+
+    def test_a_credentials_file_without_keys_is_written_again(self) -> None:
+        for content in ("{}", '{"anon_key": 1, "service_key": null}'):
+            (self.folder / "credentials.json").write_text(content)
+            made = self.begin()
+            self.assertEqual([keys.well_formed(key) for key in made], [True, True])
+            self.assertEqual(self.begin(), made)

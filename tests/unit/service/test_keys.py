@@ -1,0 +1,88 @@
+"""Project keys: their form, their checksum, and the key ring that knows the active ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import TestCase
+
+from project_service import keys
+from project_service.errors import ApiError
+from project_service.http.caller import Access, identify
+from project_service.http.head import HeaderView
+from tests.fakes.common import FakeTokens
+
+KINDS: Any = st.sampled_from(["anon", "service"])
+
+
+def known(size: int) -> bytes:
+    return bytes(range(size))
+
+
+class Form(TestCase):
+    @given(KINDS, st.binary(min_size=32, max_size=32))
+    def test_a_key_has_its_prefix_length_and_checksum(self, kind: Any, random: bytes) -> None:
+        key = keys.make(kind, lambda size: random[:size])
+        self.assertRegex(key, rf"^psk_{kind}_[A-Za-z0-9_-]{{49}}$")
+        self.assertTrue(keys.well_formed(key))
+        # A key that is too short is refused though its checksum fits.
+        self.assertFalse(keys.well_formed(keys.make(kind, lambda size: random[:-1])))
+
+    @given(KINDS, st.integers(0, 70), st.sampled_from("AZaz09_-"))
+    def test_a_mistyped_key_is_recognised_by_its_checksum(self, kind: Any, place: int, letter: str) -> None:
+        key = keys.make(kind, known)
+        place %= len(key)
+        if key[place] != letter:
+            self.assertFalse(keys.well_formed(key[:place] + letter + key[place + 1 :]))
+        self.assertFalse(keys.well_formed(key[:-1]))
+
+    def test_two_keys_differ(self) -> None:
+        import secrets
+
+        self.assertNotEqual(keys.make("anon", secrets.token_bytes), keys.make("anon", secrets.token_bytes))
+
+
+class FakeRows:
+    def __init__(self, rows: list[tuple[Any, ...]]) -> None:
+        self.rows = rows
+
+    async def query(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
+        return self.rows
+
+
+class Ring(TestCase):
+    async def test_the_ring_knows_the_active_keys_after_each_reload(self) -> None:
+        anon, service = keys.make("anon", known), keys.make("service", known)
+        rows = FakeRows([(keys.digest(anon), "anon"), (keys.digest(service), "service")])
+        ring = keys.KeyRing(rows)
+        self.assertIsNone(ring.kind_of(anon))
+        await ring.reload()
+        self.assertEqual((ring.kind_of(anon), ring.kind_of(service)), ("anon", "service"))
+        rows.rows = [(keys.digest(service), "service")]
+        await ring.reload()
+        self.assertEqual((ring.kind_of(anon), ring.kind_of(service)), (None, "service"))
+
+    async def test_any_other_text_is_unknown(self) -> None:
+        ring = keys.KeyRing(FakeRows([(keys.digest("x"), "anon")]))
+        await ring.reload()
+        for rubbish in ("", "psk_anon_", "\udcff", "ü" * 1000):
+            self.assertIsNone(ring.kind_of(rubbish))
+
+
+class Told(TestCase):
+    def test_the_refusal_says_what_is_wrong_with_a_key(self) -> None:
+        key = keys.make("anon", known)
+        ring = keys.KeyRing(FakeRows([]))
+        for sent, why in (
+            ([key], "unknown or revoked"),
+            ([key[:-1]], "mistyped"),
+            (["anon"], "mistyped"),
+            ([key, "another"], "two project keys"),
+        ):
+            headers = HeaderView([(b"x-service-key", one.encode()) for one in sent])
+            with self.assertRaises(ApiError) as refused:
+                identify(Access(), headers, ring, FakeTokens())
+            self.assertEqual(refused.exception.code, "project_key_invalid")
+            self.assertIn(why, refused.exception.message)

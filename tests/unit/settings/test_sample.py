@@ -1,0 +1,86 @@
+"""The sample configuration is in step with the settings."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import attrs
+from twisted.trial.unittest import TestCase
+
+from project_service.settings.model import SECTIONS, Settings, StageDatabase
+from project_service.settings.reading import load
+
+SAMPLE = Path(__file__).parents[3] / "etc" / "project-service.toml"
+
+
+class Sample(TestCase):
+    """etc/project-service.toml has every key, commented out, with its default."""
+
+    def documented(self) -> dict[str, Any]:
+        """The sample with its keys uncommented."""
+        lines = SAMPLE.read_text("utf-8").splitlines()
+        live = [re.sub(r"^#(\[|[a-z0-9_]+ =)", r"\1", line) for line in lines]
+        return tomllib.loads("\n".join(live))
+
+    def test_it_is_valid_as_it_stands(self) -> None:
+        load(SAMPLE, {}, {}, True)
+
+    def test_it_has_every_key_with_its_default_and_no_other(self) -> None:
+        tree = self.documented()
+        for name, section in SECTIONS.items():
+            self.compare(name, section, tree[name])
+        self.compare("stages", StageDatabase, tree["stages"]["dev"]["databases"]["main"])
+        self.assertEqual(set(tree), {field.name for field in attrs.fields(Settings)})
+
+    def test_settings_that_a_reload_takes_over_are_marked(self) -> None:
+        marked = set()
+        for section, text in re.findall(
+            r"^\[(\w+)\]\n(.*?)(?=^#?\[|\Z)", SAMPLE.read_text("utf-8"), re.M | re.S
+        ):
+            # A comment, and the keys that it is about.
+            for said, keys in re.findall(r"((?:^# .*\n)+)((?:^#[a-z0-9_]+ = .*\n)+)", text, re.M):
+                if "SIGHUP" in said:
+                    marked |= {f"{section}.{key}" for key in re.findall(r"^#([a-z0-9_]+) =", keys, re.M)}
+        old = Settings()
+        reloads = {
+            f"{name}.{one.name}"
+            for name, section in SECTIONS.items()
+            for one in attrs.fields(section)
+            if _taken_over(old, name, one.name)
+        }
+        self.assertEqual(marked, reloads)
+
+    def test_confirm_email_waits_for_the_restart_that_brings_the_mail_server(self) -> None:
+        """Otherwise nobody could sign up until the restart."""
+        old = Settings()
+        new = attrs.evolve(
+            old,
+            smtp=attrs.evolve(old.smtp, host="mail.test", sender="a@mail.test"),
+            auth=attrs.evolve(old.auth, confirm_email=True, password_min_bytes=9),
+        )
+        found = old.changed_without_restart(new)
+        self.assertEqual((found.auth.confirm_email, found.auth.password_min_bytes), (False, 9))
+        waiting = old.waiting_for_restart(new)
+        self.assertEqual(waiting, ["auth.confirm_email", "smtp.host", "smtp.sender"])
+
+    def compare(self, name: str, cls: type, documented: dict[str, Any]) -> None:
+        fields = {field.name: field for field in attrs.fields(cls)}
+        self.assertEqual(set(documented), set(fields), name)
+        for key, value in documented.items():
+            default = fields[key].default
+            if default is None:
+                continue  # the sample shows an example of what may be set
+            if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class at run time
+                default = default.factory()
+            read = fields[key].metadata["kind"](value)
+            self.assertEqual(read, default, f"{name}.{key}")
+
+
+def _taken_over(old: Settings, section: str, name: str) -> bool:
+    """Whether a changed value of a setting is in use after a reload."""
+    other = object()
+    new = attrs.evolve(old, **{section: attrs.evolve(getattr(old, section), **{name: other})})
+    return getattr(getattr(old.changed_without_restart(new), section), name) is other

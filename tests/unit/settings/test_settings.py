@@ -1,0 +1,336 @@
+"""Settings: all faults are reported at once, which source takes precedence, and no secret is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.logger import globalLogPublisher
+from twisted.trial.unittest import TestCase
+
+from project_service.settings.model import Settings
+from project_service.settings.reading import BadSettings, load, look_through
+from project_service.settings.source import Source
+from tests.temporary import temporary_directory
+
+
+def faults(
+    toml: str = "", environ: dict[str, str] | None = None, embedded: bool = True, **options: Any
+) -> list[str]:
+    """Name and reason of each fault. Fails if there are none."""
+    try:
+        loaded(toml, environ, embedded, **options)
+    except BadSettings as fault:
+        return [f"{one.name} {one.reason}" for one in fault.faults]
+    raise AssertionError("was accepted")
+
+
+def loaded(
+    toml: str = "", environ: dict[str, str] | None = None, embedded: bool = True, **options: Any
+) -> Settings:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "c.toml"
+        path.write_text(toml)
+        given_options = {name.replace("__", "."): value for name, value in options.items()}
+        return load(path, environ or {}, given_options, embedded)
+
+
+class Faults(TestCase):
+    def test_all_faults_are_reported_at_once_with_file_key_and_reason(self) -> None:
+        with self.assertRaises(BadSettings) as caught:
+            loaded(
+                '[server]\nworkers = "x"\nfoo = 1\n[auth]\nbcrypt_cost = 3\n',
+                {"PROJECT_SERVICE__STORE__ADDRESSING_STYLE": "round"},
+            )
+        text = str(caught.exception)
+        self.assertRegex(text, r"c\.toml: server\.workers must be a whole number")
+        self.assertRegex(text, r"c\.toml: server\.foo is not a setting")
+        self.assertRegex(text, r"c\.toml: auth\.bcrypt_cost must be from 4 to 31")
+        self.assertIn("environment: store.addressing_style must be one of path, virtual", text)
+
+    def test_unknown_sections_and_keys_are_faults(self) -> None:
+        self.assertEqual(faults("[serve]\nlisten = []\n"), ["serve.listen is not a setting"])
+        self.assertEqual(faults("top = 1\n"), ["top is not a setting"])
+        self.assertEqual(faults(environ={"PROJECT_SERVICE__AUTH__X": "1"}), ["auth.x is not a setting"])
+        self.assertEqual(
+            faults("[stages.dev.databases.main]\nscheme = 'a'\n"),
+            ["stages.dev.databases.main.scheme is not a setting"],
+        )
+        self.assertEqual(faults("[stages.dev]\nx = 1\n"), ["stages.dev.x is not a setting"])
+
+    def test_a_removed_setting_is_no_fault_and_is_named_in_the_log(self) -> None:
+        path = temporary_directory(self) / "c.toml"
+        path.write_text('[server]\nhttp_parser = "twisted"\nworkers = 2\n')
+        events: list[Any] = []
+        keep: Any = events.append
+        globalLogPublisher.addObserver(keep)
+        self.addCleanup(globalLogPublisher.removeObserver, keep)
+        self.assertEqual(Source(path, data_dir=Path("/d")).read({}).server.workers, 2)
+        self.assertEqual(
+            [event["fault"] for event in events],
+            [
+                f"{path}: server.http_parser is no longer a setting: every request is parsed by llhttp; remove it"
+            ],
+        )
+
+    def test_a_missing_or_malformed_file_is_a_fault(self) -> None:
+        with self.assertRaises(BadSettings) as caught:
+            load(Path("/nonexistent/c.toml"), {}, {}, True)
+        self.assertIn("/nonexistent/c.toml: cannot be read", str(caught.exception))
+        self.assertIn("is not TOML", faults("[a\n")[0])
+
+    def test_what_is_missing_matters_only_to_those_who_use_it(self) -> None:
+        dsn = {"PROJECT_SERVICE__DATABASE__DSN": "postgresql:///x"}
+        self.assertIsNotNone(load(None, dsn, {}, False, {"database"}).database.dsn)
+        for part in ("store", "token keys"):
+            self.assertRaises(BadSettings, load, None, dsn, {}, False, {part})
+        self.assertRaises(BadSettings, load, None, {}, {}, False, {"database"})
+        self.assertIsNone(load(None, {}, {}, False, ()).database.dsn)
+
+    def test_what_is_no_value_matters_to_everybody(self) -> None:
+        mistyped = {"PROJECT_SERVICE__AUTH__BCRYPT_COST": "many"}
+        self.assertRaises(BadSettings, load, None, mistyped, {}, False, ())
+
+    def test_all_faults_are_listed_beside_the_settings_that_have_none(self) -> None:
+        given = {
+            "PROJECT_SERVICE__AUTH__BCRYPT_COST": "many",
+            "PROJECT_SERVICE__DATABASE__DSN": "postgresql:///x",
+        }
+        settings, faults = look_through(None, given, {}, False)
+        self.assertIsNotNone(settings.database.dsn)
+        names = ["auth.bcrypt_cost", "store.endpoint_url", "auth.jwt_keys_file"]
+        self.assertEqual([fault.name for fault in faults], names)
+
+    def test_without_embedding_database_store_and_keys_must_be_configured(self) -> None:
+        names = [fault.split()[0] for fault in faults(embedded=False)]
+        self.assertEqual(names, ["database.dsn", "store.endpoint_url", "auth.jwt_keys_file"])
+        self.assertEqual(
+            [fault.split()[0] for fault in faults("[store]\nendpoint_url = 'http://s3.test'\n")],
+            ["store.access_key_id", "store.secret_access_key"],
+        )
+        half = "[store]\nendpoint_url = 'http://s3.test'\naccess_key_id = 'a'\n"
+        self.assertEqual(faults(half), ["store.secret_access_key is missing"])
+        # A wrong setting is not reported as missing too.
+        wrong = faults("[database]\ndsn = 'bogus=1'\n", embedded=False)
+        self.assertEqual([fault.split()[0] for fault in wrong].count("database.dsn"), 1)
+
+    def test_mail_needs_a_server_and_a_sender(self) -> None:
+        self.assertEqual(faults("[smtp]\nhost = 'mail.test'\n"), ["smtp.sender is missing"])
+        confirm = "[auth]\nconfirm_email = true\n"
+        self.assertEqual(faults(confirm), ["auth.confirm_email needs [smtp] host"])
+        assert loaded(f"{confirm}[smtp]\nhost = 'mail.test'\nsender = 'a@mail.test'\n").auth.confirm_email
+
+    def test_values_that_would_only_fail_later_are_faults(self) -> None:
+        for toml, words in {
+            "[server]\nlisten = []": "server.listen must not be empty",
+            "[server]\nlisten = ['foo']": "server.listen must be endpoints such as",
+            "[server]\nlisten = 'tcp:1'": "server.listen must be a list",
+            "[server]\nadmin_listen = 'port 80'": "server.admin_listen must be endpoints",
+            "[server]\ncors_origins = ['https://a.test/']": "server.cors_origins must be origins",
+            "[server]\npublic_url = 'https://a.test:99999'": "server.public_url must have a port",
+            "[server]\npublic_url = 'https://a.test?x=y'": "server.public_url must not hold",
+            "[database]\nstatement_timeout_seconds = 3000000": "database.statement_timeout_seconds must be from 0",
+            "[database]\ndsn = 'host=a target_session_attrs=standby'": "database.dsn asks for a server",
+            "[stages.d.databases.m]\nschemas = []": "stages.d.databases.m.schemas must not be empty",
+            "[store]\nregion = 7": "store.region must be a string",
+            '[store]\nregion = "a\\u0000"': "store.region must not contain NUL",
+            "[auth]\nallow_signup = 'yes'": "auth.allow_signup must be true or false",
+            "[auth]\nallow_signup = 1": "auth.allow_signup must be true or false",
+            "[auth]\npassword_min_bytes = 73": "auth.password_min_bytes must be from 1 to 72",
+            "[auth]\nlogin_failures_max = -1": "auth.login_failures_max must be from 0 to",
+            "[auth]\nlogin_failures_max = true": "auth.login_failures_max must be a whole number",
+            "[server]\nshutdown_seconds = 'soon'": "server.shutdown_seconds must be a number of seconds",
+            "[server]\nshutdown_seconds = true": "server.shutdown_seconds must be a number of seconds",
+            "[server]\nshutdown_seconds = -1": "server.shutdown_seconds must be from 0 to",
+            "[server]\nshutdown_seconds = nan": "server.shutdown_seconds must be from 0 to",
+            "[server]\nworkers = 0": "server.workers must be from 1 to 256",
+            "[server]\ntrusted_proxies = ['10.0.0']": "server.trusted_proxies must be IP addresses",
+            "[server]\npublic_url = 'ftp://a.test'": "server.public_url must be an http or https address",
+            "[server]\npublic_url = 'https://'": "server.public_url must be an http or https address",
+            "[server]\npublic_url = 'https://u@a.test'": "server.public_url must not hold",
+            "[server]\npublic_url = 'https://:p@a.test'": "server.public_url must not hold",
+            "[server]\npublic_url = 'https://a.test#x'": "server.public_url must not hold",
+            "[server]\ncors_origins = ['a.test']": "server.cors_origins must be origins",
+            "[server]\ncors_origins = ['//a.test']": "server.cors_origins must be origins",
+            "[stages.d.databases.m]\ntrace_header = 'a b'": "stages.d.databases.m.trace_header must be the name",
+            "[stages.d.databases.m]\napp_settings = []": "stages.d.databases.m.app_settings must be a table",
+        }.items():
+            self.assertTrue(faults(toml + "\n")[0].startswith(words), (toml, faults(toml + "\n")))
+
+    def test_an_empty_setting_is_missing(self) -> None:
+        self.assertEqual(
+            [fault.split()[0] for fault in faults("[database]\ndsn = ''\n", embedded=False)],
+            ["database.dsn", "store.endpoint_url", "auth.jwt_keys_file"],
+        )
+
+    def test_a_short_jwt_secret_is_refused(self) -> None:
+        where = "[stages.dev.databases.main]\n"
+        name = "stages.dev.databases.main.jwt_secret"
+        short = "must have at least 32 characters"
+        self.assertEqual(faults(f'{where}jwt_secret = "{"x" * 31}"'), [f"{name} {short}"])
+        self.assertEqual(faults(f'{where}"jwt-secret" = "short"'), [f"{name} {short}"])
+        database = loaded(f'{where}jwt_secret = "{"x" * 32}"').stages["dev"].databases["main"]
+        assert database.jwt_secret is not None
+
+    def test_schemas_of_postgresql_itself_cannot_be_exposed(self) -> None:
+        for name in ("pg_catalog", "information_schema"):
+            found = faults(f'[stages.dev.databases.main]\nschemas = ["api", "{name}"]\n')
+            self.assertEqual(
+                found,
+                [
+                    f"stages.dev.databases.main.schemas must not name {name}: "
+                    "PostgreSQL's own schemas are never exposed"
+                ],
+            )
+
+    def test_a_value_may_be_read_from_a_file(self) -> None:
+        from tempfile import TemporaryDirectory
+
+        folder = TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        held = Path(folder.name) / "secret"
+        held.write_text("s" * 32 + "\n")
+        where = "stages.dev.databases.main"
+        toml = f'[{where}]\njwt_secret = "@{held}"\n"db-uri" = "@{held}.uri"\n'
+        missing = "names a file by its @ that cannot be read: No such file or directory"
+        self.assertEqual(faults(toml), [f"{where}.dsn {missing}"])
+        Path(f"{held}.uri").write_text("postgresql:///here")
+        database = loaded(toml).stages["dev"].databases["main"]
+        assert database.jwt_secret is not None and database.dsn is not None
+        self.assertEqual(database.jwt_secret.reveal(), "s" * 32)
+        self.assertEqual(database.dsn.reveal(), "postgresql:///here")
+        held.write_bytes(b"\xff" * 40)
+        self.assertIn("not UTF-8", faults(toml)[0])
+
+    def test_a_fault_never_shows_a_secret(self) -> None:
+        for bad in ("postgres://u:hunter2@h/db?bogus=1", "password=hunter2 bogus=1", "://hunter2"):
+            for fault in faults(f"[database]\ndsn = '{bad}'\n"):
+                self.assertNotIn("hunter2", fault)
+
+    @given(st.dictionaries(st.text(), st.one_of(st.text(), st.integers(), st.booleans(), st.none())))
+    def test_any_input_gives_settings_or_faults(self, section: dict[str, Any]) -> None:
+        options = {f"server.{name}": value for name, value in section.items()}
+        try:
+            load(None, {}, options, True)
+        except BadSettings as fault:
+            self.assertTrue(fault.faults)
+
+
+class Values(TestCase):
+    def test_options_win_over_the_environment_and_the_environment_over_the_file(self) -> None:
+        toml = "[server]\nidle_timeout_seconds = 1\nshutdown_seconds = 1\nworkers = 1\n"
+        environ = {
+            "PROJECT_SERVICE__SERVER__SHUTDOWN_SECONDS": "2",
+            "PROJECT_SERVICE__SERVER__WORKERS": "2",
+        }
+        server = loaded(toml, environ, server__workers="auto").server
+        self.assertEqual(
+            (server.idle_timeout_seconds, server.shutdown_seconds, server.workers), (1.0, 2.0, "auto")
+        )
+
+    def test_lists_and_tables_in_the_environment_are_json(self) -> None:
+        settings = loaded(
+            environ={
+                "PROJECT_SERVICE__SERVER__CORS_ORIGINS": '["https://a.test"]',
+                "PROJECT_SERVICE__STAGES__PROD__DATABASES__SHOP": '{"schemas": ["api"], "max_rows": 5}',
+                "PROJECT_SERVICE__STAGES__PROD__DATABASES__SHOP__APP_SETTINGS": '{"a": "b"}',
+                "PROJECT_SERVICE__STAGES__DEV": '{"databases": {"main": {}}}',
+            }
+        )
+        self.assertEqual(settings.server.cors_origins, ("https://a.test",))
+        shop = settings.stages["prod"].databases["shop"]
+        self.assertEqual((shop.schemas, shop.max_rows, shop.app_settings), (("api",), 5, {"a": "b"}))
+        for name, value, fault in (
+            ("SERVER__CORS_ORIGINS", "https://a.test", "server.cors_origins must be a list (as JSON"),
+            ("STAGES", "[dev", "stages must be a table (as JSON"),
+            ("STAGES__DEV__DATABASES__MAIN", "[]", "stages.dev.databases.main must be a table (as JSON"),
+        ):
+            self.assertTrue(faults(environ={f"PROJECT_SERVICE__{name}": value})[0].startswith(fault), name)
+
+    def test_values_are_kept_as_they_are_given(self) -> None:
+        given: dict[str, Any] = {
+            "listen": (
+                "tcp:80",
+                "tcp6:port=80",
+                "ssl:443:privateKey=k",
+                "unix:/run/s",
+                "systemd:x",
+                "haproxy:x",
+            ),
+            "admin_listen": "tcp:81",
+            "trusted_proxies": ("10.0.0.0/8", "::1", "192.0.2.1/24"),
+            "cors_origins": ("*", "https://a.test:8443"),
+            "public_url": "http://a.test:8080/b",
+        }
+        server = loaded(**{f"server__{name}": value for name, value in given.items()}).server
+        self.assertEqual({name: getattr(server, name) for name in given}, given)
+        where = "PROJECT_SERVICE__STAGES__DEV__DATABASES__MAIN__"
+        environ = {"TRACE_HEADER": "X-Trace", "SCHEMAS": '["a", "b,c"]', "EXTRA_SEARCH_PATH": "a, b,"}
+        found = loaded(environ={where + name: value for name, value in environ.items()})
+        main = found.stages["dev"].databases["main"]
+        self.assertEqual(main.trace_header, "X-Trace")
+        self.assertEqual((main.schemas, main.extra_search_path), (("a", "b,c"), ("a", "b")))
+
+    def test_booleans_and_numbers_in_the_environment(self) -> None:
+        found = loaded(
+            environ={
+                "PROJECT_SERVICE__AUTH__CONFIRM_EMAIL": "False",
+                "PROJECT_SERVICE__AUTH__REQUIRE_PROJECT_KEY": "TRUE",
+                "PROJECT_SERVICE__SERVER__SHUTDOWN_SECONDS": "1.5",
+                "PROJECT_SERVICE__AUTH__ISSUER": "",
+            }
+        )
+        self.assertEqual((found.auth.confirm_email, found.auth.require_project_key), (False, True))
+        self.assertEqual((found.server.shutdown_seconds, found.auth.issuer), (1.5, None))
+
+    def test_a_trailing_slash_of_public_url_is_dropped(self) -> None:
+        self.assertEqual(
+            loaded("[server]\npublic_url = 'https://a.test/b/'\n").server.public_url, "https://a.test/b"
+        )
+
+    def test_postgrests_names_of_settings_are_accepted(self) -> None:
+        toml = """
+        [stages.dev.databases.main]
+        db-schemas = "api, v2"
+        db-extra-search-path = ""
+        db_max_rows = 5
+        db-plan-enabled = true
+        db-prepared-statements = false
+        jwt-role-claim-key = ".a"
+        openapi-mode = "disabled"
+        client-error-verbosity = "minimal"
+        server-timing-enabled = true
+        url-use-legacy-target-names = false
+        """
+        main = loaded(toml, {"PROJECT_SERVICE__STAGES__DEV__DATABASES__MAIN__MAX_ROWS": "6"})
+        found = main.stages["dev"].databases["main"]
+        self.assertEqual((found.schemas, found.extra_search_path, found.max_rows), (("api", "v2"), (), 6))
+        self.assertEqual((found.plan, found.prepare, found.role_claim), (True, False, ".a"))
+        self.assertEqual((found.openapi, found.error_verbosity), ("disabled", "minimal"))
+        self.assertEqual((found.server_timing, found.legacy_target_names), (True, False))
+
+    def test_one_setting_under_two_names_is_a_fault(self) -> None:
+        name = "stages.dev.databases.main"
+        said = f"is another name of {name}.max_rows, which is there too"
+        for lines, second in (
+            ("max_rows = 1\ndb-max-rows = 2\n", "db-max-rows"),
+            ("db-max-rows = 2\nmax_rows = 1\n", "db-max-rows"),
+            ("db-max-rows = 2\ndb_max_rows = 1\n", "db_max_rows"),
+        ):
+            found = faults(f"[stages.dev.databases.main]\n{lines}")
+            self.assertEqual(found, [f"{name}.{second} {said}"])
+        self.assertEqual(faults("[server]\nserver-timing = 1\n"), ["server.server-timing is not a setting"])
+
+    def test_secrets_print_as_stars(self) -> None:
+        settings = loaded(
+            "[database]\ndsn = 'postgres://u:hunter2@h/db'\n[smtp]\npassword = 'hunter3'\n"
+            '[stages.dev.databases.main]\njwks = \'{"kty": "oct", "k": "hunter4"}\'\n'
+        )
+        self.assertNotIn("hunter", repr(settings))
+        self.assertIn("***", repr(settings))
+        assert settings.database.dsn is not None
+        self.assertIn("hunter2", settings.database.dsn.reveal())
