@@ -464,6 +464,7 @@ select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc')
     and not coalesce(p.proargmodes::text[] && '{t,b,o}', false) then lower(t.typname) end as return_media,
   bt.oid in ('bytea'::regtype, 'text'::regtype, 'xml'::regtype, 'json'::regtype, 'jsonb'::regtype) as is_bytes,
   p.prorettype = 'void'::regtype as is_void,
+  'record'::regtype = any(p.prorettype || p.proallargtypes) as shows_records,
   bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{t,b,o}', false) as is_composite,
   case when bt.typtype = 'c' then json_build_array(bn.nspname, rc.relname) end as returns,
   coalesce(p.proconfig, '{}') as settings, p.prolang = (select oid from pg_language where lanname = 'sql') as is_sql,
@@ -519,6 +520,7 @@ order by n.nspname, p.proname, p.oid
 COMPUTED_COLUMNS = _json(
     """
 select n.nspname as schema, p.proname as name,
+  p.returned = 'record'::regtype as is_record,
   case when ac.oid is not null then json_build_array(an.nspname, ac.relname) end as row,
   case when hc.oid is not null then json_build_array(hn.nspname, hc.relname) end as relation
 from taking p
@@ -532,7 +534,7 @@ order by kin.distance, n.nspname, p.proname
 """,
     """
 with recursive taking as (
-  select p.pronamespace, p.proname, nullif(t.typrelid, 0) as argument
+  select p.pronamespace, p.proname, p.prorettype as returned, nullif(t.typrelid, 0) as argument
   from pg_proc p join pg_namespace n on n.oid = p.pronamespace join pg_type t on t.oid = p.proargtypes[0]
   where p.prokind = 'f' and p.provariadic = 0 and p.pronargs - p.pronargdefaults <= 1
     and (t.typrelid <> 0 or t.typname in ("""

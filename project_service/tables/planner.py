@@ -165,6 +165,7 @@ def _compiled(cache: SchemaCache, config: TablesConfig, request: Request) -> Com
     plan = plan_write(cache, config.plan_options, relation, request)
     rendering = _negotiated(cache, config, request, relation.key, None)
     plan = evolve(plan, read=_rows_for(rendering, plan.read))
+    rendering = evolve(rendering, records=plan.read.shows_records(plan.computed))
     statement = write_statement(plan, rendering)
     return Compiled(statement, rendering, plan, read_only=False, renamed=plan.read.renamed)
 
@@ -204,6 +205,7 @@ def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: 
     plan = reader.plan(relation, request.query, request.range)
     rendering = _negotiated(cache, config, request, relation.key, None)
     plan = _rows_for(rendering, plan)
+    rendering = evolve(rendering, records=plan.shows_records(plan.computed))
     count = request.head.preferences.get("count")
     bounds = _bounds(config, request, relation, True)
     if bounds.at_once and _is_by_key(plan):
@@ -232,6 +234,8 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compile
     rendering = _negotiated(cache, config, request, routine.returns, routine)
     if plan.read is not None:
         plan = evolve(plan, read=_rows_for(rendering, plan.read))
+    records = plan.read is not None and plan.read.shows_records({**plan.read.computed, **plan.computed})
+    rendering = evolve(rendering, records=records or routine.shows_records)
     if request.head.preferences.max_affected is not None and not routine.is_set:
         raise errors.max_affected_needs_rows()
     range_ = request.range.capped(config.max_rows)

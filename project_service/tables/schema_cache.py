@@ -526,7 +526,7 @@ def _by_name(rows: Iterable[Rows]) -> dict[str, tuple[Computed, ...]]:
     groups: dict[str, list[Computed]] = defaultdict(list)
     for row in rows:
         taken = (row["row"][0], row["row"][1]) if row["row"] else None
-        groups[row["name"]].append(Computed((row["schema"], row["name"]), taken))
+        groups[row["name"]].append(Computed((row["schema"], row["name"]), taken, row["is_record"]))
     return {name: tuple(group) for name, group in groups.items()}
 
 
@@ -579,6 +579,7 @@ def _routine(row: Rows) -> Routine:
         is_composite=row["is_composite"],
         is_set=row["is_set"],
         is_void=row["is_void"],
+        shows_records=row["shows_records"],
         volatility=row["volatility"],
         settings=tuple((name, value) for name, _, value in settings),
         description=row["description"],

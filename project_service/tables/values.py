@@ -112,10 +112,13 @@ class Relation:
 
 @frozen
 class Computed:
-    """A computed column: the function that makes it of a row of type ``row``, or of any row where that is None."""
+    """A computed column: the function that makes it of a row of type ``row``, or of any row where that is None.
+
+    ``is_record``: the value is a row without a declared type."""
 
     routine: Key
     row: Key | None
+    is_record: bool = False
 
 
 @frozen
@@ -169,7 +172,8 @@ class Routine:
 
     ``columns`` names its OUT arguments, which are the columns of its result where ``returns`` is None.
     ``return_media`` is the media type of a function whose single value is a whole body. ``is_bytes`` says that the
-    value can be sent as it comes from PostgreSQL.
+    value can be sent as it comes from PostgreSQL. ``shows_records``: the result is, or has, rows without a declared
+    type, in which several columns may have one name.
     """
 
     schema: str
@@ -186,6 +190,7 @@ class Routine:
     is_bytes: bool = False
     is_sql: bool = False
     columns: tuple[str, ...] = ()
+    shows_records: bool = False
 
     @property
     def key(self) -> Key:

@@ -179,6 +179,13 @@ class ReadPlan:
             return True
         return any(way.relationship.routine is not None or way.plan.calls for way in self.embeddings)
 
+    def shows_records(self, computed: Mapping[str, Computed]) -> bool:
+        """Whether the result may hold rows without a declared type. ``computed`` are the plan's computed columns,
+        also those that its source has made."""
+        if any(column.is_record for column in computed.values()):
+            return True
+        return any(way.plan.shows_records(way.plan.computed) for way in self.embeddings)
+
     def embedding(self, name: str) -> Embedded | None:
         return next((found for found in self.embeddings if found.name == name), None)
 

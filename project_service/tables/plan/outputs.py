@@ -35,7 +35,8 @@ class Rendering:
     """How the body is made.
 
     ``handler`` is the aggregate of the form "custom". With ``explain`` the body is the execution plan instead.
-    ``is_bytes`` says that the value that a routine makes can be sent as it comes.
+    ``is_bytes`` says that the value that a routine makes can be sent as it comes. ``records``: a row may hold rows
+    without a declared type, in which several columns may have one name.
     """
 
     form: Form
@@ -44,6 +45,7 @@ class Rendering:
     handler: Handler | None = None
     explain: MediaType | None = None
     is_bytes: bool = False
+    records: bool = False
 
     @property
     def singular(self) -> bool:

@@ -76,11 +76,23 @@ def call_sql(plan: CallPlan) -> Sql:
     call = qualified(routine.key) + "(" + arguments + ")"
     if routine.is_composite:
         assert plan.read is not None
-        alias = ident(routine.name)
-        columns = returned(routine.name, plan.read.relation, plan.everything, plan.returning, plan.computed)
+        alias, everything, names = ident(routine.name), plan.everything, plan.returning
+        if len(set(routine.columns)) < len(routine.columns):
+            alias += _told_apart(routine.columns)
+            everything, names = False, tuple(dict.fromkeys(routine.columns))
+        columns = returned(routine.name, plan.read.relation, everything, names, plan.computed)
         source = from_body + ", LATERAL " if from_body else Sql(" FROM ")
         return f"SELECT {columns}" + source + call + f" AS {alias}"
     return "SELECT " + call + f" AS {SCALAR}" + from_body
+
+
+def _told_apart(columns: tuple[str, ...]) -> str:
+    """A list of other names for columns of which several have one name: only the last keeps it. PostgreSQL names an
+    OUT argument without a name by its number, whatever the others are called."""
+    names = [
+        f"pgrst_{number}" if name in columns[number:] else name for number, name in enumerate(columns, 1)
+    ]
+    return f"({', '.join(map(ident, names))})"
 
 
 def _arguments(plan: CallPlan) -> tuple[Sql, Sql]:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest_twisted
+import treq
 
 from tests.live.tables.service import BASE, Tables, tables, until_answered
 
@@ -336,3 +337,52 @@ async def test_unnamed_arguments_are_given_by_the_empty_name(tables: Tables) -> 
     status, _, body = await tables.request("GET", "/rpc/one_of_two")
     assert (status, body["code"]) == (300, "PGRST203")
     assert body["message"].endswith("between: public.one_of_two(), public.one_of_two( => text)")
+
+
+def without_repetitions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert len(dict(pairs)) == len(pairs), pairs
+    return dict(pairs)
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_without_a_declared_type_have_no_key_twice(tables: Tables) -> None:
+    tables.sql(
+        "create function same() returns record language sql stable as 'select 1 as a, 2 as a';"
+        "create function unnamed() returns setof record language sql stable as"
+        " $$ select 1, i + 1 from generate_series(1, 2) i $$;"
+        "create function within() returns record language sql stable as $$ select 1.50 as n, x as one,"
+        """ array[x, null] as two, '{}'::json as "o""b", '[]'::json as e, '"ü\\n"'::json as t"""
+        " from (select null::int as b, 8 as b) x $$;"
+        "create function many(n int) returns setof record language sql stable as"
+        " $$ select i as a, repeat('x', 1000), i + 1 as a from generate_series(1, n) i $$;"
+        "create function numbered(out column2 int, out int) language sql stable as 'select 1, 2';"
+        "create function pair(authors) returns record language sql stable as 'select $1.id as k, $1.name as k';"
+        "grant execute on all functions in schema public to anon"
+    )
+    await until_answered(tables, "GET", "/rpc/numbered", 200)
+    within = {"n": 1.5, "one": {"b": 8}, "two": [{"b": 8}, None], 'o"b': {}, "e": [], "t": "ü\n"}
+    row = {"?column?": 3}
+    _, _, body = await tables.request("GET", "/authors?select=id,name&order=id&limit=1")
+    first = body[0]
+    cases: dict[str, Any] = {
+        "/rpc/same": {"a": 2},
+        "/rpc/unnamed?offset=1": [row],
+        "/rpc/within": within,
+        "/rpc/numbered": {"column2": 2},
+        "/rpc/numbered?column2=eq.2&select=x:column2": {"x": 2},
+        "/authors?select=id,pair&order=id&limit=1": [{"id": first["id"], "pair": {"k": first["name"]}}],
+    }
+    for path, expected in cases.items():
+        url = tables.api.base_url + BASE + path
+        for media in ("application/json", "application/x-ndjson", "application/vnd.pgrst.object+json"):
+            sent: dict[bytes | str, bytes | str] = {"X-Service-Key": tables.api.anon_key, "Accept": media}
+            text = await treq.text_content(await treq.get(url, headers=sent, persistent=False))
+            found = json.loads(text, object_pairs_hook=without_repetitions)
+            alone = media != "application/json" and isinstance(expected, list)
+            assert found == (expected[0] if alone else expected), path
+    status, _, body = await tables.request("GET", "/rpc/many?n=5000", headers=NDJSON)
+    assert status == 200
+    lines = [json.loads(line, object_pairs_hook=without_repetitions) for line in body.splitlines()]
+    assert [line["a"] for line in lines] == list(range(2, len(lines) + 2))
+    _, _, body = await tables.request("GET", "/rpc/same", headers={"Accept": "text/csv"})
+    assert body == b'pgrst_scalar\n"(1,2)"'

@@ -65,6 +65,7 @@ def _routine(name: str, arguments: list[object], **more: object) -> dict[str, ob
         "is_bytes": False,
         "is_sql": True,
         "is_void": False,
+        "shows_records": False,
         "is_composite": False,
         "returns": None,
         "settings": [],
@@ -75,7 +76,8 @@ def _routine(name: str, arguments: list[object], **more: object) -> dict[str, ob
 
 
 def _computed(name: str, relation: str) -> dict[str, object]:
-    return {"schema": "api", "name": name, "row": ["api", relation], "relation": ["api", relation]}
+    row = ["api", relation]
+    return {"schema": "api", "name": name, "row": row, "relation": row, "is_record": False}
 
 
 # The rule of a view "recent" that shows columns 1, 2 and 3 of works under other names.
@@ -147,7 +149,7 @@ def cache() -> SchemaCache:
             _computed("age", "works"),
             _computed("computed", "works"),
             _computed("computed", "tags"),
-            {"schema": "api", "name": "of_any", "row": None, "relation": None},
+            {"schema": "api", "name": "of_any", "row": None, "relation": None, "is_record": False},
         ],
         "row_columns": [{"schema": "hidden", "name": "things", "columns": ["k", "m", "n", "name"]}],
         "representations": [],
