@@ -21,7 +21,7 @@ from project_service.settings.model import StageDatabase
 from project_service.tables import errors
 from project_service.tables.bounded_cache import BoundedCache
 from project_service.tables.failures import from_sqlstate
-from project_service.tables.request.request import Sent
+from project_service.tables.request.request import RequestHeaders
 
 # Tokens for a database that has its own ``jwt_secret`` or JWK Set, with PostgREST's errors (PGRST301, PGRST303).
 
@@ -252,7 +252,7 @@ class Identities:
     own: OwnTokens | None
     service: TokenVerifier | None
 
-    def identify(self, sent: Sent, is_service: bool) -> Identity:
+    def identify(self, sent: RequestHeaders, is_service: bool) -> Identity:
         """Who the request acts as, by its bearer token and project key. The token is verified each time.
 
         Raises PGRST300, 301, 302 and 303, ``session_revoked`` for a token of the service's own, and 22023 for a role

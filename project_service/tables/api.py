@@ -50,7 +50,14 @@ from project_service.tables.planner import Planned, Planner
 from project_service.tables.request import headers
 from project_service.tables.request import headers as request_headers
 from project_service.tables.request.body import slow_to_read
-from project_service.tables.request.request import READING, WRITING, Head, Incoming, Sent, payload_of
+from project_service.tables.request.request import (
+    READING,
+    WRITING,
+    Head,
+    RawRequest,
+    RequestHeaders,
+    payload_of,
+)
 from project_service.tables.response import (
     VARY,
     Timing,
@@ -399,7 +406,7 @@ class Root:
         return evolve(head, kind="routine", schema=schema or head.schema, name=name)
 
     async def answer(
-        self, cache: SchemaCache, incoming: Incoming, head: Head, run: RunReadOnly
+        self, cache: SchemaCache, incoming: RawRequest, head: Head, run: RunReadOnly
     ) -> Reply | StreamReply:
         """The description, or 304 if the caller has it. Raises PGRST107 and PGRST126, and what ``run`` raises.
 
@@ -441,7 +448,7 @@ class Root:
         description = await self.in_thread(made)
         return self._kept.made(key, lambda: description)
 
-    def _url(self, incoming: Incoming) -> str:
+    def _url(self, incoming: RawRequest) -> str:
         """The URL at which clients reach the root."""
         said = self.config.openapi_server_proxy_uri
         return public_url(said) if said is not None else incoming.base_url + incoming.path.rstrip("/")
@@ -458,7 +465,7 @@ def _content_type(head: Head) -> str:
     raise errors.unacceptable_media([wanted.shown for wanted in head.accept])
 
 
-def _has(incoming: Incoming, etag: str) -> bool:
+def _has(incoming: RawRequest, etag: str) -> bool:
     """Whether the caller already has the representation with this tag (RFC 9110 section 13.1.2)."""
     stated = ", ".join(value for name, value in incoming.headers.pairs if name == "if-none-match")
     return bool(stated) and parse_etags(stated).contains_weak(etag)
@@ -492,14 +499,14 @@ class TableService:
     large: LargeReplies
     in_thread: InThread
 
-    def finish_error(self, fault: TableError, incoming: Incoming) -> None:
+    def finish_error(self, fault: TableError, incoming: RawRequest) -> None:
         """Give ``fault``, which ``answer`` raised, the headers and the form that all errors of this database have."""
         fault.terse = self.config.error_verbosity == "minimal"
         # A cache that kept a 404 would hide a table that is created a moment later.
         added = (VARY, NO_STORE, *self._allow(incoming, fault.status, fault.code))
         fault.headers += tuple(one for one in added if not has_header(fault.headers, one[0]))
 
-    def _allow(self, incoming: Incoming, status: int, code: str = "") -> Headers:
+    def _allow(self, incoming: RawRequest, status: int, code: str = "") -> Headers:
         """``Allow`` for a 405 that comes from the plan or from SQL. Without the schema cache's relation or function
         there is none, and the edge has to name the methods."""
         if status != 405:
@@ -510,7 +517,7 @@ class TableService:
         except TableError:
             return ()
 
-    async def answer(self, incoming: Incoming) -> Reply | StreamReply:  # noqa: PLR0912  # the whole way on one page
+    async def answer(self, incoming: RawRequest) -> Reply | StreamReply:  # noqa: PLR0912  # the whole way on one page
         """authenticate -> parse -> plan -> statement -> run -> reply"""
         timing = Timing() if self.config.server_timing else None
         identity = self.identities.identify(incoming.headers, incoming.is_service)
@@ -561,7 +568,7 @@ class TableService:
         return reply
 
     def _finished(
-        self, reply: Reply | StreamReply, incoming: Incoming, planned: Planned
+        self, reply: Reply | StreamReply, incoming: RawRequest, planned: Planned
     ) -> Reply | StreamReply:
         if incoming.method == "HEAD":
             reply = StreamReply(reply.status, reply.headers, None, nothing)
@@ -572,7 +579,7 @@ class TableService:
         return reply
 
     async def _root(
-        self, incoming: Incoming, head: Head, identity: Identity, cache: SchemaCache, timing: Timing | None
+        self, incoming: RawRequest, head: Head, identity: Identity, cache: SchemaCache, timing: Timing | None
     ) -> Reply | StreamReply:
         preamble = preamble_of_head(self.config, cache, incoming.headers, head, identity)
         leaves_things = cache.leaves_things and self.config.pre_request is not None
@@ -623,7 +630,7 @@ class TableRoutes:
         if service is None:
             raise errors.invalid_path()
         is_service = inbound.caller.key == "service"
-        incoming = Incoming(
+        incoming = RawRequest(
             inbound.method,
             *_resource(inbound.raw_path),
             # PostgREST ignores a name without ``=``.
@@ -665,6 +672,6 @@ def _resource(raw_path: bytes) -> tuple[tuple[str, ...], str]:
     return tuple(segments), "/" + "/".join(segments)
 
 
-def _sent(headers: HeaderView) -> Sent:
+def _sent(headers: HeaderView) -> RequestHeaders:
     pairs = [(name.decode("latin-1"), read_utf8(value)) for name, value in headers]
-    return Sent.of(pairs, presented_key(headers))
+    return RequestHeaders.of(pairs, presented_key(headers))

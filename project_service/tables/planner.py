@@ -11,25 +11,25 @@ from project_service.tables import errors
 from project_service.tables.bounded_cache import MOST, BoundedCache
 from project_service.tables.errors import TableError
 from project_service.tables.plan.call import CallPlan, plan_call
+from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.plan.names import find_relation
-from project_service.tables.plan.nodes import ReadPlan
-from project_service.tables.plan.outputs import Rendering, as_stored, negotiate
-from project_service.tables.plan.read import Reader
+from project_service.tables.plan.nodes import ReadPlan, as_stored
+from project_service.tables.plan.read import ReadPlanner
 from project_service.tables.plan.write import WritePlan, plan_write
 from project_service.tables.request.body import Payload
 from project_service.tables.request.filters import shape_of_filter
-from project_service.tables.request.query import is_argument, parse_query
+from project_service.tables.request.query import EVERYTHING, is_argument, parse_query
 from project_service.tables.request.request import (
     READING,
     Head,
-    Incoming,
     Pairs,
+    RawRequest,
     Request,
     parse_head,
     range_of,
 )
-from project_service.tables.request.scanning import AT_PATH, WHOLE
-from project_service.tables.request.select import EVERYTHING
+from project_service.tables.request.scanning import PATH_PARAMETERS, REQUEST_PARAMETERS
+from project_service.tables.request.syntax import Operand, Query, Range
 from project_service.tables.response import Outcome
 from project_service.tables.sql.statement import (
     Bounds,
@@ -38,7 +38,6 @@ from project_service.tables.sql.statement import (
     read_statement,
     write_statement,
 )
-from project_service.tables.syntax import Operand, Query, Range
 from project_service.tables.values import Key, Relation, Routine, SchemaCache, TablesConfig
 
 # How many rows to read at once, to see whether a result fits into one reply. What does not fit is streamed.
@@ -201,7 +200,7 @@ def _is_by_key(plan: ReadPlan) -> bool:
 
 
 def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Compiled:
-    reader = Reader(cache, request.head.schema, config.plan_options)
+    reader = ReadPlanner(cache, request.head.schema, config.plan_options)
     plan = reader.plan(relation, request.query, request.range)
     rendering = _negotiated(cache, config, request, relation.key, None)
     plan = _rows_for(rendering, plan)
@@ -272,12 +271,12 @@ def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[H
     for name, value in pairs:
         if "\0" in value or "\0" in name:
             raise errors.invalid_parameter("A parameter holds a NUL character")
-        if name in WHOLE:
+        if name in REQUEST_PARAMETERS:
             shape.append((name, value))
         elif arguments and is_argument(name, value):
             shape.append((name, "="))
             operands.append(value)
-        elif name.rpartition(".")[2] in AT_PATH:
+        elif name.rpartition(".")[2] in PATH_PARAMETERS:
             shape.append((name, value))
         elif (found := shape_of_filter(value)) is None:
             shape.append((name, "." + value))
@@ -352,7 +351,7 @@ class Planner:
     )
     _probes: BoundedCache[Probe] = field(factory=lambda: BoundedCache[Probe](KEPT), init=False)
 
-    def head(self, incoming: Incoming) -> Head:
+    def head(self, incoming: RawRequest) -> Head:
         """What path and headers say."""
         head = parse_head(incoming.method, incoming.segments, incoming.headers.decisive, self.config.schemas)
         asked = head.preferences.get("tx")
@@ -363,7 +362,7 @@ class Planner:
             raise errors.invalid_preferences([f"tx={asked}"])
         return evolve(head, preferences=head.preferences.without("tx"))
 
-    def shape(self, incoming: Incoming, delegated: Head | None = None) -> tuple[Shape, list[str]]:
+    def shape(self, incoming: RawRequest, delegated: Head | None = None) -> tuple[Shape, list[str]]:
         """The request's shape and, in the order of the plan's slots, its operands. ``delegated`` is another head than
         path and headers say."""
         segments = incoming.segments

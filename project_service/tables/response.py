@@ -17,8 +17,8 @@ from project_service.http import exchange, head
 from project_service.http.response import Reply
 from project_service.tables import errors
 from project_service.tables.plan.call import CallPlan, unknown_routine
+from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.names import find_relation
-from project_service.tables.plan.outputs import Rendering
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.request.request import READING, WRITING, Head, Request
 from project_service.tables.request.scanning import as_parameter

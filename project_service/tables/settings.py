@@ -15,7 +15,7 @@ from project_service.database.pipeline import Step, Values
 from project_service.tables.access import Identity
 from project_service.tables.failures import has_nul
 from project_service.tables.planner import Planned
-from project_service.tables.request.request import Head, Sent
+from project_service.tables.request.request import Head, RequestHeaders
 from project_service.tables.sql.fragment import ident, literal, qualified
 from project_service.tables.values import SchemaCache, TablesConfig
 
@@ -128,7 +128,7 @@ class Preamble:
 
 
 def preamble_of(
-    config: TablesConfig, cache: SchemaCache, sent: Sent, planned: Planned, identity: Identity
+    config: TablesConfig, cache: SchemaCache, sent: RequestHeaders, planned: Planned, identity: Identity
 ) -> Preamble:
     """The preamble of a request with the headers ``sent``, kept with them. Raises ``TableError`` for a value with a
     NUL."""
@@ -151,7 +151,7 @@ def preamble_of(
 
 
 def preamble_of_head(
-    config: TablesConfig, cache: SchemaCache, sent: Sent, head: Head, identity: Identity
+    config: TablesConfig, cache: SchemaCache, sent: RequestHeaders, head: Head, identity: Identity
 ) -> Preamble:
     """As ``preamble_of``, for a request that only reads and has no statement of its own. It is not kept."""
     about = (head.method, head.schema, head.preferences.get("timezone"), True, (), False)
@@ -161,7 +161,7 @@ def preamble_of_head(
 def _preamble(
     config: TablesConfig,
     cache: SchemaCache,
-    sent: Sent,
+    sent: RequestHeaders,
     identity: Identity,
     about: tuple[str, str, str | None, bool, tuple[tuple[str, str], ...], bool],
 ) -> Preamble:

@@ -32,13 +32,13 @@ from project_service.lifecycle import start, with_timeout
 from project_service.tables import errors
 from project_service.tables.execution import clear, pass_to_role
 from project_service.tables.failures import failure
-from project_service.tables.plan.outputs import Rendering
+from project_service.tables.plan.media import Rendering
 from project_service.tables.planner import Planned
-from project_service.tables.request.request import Incoming
+from project_service.tables.request.request import RawRequest
 from project_service.tables.response import Outcome, as_bytes, head_of_stream, outcome_of_read, reply_to
 from project_service.tables.settings import Preamble
 from project_service.tables.sql.fragment import Sql
-from project_service.tables.sql.statement import SAID
+from project_service.tables.sql.statement import RESPONSE_SETTINGS
 from project_service.tables.values import TablesConfig
 
 # Puts a body together from rows that are texts already, piece by piece, for a stream.
@@ -222,7 +222,7 @@ class RowStream:
             self._suit(size)
             rows = await self._fetched(self._fetch())
             self.fetched, size = self.fetched + rows, size + _size(rows)
-        ((headers, status),) = await self._asked(SAID)
+        ((headers, status),) = await self._asked(RESPONSE_SETTINGS)
         count = len(self.fetched)
         body = b"" if self.more else self._chunk(True) + end(self.rendering)
         found = outcome_of_read((self.total if counted else None, count, body, headers, status))
@@ -371,7 +371,7 @@ class LargeReplies:
             raise
 
     async def after(
-        self, incoming: Incoming, planned: Planned, outcome: Outcome, preamble: Preamble
+        self, incoming: RawRequest, planned: Planned, outcome: Outcome, preamble: Preamble
     ) -> Reply | StreamReply:
         """The reply by a cursor, after ``outcome`` has shown that the result is too large for one piece.
 

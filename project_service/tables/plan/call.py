@@ -9,12 +9,12 @@ from attrs import evolve, field, frozen
 from project_service.tables import errors
 from project_service.tables.plan.names import TABLE_SCORE, nearest
 from project_service.tables.plan.nodes import ReadPlan, filtered_names
-from project_service.tables.plan.read import Reader, needed_columns, spelled_out
+from project_service.tables.plan.read import ReadPlanner, needed_columns, spelled_out
 from project_service.tables.request import headers
 from project_service.tables.request.body import Payload
+from project_service.tables.request.query import EVERYTHING
 from project_service.tables.request.request import Request
-from project_service.tables.request.select import EVERYTHING
-from project_service.tables.syntax import Operand, Query
+from project_service.tables.request.syntax import Operand, Query
 from project_service.tables.values import Argument, Computed, PlanOptions, Routine, SchemaCache
 
 # The type a single unnamed argument must have to be given the whole body.
@@ -49,13 +49,13 @@ class CallPlan:
 
 
 def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> CallPlan:
-    """Raises PGRST202, 203 and those of ``Reader.plan``."""
+    """Raises PGRST202, 203 and those of ``ReadPlanner.plan``."""
     names, values = _given(request)
     routine, whole = find_routine(cache, request, names)
     plan = _arguments(routine, request, values, whole)
     if routine.is_scalar and not _asks(request.query):
         return plan
-    reader = Reader(cache, request.head.schema, options)
+    reader = ReadPlanner(cache, request.head.schema, options)
     read = reader.plan_called(routine, request.query, request.range)
     everything, returning = needed_columns(read)
     if routine.returns is None or read.relation is None:

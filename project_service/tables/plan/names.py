@@ -24,7 +24,7 @@ from project_service.tables.values import Key, Relation, Relationship, SchemaCac
 TABLE_SCORE = 0.75
 NAME_SCORE = 0.33
 # Among more names than these no hint is looked for: the search would cost more than it is worth.
-MOST_NAMES = 500
+MAX_NAMES = 500
 # PostgreSQL suggests no column with more differences, or with differences in more than half of the name.
 _COLUMN_DISTANCE = 3
 _CANDIDATES = 50
@@ -34,8 +34,8 @@ _NO_LETTER = re.compile(r"[^\w, ]|_")
 
 def nearest(name: str, known: Iterable[str], least: float = NAME_SCORE) -> str | None:
     """The one of ``known`` most like ``name``, if it scores ``least`` (1 is equal) and is not ``name`` itself."""
-    names = list(islice(known, MOST_NAMES))
-    if len(names) == MOST_NAMES:
+    names = list(islice(known, MAX_NAMES))
+    if len(names) == MAX_NAMES:
         return None
     wanted = name.lower()
     # The edit distance is at least the difference in length, which rules most names out.
@@ -57,7 +57,7 @@ def similar_columns(name: str, columns: Iterable[str]) -> tuple[str, ...]:
     """The columns that PostgreSQL suggests for one that does not exist: the one or two nearest by edit distance."""
     similar: list[str] = []
     least = float(min(_COLUMN_DISTANCE, len(name) // 2))
-    for column in islice(columns, MOST_NAMES):
+    for column in islice(columns, MAX_NAMES):
         if abs(len(column) - len(name)) > least:
             continue
         distance = _distance(column, name, least)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from project_service.tables.syntax import Field, Filter, Range
+from project_service.tables.request.syntax import Field, Filter, Range
 from project_service.tables.values import Column, Computed, Key, Relation, Relationship
 
 
@@ -191,3 +192,72 @@ class ReadPlan:
 
     def column(self, name: str) -> Column | None:
         return self.relation.columns.get(name) if self.relation is not None else None
+
+
+def as_stored(plan: ReadPlan) -> ReadPlan:
+    """The plan without the functions that represent values in JSON, for an aggregate that takes the relation's
+    rows."""
+    return evolve(plan, outputs=tuple(_stored(output) for output in plan.outputs))
+
+
+def _stored(output: Output | Everything | Embedded) -> Output | Everything | Embedded:
+    if isinstance(output, Everything):
+        return Everything(tuple(evolve(named, format=None) for named in output.named))
+    return evolve(output, format=None) if isinstance(output, Output) else output
+
+
+def result_names(plan: ReadPlan) -> list[str]:
+    """The names of the columns of a plan's result, in order and with carriers."""
+    found: list[str] = []
+    for output in plan.outputs:
+        if isinstance(output, Output):
+            found.append(output.name)
+        elif isinstance(output, Everything):
+            found.extend(named.name for named in output.named)
+        elif output.spread:
+            found.extend(spread_names(output))
+        elif output.plan.shows:
+            found.append(output.name)
+    return list(dict.fromkeys(found))
+
+
+def spread_names(embedded: Embedded) -> list[str]:
+    """The names that a spread relation adds to its parent's columns."""
+    carriers = {hoisted.carrier for hoisted in embedded.hoisted}
+    plain = [name for name in result_names(embedded.plan) if name not in carriers]
+    return plain + [hoisted.carrier if embedded.carries else hoisted.name for hoisted in embedded.hoisted]
+
+
+def repeated_names(plan: ReadPlan) -> frozenset[str]:
+    """The names that several columns of a plan's result have."""
+    found: Counter[str] = Counter()
+    for output in plan.outputs:
+        if isinstance(output, Everything):
+            found.update(named.name for named in output.named)
+        elif isinstance(output, Embedded) and output.spread:
+            found.update(spread_names(output))
+        else:
+            found[output.name] += 1
+    return frozenset(name for name, times in found.items() if times > 1)
+
+
+def made_columns(plan: ReadPlan) -> dict[str, bool]:
+    """The columns of a plan's result: True for JSON made for it, which has no order and no equality. Of several with
+    one name the last counts.
+
+    Computed for all columns at once, because a caller may ask about every selected name on every level.
+    """
+    made: dict[str, bool] = {}
+    for output in plan.outputs:
+        if isinstance(output, Embedded) and output.spread:
+            inner = made_columns(output.plan) if output.to_one else {}
+            known = {**{hoisted.name: False for hoisted in output.hoisted}, **inner}
+            for name in spread_names(output):
+                made[name] = known.get(name, not output.to_one)
+        elif isinstance(output, Embedded):
+            if output.plan.shows:
+                made[output.name] = True
+        else:
+            for shown in output.named if isinstance(output, Everything) else (output,):
+                made[shown.name] = shown.format is not None
+    return made

@@ -20,8 +20,7 @@ from project_service.tables.plan.nodes import (
     Tree,
     filtered_names,
 )
-from project_service.tables.plan.outputs import everything, plan_column
-from project_service.tables.syntax import (
+from project_service.tables.request.syntax import (
     Condition,
     Field,
     Filter,
@@ -143,7 +142,7 @@ def sql_alias(name: str, number: int) -> str:
 
 
 # PostgreSQL takes half a second to plan a hundred, and half a minute for eight hundred.
-MOST_EMBEDDED = 100
+MAX_EMBEDDED = 100
 # What PostgreSQL keeps with each row of a table, and ``*`` does not contain.
 _SYSTEM_COLUMNS = ("ctid", "tableoid", "xmin", "xmax", "cmin", "cmax")
 
@@ -198,7 +197,7 @@ class Node:
 
 
 @define
-class Reader:
+class ReadPlanner:
     """Plans one reading. ``schema`` is where embedded relations are looked for."""
 
     cache: SchemaCache
@@ -274,8 +273,8 @@ class Reader:
 
     def _next(self) -> int:
         self._count += 1
-        if self._count > MOST_EMBEDDED:
-            raise errors.statement_too_large(MOST_EMBEDDED, "embedded relations")
+        if self._count > MAX_EMBEDDED:
+            raise errors.statement_too_large(MAX_EMBEDDED, "embedded relations")
         return self._count
 
     def _attach(self, root: Node, query: Query) -> None:
@@ -470,3 +469,42 @@ def _refuse_namesakes(node: Node, outputs: list[Output | Everything | Embedded])
 
 def _no_aggregates() -> errors.TableError:
     return errors.not_implemented("Aggregates are not implemented for one-to-many or many-to-many spreads.")
+
+
+def plan_column(item: SelectColumn, column: Column | None) -> Output:
+    """``column`` is the one that ``item`` names; None for a computed column and for one of an unknown type."""
+    field = item.field
+    return Output(
+        _name(item),
+        field,
+        column,
+        item.cast,
+        item.aggregate,
+        item.aggregate_cast,
+        None if field is None or field.path else _format(column),
+    )
+
+
+def everything(columns: Mapping[str, Column | None]) -> Everything:
+    """``columns`` by name; None for one of an unknown type."""
+    named = tuple(
+        Output(name, Field(name), column, format=_format(column)) for name, column in columns.items()
+    )
+    return Everything(named, any(output.format for output in named))
+
+
+def _format(column: Column | None) -> Key | None:
+    return column.representation.to_json if column is not None else None
+
+
+def _name(item: SelectColumn) -> str:
+    """The alias, else the aggregate, else the last key of the JSON path that is a word, else the column."""
+    if item.alias is not None:
+        return item.alias
+    if item.aggregate is not None:
+        return item.aggregate
+    assert item.field is not None
+    for step in reversed(item.field.path):
+        if isinstance(step.key, str):
+            return step.key
+    return item.field.name

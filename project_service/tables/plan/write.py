@@ -9,11 +9,11 @@ from attrs import evolve, frozen
 
 from project_service.tables import errors
 from project_service.tables.plan.nodes import Embedded, PlannedCondition, ReadPlan
-from project_service.tables.plan.read import Reader, needed_columns, spelled_out
+from project_service.tables.plan.read import ReadPlanner, needed_columns, spelled_out
 from project_service.tables.request.body import Payload
 from project_service.tables.request.headers import Representation
 from project_service.tables.request.request import Request
-from project_service.tables.syntax import Filter, Range
+from project_service.tables.request.syntax import Filter, Range
 from project_service.tables.values import Column, Computed, PlanOptions, Relation, SchemaCache
 
 Verb = Literal["insert", "update", "delete"]
@@ -52,14 +52,14 @@ class WritePlan:
         return bool(self.key_filters)
 
     @property
-    def may_find_more(self) -> bool:
+    def may_write_more(self) -> bool:
         """Whether a limited write may hit more rows than it chose: several rows of a view may have the same key."""
         return self.relation.is_view and not self.limited.whole
 
     @property
     def may_be_undone(self) -> bool:
         """Whether the write is undone for some numbers of written rows."""
-        return self.is_put or self.may_find_more
+        return self.is_put or self.may_write_more
 
     @property
     def location(self) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class WritePlan:
 
 
 def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request) -> WritePlan:
-    """Raises PGRST105, 109, 204 and those of ``Reader.plan``; 21000 for a write without a filter."""
+    """Raises PGRST105, 109, 204 and those of ``ReadPlanner.plan``; 21000 for a write without a filter."""
     method, preferences = request.head.method, request.head.preferences
     key_filters = _key_filters(request, relation) if method == "PUT" else ()
     conditions, read = _chosen_and_read(cache, options, relation, request)
@@ -121,7 +121,7 @@ def _chosen_and_read(
     query = request.query
     if request.head.method not in ("PATCH", "DELETE"):
         query = evolve(query, filters=tuple(one for one in query.filters if one[0] != ()))
-    reader = Reader(cache, relation.schema, options)
+    reader = ReadPlanner(cache, relation.schema, options)
     plan = reader.plan_written(relation, query)
     outputs = tuple(evolve(one, needed=False) if isinstance(one, Embedded) else one for one in plan.outputs)
     return plan.conditions, evolve(plan, conditions=(), outputs=outputs)

@@ -10,7 +10,7 @@ from attrs import define
 from project_service.tables.errors import TableError
 from project_service.tables.request import scanning
 from project_service.tables.request.scanning import Scanner
-from project_service.tables.syntax import (
+from project_service.tables.request.syntax import (
     Compare,
     Condition,
     Filter,
@@ -22,7 +22,7 @@ from project_service.tables.syntax import (
     Quantifier,
     Search,
 )
-from project_service.tables.syntax import Field as FieldName
+from project_service.tables.request.syntax import Field as FieldName
 
 # Operators: the name in the request and the operator in SQL. Those of the first group take the modifiers any and all.
 QUANTIFIABLE = {

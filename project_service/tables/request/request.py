@@ -13,7 +13,7 @@ from project_service.tables import errors
 from project_service.tables.request.body import Payload, has_several_rows, parse_payload
 from project_service.tables.request.headers import MediaType, Preferences, parse_accept, parse_preferences
 from project_service.tables.request.query import intersect, parse_range, refuse_no_numbers
-from project_service.tables.syntax import Query, Range
+from project_service.tables.request.syntax import Query, Range
 
 # A request as the route hands it to a database's table API: decoded, not yet understood.
 
@@ -27,7 +27,7 @@ _SECRET = frozenset(("x-service-key", "apikey", "cookie"))
 
 
 @define(eq=False)
-class Sent:
+class RequestHeaders:
     """A request's headers and what is derived from them, made once for all requests with the same headers.
 
     ``decisive`` are those that decide how the request is understood. ``key`` is the project key and ``bearer`` the
@@ -45,7 +45,7 @@ class Sent:
     preambles: dict[Hashable, Any] = field(factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[str, str]], key: str | None = None) -> Sent:
+    def of(cls, pairs: Iterable[tuple[str, str]], key: str | None = None) -> RequestHeaders:
         """Names are lower-case."""
         found = tuple(pairs)
         token = _bearer(value for name, value in found if name == "authorization")
@@ -61,7 +61,7 @@ class Sent:
 
 
 @frozen
-class Incoming:
+class RawRequest:
     """``segments`` and ``pairs`` are decoded. ``resource`` is the path of the segments as PostgREST would see it, and
     ``path`` the resource's public path, for Location headers; ``place`` is that of ``Inbound``."""
 
@@ -69,7 +69,7 @@ class Incoming:
     segments: tuple[str, ...]
     resource: str = "/"
     pairs: tuple[tuple[str, str], ...] = ()
-    headers: Sent = field(factory=lambda: Sent.of(()))
+    headers: RequestHeaders = field(factory=lambda: RequestHeaders.of(()))
     body: bytes = field(default=b"", repr=False)
     path: str = "/"
     base_url: str = ""

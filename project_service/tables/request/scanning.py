@@ -12,7 +12,7 @@ from attrs import field as attrs_field
 
 from project_service.tables import errors
 from project_service.tables.errors import TableError
-from project_service.tables.syntax import Field, JsonStep
+from project_service.tables.request.syntax import Field, JsonStep
 from project_service.whole_numbers import from_digits
 
 END = "end of input"
@@ -133,8 +133,8 @@ _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 FIELD_NAME = "field name (* or [a..z0..9_$])"
 # Names of parameters that are not filters: those of the whole request, and those that may come after the path to an
 # embedded relation.
-WHOLE = ("select", "columns", "on_conflict")
-AT_PATH = ("order", "limit", "offset", "and", "or")
+REQUEST_PARAMETERS = ("select", "columns", "on_conflict")
+PATH_PARAMETERS = ("order", "limit", "offset", "and", "or")
 
 _NAME = re.compile(r"[\w$ ]+(?:-(?!>)[\w$ ]+)*")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
@@ -186,7 +186,7 @@ def _note_what_continues(scanner: Scanner) -> None:
 
 def as_parameter(name: str) -> str:
     """The parameter name for a filter on a column: quoted where the bare name would be read as something else."""
-    if _NAME.fullmatch(name) and name == name.strip() and name not in (*WHOLE, *AT_PATH):
+    if _NAME.fullmatch(name) and name == name.strip() and name not in (*REQUEST_PARAMETERS, *PATH_PARAMETERS):
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

@@ -17,9 +17,12 @@ from project_service.tables.plan.nodes import (
     PlannedCondition,
     ReadPlan,
     Tree,
+    made_columns,
+    repeated_names,
+    result_names,
 )
-from project_service.tables.plan.outputs import made_columns, repeated_names, result_names
 from project_service.tables.plan.read import sql_alias
+from project_service.tables.request.syntax import Compare, Field, Filter, In, Is, Search
 from project_service.tables.sql.fragment import (
     NOTHING,
     Sql,
@@ -31,7 +34,6 @@ from project_service.tables.sql.fragment import (
     qualified,
     refuse_long_name,
 )
-from project_service.tables.syntax import Compare, Field, Filter, In, Is, Search
 from project_service.tables.values import Column, Computed, Key
 
 # Columns and JSON paths in SQL.
@@ -218,7 +220,7 @@ MARK = "pgrst_order"
 @frozen
 class _Ordering:
     """An embedded relation that is ordered by, prepared once for all terms that name it. ``made`` are the columns
-    of its joined rows (``plan.outputs``), and ``twice`` are the ambiguous names. ``rows`` makes the FROM for a column
+    of its joined rows (``made_columns``), and ``twice`` are the ambiguous names. ``rows`` makes the FROM for a column
     that cannot be taken from the joined rows."""
 
     embedded: Embedded

@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from project_service.tables import errors
 from project_service.tables.plan.read import NAME_BYTES
-from project_service.tables.syntax import Operand
+from project_service.tables.request.syntax import Operand
 from project_service.tables.values import Key
 
 # Identifiers, literals and type names in SQL text.
@@ -61,10 +61,10 @@ def cast_type(name: str) -> str:
 
 
 # No application needs a statement that long, and PostgreSQL would take minutes to plan it.
-MOST_CHARACTERS = 1024 * 1024
+MAX_CHARACTERS = 1024 * 1024
 
 # Stands for a parameter in ``Sql.text``. PostgreSQL allows no NUL in SQL, so it cannot mean anything else.
-PLACE = "\0"
+PLACEHOLDER = "\0"
 _SPECIAL = re.compile(r"[\0%]")
 _BODY_SLOT, _TEXT_SLOT, _BYTES_SLOT, _PROBE_SLOT = -2, -3, -4, -5
 
@@ -84,8 +84,8 @@ class Sql:
     parameters: tuple[Parameter, ...] = field(default=(), repr=False)
 
     def __attrs_post_init__(self) -> None:
-        if len(self.text) > MOST_CHARACTERS:
-            raise errors.statement_too_large(MOST_CHARACTERS)
+        if len(self.text) > MAX_CHARACTERS:
+            raise errors.statement_too_large(MAX_CHARACTERS)
 
     def __add__(self, other: Sql | str) -> Sql:
         if isinstance(other, str):
@@ -101,12 +101,12 @@ class Sql:
     @cached_property
     def for_driver(self) -> str:
         """The text with psycopg2's placeholders, in which a literal ``%`` is doubled."""
-        return _SPECIAL.sub(lambda found: "%s" if found.group() == PLACE else "%%", self.text)
+        return _SPECIAL.sub(lambda found: "%s" if found.group() == PLACEHOLDER else "%%", self.text)
 
     @cached_property
     def for_prepare(self) -> str:
         """The text with PostgreSQL's own placeholders, ``$1`` and so on."""
-        pieces = self.text.split(PLACE)
+        pieces = self.text.split(PLACEHOLDER)
         return "".join(piece if number == 0 else f"${number}{piece}" for number, piece in enumerate(pieces))
 
     def values(
@@ -137,7 +137,7 @@ NOTHING = Sql("")
 
 
 def parameter(value: Parameter) -> Sql:
-    return Sql(PLACE, (value,))
+    return Sql(PLACEHOLDER, (value,))
 
 
 # The request's body: as JSON; untouched, as text; untouched, as bytes.

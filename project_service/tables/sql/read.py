@@ -20,6 +20,7 @@ from typing import Literal
 
 from attrs import evolve
 
+from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import (
     Embedded,
     EmbedIsNull,
@@ -28,10 +29,13 @@ from project_service.tables.plan.nodes import (
     PlannedCondition,
     ReadPlan,
     Tree,
+    repeated_names,
+    result_names,
+    spread_names,
     tested_names,
 )
-from project_service.tables.plan.outputs import Rendering, repeated_names, result_names, spread_names
 from project_service.tables.plan.read import needed_columns, spelled_out
+from project_service.tables.request.syntax import Field, Range
 from project_service.tables.sql.conditions import (
     MARK,
     column_sql,
@@ -50,7 +54,6 @@ from project_service.tables.sql.conditions import (
     source_of,
 )
 from project_service.tables.sql.fragment import Sql, ident, joined, parameter, qualified
-from project_service.tables.syntax import Field, Range
 from project_service.tables.values import SCALAR, Computed, Relation
 
 # GROUP BY. Everything that is selected beside aggregates is grouped by.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from attrs import frozen
 
 from project_service.tables.plan.call import CallPlan
+from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
-from project_service.tables.plan.outputs import Rendering
 from project_service.tables.plan.write import WritePlan
+from project_service.tables.request.syntax import Range
 from project_service.tables.sql.fragment import PROBE, Sql, ident
 from project_service.tables.sql.read import (
     NUMBER,
@@ -23,7 +24,6 @@ from project_service.tables.sql.read import (
     with_header,
 )
 from project_service.tables.sql.write import CHOSEN, UPDATED, call_sql, chosen_sql, location_sql, write_sql
-from project_service.tables.syntax import Range
 from project_service.tables.values import SCALAR
 
 _GUCS = (
@@ -31,7 +31,7 @@ _GUCS = (
     "nullif(current_setting('response.status', true), '') AS response_status"
 )
 # Reads what SQL has set for the response so far.
-SAID = f"SELECT {_GUCS}"
+RESPONSE_SETTINGS = f"SELECT {_GUCS}"
 
 
 @frozen
@@ -140,7 +140,7 @@ def write_statement(plan: WritePlan, rendering: Rendering) -> Statement:
         updated = _at_its_end(updated)
     sql = (
         "WITH "
-        + (f"{CHOSEN} AS (" + chosen_sql(plan) + "), " if plan.may_find_more else "")
+        + (f"{CHOSEN} AS (" + chosen_sql(plan) + "), " if plan.may_write_more else "")
         + f"{SOURCE} AS ("
         + write_sql(plan)
         + ")"
@@ -169,7 +169,7 @@ def _written(plan: WritePlan) -> str:
     chosen, if more may have been written."""
     fewer = plan.read.grouped or any(found.join == "inner" for found in plan.read.embeddings)
     written = f", (SELECT count(*) FROM {SOURCE}) AS written"
-    if plan.may_find_more:
+    if plan.may_write_more:
         return f"{written}, (SELECT count(*) FROM {CHOSEN}) AS chosen"
     return written if fewer and plan.representation == "representation" else ""
 

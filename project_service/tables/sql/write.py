@@ -11,6 +11,7 @@ from attrs import evolve
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
+from project_service.tables.request.syntax import Filter, Operand
 from project_service.tables.sql.conditions import condition_sql, filtered_value, order_sql
 from project_service.tables.sql.fragment import (
     BODY,
@@ -32,7 +33,6 @@ from project_service.tables.sql.read import (
     returned,
     rows_apart,
 )
-from project_service.tables.syntax import Filter, Operand
 from project_service.tables.values import SCALAR, Argument, Column
 
 # The primary key of an inserted row, for the Location header.
@@ -339,7 +339,7 @@ def _where(plan: WritePlan) -> Sql:
     if not plan.limited.whole:
         # The other conditions stay: if two writes want the same row, the second checks them again after its wait, and
         # sees that the row no longer meets them.
-        chosen = Sql(f"SELECT * FROM {CHOSEN}") if plan.may_find_more else chosen_sql(plan)
+        chosen = Sql(f"SELECT * FROM {CHOSEN}") if plan.may_write_more else chosen_sql(plan)
         terms = [*terms, f"({_place(plan)}) IN (" + chosen + ")"]
     return _filtered(terms)
 

@@ -12,7 +12,7 @@ from project_service.http.request import Inbound
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from project_service.tables.api import TableRoutes
-from project_service.tables.request.request import Incoming
+from project_service.tables.request.request import RawRequest
 from tests.fakes.common import App, Response, parse_response
 from tests.http.toy_app import ANON, app_of, hello
 
@@ -25,7 +25,7 @@ class Asked:
     def __init__(self) -> None:
         self.methods: list[str] = []
 
-    async def answer(self, incoming: Incoming) -> Reply:
+    async def answer(self, incoming: RawRequest) -> Reply:
         self.methods.append(incoming.method)
         return Reply()
 

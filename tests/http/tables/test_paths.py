@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from project_service.tables.api import TableRoutes
-from project_service.tables.request.request import Incoming
+from project_service.tables.request.request import RawRequest
 from tests.fakes.common import App, parse_response, raw_request
 from tests.http.toy_app import ANON, SERVICE
 
@@ -19,9 +19,9 @@ class Asked:
     """A fake table API that records what it is asked."""
 
     def __init__(self) -> None:
-        self.calls: list[Incoming] = []
+        self.calls: list[RawRequest] = []
 
-    async def answer(self, incoming: Incoming) -> Reply:
+    async def answer(self, incoming: RawRequest) -> Reply:
         self.calls.append(incoming)
         return Reply()
 
@@ -151,7 +151,7 @@ class Caching(TestCase):
         class Told:
             headers: tuple[tuple[str, str], ...] = ()
 
-            async def answer(self, incoming: Incoming) -> Reply:
+            async def answer(self, incoming: RawRequest) -> Reply:
                 return Reply(200, self.headers)
 
         told: Any = Told()

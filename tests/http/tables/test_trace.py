@@ -12,7 +12,7 @@ from project_service.http.admission import Limits
 from project_service.http.response import Reply, Sink, StreamReply
 from project_service.http.routing import Router
 from project_service.tables.api import TableRoutes
-from project_service.tables.request.request import Incoming
+from project_service.tables.request.request import RawRequest
 from tests.fakes.common import App, raw_request
 from tests.http.toy_app import ANON
 
@@ -23,7 +23,7 @@ LANE = "tables:dev/main"
 class Tables:
     """A fake table API that responds as the last segment of the path says."""
 
-    async def answer(self, incoming: Incoming) -> Reply | StreamReply:
+    async def answer(self, incoming: RawRequest) -> Reply | StreamReply:
         last = incoming.segments[-1]
         if last == "revoked":
             raise errors.session_revoked()

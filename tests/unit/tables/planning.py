@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from project_service.tables.planner import Planned, Planner
-from project_service.tables.request.request import WRITING, Incoming, Sent, payload_of
+from project_service.tables.request.request import WRITING, RawRequest, RequestHeaders, payload_of
 from project_service.tables.settings import Preamble
 from project_service.tables.values import SchemaCache, TablesConfig
 from tests.unit.tables import schema
@@ -43,7 +43,9 @@ def planned(
     planner = planner or Planner(config)
     said = (("prefer", prefer), ("content-type", media), ("accept", accept))
     headers = tuple(pair for pair in said if pair[1])
-    incoming = Incoming(method, tuple(path.split("/")), pairs=pairs, headers=Sent.of(headers), body=body)
+    incoming = RawRequest(
+        method, tuple(path.split("/")), pairs=pairs, headers=RequestHeaders.of(headers), body=body
+    )
     shape, operands = planner.shape(incoming)
     payload = payload_of(shape.head, shape.query, body) if method in WRITING else None
     return planner.plan(cache, shape, pairs, payload, operands)

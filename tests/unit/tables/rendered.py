@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from project_service.tables.request.filters import COMPARISONS, QUANTIFIABLE, SEARCHES
-from project_service.tables.syntax import (
+from project_service.tables.request.syntax import (
     Compare,
     Field,
     Filter,

@@ -10,10 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.connection import Session
 from project_service.lifecycle import start
-from project_service.tables.plan.outputs import Rendering
+from project_service.tables.plan.media import Rendering
 from project_service.tables.response import Outcome
 from project_service.tables.sql.fragment import Sql
-from project_service.tables.sql.statement import SAID
+from project_service.tables.sql.statement import RESPONSE_SETTINGS
 from project_service.tables.stream import Pace, RowStream, Streams
 from tests.unit.tables.planning import preamble
 
@@ -36,7 +36,7 @@ class Connection:
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
         self.asked.append(sql)
-        if sql == SAID:
+        if sql == RESPONSE_SETTINGS:
             return [self.said]
         if "FETCH FORWARD" not in sql:
             return []

@@ -9,13 +9,13 @@ from project_service.http.response import Reply, StreamReply
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.planner import Planner
-from project_service.tables.request.request import Incoming
+from project_service.tables.request.request import RawRequest
 from project_service.tables.response import Outcome
 from project_service.tables.stream import LargeReplies, RowStream
 from tests.unit.tables.planning import CONFIG, planned, preamble
 from tests.unit.tables.streaming import Case, Connection
 
-WORKS = Incoming("GET", ("works",), "/works", path="/works")
+WORKS = RawRequest("GET", ("works",), "/works", path="/works")
 
 
 class Answers(Case):

@@ -19,7 +19,7 @@ from project_service.tables.assemble import one_at_a_time
 from project_service.tables.errors import TableError
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.request.body import INLINE_CSV_BYTES
-from project_service.tables.request.request import Incoming, Sent
+from project_service.tables.request.request import RawRequest, RequestHeaders
 from project_service.tables.response import Outcome
 from project_service.tables.settings import Preamble
 from tests.unit.tables.planning import CACHE, CONFIG
@@ -49,8 +49,8 @@ class Large(SynchronousTestCase):
         return Outcome(rows=0)
 
     def post(self, body: bytes, media: str = "text/csv") -> Deferred[Reply | StreamReply]:
-        headers = Sent.of((("content-type", media),))
-        return start(self.service.answer(Incoming("POST", ("works",), headers=headers, body=body)))
+        headers = RequestHeaders.of((("content-type", media),))
+        return start(self.service.answer(RawRequest("POST", ("works",), headers=headers, body=body)))
 
     def test_large_csv_is_read_in_a_thread_and_a_small_one_at_once(self) -> None:
         large = self.post(b"id\n" + b"1\n" * (INLINE_CSV_BYTES // 2))

@@ -15,12 +15,12 @@ from project_service.lifecycle import start
 from project_service.tables.access import Identity
 from project_service.tables.errors import TableError
 from project_service.tables.execution import Executor
-from project_service.tables.plan.read import MOST_EMBEDDED
+from project_service.tables.plan.read import MAX_EMBEDDED
 from project_service.tables.planner import Planned
-from project_service.tables.request.request import Sent
+from project_service.tables.request.request import RequestHeaders
 from project_service.tables.response import Outcome
 from project_service.tables.settings import Preamble, extra_seconds, preamble_of, settings_of_routine
-from project_service.tables.sql.fragment import MOST_CHARACTERS, Sql, joined
+from project_service.tables.sql.fragment import MAX_CHARACTERS, Sql, joined
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG, planned, preamble, text, waited
 
@@ -30,7 +30,7 @@ LIMITED = evolve(CONFIG, statement_timeout="30000ms")
 def told(own: str | None) -> Preamble:
     settings = {"reader": (("statement_timeout", own),)} if own is not None else {}
     identity, cache = Identity("reader", "{}", True), evolve(CACHE, role_settings=settings)
-    return preamble_of(LIMITED, cache, Sent.of(()), planned("GET", "works"), identity)
+    return preamble_of(LIMITED, cache, RequestHeaders.of(()), planned("GET", "works"), identity)
 
 
 class Driver:
@@ -94,13 +94,13 @@ class Limits(SynchronousTestCase):
                 "GET", "works", ("select", "*,authors!works_author_fkey()"), ("order", order), *conditions
             )
 
-        self.assertLess(len(ordered(3).compiled.statement.sql.text), MOST_CHARACTERS)
+        self.assertLess(len(ordered(3).compiled.statement.sql.text), MAX_CHARACTERS)
         fault = self.assertRaises(TableError, ordered, 200)
         self.assertEqual((fault.status, fault.code), (400, "54001"))
 
     def test_a_fragment_that_is_too_long_is_refused_before_it_is_joined(self) -> None:
         """Memory would not suffice to join a thousand of them first."""
-        longest = Sql("x" * MOST_CHARACTERS)
+        longest = Sql("x" * MAX_CHARACTERS)
         fault = self.assertRaises(TableError, lambda: longest + "x")
         self.assertEqual((fault.status, fault.code), (400, "54001"))
         self.assertRaises(TableError, joined, [longest, longest])
@@ -111,8 +111,8 @@ class Limits(SynchronousTestCase):
         def embedded(number: int) -> Planned:
             return planned("GET", "works", ("select", ",".join(f"a{one}:tags(id)" for one in range(number))))
 
-        embedded(MOST_EMBEDDED)
-        fault = self.assertRaises(TableError, embedded, MOST_EMBEDDED + 1)
+        embedded(MAX_EMBEDDED)
+        fault = self.assertRaises(TableError, embedded, MAX_EMBEDDED + 1)
         self.assertEqual((fault.status, fault.code), (400, "54001"))
 
     def test_statements_grow_linearly_with_the_depth_of_embeddings(self) -> None:

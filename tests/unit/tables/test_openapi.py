@@ -24,8 +24,8 @@ from project_service.tables.openapi import (
 )
 from project_service.tables.openapi import path_of as relation_path
 from project_service.tables.request.query import parse_query
-from project_service.tables.request.request import Incoming, parse_head
-from project_service.tables.syntax import Field, Filter
+from project_service.tables.request.request import RawRequest, parse_head
+from project_service.tables.request.syntax import Field, Filter
 from project_service.tables.values import Argument, Column, Relation, Relationship, Routine, TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG
 
@@ -41,7 +41,7 @@ def _references(within: Any) -> Iterator[str]:
 
 class Described(SynchronousTestCase):
     def described(self, config: TablesConfig) -> dict[str, Any]:
-        incoming = Incoming("GET", (), path="/rest/", base_url="http://here")
+        incoming = RawRequest("GET", (), path="/rest/", base_url="http://here")
         head = parse_head("GET", (), (), config.schemas)
         answering = Root(config, self.elsewhere).answer(CACHE, incoming, head, self.asked)
         try:
@@ -65,7 +65,7 @@ class Described(SynchronousTestCase):
         async def refused(sql: object) -> list[tuple[Any, ...]]:
             raise TableError(403, "42501", "permission denied")
 
-        incoming = Incoming("GET", (), path="/rest/", base_url="http://here")
+        incoming = RawRequest("GET", (), path="/rest/", base_url="http://here")
         for method, config in (
             ("GET", CONFIG),
             ("GET", evolve(CONFIG, openapi="ignore-privileges")),

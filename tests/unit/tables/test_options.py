@@ -15,21 +15,21 @@ from project_service.lifecycle import start
 from project_service.tables.api import TableRoutes, TableService
 from project_service.tables.errors import TableError
 from project_service.tables.planner import Planner
-from project_service.tables.request.request import Incoming, parse_head
+from project_service.tables.request.request import RawRequest, parse_head
 from project_service.tables.response import options_reply, other_methods
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.schema import cache
 
 
 class Options(SynchronousTestCase):
-    def answered(self, incoming: Incoming, **settings: Any) -> Deferred[Reply | StreamReply]:
+    def answered(self, incoming: RawRequest, **settings: Any) -> Deferred[Reply | StreamReply]:
         config = TablesConfig(schemas=("api",), **settings)
         parts: Any = SimpleNamespace(current=cache(), identify=lambda *_: None)
         unused = cast(Any, None)
         service = TableService(config, parts, parts, Planner(config), unused, unused, unused, unused, unused)
         return start(self.finished(service, incoming))
 
-    async def finished(self, service: TableService, incoming: Incoming) -> Reply | StreamReply:
+    async def finished(self, service: TableService, incoming: RawRequest) -> Reply | StreamReply:
         try:
             return await service.answer(incoming)
         except TableError as fault:
@@ -38,7 +38,7 @@ class Options(SynchronousTestCase):
 
     def headers(self, *segments: str, server_timing: bool = True) -> dict[str, str]:
         reply = self.successResultOf(
-            self.answered(Incoming("OPTIONS", segments), server_timing=server_timing)
+            self.answered(RawRequest("OPTIONS", segments), server_timing=server_timing)
         )
         self.assertEqual(reply.status, 200)
         return dict(reply.headers)
@@ -55,18 +55,18 @@ class Options(SynchronousTestCase):
         TableRoutes({}).mount(router)
         for method in ("TRACE", "CONNECT", "PROPFIND", "LINK"):
             self.assertEqual(router.match(method, b"/dev/db/main/rest/works").route.error_style, "tables")
-            fault = self.failureResultOf(self.answered(Incoming(method, ("works",))), TableError).value
+            fault = self.failureResultOf(self.answered(RawRequest(method, ("works",))), TableError).value
             self.assertEqual((fault.status, fault.code), (405, "PGRST117"))
             self.assertEqual(dict(fault.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PUT,PATCH,DELETE")
 
     def test_vary_is_sent_with_every_reply(self) -> None:
         self.assertEqual(self.headers("works")["Vary"], "Accept, Prefer, Range")
         self.assertEqual(self.headers()["Vary"], "Accept, Prefer, Range")
-        fault = self.failureResultOf(self.answered(Incoming("OPTIONS", ("none", "x"))), TableError).value
+        fault = self.failureResultOf(self.answered(RawRequest("OPTIONS", ("none", "x"))), TableError).value
         self.assertEqual(dict(fault.headers)["Vary"], "Accept, Prefer, Range")
 
     def test_an_error_may_not_be_cached(self) -> None:
-        fault = self.failureResultOf(self.answered(Incoming("OPTIONS", ("none",))), TableError).value
+        fault = self.failureResultOf(self.answered(RawRequest("OPTIONS", ("none",))), TableError).value
         self.assertEqual(dict(fault.headers)["Cache-Control"], "no-store")
 
     def test_a_table_without_a_primary_key_does_not_allow_put(self) -> None:
@@ -94,7 +94,7 @@ class Options(SynchronousTestCase):
             (("rpc", "none"), "PGRST202", "function api.none without parameters"),
             (("none",), "PGRST205", "table 'api.none'"),
         ):
-            fault = self.failureResultOf(self.answered(Incoming("OPTIONS", segments)), TableError).value
+            fault = self.failureResultOf(self.answered(RawRequest("OPTIONS", segments)), TableError).value
             self.assertEqual((fault.status, fault.code), (404, code))
             self.assertEqual(fault.message, f"Could not find the {what} in the schema cache")
 

@@ -15,7 +15,7 @@ from project_service.tables.access import Identity
 from project_service.tables.errors import TableError
 from project_service.tables.planner import Planned
 from project_service.tables.request.headers import MediaType
-from project_service.tables.request.request import Incoming, Sent
+from project_service.tables.request.request import RawRequest, RequestHeaders
 from project_service.tables.settings import (
     Preamble,
     opening_of_shared,
@@ -65,7 +65,9 @@ class Preambles(SynchronousTestCase):
         """``settings`` are the role's own."""
         cache = evolve(cache, role_settings={"reader": settings})
         identity = Identity(role, '{"role": "reader"}', True)
-        return preamble_of(evolve(CONFIG, **config), cache, Sent.of(headers), found or asked(), identity)
+        return preamble_of(
+            evolve(CONFIG, **config), cache, RequestHeaders.of(headers), found or asked(), identity
+        )
 
     def set(self, *headers: tuple[str, str], **more: Any) -> list[tuple[str, str]]:
         found = _SET.findall(self.preamble(*headers, **more).text)
@@ -175,7 +177,7 @@ class Preambles(SynchronousTestCase):
             self.assertTrue(self.preamble(**more).alone, more)
 
     def test_preambles_are_kept_with_the_headers_that_they_follow_from(self) -> None:
-        sent, identity = Sent.of((("x-a", "1"),)), Identity("reader", "{}", True)
+        sent, identity = RequestHeaders.of((("x-a", "1"),)), Identity("reader", "{}", True)
 
         def made(found: Planned, who: Identity = identity, cache: SchemaCache = CACHE) -> Preamble:
             return preamble_of(CONFIG, cache, sent, found, who)
@@ -204,8 +206,8 @@ class Preambles(SynchronousTestCase):
         identity = Identity("reader", "{}", True)
         head = asked().request.head
         self.assertEqual(
-            preamble_of_head(CONFIG, CACHE, Sent.of(()), head, identity),
-            preamble_of(CONFIG, CACHE, Sent.of(()), asked(), identity),
+            preamble_of_head(CONFIG, CACHE, RequestHeaders.of(()), head, identity),
+            preamble_of(CONFIG, CACHE, RequestHeaders.of(()), asked(), identity),
         )
 
     @given(st.lists(st.tuples(_TEXTS, _TEXTS), max_size=5))
@@ -235,8 +237,8 @@ class Preambles(SynchronousTestCase):
     def test_the_repr_of_a_request_shows_no_secret(self) -> None:
         names = ("x-service-key", "authorization", "cookie", "x-mine")
         headers = [(name, "secret") for name in names]
-        sent = Sent.of([*headers, ("authorization", "Bearer secret")], "secret")
-        shown = repr(Incoming("POST", ("works",), headers=sent, body=b"secret")) + repr(
+        sent = RequestHeaders.of([*headers, ("authorization", "Bearer secret")], "secret")
+        shown = repr(RawRequest("POST", ("works",), headers=sent, body=b"secret")) + repr(
             preamble_of(CONFIG, CACHE, sent, asked(), Identity("reader", "{}", True)).shared
         )
         self.assertNotIn("secret", shown)

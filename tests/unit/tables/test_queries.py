@@ -6,9 +6,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.request.filters import Operands, parse_filter, parse_logic
-from project_service.tables.request.query import is_argument, parse_order, parse_query
-from project_service.tables.request.select import parse_select
-from project_service.tables.syntax import (
+from project_service.tables.request.query import is_argument, parse_order, parse_query, parse_select
+from project_service.tables.request.syntax import (
     Compare,
     Condition,
     Field,

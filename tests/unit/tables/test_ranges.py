@@ -6,8 +6,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.request.query import intersect, parse_query, parse_range
+from project_service.tables.request.syntax import Range
 from project_service.tables.sql.read import range_sql
-from project_service.tables.syntax import Range
 from project_service.whole_numbers import BEYOND
 
 

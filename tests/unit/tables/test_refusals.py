@@ -8,9 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.request.filters import Operands, parse_filter, parse_logic
-from project_service.tables.request.query import parse_order
-from project_service.tables.request.select import parse_select
-from project_service.tables.syntax import Field, Filter, JsonStep, SelectColumn
+from project_service.tables.request.query import parse_order, parse_select
+from project_service.tables.request.syntax import Field, Filter, JsonStep, SelectColumn
 
 # What a name could have gone on with, and what ends a column of a select.
 LONGER = 'letter, digit, "-", "->>", "->"'

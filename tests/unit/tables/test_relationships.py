@@ -12,11 +12,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.tables.catalog import ALL, base_columns
 from project_service.tables.errors import TableError
 from project_service.tables.plan.names import find_relationship
-from project_service.tables.plan.read import Reader
+from project_service.tables.plan.read import ReadPlanner
 from project_service.tables.request.query import parse_query
+from project_service.tables.request.syntax import Range
 from project_service.tables.schema_cache import build
 from project_service.tables.sql.read import select_sql
-from project_service.tables.syntax import Range
 from project_service.tables.values import PlanOptions, Relation, Relationship, SchemaCache
 from tests.unit.tables.schema import EXTRAS
 
@@ -155,7 +155,7 @@ class Effort(SynchronousTestCase):
         columns = ("lead", "zzz", *(f"c{number}" for number in range(400)))
         cache = evolve(_cache(), row_columns={("api", "teams"): columns})
         teams = Relation("api", "teams", {})
-        plan = Reader(cache, "api", PlanOptions()).plan(teams, parse_query(pairs), Range())
+        plan = ReadPlanner(cache, "api", PlanOptions()).plan(teams, parse_query(pairs), Range())
         counted = itertools.count()
         sys.setprofile(lambda *_: next(counted))
         try:

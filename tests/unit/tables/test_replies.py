@@ -19,7 +19,8 @@ from project_service.tables.access import Identities, OwnTokens, parse_keys
 from project_service.tables.errors import TableError
 from project_service.tables.failures import from_sqlstate
 from project_service.tables.request.query import parse_query
-from project_service.tables.request.request import Sent
+from project_service.tables.request.request import RequestHeaders
+from project_service.tables.request.syntax import Field, Filter
 from project_service.tables.response import (
     Outcome,
     content_range,
@@ -28,7 +29,6 @@ from project_service.tables.response import (
     status_from_sql,
     status_of_range,
 )
-from project_service.tables.syntax import Field, Filter
 from project_service.tables.values import TablesConfig
 
 NOW = 1_000_000.0
@@ -114,8 +114,8 @@ class Service:
         return Claims("u", "u@example.test", "authenticated", "s", 0, self.raw)
 
 
-def sent(*authorization: str, key: str | None = None) -> Sent:
-    return Sent.of([("authorization", value) for value in authorization], key)
+def sent(*authorization: str, key: str | None = None) -> RequestHeaders:
+    return RequestHeaders.of([("authorization", value) for value in authorization], key)
 
 
 class Roles(SynchronousTestCase):

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.tables import api
 from project_service.tables.errors import TableError
 from project_service.tables.openapi import definition_of, document
-from project_service.tables.plan.outputs import Rendering, negotiate
+from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.request.headers import OBJECT, parse_accept, parse_media
 from project_service.tables.request.request import parse_head
 from project_service.tables.sql.read import body_sql

@@ -10,7 +10,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.request.headers import ARRAY, OBJECT, parse_accept, parse_media, parse_preferences
 from project_service.tables.request.query import parse_range
 from project_service.tables.request.request import Head, parse_head
-from project_service.tables.syntax import Range
+from project_service.tables.request.syntax import Range
 from tests.unit.tables.planning import planned
 
 

@@ -17,7 +17,7 @@ from project_service.tables.access import Identity
 from project_service.tables.api import Root, TableService
 from project_service.tables.errors import TableError
 from project_service.tables.planner import Planned, Planner
-from project_service.tables.request.request import Incoming, Sent
+from project_service.tables.request.request import RawRequest, RequestHeaders
 from project_service.tables.response import Outcome
 from project_service.tables.settings import Preamble
 from project_service.tables.sql.fragment import Sql
@@ -79,8 +79,10 @@ class AtRoot(SynchronousTestCase):
         )
         executor = cast(Any, self.executor)
         service = TableService(config, parts, parts, Planner(config), parts, executor, root, parts, self.here)
-        headers = Sent.of((("accept", accept), *((("if-none-match", known),) if known is not None else ())))
-        return start(service.answer(Incoming(method, (), pairs=tuple(query.items()), headers=headers)))
+        headers = RequestHeaders.of(
+            (("accept", accept), *((("if-none-match", known),) if known is not None else ()))
+        )
+        return start(service.answer(RawRequest(method, (), pairs=tuple(query.items()), headers=headers)))
 
     def described(self, config: TablesConfig, accept: str = "*/*") -> tuple[str, Any]:
         reply = self.successResultOf(self.answering(config, accept))

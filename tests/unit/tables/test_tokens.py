@@ -22,7 +22,7 @@ from project_service.settings.model import Secret, Settings, Stage, StageDatabas
 from project_service.tables.access import Identities, Identity, OwnTokens, from_base64, parse_keys
 from project_service.tables.assemble import Tables, assemble
 from project_service.tables.errors import TableError
-from project_service.tables.request.request import Sent
+from project_service.tables.request.request import RequestHeaders
 from project_service.tables.values import TablesConfig
 
 NOW = 1_000_000.0
@@ -173,7 +173,7 @@ class ServiceTokens(SynchronousTestCase):
         ):
             found = Identities(config, parse_role_claim(config.role_claim), None, Refusing(fault))
             error = self.assertRaises(
-                ApiError, found.identify, Sent.of((("authorization", "Bearer t"),)), False
+                ApiError, found.identify, RequestHeaders.of((("authorization", "Bearer t"),)), False
             )
             self.assertEqual((error.status, error.code, error.message), (401, code, message))
             said = f'Bearer error="invalid_token", error_description="{message}"'
@@ -184,8 +184,10 @@ class NoKeys(SynchronousTestCase):
     def test_without_any_key_every_token_is_refused(self) -> None:
         config = TablesConfig()
         found = Identities(config, parse_role_claim(config.role_claim), None, None)
-        self.assertEqual(found.identify(Sent.of(()), False).role, "anon")
-        error = self.assertRaises(ApiError, found.identify, Sent.of((("authorization", "Bearer t"),)), False)
+        self.assertEqual(found.identify(RequestHeaders.of(()), False).role, "anon")
+        error = self.assertRaises(
+            ApiError, found.identify, RequestHeaders.of((("authorization", "Bearer t"),)), False
+        )
         self.assertEqual((error.status, error.code), (500, "PGRST300"))
 
 
@@ -194,7 +196,7 @@ class ClaimedRoles(SynchronousTestCase):
         config = TablesConfig(**{"anon_role": "web_anon", **settings})
         tokens = OwnTokens(parse_keys(SECRET, None), None, lambda: NOW)
         found = Identities(config, parse_role_claim(config.role_claim), tokens, None)
-        return found.identify(Sent.of((("authorization", f"Bearer {signed(claims)}"),)), False)
+        return found.identify(RequestHeaders.of((("authorization", f"Bearer {signed(claims)}"),)), False)
 
     def test_the_anonymous_role_in_a_token_is_not_authenticated(self) -> None:
         for claims, authenticated in (({"role": "author"}, True), ({"role": "web_anon"}, False), ({}, False)):

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.syntax import Range
+from project_service.tables.request.syntax import Range
 from project_service.tables.values import Column, Relation, Relationship, TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 
