@@ -11,11 +11,12 @@ from twisted.internet.interfaces import IAddress
 
 from project_service import errors, log
 from project_service.errors import Headers
-from project_service.http import body, cors, head
+from project_service.http import cors, head, json_body
 from project_service.http.body import Body
 from project_service.http.caller import Caller
 from project_service.http.exchange import Exchange
 from project_service.http.head import HeaderView
+from project_service.http.json_body import M
 
 
 class HasPlace(Protocol):
@@ -105,7 +106,7 @@ class Inbound:
         """
         if not self.declares_json():
             raise errors.unsupported_media_type("application/json")
-        return body.strict_loads(await self.read(self.max_json_bytes))
+        return json_body.strict_loads(await self.read(self.max_json_bytes))
 
     def declares_json(self) -> bool:
         declared = (self.headers.text(b"content-type") or "").partition(";")[0].strip().lower()
@@ -117,6 +118,10 @@ class Inbound:
         if not isinstance(value, dict):
             raise errors.invalid_json("The body must be a JSON object.")
         return value
+
+    async def read_json(self, model: type[M], unknown: str = "is not known here") -> M:
+        """As ``json_object``, and as ``json_body.read`` with the ``model`` of the body."""
+        return json_body.read(model, await self.json_object(), unknown)
 
     async def members(self, *known: str) -> dict[str, Any]:
         """As ``json_object``, and ``validation_failed`` naming all members that are not ``known``."""

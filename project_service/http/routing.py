@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from attrs import frozen
@@ -27,6 +27,7 @@ from project_service.http.response import Reply, StreamReply
 
 Handler = Callable[[Inbound], Awaitable[Reply | StreamReply]]
 ErrorStyle = Literal["envelope", "tables"]
+H = TypeVar("H", bound=Callable[..., Awaitable[Reply | StreamReply]])
 
 
 # How many matches are remembered, and for paths of up to which length: two megabytes at most.
@@ -52,6 +53,34 @@ class Route:
     error_style: ErrorStyle
     described: tuple[Described, ...]
     any_method: bool
+
+
+@frozen
+class Endpoint:
+    """What ``endpoint`` says of the method that it decorates."""
+
+    method: str
+    url: str
+    described: Described
+    key: KeyDemand
+    bearer: BearerDemand
+
+
+def endpoint(
+    method: str,
+    url: str,
+    described: Described,
+    *,
+    key: KeyDemand = "required",
+    bearer: BearerDemand = "optional",
+) -> Callable[[H], H]:
+    """Declare the handler of ``method`` at ``url``, a method of a class that is given to ``Router.mount``."""
+
+    def declare(handler: H) -> H:
+        handler.endpoint = Endpoint(method, url, described, key, bearer)  # type: ignore[attr-defined]
+        return handler
+
+    return declare
 
 
 @frozen
@@ -111,6 +140,25 @@ class Router:
             return handler
 
         return declare
+
+    def mount(
+        self,
+        endpoints: object,
+        key: KeyDemand | None = None,
+        wrap: Callable[[Handler], Handler] = lambda handler: handler,
+    ) -> None:
+        """Declare every ``endpoint`` of the object ``endpoints``, in their order. ``key`` replaces what they say of
+        project keys; ``wrap`` is applied to each handler."""
+        for name, value in vars(type(endpoints)).items():
+            declared: Endpoint | None = getattr(value, "endpoint", None)
+            if declared is not None:
+                self.route(
+                    declared.url,
+                    declared.described,
+                    methods=(declared.method,),
+                    key=key or declared.key,
+                    bearer=declared.bearer,
+                )(wrap(getattr(endpoints, name)))
 
     def match(self, method: str, raw_path: bytes) -> Match:
         """The route of a request; raises ``not_found`` or ``method_not_allowed`` (with ``Allow``)."""

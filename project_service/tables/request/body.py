@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 import orjson
 from attrs import field, frozen
 
-from project_service.http.body import depth_of
+from project_service.http.json_body import depth_of
 from project_service.tables import errors
 from project_service.tables.request import headers
 

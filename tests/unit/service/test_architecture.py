@@ -21,6 +21,7 @@ PURE = [
     "http/cors.py",
     "http/describe.py",
     "http/head.py",
+    "http/json_body.py",
     "http/openapi.py",
     "http/response.py",
     "auth/tokens.py",

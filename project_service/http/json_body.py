@@ -1,0 +1,210 @@
+"""JSON bodies: strict reading, and models from which both the reader and the schema of a body follow.
+
+A body is declared once, as an attrs class whose fields are made by ``member``:
+
+    @frozen
+    class LogIn:
+        email: str = member(text(EMAIL))
+        password: str = member(TEXT)
+        remember: bool = member(FLAG, default=False)
+
+    @endpoint("POST", "/auth/login", Described("logIn", ..., body=body_of(LogIn)), bearer="own")
+    async def log_in(self, inbound: Inbound) -> Reply:
+        body = await inbound.read_json(LogIn)
+
+A field without a default is required. ``body_of`` gives the schema for ``/openapi.json``; ``read`` gives the value,
+or a ``validation_failed`` that names every unknown, missing or invalid member with its reason. A PATCH for which
+"not sent" and null are different takes ``read_members``, which returns only what was sent.
+
+A ``Kind`` is one kind of value. Those of JSON are here; a part adds its own, such as a bcrypt hash, by a function
+that takes the member's name and value and returns the value as handlers use it, or raises ``validation_failed``.
+Rules that depend on settings, the caller or the database are not for a ``Kind``: they belong to the domain.
+
+msgspec would not do: it reports only the first fault, in its own words, takes the last of several equal keys, and
+refuses 60.0 as a whole number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+from typing import Any, TypeVar
+
+import orjson
+from attrs import NOTHING, Attribute, AttrsInstance, evolve, field, fields, frozen
+
+from project_service import errors, whole_numbers
+from project_service.errors import MAX_UNKNOWN_NAMED, ApiError, require_text, validation_failed
+from project_service.http.describe import BOOLEAN, JSON, STRING, Schema, Taken, obj
+
+M = TypeVar("M", bound=AttrsInstance)
+
+
+# Deeper than any real body, and far below what would exhaust a stack in PostgreSQL or Python.
+MAX_DEPTH = 200
+
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
+
+
+def strict_loads(raw: bytes) -> Any:
+    """The value of ``raw``; raises ``invalid_json`` (also for duplicate keys, lone surrogates, NaN, great depth).
+
+    Numbers may have any number of digits. One beyond ``whole_numbers.BEYOND`` becomes that, and one with a point or
+    an exponent that is beyond all floats becomes infinite.
+
+    Depth and duplicates are found by counting in the text. Walking through the values would be slow for a body that
+    is all brackets, which anybody may send.
+    """
+    bare = _without_strings(raw)
+    if _depth(bare, MAX_DEPTH) > MAX_DEPTH:
+        raise errors.invalid_json(f"The body is nested deeper than {MAX_DEPTH} levels.")
+    try:
+        value, written = _value(raw)
+    except ValueError:
+        raise errors.invalid_json() from None
+    # Of several equal keys the last is silently kept, and then the value has fewer keys than the text.
+    keys = bare.count(b":")
+    if keys > 1 and keys != _without_strings(written).count(b":"):
+        raise errors.invalid_json("An object in the body has the same key twice.")
+    return value
+
+
+def _value(raw: bytes) -> tuple[Any, bytes]:
+    """The value of ``raw``, and the value as JSON. Raises ``ValueError``."""
+    try:
+        value = orjson.loads(raw)
+        return value, orjson.dumps(value)
+    except orjson.JSONDecodeError:
+        # orjson takes no number beyond the largest float. The standard library does, but is slower.
+        value = json.loads(raw.decode("utf-8"), parse_int=_integer, parse_constant=_refused)
+        # Lone surrogates, which are not UTF-8, are refused here.
+        return value, json.dumps(value, ensure_ascii=False).encode("utf-8")
+
+
+def _integer(digits: str) -> int:
+    # A body may hold half a million numbers, so the short ones take the short way.
+    return int(digits) if len(digits) < 20 else whole_numbers.from_digits(digits) or 0
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _without_strings(text: bytes) -> bytes:
+    """``text`` without the strings in it, if it is valid JSON."""
+    if b"\\" in text:
+        # Pairs first, from the left: a backslash that is left over then is one that escapes a quote.
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return b"".join(text.split(b'"')[::2])
+
+
+def depth_of(raw: bytes) -> int:
+    """How deep lists and objects are nested in ``raw``, which has to be valid JSON."""
+    return _depth(_without_strings(raw), 0)
+
+
+def _depth(bare: bytes, enough: int) -> int:
+    """The depth of a text without strings; any number up to ``enough`` where it is not greater than that."""
+    brackets = bare.count(b"[") + bare.count(b"{")
+    if brackets <= enough:
+        return brackets
+    return max(accumulate(map(_STEPS.__getitem__, bare.translate(None, _NO_BRACKETS))))
+
+
+@frozen
+class Kind:
+    """A kind of value: its ``schema``, and ``read``, which takes a member's name and value."""
+
+    schema: Schema
+    read: Callable[[str, Any], Any]
+
+
+def _read_flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise validation_failed({name: "must be true or false"})
+    return value
+
+
+TEXT = Kind(STRING, require_text)
+FLAG = Kind(BOOLEAN, _read_flag)
+
+
+def text(schema: Schema) -> Kind:
+    """A string. The ``schema`` may say more than is checked here, for rules of the domain."""
+    return Kind(schema, require_text)
+
+
+def whole(least: int, most: int) -> Kind:
+    """A whole number; ``60.0`` and ``6e1`` are whole numbers too."""
+
+    def read_whole(name: str, value: object) -> int:
+        number = whole_numbers.from_json(value)
+        if number is None or not least <= number <= most:
+            raise validation_failed({name: f"must be a whole number from {least} to {most}"})
+        return number
+
+    return Kind({"type": "integer", "minimum": least, "maximum": most}, read_whole)
+
+
+def or_null(kind: Kind) -> Kind:
+    """``kind``, or null, which is read as None."""
+
+    def read_nullable(name: str, value: object) -> Any:
+        return None if value is None else kind.read(name, value)
+
+    return Kind({**kind.schema, "type": [kind.schema["type"], "null"]}, read_nullable)
+
+
+def member(kind: Kind, *, name: str | None = None, default: Any = NOTHING, **schema: Any) -> Any:
+    """A field of a body's model. ``name`` is the member's, if it is not the field's; ``schema`` is added to the
+    kind's, such as a description."""
+    if schema:
+        kind = evolve(kind, schema={**kind.schema, **schema})
+    return field(default=default, metadata={"kind": kind, "name": name})
+
+
+def read(model: type[M], given: Mapping[str, Any], unknown: str = "is not known here") -> M:
+    """The body ``given`` as a ``model``. Raises ``validation_failed`` naming all faults; ``unknown`` is the reason
+    for members that the model does not have."""
+    known = _members(model)
+    values = read_members(model, given, unknown, required=True)
+    return model(**{known[name].name: value for name, value in values.items()})
+
+
+def read_members(
+    model: type[AttrsInstance],
+    given: Mapping[str, Any],
+    unknown: str = "is not known here",
+    required: bool = False,
+) -> dict[str, Any]:
+    """The members that were sent, by name, as ``read`` checks them; those without a default only have to be there if
+    ``required``."""
+    known = _members(model)
+    strangers = [name for name in given if name not in known]
+    faults = dict.fromkeys(strangers[:MAX_UNKNOWN_NAMED], unknown)
+    values: dict[str, Any] = {}
+    for name, attribute in known.items():
+        if name in given:
+            try:
+                values[name] = attribute.metadata["kind"].read(name, given[name])
+            except ApiError as fault:
+                faults |= fault.details or {}
+        elif required and attribute.default is NOTHING:
+            faults[name] = "is required"
+    if faults:
+        raise validation_failed(faults)
+    return values
+
+
+def body_of(model: type[AttrsInstance]) -> Taken:
+    """What ``/openapi.json`` says of a body of this ``model``. Other members are refused."""
+    known = _members(model)
+    required = [name for name, attribute in known.items() if attribute.default is NOTHING]
+    properties = {name: attribute.metadata["kind"].schema for name, attribute in known.items()}
+    return Taken({JSON: obj(required, **properties)})
+
+
+def _members(model: type[AttrsInstance]) -> dict[str, Attribute[Any]]:
+    return {attribute.metadata["name"] or attribute.name: attribute for attribute in fields(model)}
