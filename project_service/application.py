@@ -48,7 +48,7 @@ from project_service.lifecycle import (
 )
 from project_service.log import RequestIds
 from project_service.network import Binder, close
-from project_service.process import cpus, give_back, room_for_clients
+from project_service.process import cpus, room_for_clients, trim_memory
 from project_service.settings.model import Settings, StageDatabase
 from project_service.storage import assemble as storage
 from project_service.tables import assemble as tables
@@ -281,7 +281,7 @@ def _checks(
 
 def _giving_back(reactor: Any) -> Every:
     # In a thread, because it takes some milliseconds in a large process, for which the reactor would stand still.
-    work = partial(deferToThreadPool, reactor, reactor.getThreadPool(), give_back)
+    work = partial(deferToThreadPool, reactor, reactor.getThreadPool(), trim_memory)
     return Every(GIVE_BACK_SECONDS, work, reactor, "unused memory", errors.outage_of)
 
 

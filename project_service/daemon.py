@@ -24,7 +24,7 @@ from project_service.application import Application
 from project_service.auth import tokens
 from project_service.certificates import Certificates
 from project_service.database.connecting import Connector, connector
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.migrate import expose, lacking, migrate, shipped, watch_ddl
 from project_service.database.pool import Pool
 from project_service.dsn import read_dsn
@@ -32,7 +32,7 @@ from project_service.embedded.assemble import Embedded
 from project_service.lifecycle import Backoff, Ordered, start
 from project_service.log import on_output, set_level
 from project_service.network import Binder, bind_endpoints, url_of
-from project_service.process import allow_descriptors, settle
+from project_service.process import allow_descriptors, tune_memory
 from project_service.settings.model import Settings
 from project_service.settings.source import (
     Launch,
@@ -161,18 +161,18 @@ class Startup:
         backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
             try:
-                with closing(await connect()) as session:
-                    await migrate(session, shipped(), say, self._expose)
+                with closing(await connect()) as connection:
+                    await migrate(connection, shipped(), say, self._expose)
             except DatabaseGone as fault:
                 self.log.warn("waiting for the database: {why}", why=str(fault))
                 await deferLater(self._reactor, backoff.failed())
             else:
                 return
 
-    async def _expose(self, session: Session) -> None:
-        if not await expose(session, exposed_schemas(self._settings)):
+    async def _expose(self, connection: Connection) -> None:
+        if not await expose(connection, exposed_schemas(self._settings)):
             await self._watch_as_admin()
-        for shortcoming in await lacking(session, schemas_of_service_role(self._settings)):
+        for shortcoming in await lacking(connection, schemas_of_service_role(self._settings)):
             self.log.warn("{shortcoming}", shortcoming=shortcoming)
 
     async def _watch_as_admin(self) -> None:
@@ -183,8 +183,8 @@ class Startup:
         assert self._settings.database.dsn is not None
         name = parse_dsn(self._settings.database.dsn.reveal())["dbname"]
         connect = Connector(self._reactor, read_dsn(make_dsn(self._admin_dsn, dbname=name)), 0.0)
-        with closing(await connect()) as session:
-            await watch_ddl(session)
+        with closing(await connect()) as connection:
+            await watch_ddl(connection)
 
     async def _first_start(self, data_dir: Path) -> tuple[str, str]:
         assert self._settings.auth.jwt_keys_file is not None
@@ -211,7 +211,7 @@ class Startup:
         self._ordered.adopt(serving)
         self._serving = serving
         await serving.start()
-        settle()
+        tune_memory()
 
     def _binder(self, endpoints: Sequence[str]) -> Binder:
         return bind_endpoints(self._reactor, endpoints, self._certificates)

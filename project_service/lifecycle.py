@@ -190,7 +190,7 @@ def with_timeout(
 # read.
 
 
-def count_steadily(reactor: Any) -> None:
+def use_monotonic_clock(reactor: Any) -> None:
     """Make ``reactor`` count its seconds by the monotonic clock.
 
     Twisted's reactors use ``time.time``. When that clock is set back by an hour, no timeout ends and no loop runs for

@@ -9,12 +9,12 @@ import resource
 
 # As many as the systemd unit allows. More would make programs slow that close every possible descriptor at their
 # start.
-MOST_DESCRIPTORS = 65536
+MAX_DESCRIPTORS = 65536
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGE_BLOCK_BYTES = 1024 * 1024
 KEPT_BYTES = 2 * LARGE_BLOCK_BYTES
 # Descriptors for everything but clients: pools, listeners, logs, pipes of threads, files being read.
-OWN_DESCRIPTORS = 256
+RESERVED_DESCRIPTORS = 256
 
 
 def cpus(processes: int = 1) -> int:
@@ -23,15 +23,15 @@ def cpus(processes: int = 1) -> int:
 
 
 def allow_descriptors() -> int:
-    """Raise the limit of open files as far as the system allows, up to ``MOST_DESCRIPTORS``; the limit in force.
+    """Raise the limit of open files as far as the system allows, up to ``MAX_DESCRIPTORS``; the limit in force.
 
     Every client takes a descriptor, and the usual soft limit of 1024 is far below what one process can serve. Child
     processes inherit the limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return MOST_DESCRIPTORS
-    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+        return MAX_DESCRIPTORS
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return max(soft, wanted)
@@ -45,10 +45,10 @@ def room_for_clients(configured: int) -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return configured
-    return max(1, min(configured, (limit - OWN_DESCRIPTORS) // 2))
+    return max(1, min(configured, (limit - RESERVED_DESCRIPTORS) // 2))
 
 
-def settle() -> None:
+def tune_memory() -> None:
     """Tune garbage collector and allocator; to be called once everything is loaded.
 
     The objects that exist now will live as long as the process. They are taken out of the garbage collector's sight:
@@ -59,7 +59,7 @@ def settle() -> None:
     _set_allocator()
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Return freed memory to the system (malloc_trim(3)).
 
     By itself glibc returns only what lies at the end of the heap, and keeps what lies in front of something still in
@@ -75,8 +75,8 @@ def _set_allocator() -> None:
     """Fix glibc's thresholds (mallopt(3)), which it would otherwise raise whenever a large block is freed.
 
     Blocks of ``LARGE_BLOCK_BYTES`` and more, such as parts of uploads, are then returned to the system as soon as
-    they are freed. Up to ``KEPT_BYTES`` of free memory at the end of the heap stay until ``give_back``: otherwise the
-    buffer of every read from a socket would be returned and asked for again. Does nothing with another C library.
+    they are freed. Up to ``KEPT_BYTES`` of free memory at the end of the heap stay until ``trim_memory``; otherwise
+    the buffer of every read from a socket would be returned and asked for again. Does nothing with another C library.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -94,8 +94,8 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     from project_service.daemon import Daemon
-    from project_service.lifecycle import count_steadily
+    from project_service.lifecycle import use_monotonic_clock
 
-    count_steadily(reactor)
+    use_monotonic_clock(reactor)
     daemon: IService = Daemon(reactor, options.launch)
     return daemon

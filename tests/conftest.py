@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.process import settle
+from project_service.process import tune_memory
 from tests.live.logged import LoggedErrors
 from tests.live.services import (  # noqa: F401  # fixtures, for tests/live and tests/contracts alike
     database,
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def small_heap() -> None:
     """Exclude what exists now from garbage collection, which otherwise takes longer after each test than most
     tests."""
-    settle()
+    tune_memory()
 
 
 @pytest.fixture(autouse=True)

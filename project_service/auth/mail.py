@@ -204,7 +204,7 @@ def _why_no_tls(fault: SSL.Error) -> str:
 PAUSES = (5.0, 60.0, 300.0, 1500.0)
 AT_ONCE = 4
 # Letters that wait to be sent, and as many that pause between two tries.
-MOST_WAITING = 1000
+MAX_WAITING = 1000
 
 
 @frozen
@@ -299,7 +299,7 @@ class Outbox:
     _pausing: int = field(default=0, init=False)
 
     def post(self, write: Callable[[], Letter]) -> None:
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             self.log.error("too many letters are waiting; one was dropped")
             return
         self._waiting.append(_Due(write))
@@ -324,7 +324,7 @@ class Outbox:
             await self.send(due.write())
         except Exception as fault:
             self.log.warn("a letter was not taken: {why}", why=why(fault))
-            if due.pauses and self._pausing < MOST_WAITING and not is_final(fault):
+            if due.pauses and self._pausing < MAX_WAITING and not is_final(fault):
                 self._pausing += 1
                 self.clock.callLater(due.pauses[0], self._again, _Due(due.write, due.pauses[1:]))
             else:

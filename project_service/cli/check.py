@@ -23,7 +23,7 @@ from project_service.auth.tokens import LEEWAY_SECONDS
 from project_service.certificates import day, why_not
 from project_service.cli import shared
 from project_service.cli.shared import Failed, Opened, opened
-from project_service.database.connection import Session
+from project_service.database.connection import Connection
 from project_service.database.migrate import lacking, pending, shipped, state
 from project_service.network import PROXIED, TLS, endpoint_from, shown
 from project_service.settings.model import Secret, Settings, StageDatabase
@@ -89,15 +89,15 @@ _IN_SEARCH_PATHS = ("$user", "pg_temp")
 _DEFAULT = StageDatabase()
 
 
-async def checked(session: Session, database: StageDatabase) -> str:
+async def checked(connection: Connection, database: StageDatabase) -> str:
     """Says that all is there. Raises ``Failed``, which names what is not and how to mend it.
 
-    ``session`` is a connection to the database as the service's role.
+    ``connection`` is made as the service's role.
     """
     wrong = [
-        *await _roles(session, database),
-        *await _schemas(session, database),
-        *await _functions(session, database),
+        *await _roles(connection, database),
+        *await _schemas(connection, database),
+        *await _functions(connection, database),
     ]
     if wrong:
         raise Failed("\n  ".join(wrong))
@@ -115,9 +115,9 @@ def _callers(database: StageDatabase) -> dict[str, str]:
     return {setting: role for setting in settings if (role := getattr(database, setting))}
 
 
-async def _roles(session: Session, database: StageDatabase) -> list[str]:
+async def _roles(connection: Connection, database: StageDatabase) -> list[str]:
     callers = _callers(database)
-    rows = await session.query(_ROLES, (list(callers.values()),))
+    rows = await connection.query(_ROLES, (list(callers.values()),))
     known = {row[0]: row[1:] for row in rows}
     wrong = []
     for setting, role in callers.items():
@@ -134,25 +134,25 @@ async def _roles(session: Session, database: StageDatabase) -> list[str]:
     return wrong
 
 
-async def _schemas(session: Session, database: StageDatabase) -> list[str]:
+async def _schemas(connection: Connection, database: StageDatabase) -> list[str]:
     named = [("schemas", name) for name in database.schemas]
     # The defaults are left out: nobody has asked for it, and PostgreSQL passes over a schema that is not there.
     if database.extra_search_path not in (_DEFAULT.extra_search_path, EMBEDDED_SEARCH_PATH):
         extra = (name for name in database.extra_search_path if name not in _IN_SEARCH_PATHS)
         named += [("extra_search_path", name) for name in extra]
-    rows = await session.query(_SCHEMAS, ([name for _, name in named],))
+    rows = await connection.query(_SCHEMAS, ([name for _, name in named],))
     wrong = [f"{setting}: there is no schema {name}" for setting, name in named if (name,) not in rows]
     callers = list(_callers(database).values())
-    closed = await session.query(_CLOSED, {"schemas": list(database.schemas), "roles": callers})
+    closed = await connection.query(_CLOSED, {"schemas": list(database.schemas), "roles": callers})
     roles = ", ".join(callers)
     return wrong + [f"schemas: none of {roles} has usage on the schema {name}" for (name,) in closed]
 
 
-async def _functions(session: Session, database: StageDatabase) -> list[str]:
+async def _functions(connection: Connection, database: StageDatabase) -> list[str]:
     wrong = []
     if database.pre_request is not None:
         schema, _, name = database.pre_request.rpartition(".")
-        holders = await session.query(_FUNCTIONS, (name, True))
+        holders = await connection.query(_FUNCTIONS, (name, True))
         for first in database.schemas:
             # Without a schema it is looked for in the search path of each request.
             path = (schema,) if schema else dict.fromkeys((first, *database.extra_search_path))
@@ -160,7 +160,7 @@ async def _functions(session: Session, database: StageDatabase) -> list[str]:
                 wrong.append(f"pre_request: there is no function {name}() in {', '.join(path)}")
     if database.root_spec is not None:
         schema, _, name = database.root_spec.rpartition(".")
-        holders = await session.query(_FUNCTIONS, (name, False))
+        holders = await connection.query(_FUNCTIONS, (name, False))
         if not any((one,) in holders for one in database.schemas if schema in ("", one)):
             wrong.append(f"root_spec: there is no function {database.root_spec} in an exposed schema")
     return list(dict.fromkeys(wrong))
@@ -276,14 +276,14 @@ async def _looked(what: str, look: Callable[[], Awaitable[str]]) -> Finding:
 
 
 async def _database(open_: Opened, dsn: Secret | None = None) -> str:
-    async with open_.session(dsn) as session:
-        rows = await session.query("select current_setting('server_version'), current_user::text")
+    async with open_.connection(dsn) as connection:
+        rows = await connection.query("select current_setting('server_version'), current_user::text")
     return f"PostgreSQL {rows[0][0].split()[0]} as {rows[0][1]}"
 
 
 async def _migrations(open_: Opened) -> str:
-    async with open_.session() as session:
-        todo = pending(shipped(), await state(session))
+    async with open_.connection() as connection:
+        todo = pending(shipped(), await state(connection))
     if todo:
         names = ", ".join(one.name for one in todo)
         raise shared.Failed(f"not applied yet: {names} (`project-service migrate`, or start the service)")
@@ -291,10 +291,10 @@ async def _migrations(open_: Opened) -> str:
 
 
 async def _service_role(open_: Opened) -> str:
-    async with open_.session() as session:
-        if pending(shipped(), await state(session)):
+    async with open_.connection() as connection:
+        if pending(shipped(), await state(connection)):
             return "migrations come first"
-        found = await lacking(session, schemas_of_service_role(open_.settings))
+        found = await lacking(connection, schemas_of_service_role(open_.settings))
     if found:
         raise shared.Failed("\n  ".join(found))
     return "has its rights in every schema that is exposed"
@@ -302,9 +302,9 @@ async def _service_role(open_: Opened) -> str:
 
 async def _clock(open_: Opened) -> str:
     """Compare this host's clock with the database's, which all hosts have in common."""
-    async with open_.session() as session:
+    async with open_.connection() as connection:
         before = time.time()
-        rows = await session.query("select extract(epoch from clock_timestamp())::float8")
+        rows = await connection.query("select extract(epoch from clock_timestamp())::float8")
         after = time.time()
     ahead, behind = before - rows[0][0], rows[0][0] - after
     if max(ahead, behind) > _clock_tolerance(open_.settings.auth.refresh_reuse_seconds):
@@ -359,10 +359,10 @@ async def _tokens(database: StageDatabase) -> str:
 
 
 async def _tables(open_: Opened, database: StageDatabase) -> str:
-    async with open_.session(database.dsn) as session:
-        if database.dsn is None and pending(shipped(), await state(session)):
+    async with open_.connection(database.dsn) as connection:
+        if database.dsn is None and pending(shipped(), await state(connection)):
             return "migrations come first"
-        return await checked(session, database)
+        return await checked(connection, database)
 
 
 async def _mail_server(open_: Opened) -> str:

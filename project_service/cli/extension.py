@@ -28,8 +28,8 @@ def list_(invocation: shared.Invocation) -> None:
     """All extensions there are: name, version in the database (- if not created), version available."""
 
     async def work(open_: Opened) -> None:
-        async with open_.session() as session:
-            every = await extensions.available(session)
+        async with open_.connection() as connection:
+            every = await extensions.available(connection)
         invocation.show([asdict(one) for one in every], *map(_line, every))
 
     invocation.run(work)
@@ -50,9 +50,9 @@ def create(invocation: shared.Invocation, name: str, schema: str | None, version
     """
 
     async def work(open_: Opened) -> None:
-        async with open_.session(open_.admin_dsn, unhurried=True) as session:
-            await extensions.create(session, name, schema, version)
-            (made,) = [one for one in await extensions.available(session) if one.name == name]
+        async with open_.connection(open_.admin_dsn, unhurried=True) as connection:
+            await extensions.create(connection, name, schema, version)
+            (made,) = [one for one in await extensions.available(connection) if one.name == name]
         invocation.show(asdict(made), f"created {name} {made.version} in the schema {made.schema}")
 
     invocation.run(work)
@@ -66,9 +66,9 @@ def drop(invocation: shared.Invocation, name: str, cascade: bool) -> None:
     """Drop an extension; one that is used only with --cascade."""
 
     async def work(open_: Opened) -> None:
-        async with open_.session(open_.admin_dsn, unhurried=True) as session:
+        async with open_.connection(open_.admin_dsn, unhurried=True) as connection:
             try:
-                await extensions.drop(session, name, cascade)
+                await extensions.drop(connection, name, cascade)
             except pg.DependentObjectsStillExist as refusal:
                 used = refusal.diag.message_detail
                 raise shared.Failed(f"{name} is used; --cascade drops this too:\n{used}") from None

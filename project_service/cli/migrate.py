@@ -23,11 +23,11 @@ def command(invocation: shared.Invocation) -> None:
 
     async def work(open_: Opened) -> None:
         exposed = exposed_schemas(open_.settings)
-        async with open_.session(unhurried=True) as session:
+        async with open_.connection(unhurried=True) as connection:
             done = await migrate(
-                session, shipped(), _progress(invocation), lambda locked: expose(locked, exposed)
+                connection, shipped(), _progress(invocation), lambda locked: expose(locked, exposed)
             )
-            for shortcoming in await lacking(session, schemas_of_service_role(open_.settings)):
+            for shortcoming in await lacking(connection, schemas_of_service_role(open_.settings)):
                 click.echo(f"project-service: {shortcoming}", err=True)
         applied = [one.name for one in done]
         line = f"applied {len(applied)}" if applied else "nothing to do"

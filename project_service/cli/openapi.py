@@ -40,9 +40,9 @@ def command(
         chosen = schema or found.schemas[0]
         if chosen not in found.schemas:
             raise shared.Failed(f"the database does not expose the schema {chosen}")
-        async with open_.session(found.dsn) as session:
+        async with open_.connection(found.dsn) as connection:
             cache, usable, callable_ = await in_transaction(
-                session, lambda run: _described(run, found, chosen, role)
+                connection, lambda run: _described(run, found, chosen, role)
             )
         url = f"{open_.settings.server.public_url or LOCAL_URL}/{stage}/db/{database}/rest"
         if found.openapi_server_proxy_uri is not None:

@@ -20,7 +20,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater, react
 
 from project_service.database.connecting import Connector, connector
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.migrate import MigrationRefused
 from project_service.database.pool import Pool
 from project_service.embedded.assemble import Embedded, InUse, Running, running_beside
@@ -108,7 +108,9 @@ class Opened:
         return connector(self.reactor, settings)
 
     @asynccontextmanager
-    async def session(self, dsn: Secret | None = None, *, unhurried: bool = False) -> AsyncIterator[Session]:
+    async def connection(
+        self, dsn: Secret | None = None, *, unhurried: bool = False
+    ) -> AsyncIterator[Connection]:
         """A connection apart from the pool. With ``unhurried`` there is no limit on the time of statements.
 
         If the command is interrupted, the statement under way is undone.
@@ -116,11 +118,11 @@ class Opened:
         connect = self.connector(dsn)
         if unhurried:
             connect = evolve(connect, statement_timeout_seconds=0.0)
-        with closing(await connect()) as session:
+        with closing(await connect()) as connection:
             try:
-                yield session
+                yield connection
             except CancelledError:
-                session.call_off()
+                connection.cancel_and_close()
                 raise
 
 

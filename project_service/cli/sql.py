@@ -13,7 +13,7 @@ from psycopg2 import extensions
 
 from project_service.cli import shared
 from project_service.cli.shared import Opened
-from project_service.database.connection import Session
+from project_service.database.connection import Connection
 
 
 @click.command()
@@ -31,9 +31,9 @@ def command(invocation: shared.Invocation, file: IO[str]) -> None:
     text = _text(file)
 
     async def work(open_: Opened) -> None:
-        async with open_.session(unhurried=True) as session:
+        async with open_.connection(unhurried=True) as connection:
             try:
-                rows, types = await _rows(session, text)
+                rows, types = await _rows(connection, text)
             except psycopg2.Error as fault:
                 raise shared.Failed(_refusal(fault)) from None
         invocation.show(
@@ -61,13 +61,13 @@ _AS_WRITTEN: Any = extensions.new_type(
 )
 
 
-async def _rows(session: Session, text: str) -> tuple[list[Sequence[str | None]], list[int]]:
+async def _rows(connection: Connection, text: str) -> tuple[list[Sequence[str | None]], list[int]]:
     """The rows of the last statement, and the types (``pg_type.oid``) of their columns."""
-    extensions.register_type(_AS_WRITTEN, (await session.execute("select")).connection)
+    extensions.register_type(_AS_WRITTEN, (await connection.execute("select")).connection)
     # Our connections have an empty search path. This is the one that psql would have.
-    await session.execute("reset search_path")
+    await connection.execute("reset search_path")
     # Several statements in one message are one transaction.
-    cursor = await session.execute(text)
+    cursor = await connection.execute(text)
     if cursor.description is None:
         return [], []
     return cursor.fetchall(), [column.type_code for column in cursor.description]

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IHostResolution, IResolutionReceiver
 from zope.interface import implementer
 
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.dsn import Candidate, Target, read_dsn
 from project_service.lifecycle import start, with_timeout
 from project_service.settings.model import Settings
@@ -95,7 +95,7 @@ class Connector:
     statement_timeout_seconds: float
     timezone: str | None = None
 
-    async def __call__(self) -> Session:
+    async def __call__(self) -> Connection:
         """Raises ``DatabaseGone`` if no server could be reached. Its text contains no address and no secret."""
         why = "no server"
         for candidate in self.target.candidates:
@@ -105,7 +105,7 @@ class Connector:
                 why = _reason(fault)
         raise DatabaseGone(why)
 
-    async def _attempt(self, candidate: Candidate) -> Session:
+    async def _attempt(self, candidate: Candidate) -> Connection:
         # Parameters of the connection, so that RESET ALL returns to them.
         ours = {"application_name": "project-service", "client_encoding": "UTF8", **_KEEPALIVES}
         params = {**ours, **candidate.params}
@@ -120,39 +120,39 @@ class Connector:
                 last = fault
         raise last
 
-    async def _opened(self, params: dict[str, Any]) -> Session:
-        session = Session(self.reactor)
+    async def _opened(self, params: dict[str, Any]) -> Connection:
+        connection = Connection(self.reactor)
         try:
-            await self._limited(start(session.open(**params)))
+            await self._limited(start(connection.open(**params)))
         except BaseException:
-            session.close()
+            connection.close()
             raise
-        return session
+        return connection
 
-    async def _open(self, params: dict[str, Any]) -> Session:
-        session = await self._opened(params)
-        if not _has_plain_strings(session):
-            session.close()
-            session = await self._opened_plainly(params)
+    async def _open(self, params: dict[str, Any]) -> Connection:
+        connection = await self._opened(params)
+        if not _has_plain_strings(connection):
+            connection.close()
+            connection = await self._opened_plainly(params)
         try:
-            if not _has_plain_strings(session):
+            if not _has_plain_strings(connection):
                 raise DatabaseGone("standard_conforming_strings is off")
-            session.answer_seconds = CONNECT_TIMEOUT_SECONDS
-            *_, standby, read_only = (await session.query(_SETUP, self._setup_params()))[0]
+            connection.answer_seconds = CONNECT_TIMEOUT_SECONDS
+            *_, standby, read_only = (await connection.query(_SETUP, self._setup_params()))[0]
             if self.target.writable and (standby or read_only):
                 raise DatabaseGone("the server is read-only")
             if standby:
-                session.leave_after(STANDBY_SECONDS)
-            session.settle()
+                connection.expire_after(STANDBY_SECONDS)
+            connection.remember_settings()
         except BaseException:
-            session.close()
+            connection.close()
             raise
-        session.answer_seconds = (
+        connection.answer_seconds = (
             self.statement_timeout_seconds + GUARD_MARGIN_SECONDS if self.statement_timeout_seconds else None
         )
-        return session
+        return connection
 
-    async def _opened_plainly(self, params: dict[str, Any]) -> Session:
+    async def _opened_plainly(self, params: dict[str, Any]) -> Connection:
         options = f"{params.get('options') or ''} {_PLAIN_STRINGS}".strip()
         try:
             return await self._opened({**params, "options": options})
@@ -170,9 +170,9 @@ class Connector:
         return with_timeout(self.reactor, CONNECT_TIMEOUT_SECONDS, waiting, lambda: DatabaseGone("timed out"))
 
 
-def _has_plain_strings(session: Session) -> bool:
+def _has_plain_strings(connection: Connection) -> bool:
     """Whether psycopg2 takes standard_conforming_strings to be on, as it does if the server says nothing."""
-    return bool(session._connection.get_parameter_status("standard_conforming_strings") != "off")
+    return bool(connection._connection.get_parameter_status("standard_conforming_strings") != "off")
 
 
 def connector(reactor: Any, settings: Settings) -> Connector:

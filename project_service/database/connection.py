@@ -37,7 +37,7 @@ from project_service.database.pipeline import (
 )
 from project_service.errors import Away
 
-# How long a session waits for the server to answer.
+# How long a connection waits for the server to answer.
 
 
 class Answering(Protocol):
@@ -50,7 +50,7 @@ class Answering(Protocol):
     def awaiting_since(self) -> float | None:
         """When the oldest message was sent that is not answered yet; None where there is none."""
 
-    def gone_silent(self) -> None:
+    def timed_out(self) -> None:
         """Called when no answer came in that time."""
 
 
@@ -60,20 +60,20 @@ class AnswerTimeout:
     One delayed call serves many messages: one for each would cost as much as sending it. So nothing is done when an
     answer arrives, and the delayed call finds out by itself whether the last message is answered.
 
-    The session is an argument, not kept: the two would otherwise wait for the garbage collector.
+    The connection is an argument and is not stored, because the two would form a reference cycle.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._call: IDelayedCall | None = None
 
-    def start(self, session: Answering) -> None:
-        """A message of ``session`` has just been sent."""
-        allowed = _allowed(session)
+    def start(self, connection: Answering) -> None:
+        """A message of ``connection`` has just been sent."""
+        allowed = _allowed(connection)
         if allowed is None:
             return
         if self._call is None:
-            self._call = self._clock.callLater(allowed, self._look, session)
+            self._call = self._clock.callLater(allowed, self._look, connection)
         elif self._call.getTime() > self._clock.seconds() + allowed:
             self._call.reset(allowed)  # it was longer before
 
@@ -82,22 +82,22 @@ class AnswerTimeout:
             self._call.cancel()
             self._call = None
 
-    def _look(self, session: Answering) -> None:
+    def _look(self, connection: Answering) -> None:
         self._call = None
-        allowed, since = _allowed(session), session.awaiting_since
+        allowed, since = _allowed(connection), connection.awaiting_since
         if allowed is None or since is None:
             return
         left = since + allowed - self._clock.seconds()
         if left > 0:
-            self._call = self._clock.callLater(left, self._look, session)
+            self._call = self._clock.callLater(left, self._look, connection)
         else:
-            session.gone_silent()
+            connection.timed_out()
 
 
-def _allowed(session: Answering) -> float | None:
-    if session.answer_seconds is None or session.extra_seconds is None:
+def _allowed(connection: Answering) -> float | None:
+    if connection.answer_seconds is None or connection.extra_seconds is None:
         return None
-    return session.answer_seconds + session.extra_seconds
+    return connection.answer_seconds + connection.extra_seconds
 
 
 # What a connection that is given up has not sent yet.
@@ -121,7 +121,7 @@ class DatabaseGone(Away):
     """The connection was lost, could not be made, or does not answer. The work may or may not have been done."""
 
 
-class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not typed
+class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not typed
     """Made by ``connect``. Only one caller may use it at a time; the pool sees to that.
 
     ``on_lost`` is called once if the connection is lost while nobody uses it.
@@ -129,7 +129,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
 
     def __init__(self, reactor: Any) -> None:
         super().__init__(reactor=reactor)
-        self.on_lost: Callable[[Session], None] | None = None
+        self.on_lost: Callable[[Connection], None] | None = None
         self.on_notify: Callable[[str, str], None] | None = None
         self.answer_seconds: float | None = None
         # How much more than answer_seconds the present user is allowed; None for any time.
@@ -142,12 +142,12 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         self._sent = 0.0
         self._running: Deferred[None] | None = None
         self._doomed = False
-        self._leaves: float | None = None
+        self._expires: float | None = None
         self._answer_timeout = AnswerTimeout(reactor)
         # One cursor is enough, since there is one message at a time.
         self._cursor: Any = None
         self._descriptor: int | None = None
-        self._settled: tuple[str | None, ...] | None = None
+        self._remembered: tuple[str | None, ...] | None = None
 
     async def open(self, **params: Any) -> None:
         """Connect with libpq's parameters, for one host. This may be cancelled; then call ``close``."""
@@ -181,7 +181,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         server does not answer within ``answer_seconds``.
         """
         if self._running is not None or self.pipeline is not None:
-            raise RuntimeError("the session is busy")
+            raise RuntimeError("the connection is busy")
         cursor = self.cursor
         running: Deferred[None] = Deferred()
         self._running = running
@@ -216,7 +216,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         if largest > 2**20:
             self._cursor = None  # it would keep the result until the next message, which may be hours away
         if largest > 2**23:
-            self.leave_after(0)  # libpq keeps a buffer of that size for as long as it is connected
+            self.expire_after(0)  # libpq keeps a buffer of that size for as long as it is connected
 
     async def run(self, steps: Sequence[Step], version: int = 0, timed: bool = False) -> list[TextRow]:
         """Run prepared statements as one transaction of their own (see ``pipeline``); the rows of the last one.
@@ -240,7 +240,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
 
     async def _run(self, steps: Sequence[Step], version: int, timed: bool) -> tuple[Run, list[TextRow]]:
         if self._running is not None or self.pipeline is not None:
-            raise RuntimeError("the session is busy")
+            raise RuntimeError("the connection is busy")
         pipeline = self.enter_pipeline()
         run = pipeline.submit(version, steps, timed)
         self.watch()
@@ -273,14 +273,14 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         raw = self._connection
         if self._doomed or self._running is not None or self.pipeline is not None:
             return False
-        if raw is None or raw.closed or (self._leaves is not None and self.leaves):
+        if raw is None or raw.closed or (self._expires is not None and self.expired):
             return False
         return bool(raw.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE)
 
     @property
-    def leaves(self) -> bool:
-        """Whether the time that ``leave_after`` set has come."""
-        return self._leaves is not None and bool(self.reactor.seconds() >= self._leaves)
+    def expired(self) -> bool:
+        """Whether the time that ``expire_after`` set has come."""
+        return self._expires is not None and bool(self.reactor.seconds() >= self._expires)
 
     @property
     def awaiting_since(self) -> float | None:
@@ -290,19 +290,19 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         pipeline = self.pipeline
         return pipeline.waiting[0].sent if pipeline is not None and pipeline.waiting else None
 
-    def leave_after(self, seconds: float) -> None:
+    def expire_after(self, seconds: float) -> None:
         """Not to be given to another caller after this time."""
-        self._leaves = self.reactor.seconds() + seconds
+        self._expires = self.reactor.seconds() + seconds
 
-    def settle(self) -> None:
+    def remember_settings(self) -> None:
         """Note the present settings as those that every caller is to find."""
-        self._settled = self._reported()
+        self._remembered = self._reported()
 
     @property
     def altered(self) -> bool:
         """Whether SQL has changed settings of the session on which the meaning of the next message depends: its
         encoding, how it quotes, who sends it, and whether it may write."""
-        return self._settled is not None and self._reported() != self._settled
+        return self._remembered is not None and self._reported() != self._remembered
 
     def _reported(self) -> tuple[str | None, ...]:
         """The server reports changes of these by itself (PostgreSQL's manual, section 55.2.7): libpq knows them."""
@@ -317,7 +317,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
         """Never use this connection again; the pool closes it when it comes back."""
         self._doomed = True
 
-    def call_off(self) -> None:
+    def cancel_and_close(self) -> None:
         """Have the server cancel the statement under way, and close. This blocks until the server has been told."""
         if self._connection is not None and not self._connection.closed:
             with suppress(psycopg2.Error):
@@ -336,7 +336,7 @@ class Session(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not
 
     # Called by ``AnswerTimeout``.
 
-    def gone_silent(self) -> None:
+    def timed_out(self) -> None:
         # statement_timeout should have ended it, so the server or the network is gone.
         drop_unsent(self.fileno())
         self._lost(DatabaseGone("the database did not answer"))
@@ -461,18 +461,18 @@ _CONNECTION_FAULTS = (psycopg2.OperationalError, psycopg2.InterfaceError)
 _PLACE = re.compile(r"%s|%%")
 
 
-async def run_prepared(session: Session, sql: str, params: Sequence[Any]) -> list[Row]:
-    """As ``session.query``, with ``sql`` prepared on this connection.
+async def run_prepared(connection: Connection, sql: str, params: Sequence[Any]) -> list[Row]:
+    """As ``connection.query``, with ``sql`` prepared on this connection.
 
     ``sql`` is a single statement, a constant of the program, with ``%s`` for parameters whose types PostgreSQL can
     infer. Must not be used inside a transaction, because the statement may be run again after a failure.
     """
     try:
-        return await session.run_typed(Step(numbered(sql), as_texts(params)))
+        return await connection.run_typed(Step(numbered(sql), as_texts(params)))
     except psycopg2.Error as fault:
         if not may_be_stale(fault.pgcode):
             raise
-    return await session.query(sql, params)
+    return await connection.query(sql, params)
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from project_service.database.connection import DatabaseGone
 from project_service.errors import ApiError, Away
 
 # More characters than PostgreSQL's own messages have. A function may raise an error with what its caller sent.
-MOST_WORDS = 1000
+MAX_MESSAGE_CHARS = 1000
 
 # As in the table API, where PostgREST has introduced it.
 _CHOSEN = re.compile(r"PT4[0-9]{2}\Z")
@@ -48,10 +48,10 @@ def translate(failure: BaseException) -> ApiError | None:
     if not isinstance(failure, psycopg2.Error) or failure.pgcode is None:
         return None
     if _CHOSEN.match(failure.pgcode):
-        said = failure.diag.message_primary or "The project refuses this."
-        return errors.refused_by_project(int(failure.pgcode[2:]), said[:MOST_WORDS])
+        message = failure.diag.message_primary or "The project refuses this."
+        return errors.refused_by_project(int(failure.pgcode[2:]), message[:MAX_MESSAGE_CHARS])
     made = _EXACT.get(failure.pgcode) or _CLASSES.get(failure.pgcode[:2])
-    return _because(made(), words(failure)) if made is not None else None
+    return _because(made(), describe(failure)) if made is not None else None
 
 
 def outage_of(failure: BaseException) -> str | None:
@@ -62,10 +62,10 @@ def outage_of(failure: BaseException) -> str | None:
     return type(failure).__name__ if isinstance(failure, Away) else None
 
 
-def words(refusal: psycopg2.Error) -> str:
+def describe(refusal: psycopg2.Error) -> str:
     """PostgreSQL's message and SQLSTATE, for the log. Details and context are left out: they may show values."""
-    said = refusal.diag.message_primary if refusal.diag is not None else None
-    return f"{(said or 'no reason given')[:MOST_WORDS]} ({refusal.pgcode})"
+    message = refusal.diag.message_primary if refusal.diag is not None else None
+    return f"{(message or 'no reason given')[:MAX_MESSAGE_CHARS]} ({refusal.pgcode})"
 
 
 def _because(error: ApiError, why: str) -> ApiError:

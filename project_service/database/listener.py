@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from project_service.database.connection import DatabaseGone, Params, Row, Session
+from project_service.database.connection import Connection, DatabaseGone, Params, Row
 from project_service.lifecycle import Backoff, Sleep, start
 
 # Keeps work to one process at a time, among all workers of all hosts that share a database.
@@ -35,13 +35,13 @@ class AdvisoryLock:
     to run twice at the same time.
     """
 
-    connect: Callable[[], Awaitable[Session]]
+    connect: Callable[[], Awaitable[Connection]]
     lock: int
 
     async def __call__(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Run ``work`` and return True; or False, without calling it, where another process holds the lock."""
-        with closing(await self.connect()) as session:
-            rows = await session.query("select pg_try_advisory_lock(%s)", (self.lock,))
+        with closing(await self.connect()) as connection:
+            rows = await connection.query("select pg_try_advisory_lock(%s)", (self.lock,))
             if not rows[0][0]:
                 return False
             await work()
@@ -75,7 +75,7 @@ class Listener(Service):
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Session]],
+        connect: Callable[[], Awaitable[Connection]],
         clock: IReactorTime,
         of: str = "the system database",
         answer_seconds: float = PROBE_SECONDS,
@@ -85,7 +85,7 @@ class Listener(Service):
         self._connect = connect
         self._sleep = Sleep(clock)
         self._subscriptions: list[_Subscription] = []
-        self._session: Session | None = None
+        self._connection: Connection | None = None
         self._asking = DeferredLock()
         self._loop: Deferred[None] | None = None
         self._connected: list[Deferred[None]] = []
@@ -106,23 +106,23 @@ class Listener(Service):
 
     def connected(self) -> Deferred[None]:
         """Fires once there is a connection for ``query``."""
-        return _unless(self._session is not None, self._connected)
+        return _unless(self._connection is not None, self._connected)
 
     async def query(self, sql: str, params: Params = None) -> list[Row]:
         """A short query on the listening connection, so that it does not wait while the pool is busy.
 
-        Raises what ``Session.query`` raises, and ``DatabaseGone`` while there is no connection.
+        Raises what ``Connection.query`` raises, and ``DatabaseGone`` while there is no connection.
         """
         await self._asking.acquire()
-        session = self._session
+        connection = self._connection
         try:
-            if session is None:
+            if connection is None:
                 raise DatabaseGone("not connected")
-            return await session.query(sql, params)
+            return await connection.query(sql, params)
         except DatabaseGone:
-            # A session tells whoever uses it, and only if nobody does, ``on_lost``.
-            if session is not None:
-                self._gone(session)
+            # A failing query reports the loss to its caller, not to ``on_lost``.
+            if connection is not None:
+                self._gone(connection)
             raise
         finally:
             self._asking.release()
@@ -162,39 +162,39 @@ class Listener(Service):
             self._close()
 
     async def _listen(self) -> None:
-        session = await self._connect()
-        self._session = session
-        session.on_lost = self._gone
+        connection = await self._connect()
+        self._connection = connection
+        connection.on_lost = self._gone
         # Whatever statement_timeout is, a server that does not answer has to be noticed.
-        session.answer_seconds = self._answer_seconds
-        session.on_notify = self._dispatch
+        connection.answer_seconds = self._answer_seconds
+        connection.on_notify = self._dispatch
         _fire(self._connected)
         for channel in sorted({subscription.channel for subscription in self._subscriptions}):
             await self.query(f'listen "{channel}"')
         # Only after LISTEN: changes from here on are heard, and those before are read now.
         for subscription in self._subscriptions:
             await subscription.on_gap()
-        if self._session is None:
+        if self._connection is None:
             raise DatabaseGone("lost at once")
         self.current = True
         _fire(self._ready)
 
     async def _watch(self) -> None:
         """Returns when the connection is lost. Sends a query now and then, since a dead server says nothing."""
-        while self._session is not None:
+        while self._connection is not None:
             await self._sleep.wait(PROBE_SECONDS)
-            if self._session is not None:
+            if self._connection is not None:
                 await self.query("select 1")
 
     def _close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    def _gone(self, session: Session) -> None:
-        session.close()
-        if session is self._session:
-            self._session = None
+    def _gone(self, connection: Connection) -> None:
+        connection.close()
+        if connection is self._connection:
+            self._connection = None
             # Otherwise it is a pause after a failure, which is as long as any.
             if self.current:
                 self.current = False

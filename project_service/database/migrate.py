@@ -10,7 +10,7 @@ from importlib import resources
 from attrs import frozen
 from psycopg2 import errors as pg
 
-from project_service.database.connection import Session
+from project_service.database.connection import Connection
 from project_service.database.listener import MIGRATIONS
 from project_service.database.pool import Transaction, in_transaction
 
@@ -42,37 +42,37 @@ from pg_namespace n where n.nspname = any(%s) order by 1
 """
 
 
-async def expose(session: Session, schemas: Iterable[str]) -> bool:
+async def expose(connection: Connection, schemas: Iterable[str]) -> bool:
     """Grant the rights and install the trigger; to be called under the lock of the migrations.
 
     False where only a superuser could do the latter (see ``watch_ddl``).
     """
-    await grant_service_role(session, schemas)
-    return await watch_ddl(session)
+    await grant_service_role(connection, schemas)
+    return await watch_ddl(connection)
 
 
-async def grant_service_role(session: Session, schemas: Iterable[str]) -> None:
+async def grant_service_role(connection: Connection, schemas: Iterable[str]) -> None:
     """Give ``service_role`` every right in ``schemas``, also in tables to come, and the other roles only USAGE.
 
     A schema that does not exist yet is skipped.
     """
-    await session.query(_EXPOSE, (list(schemas),))
+    await connection.query(_EXPOSE, (list(schemas),))
 
 
-async def watch_ddl(session: Session) -> bool:
+async def watch_ddl(connection: Connection) -> bool:
     """Install the event trigger that announces changes of the schema on the channel ``pgrst``; False where it cannot.
 
     PostgreSQL lets only superusers make event triggers. Without it, changes have to be announced by
     ``notify pgrst, 'reload schema'``.
     """
     try:
-        rows = await session.query("select _project_service.watch_ddl()")
+        rows = await connection.query("select _project_service.watch_ddl()")
     except pg.InsufficientPrivilege:
         return False
     return bool(rows[0][0])
 
 
-async def lacking(session: Session, schemas: Collection[str]) -> list[str]:
+async def lacking(connection: Connection, schemas: Collection[str]) -> list[str]:
     """What ``service_role`` lacks in ``schemas`` after ``expose``, as sentences that say who can mend it and how.
 
     Objects that belong to an extension are left out.
@@ -80,11 +80,11 @@ async def lacking(session: Session, schemas: Collection[str]) -> list[str]:
     if not schemas:
         return []
     found = []
-    if await session.query("select from pg_roles where rolname = 'service_role' and not rolbypassrls"):
+    if await connection.query("select from pg_roles where rolname = 'service_role' and not rolbypassrls"):
         found.append(
             "service_role does not bypass row-level security: let a superuser run alter role service_role bypassrls"
         )
-    for schema, usable, unreadable in await session.query(_SCHEMAS, (list(schemas),)):
+    for schema, usable, unreadable in await connection.query(_SCHEMAS, (list(schemas),)):
         if not usable or unreadable is not None:
             what = f"read {unreadable}" if usable else f"use the schema {schema}"
             found.append(
@@ -161,60 +161,62 @@ def pending(known: Sequence[Migration], applied: Sequence[tuple[int, str, str]])
     return tuple(one for one in known if one.number not in done)
 
 
-async def state(session: Session) -> list[tuple[int, str, str]]:
+async def state(connection: Connection) -> list[tuple[int, str, str]]:
     """What has been applied: number, name, SHA-256. Needs no right to change anything."""
-    exists = await session.query("select to_regclass('_project_service.migrations') is not null")
+    exists = await connection.query("select to_regclass('_project_service.migrations') is not null")
     if not exists[0][0]:
         return []
-    rows = await session.query("select number, name, sha256 from _project_service.migrations order by number")
+    rows = await connection.query(
+        "select number, name, sha256 from _project_service.migrations order by number"
+    )
     return [(int(number), str(name), str(sha256)) for number, name, sha256 in rows]
 
 
-async def _nothing_more(session: Session) -> None:
+async def _nothing_more(connection: Connection) -> None:
     return
 
 
 async def migrate(
-    session: Session,
+    connection: Connection,
     known: Sequence[Migration],
     say: Callable[[str], None] = lambda _: None,
-    afterwards: Callable[[Session], Awaitable[object]] = _nothing_more,
+    afterwards: Callable[[Connection], Awaitable[object]] = _nothing_more,
 ) -> tuple[Migration, ...]:
     """Apply what is pending, run ``afterwards`` under the same lock, and return what was applied.
 
-    Several processes may do so at once: one does the work, the others wait and find it done. ``session`` should have
-    no statement timeout. ``say`` hears of progress. Where other transactions hold the tables that a migration needs,
-    it tries again until they are free, and makes others wait for no longer than ``LOCK_SECONDS`` at a time.
+    Several processes may do so at once: one does the work, the others wait. ``connection`` should have no statement
+    timeout. ``say`` is called with each line of progress. Where other transactions hold the tables that a migration
+    needs, it tries again until they are free, and makes others wait for no longer than ``LOCK_SECONDS`` at a time.
 
     Raises ``MigrationRefused``, or ``psycopg2.Error`` from a migration, which is then rolled back whole.
     """
-    if not (await session.query("select pg_try_advisory_lock(%s)", (MIGRATIONS,)))[0][0]:
+    if not (await connection.query("select pg_try_advisory_lock(%s)", (MIGRATIONS,)))[0][0]:
         say("Another process migrates the database; waiting until it has ended")
-        await session.query("select pg_advisory_lock(%s)", (MIGRATIONS,))
+        await connection.query("select pg_advisory_lock(%s)", (MIGRATIONS,))
     try:
-        todo = pending(known, await state(session))
+        todo = pending(known, await state(connection))
         if todo:
-            await session.query(_BOOK)
+            await connection.query(_BOOK)
         for migration in todo:
             say(f"Applying migration {migration.name}")
-            await _apply(session, migration, say)
-        await afterwards(session)
+            await _apply(connection, migration, say)
+        await afterwards(connection)
         return todo
     finally:
-        if session.usable:
-            await session.query("select pg_advisory_unlock(%s)", (MIGRATIONS,))
+        if connection.usable:
+            await connection.query("select pg_advisory_unlock(%s)", (MIGRATIONS,))
 
 
-async def _apply(session: Session, migration: Migration, say: Callable[[str], None]) -> None:
+async def _apply(connection: Connection, migration: Migration, say: Callable[[str], None]) -> None:
     waits = False
-    while not await _applied(session, migration):
+    while not await _applied(connection, migration):
         if not waits:
             say(f"Migration {migration.name} waits for other transactions on the tables that it changes")
         waits = True
-        await session.query("select pg_sleep(%s)", (PAUSE_SECONDS,))
+        await connection.query("select pg_sleep(%s)", (PAUSE_SECONDS,))
 
 
-async def _applied(session: Session, migration: Migration) -> bool:
+async def _applied(connection: Connection, migration: Migration) -> bool:
     """Apply one migration in a transaction; False, with nothing changed, where others hold a lock that it needs."""
 
     async def applied(transaction: Transaction) -> None:
@@ -229,7 +231,7 @@ async def _applied(session: Session, migration: Migration) -> bool:
         )
 
     try:
-        await in_transaction(session, applied)
+        await in_transaction(connection, applied)
     except (pg.LockNotAvailable, pg.DeadlockDetected):
         return False
     return True

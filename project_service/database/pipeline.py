@@ -9,7 +9,7 @@ goes out in one write.
 Plan: psycopg2 says where libpq's connection is (``pgconn_ptr``, which it documents for this), and the functions are
 those of the library that it has loaded itself. They are called with the interpreter's lock held (``PyDLL``), since
 none of them blocks on a connection that is set nonblocking. While a connection is in pipeline mode psycopg2 must not
-be asked to execute or poll, which ``Session`` sees to; otherwise both may use it in turns.
+be asked to execute or poll, which ``Connection`` sees to; otherwise both may use it in turns.
 
 Cost: the functions' signatures have to be right, or the process crashes; they are all below.
 
@@ -38,7 +38,7 @@ from project_service.errors import ApiError, Away
 from project_service.lifecycle import background, cancel
 
 if TYPE_CHECKING:
-    from project_service.database.connection import Session
+    from project_service.database.connection import Connection
 
 
 # Keeps track of the statements that are prepared on a connection.
@@ -192,20 +192,20 @@ class Run:
 
     __slots__ = (
         "before",
+        "connection",
         "done",
         "error",
         "preparing",
         "result",
         "sent",
-        "session",
         "slow",
         "timed",
         "took",
         "used",
     )
 
-    def __init__(self, session: Session, timed: bool = False) -> None:
-        self.session = session
+    def __init__(self, connection: Connection, timed: bool = False) -> None:
+        self.connection = connection
         self.timed = timed
         self.took = 0.0
         self.slow = False
@@ -226,7 +226,7 @@ class Run:
 
     def typed(self, rows: list[TextRow]) -> list[tuple[Any, ...]]:
         """``rows`` with their values as psycopg2 would have returned them."""
-        types, cursor = self.types, self.session.cursor
+        types, cursor = self.types, self.connection.cursor
         return [
             tuple([_converter(kind)(value, cursor) for kind, value in zip(types, row, strict=True)])
             for row in rows
@@ -234,13 +234,13 @@ class Run:
 
 
 class Pipeline:
-    """Puts a session's connection into pipeline mode until ``leave`` is called, and runs what is submitted in
+    """Puts a connection into pipeline mode until ``leave`` is called, and runs what is submitted in
     order."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._libpq = session._connection.pgconn_ptr
-        self._clock: Callable[[], float] = session.reactor.seconds
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._libpq = connection._connection.pgconn_ptr
+        self._clock: Callable[[], float] = connection.reactor.seconds
         self._scheduled = False
         self.waiting: deque[Run] = deque()
         self._since = self._cpu = 0.0
@@ -259,23 +259,23 @@ class Pipeline:
 
         Statements are prepared anew for each ``version`` of the schema cache. ``timed`` asks for ``Run.took``.
         """
-        connection, statements = self._libpq, self._session.statements
+        libpq, statements = self._libpq, self._connection.statements
         if version != statements.version:
             statements.use_version(version)
         if statements.unwanted:
             self._deallocate()
-        run = Run(self._session, timed)
+        run = Run(self._connection, timed)
         for step in (*steps, _TOOK) if timed else steps:
             if step.once:
-                _send_text(connection, step.text.encode(), 0, None, None, None, None, 0)
+                _send_text(libpq, step.text.encode(), 0, None, None, None, None, 0)
                 continue
             prepared = statements.known.get((step.role, step.text))
             if prepared is None:
                 prepared = self._prepare(step, run)
             count = len(step.values)
-            _send_prepared(connection, prepared.name, count, (_TEXT * count)(*step.values), None, None, 0)
+            _send_prepared(libpq, prepared.name, count, (_TEXT * count)(*step.values), None, None, 0)
             run.used.append(prepared)
-        _sync(connection)
+        _sync(libpq)
         run.sent = self._clock()
         if not self.waiting:
             self._since, self._cpu = run.sent, thread_time()
@@ -286,44 +286,44 @@ class Pipeline:
         """Send what has been submitted when everything that came in this turn of the reactor has been."""
         if not self._scheduled:
             self._scheduled = True
-            self._session.reactor.callLater(0, self.flush)
+            self._connection.reactor.callLater(0, self.flush)
 
     def _prepare(self, step: Step, run: Run) -> Prepared:
-        prepared = self._session.statements.add(step.role, step.text)
+        prepared = self._connection.statements.add(step.role, step.text)
         run.preparing.append(prepared)
         _send_prepare(self._libpq, prepared.name, step.text.encode(), 0, None)
         return prepared
 
     def _deallocate(self) -> None:
         """Drop statements that are not used any more, each in a transaction whose outcome nobody waits for."""
-        for name in self._session.statements.take_unwanted():
-            run = Run(self._session)
+        for name in self._connection.statements.take_unwanted():
+            run = Run(self._connection)
             run.done.addErrback(lambda refused: None)
             _send_text(self._libpq, b"DEALLOCATE " + name, 0, None, None, None, None, 0)
             _sync(self._libpq)
             self.waiting.append(run)
 
-    # What the session calls.
+    # What the connection calls.
 
     def flush(self) -> None:
         """Send what has been submitted."""
         self._scheduled = False
         left = _flush(self._libpq) if self._libpq is not None else 0
         if left > 0:
-            self._session.reactor.addWriter(self._session)
+            self._connection.reactor.addWriter(self._connection)
         elif left < 0:
-            self._session.connection_lost()
+            self._connection.connection_lost()
 
     def read(self) -> None:
         """Take what has arrived, and fire the runs that are complete."""
-        connection, waiting = self._libpq, self.waiting
-        if not _consume(connection):
-            self._session.connection_lost()
+        libpq, waiting = self._libpq, self.waiting
+        if not _consume(libpq):
+            self._connection.connection_lost()
             return
         now, cpu = self._clock(), thread_time()
         waited = now - self._since - (cpu - self._cpu)
-        while waiting and not _is_busy(connection):
-            result = _get_result(connection)
+        while waiting and not _is_busy(libpq):
+            result = _get_result(libpq)
             if not result:
                 continue  # the end of one statement's results
             run, status = waiting[0], _status(result)
@@ -373,7 +373,7 @@ class Pipeline:
         if run.error is not None:
             stale = run.used if may_be_stale(run.error.pgcode) else run.preparing
             for prepared in stale:
-                self._session.statements.forget(prepared)
+                self._connection.statements.forget(prepared)
             _clear(before)
             _clear(result)
             run.done.errback(run.error)
@@ -409,7 +409,7 @@ def _text_rows(result: int) -> list[TextRow]:
 
 # How many runs may be under way in a shared pipeline, and how old the oldest may be; whoever comes then goes
 # elsewhere.
-MOST_WAITING = 200
+MAX_WAITING = 200
 OLD_SECONDS = 0.02
 # Who waits so long, and so many times longer than usual, is held up by a slow neighbour.
 SLOW_SECONDS = 0.01
@@ -419,11 +419,11 @@ IDLE_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 
 
-class Connections(Protocol):
+class ConnectionSource(Protocol):
     """What ``Pipelines`` need of a pool."""
 
-    async def take(self) -> Session: ...
-    def give_back(self, session: Session) -> None: ...
+    async def acquire(self) -> Connection: ...
+    def release(self, connection: Connection) -> None: ...
 
 
 class Pipelines:
@@ -438,13 +438,13 @@ class Pipelines:
     """
 
     def __init__(
-        self, connections: Connections, size: int, clock: IReactorTime, opening: Sequence[Step] = ()
+        self, pool: ConnectionSource, size: int, clock: IReactorTime, opening: Sequence[Step] = ()
     ) -> None:
-        self._connections = connections
+        self._pool = pool
         self._size = size
         self._clock = clock
         self._opening = opening
-        self._sessions: list[Session] = []
+        self._connections: list[Connection] = []
         self._connecting = False
         self._closed = False
         self._used = 0.0
@@ -453,23 +453,23 @@ class Pipelines:
     def submit(self, version: int, steps: Sequence[Step]) -> Run | None:
         """As ``Pipeline.submit``. None where none of them takes more now: then use a connection of your own."""
         now = self._clock.seconds()
-        for session in self._sessions:
-            pipeline, known = session.pipeline, session.statements.version
+        for connection in self._connections:
+            pipeline, known = connection.pipeline, connection.statements.version
             if pipeline is None:
                 continue  # it is lost
             if known not in (version, 0):
                 if known < version:
-                    self._retire(session)
+                    self._retire(connection)
                     break
                 continue
             waiting = pipeline.waiting
             oldest = OLD_SECONDS + HELD_UP * pipeline.typical
-            if not waiting or (now - waiting[0].sent < oldest and len(waiting) < MOST_WAITING):
+            if not waiting or (now - waiting[0].sent < oldest and len(waiting) < MAX_WAITING):
                 self._used = now
                 run = pipeline.submit(version, steps)
                 pipeline.flush_soon()
                 return run
-        if len(self._sessions) < self._size and not self._connecting and not self._closed:
+        if len(self._connections) < self._size and not self._connecting and not self._closed:
             self._connecting = True
             background(self._connect(), "opening a pipeline")
         return None
@@ -479,30 +479,30 @@ class Pipelines:
         self._closed = True
         cancel(self._call)
         self._call = None
-        for session in list(self._sessions):
-            self._retire(session)
+        for connection in list(self._connections):
+            self._retire(connection)
 
     async def _connect(self) -> None:
         try:
-            session = await self._connections.take()
-            session.on_lost = self._lost
-            pipeline = session.enter_pipeline()
+            connection = await self._pool.acquire()
+            connection.on_lost = self._lost
+            pipeline = connection.enter_pipeline()
         except (ApiError, Away):
             return  # the database is away or busy, which those who need it are told
         finally:
             self._connecting = False
         self._used = self._clock.seconds()
-        self._sessions.append(session)
+        self._connections.append(connection)
         if self._opening:
             opened = pipeline.submit(0, self._opening)
             pipeline.flush_soon()
             try:
                 await opened.done
             except (psycopg2.Error, Away):
-                self._retire(session)
+                self._retire(connection)
                 return
         if self._closed:
-            self._retire(session)
+            self._retire(connection)
         elif self._call is None:
             self._call = self._clock.callLater(LOOK_SECONDS, self._look)
 
@@ -511,37 +511,37 @@ class Pipelines:
         self._call = None
         now = self._clock.seconds()
         idle = now - self._used > IDLE_SECONDS
-        for session in list(self._sessions):
-            since = session.awaiting_since
+        for connection in list(self._connections):
+            since = connection.awaiting_since
             if (
                 since is not None
-                and session.answer_seconds is not None
-                and now - since > session.answer_seconds
+                and connection.answer_seconds is not None
+                and now - since > connection.answer_seconds
             ):
-                session.gone_silent()
-            elif session.leaves or idle:
-                self._retire(session)
-        if self._sessions:
+                connection.timed_out()
+            elif connection.expired or idle:
+                self._retire(connection)
+        if self._connections:
             self._call = self._clock.callLater(LOOK_SECONDS, self._look)
 
-    def _retire(self, session: Session) -> None:
+    def _retire(self, connection: Connection) -> None:
         """Take no more for it, and give it back when all that is under way is done."""
-        if session not in self._sessions or session.pipeline is None:
+        if connection not in self._connections or connection.pipeline is None:
             return
-        self._sessions.remove(session)
-        last = session.pipeline.submit(session.statements.version, ())
-        session.pipeline.flush_soon()
-        last.done.addBoth(lambda _: self._give_back(session))
+        self._connections.remove(connection)
+        last = connection.pipeline.submit(connection.statements.version, ())
+        connection.pipeline.flush_soon()
+        last.done.addBoth(lambda _: self._release(connection))
 
-    def _lost(self, session: Session) -> None:
-        if session in self._sessions:
-            self._sessions.remove(session)
-            self._give_back(session)
+    def _lost(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._release(connection)
 
-    def _give_back(self, session: Session) -> None:
-        session.on_lost = None
-        session.discard()
-        self._connections.give_back(session)
+    def _release(self, connection: Connection) -> None:
+        connection.on_lost = None
+        connection.discard()
+        self._pool.release(connection)
 
 
 @frozen

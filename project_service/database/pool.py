@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from project_service import errors
-from project_service.database.connection import DatabaseGone, Params, Row, Session, numbered, run_prepared
+from project_service.database.connection import Connection, DatabaseGone, Params, Row, numbered, run_prepared
 from project_service.database.pipeline import Pipelines, Step, as_texts, may_be_stale
 from project_service.lifecycle import Backoff, cancel, shield, start
 from project_service.wait_queue import WaitQueue
@@ -33,11 +33,11 @@ CONNECTIONS_PER_PIPELINE = 4
 class Transaction:
     """What ``Pool.transaction`` hands to its work: queries inside one BEGIN … COMMIT."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
-        return await self._session.query(sql, params)
+        return await self._connection.query(sql, params)
 
 
 class Pool:
@@ -53,7 +53,7 @@ class Pool:
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Session]],
+        connect: Callable[[], Awaitable[Connection]],
         size: int,
         acquire_timeout_seconds: float,
         clock: IReactorTime,
@@ -64,13 +64,13 @@ class Pool:
         self._connect = connect
         self._size = size
         self._clock = clock
-        self._idle: list[Session] = []
-        self._busy: set[Session] = set()
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
         self._connecting: set[Deferred[None]] = set()
-        self._waiting: WaitQueue[Session] = WaitQueue(
+        self._waiting: WaitQueue[Connection] = WaitQueue(
             clock, acquire_timeout_seconds, lambda: late() if self._busy else away()
         )
-        self._offered: deque[Session] = deque()
+        self._offered: deque[Connection] = deque()
         self._offering = False
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._retry: IDelayedCall | None = None
@@ -96,18 +96,18 @@ class Pool:
         Raises ``late()`` or ``away()`` when no connection is free in time, ``DatabaseGone`` when it is lost,
         ``psycopg2.Error`` for what the server refuses.
         """
-        return await self.use(lambda session: session.query(sql, params))
+        return await self.use(lambda connection: connection.query(sql, params))
 
     async def prepared(self, sql: str, params: Sequence[Any]) -> list[Row]:
         """As ``query``, for one statement that is asked often: see ``prepared.run_prepared``."""
-        session = await self.take()
-        return await shield(self._prepared(session, sql, params))
+        connection = await self.acquire()
+        return await shield(self._prepared(connection, sql, params))
 
-    async def _prepared(self, session: Session, sql: str, params: Sequence[Any]) -> list[Row]:
+    async def _prepared(self, connection: Connection, sql: str, params: Sequence[Any]) -> list[Row]:
         try:
-            return await run_prepared(session, sql, params)
+            return await run_prepared(connection, sql, params)
         finally:
-            self.give_back(session)
+            self.release(connection)
 
     async def read(self, sql: str, params: Sequence[Any]) -> list[Row]:
         """As ``prepared``, for a query that only reads and is always quick: it may share its connection."""
@@ -125,43 +125,43 @@ class Pool:
 
     async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """As ``in_transaction``. Runs to its end even if the caller is cancelled."""
-        return await self.use(lambda session: in_transaction(session, work))
+        return await self.use(lambda connection: in_transaction(connection, work))
 
-    async def use(self, work: Callable[[Session], Awaitable[T]]) -> T:
+    async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """The result of ``work`` on a connection of its own. ``work`` is shielded from cancellation."""
-        session = await self.take()
+        connection = await self.acquire()
 
         async def used() -> T:
             try:
-                return await work(session)
+                return await work(connection)
             finally:
-                self.give_back(session)
+                self.release(connection)
 
         return await shield(used())
 
-    async def take(self) -> Session:
-        """A usable connection, which the caller must pass to ``give_back``. May be cancelled while it waits.
+    async def acquire(self) -> Connection:
+        """A usable connection, which the caller must pass to ``release``. May be cancelled while it waits.
 
         Meant for replies that are streamed; everything else should call ``use``.
         """
         if self._closed:
             raise errors.shutting_down()
         while self._idle:
-            session = self._idle.pop()
-            if session.usable:
-                self._lend(session)
-                return session
-            session.close()
+            connection = self._idle.pop()
+            if connection.usable:
+                self._lend(connection)
+                return connection
+            connection.close()
         waiting = self._waiting.join()
         self._grow()
         return await waiting
 
-    def give_back(self, session: Session) -> None:
-        self._busy.discard(session)
-        if session.usable and not session.altered and not self._closed:
-            self._offer(session)
+    def release(self, connection: Connection) -> None:
+        self._busy.discard(connection)
+        if connection.usable and not connection.altered and not self._closed:
+            self._offer(connection)
         else:
-            session.close()
+            connection.close()
             self._grow()
         self._check_empty()
 
@@ -191,21 +191,21 @@ class Pool:
         cancel(cut)
 
     def _cut_off(self) -> None:
-        for session in list(self._busy):
-            session.close()
+        for connection in list(self._busy):
+            connection.close()
 
-    def _lend(self, session: Session) -> None:
-        session.on_lost = None
-        session.extra_seconds = 0.0
-        self._busy.add(session)
+    def _lend(self, connection: Connection) -> None:
+        connection.on_lost = None
+        connection.extra_seconds = 0.0
+        self._busy.add(connection)
 
-    def _offer(self, session: Session) -> None:
-        """Give ``session`` to the caller that has waited longest, or put it among the idle ones.
+    def _offer(self, connection: Connection) -> None:
+        """Give ``connection`` to the caller that has waited longest, or put it among the idle ones.
 
-        Done by a loop: a caller may give its session back from within the very call that served it, and a long queue
-        served by recursion would overflow the stack.
+        A loop, because a caller may release its connection from within the very call that served it: recursion along
+        a long queue would overflow the stack.
         """
-        self._offered.append(session)
+        self._offered.append(connection)
         if self._offering:
             return
         self._offering = True
@@ -215,24 +215,24 @@ class Pool:
         finally:
             self._offering = False
 
-    def _place(self, session: Session) -> None:
-        if self._closed or not session.usable:
-            session.close()
+    def _place(self, connection: Connection) -> None:
+        if self._closed or not connection.usable:
+            connection.close()
             self._grow()
         elif self._waiting:
-            self._lend(session)
-            self._waiting.serve(session)
+            self._lend(connection)
+            self._waiting.serve(connection)
         else:
-            session.on_lost = self._lost
-            self._idle.append(session)
+            connection.on_lost = self._lost
+            self._idle.append(connection)
 
-    def _lost(self, session: Session) -> None:
-        self._idle.remove(session)
-        session.close()
+    def _lost(self, connection: Connection) -> None:
+        self._idle.remove(connection)
+        connection.close()
 
     def _grow(self) -> None:
         """Start as many connections as are needed and allowed. After a failure, start one, and after a pause only."""
-        # Nothing while closing: a caller that is failed then may give a session back while others still wait.
+        # Nothing while closing: a caller that is failed then may give a connection back while others still wait.
         if self._closed or (self._retry is not None and self._retry.active()):
             return
         wanted = len(self._waiting) - len(self._connecting)
@@ -247,7 +247,7 @@ class Pool:
 
     async def _add(self) -> None:
         try:
-            session = await self._connect()
+            connection = await self._connect()
         except CancelledError:
             raise
         except Exception as fault:
@@ -258,7 +258,7 @@ class Pool:
                 self._retry = self._clock.callLater(self._backoff.failed(), self._grow_again)
             return
         self._backoff.succeeded()
-        self._offer(session)
+        self._offer(connection)
 
     def _grow_again(self) -> None:
         self._retry = None
@@ -276,16 +276,16 @@ class Pool:
             empty.callback(None)
 
 
-async def in_transaction(session: Session, work: Callable[[Transaction], Awaitable[T]]) -> T:
+async def in_transaction(connection: Connection, work: Callable[[Transaction], Awaitable[T]]) -> T:
     """BEGIN, ``work``, COMMIT; ROLLBACK when ``work`` raises. Raises ``DatabaseGone`` where COMMIT rolled back."""
-    await session.query("begin")
+    await connection.query("begin")
     try:
-        result = await work(Transaction(session))
+        result = await work(Transaction(connection))
     except BaseException:
-        if session.in_transaction:
-            await session.query("rollback")
+        if connection.in_transaction:
+            await connection.query("rollback")
         raise
-    ended = await session.execute("commit")
+    ended = await connection.execute("commit")
     # COMMIT silently rolls back a transaction in which a statement has failed.
     if ended.statusmessage != "COMMIT":
         raise DatabaseGone("the transaction was rolled back")

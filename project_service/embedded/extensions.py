@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from project_service.database.connection import Session
+from project_service.database.connection import Connection
 from project_service.settings.source import EXTENSIONS_SCHEMA
 
 # The functions of the service's own schemas are written in it.
@@ -59,42 +59,44 @@ class Extension:
     comment: str | None
 
 
-async def available(session: Session) -> list[Extension]:
-    return [Extension(*row) for row in await session.query(_AVAILABLE)]
+async def available(connection: Connection) -> list[Extension]:
+    return [Extension(*row) for row in await connection.query(_AVAILABLE)]
 
 
-async def create(session: Session, name: str, schema: str | None = None, version: str | None = None) -> None:
+async def create(
+    connection: Connection, name: str, schema: str | None = None, version: str | None = None
+) -> None:
     """Create the extension, and those that it needs, in ``schema``; by default in one of their own, which the search
     path of the database then includes.
 
-    ``session`` is the superuser's, on the database. Raises ``ValueError`` for what is not available.
+    ``connection`` is the superuser's, on the database. Raises ``ValueError`` for what is not available.
     """
-    if not any(one.name == name for one in await available(session)):
+    if not any(one.name == name for one in await available(connection)):
         raise ValueError(
             f"there is no extension {name}; `project-service extension list` shows those there are"
         )
-    if schema is None and not await session.query(_OF_ITS_OWN, (name,)):
+    if schema is None and not await connection.query(_OF_ITS_OWN, (name,)):
         schema = EXTENSIONS_SCHEMA
-        await session.query(_SCHEMA)
-        await session.query("reset search_path")
-        await _run(session, _SEARCH_PATH, {"schema": schema})
-        await session.query("set search_path = ''")
-    await _run(session, _CREATE, {"name": name, "schema": schema, "version": version})
-    await _run(session, _GRANTS)
+        await connection.query(_SCHEMA)
+        await connection.query("reset search_path")
+        await _run(connection, _SEARCH_PATH, {"schema": schema})
+        await connection.query("set search_path = ''")
+    await _run(connection, _CREATE, {"name": name, "schema": schema, "version": version})
+    await _run(connection, _GRANTS)
 
 
-async def drop(session: Session, name: str, cascade: bool = False) -> None:
+async def drop(connection: Connection, name: str, cascade: bool = False) -> None:
     """Drop the extension, with ``cascade`` also what depends on it.
 
     Raises ``ValueError`` for the one that the service itself needs.
     """
     if name == _NEEDED:
         raise ValueError(f"the service itself needs {name}")
-    ((statement,),) = await session.query(_DROP, (name,))
-    await session.query(statement + (" cascade" if cascade else ""))
+    ((statement,),) = await connection.query(_DROP, (name,))
+    await connection.query(statement + (" cascade" if cascade else ""))
 
 
-async def _run(session: Session, query: str, values: Mapping[str, str | None] | None = None) -> None:
+async def _run(connection: Connection, query: str, values: Mapping[str, str | None] | None = None) -> None:
     """Run the statements that ``query`` returns: PostgreSQL quotes the names in them."""
-    for (statement,) in await session.query(query, values):
-        await session.query(statement)
+    for (statement,) in await connection.query(query, values):
+        await connection.query(statement)

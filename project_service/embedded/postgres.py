@@ -25,7 +25,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 
 from project_service import files
 from project_service.database.connecting import Connector
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.dsn import read_dsn
 from project_service.embedded import supervised
 from project_service.embedded.sockets import Secrets
@@ -485,11 +485,11 @@ class Cluster:
         with closing(await self._connect(self.dsn)) as owner:
             await owner.query("select 1")
 
-    async def _connect(self, dsn: str) -> Session:
+    async def _connect(self, dsn: str) -> Connection:
         return await Connector(self._reactor, read_dsn(dsn), 30.0)()
 
 
-async def _make_owner(admin: Session, password: str) -> None:
+async def _make_owner(admin: Connection, password: str) -> None:
     role, database = (
         await admin.query(
             "select exists (select from pg_roles where rolname = %s),"

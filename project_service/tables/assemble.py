@@ -12,7 +12,7 @@ from twisted.internet.defer import DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 
 from project_service.database.connecting import Connector, milliseconds
-from project_service.database.connection import Session
+from project_service.database.connection import Connection
 from project_service.database.errors import outage_of
 from project_service.database.listener import Listener
 from project_service.database.pipeline import Step
@@ -201,13 +201,13 @@ def identities_of(
     return Identities(config, parse_role_claim(config.role_claim), own, verifier)
 
 
-def raw(connector: Connector) -> Callable[[], Awaitable[Session]]:
+def raw(connector: Connector) -> Callable[[], Awaitable[Connection]]:
     """Connections that hand out texts and JSON as the bytes they came as."""
 
-    async def connect() -> Session:
-        session = await connector()
-        extensions.register_type(AS_BYTES, session._connection)
-        return session
+    async def connect() -> Connection:
+        connection = await connector()
+        extensions.register_type(AS_BYTES, connection._connection)
+        return connection
 
     return connect
 

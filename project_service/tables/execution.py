@@ -25,7 +25,7 @@ import orjson
 import psycopg2
 from attrs import evolve, frozen
 
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Run, Step, as_text, may_be_stale
 from project_service.database.pool import Pool
 from project_service.http.request import HasPlace
@@ -50,20 +50,20 @@ from project_service.tables.values import TablesConfig
 # Clears what SQL may leave behind on a connection besides settings (which RESET ALL takes away).
 
 
-async def clear(session: Session) -> None:
+async def clear(connection: Connection) -> None:
     """Release locks, temporary tables, cursors and channels that a request may have left behind.
 
     A connection on which that fails is never used again. Settings are reset first: with another search path, a
     function of the application might be called in place of PostgreSQL's own.
     """
-    if not session.usable:
+    if not connection.usable:
         return
     try:
-        await session.execute(
+        await connection.execute(
             "RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); UNLISTEN *; CLOSE ALL; DISCARD TEMP"
         )
     except (psycopg2.Error, DatabaseGone):
-        session.discard()
+        connection.discard()
 
 
 Row = tuple[Any, ...]
@@ -110,17 +110,17 @@ class Executor:
         """The rows of a query that only reads. ``leaves_things`` says that the pre-request function may leave
         something behind on the connection."""
 
-        async def used(session: Session) -> list[Row]:
-            session.extra_seconds = preamble.extra_seconds
+        async def used(connection: Connection) -> list[Row]:
+            connection.extra_seconds = preamble.extra_seconds
             try:
                 if preamble.plans_apart:
-                    await pass_to_role(session, preamble)
-                return await session.query(f"{preamble.text}; {sql.for_driver}", [path, *sql.values()])
+                    await pass_to_role(connection, preamble)
+                return await connection.query(f"{preamble.text}; {sql.for_driver}", [path, *sql.values()])
             except (psycopg2.Error, DatabaseGone) as fault:
                 raise failure(fault, preamble.authenticated) from fault
             finally:
                 if leaves_things:
-                    await clear(session)
+                    await clear(connection)
 
         return await self.pool.use(used)
 
@@ -178,21 +178,21 @@ class _Once:
     prepares: bool
     ending: Ending
 
-    async def __call__(self, session: Session) -> Outcome:
+    async def __call__(self, connection: Connection) -> Outcome:
         compiled = self.planned.compiled
-        session.extra_seconds = self.preamble.extra_seconds
+        connection.extra_seconds = self.preamble.extra_seconds
         try:
             if self.preamble.plans_apart:
-                await pass_to_role(session, self.preamble)
-            outcome = await self._probed(session)
+                await pass_to_role(connection, self.preamble)
+            outcome = await self._probed(connection)
             if compiled.statement.count is not None:
-                outcome = await self._estimated(session, compiled.statement.count, outcome)
+                outcome = await self._estimated(connection, compiled.statement.count, outcome)
             return outcome
         except (psycopg2.Error, DatabaseGone) as fault:
             raise self._failure(fault) from fault
         finally:
             if compiled.leaves_things:
-                await clear(session)
+                await clear(connection)
 
     def _failure(self, fault: psycopg2.Error | DatabaseGone) -> TableError:
         payload = self.planned.request.payload
@@ -201,85 +201,85 @@ class _Once:
             return errors.body_too_deep(payload.depth)
         return failure(fault, self.preamble.authenticated)
 
-    async def _probed(self, session: Session) -> Outcome:
+    async def _probed(self, connection: Connection) -> Outcome:
         """The outcome. Where the probe allowed too few rows, the statement is run again with more."""
         probe = self.planned.compiled.probe
         if probe is None:
-            return await self._run(session, 0)
+            return await self._run(connection, 0)
         rows = probe.rows
         while True:
             try:
-                outcome = await self._run(session, rows)
+                outcome = await self._run(connection, rows)
             except psycopg2.Error as fault:
                 if fault.pgcode != _TOO_LARGE or rows == 1:
                     raise
                 probe.rows = 1
-                return evolve(outcome := await self._run(session, 1), whole=probe.fits(outcome, 1))
+                return evolve(outcome := await self._run(connection, 1), whole=probe.fits(outcome, 1))
             if probe.fits(outcome, rows):
                 return outcome
             if not probe.again(outcome, rows):
                 return evolve(outcome, whole=False)
             rows = probe.rows
 
-    async def _run(self, session: Session, probe: int) -> Outcome:
+    async def _run(self, connection: Connection, probe: int) -> Outcome:
         """Run the statement as its transaction. Unless the ending is implicit, nothing is committed if the outcome is
         refused."""
         # The first of a new version of the schema cache goes as text, which resets what SQL has left on the
         # connection: the new version may not know any more that there was such SQL.
-        statements, version = session.statements, self.planned.version
+        statements, version = connection.statements, self.planned.version
         if statements.version != version:
             statements.use_version(version)
         elif self.prepares:
             try:
-                return await self._prepared(session, probe)
+                return await self._prepared(connection, probe)
             except psycopg2.Error as fault:
                 # The error has undone everything, so it may be run again, as the text it is.
                 if not may_be_stale(fault.pgcode):
                     raise
-        return await self._as_text(session, probe)
+        return await self._as_text(connection, probe)
 
-    async def _prepared(self, session: Session, probe: int) -> Outcome:
+    async def _prepared(self, connection: Connection, probe: int) -> Outcome:
         steps = [*self.preamble.steps(self.path), _step(self.planned, self.preamble, probe)]
         begins, shares = self.ending != "implicit", self.planned.compiled.shares
         try:
             outcome = self._checked(
-                await session.run([_BEGIN, *steps] if begins else steps, self.planned.version, shares)
+                await connection.run([_BEGIN, *steps] if begins else steps, self.planned.version, shares)
             )
         except BaseException:
-            if begins and session.in_transaction:
-                await session.execute("ROLLBACK")
+            if begins and connection.in_transaction:
+                await connection.execute("ROLLBACK")
             raise
         if begins:
-            await self._end(session)
+            await self._end(connection)
         if shares:
-            self.planned.compiled.pace.ran(session.took, len(outcome.body))
+            self.planned.compiled.pace.ran(connection.took, len(outcome.body))
         return outcome
 
-    async def _as_text(self, session: Session, probe: int) -> Outcome:
+    async def _as_text(self, connection: Connection, probe: int) -> Outcome:
         sql = self.planned.compiled.statement.sql
         values = sql.values(self.planned.operands, self.planned.body, self.planned.raw, probe + 1)
         begins = self.ending != "implicit"
         text = f"{'BEGIN; ' if begins else ''}{self.preamble.text}; {sql.for_driver}"
         try:
-            outcome = self._checked(await session.query(text, [self.path, *values]))
+            outcome = self._checked(await connection.query(text, [self.path, *values]))
         except BaseException:
-            if begins and session.in_transaction:
-                await session.execute("ROLLBACK")
+            if begins and connection.in_transaction:
+                await connection.execute("ROLLBACK")
             raise
         if begins:
-            await self._end(session)
+            await self._end(connection)
         return outcome
 
-    async def _end(self, session: Session) -> None:
+    async def _end(self, connection: Connection) -> None:
         if self.ending == "commit":
-            await session.execute("COMMIT")
+            await connection.execute("COMMIT")
             return
         try:
             # A violated deferred constraint raises its error now, as it would at a commit.
-            await session.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         finally:
-            if session.in_transaction:
-                await session.execute("ROLLBACK")
+            if connection.in_transaction:
+                await connection.execute("ROLLBACK")
 
     def _checked(self, rows: Sequence[Any]) -> Outcome:
         """The outcome; raises where it must not be committed."""
@@ -293,7 +293,7 @@ class _Once:
         check_outcome(self.planned.request, compiled, outcome)
         return outcome
 
-    async def _estimated(self, session: Session, counting: Sql, outcome: Outcome) -> Outcome:
+    async def _estimated(self, connection: Connection, counting: Sql, outcome: Outcome) -> Outcome:
         """``outcome`` with the planner's estimate of the rows of ``counting`` as its total, where no exact number is
         known."""
         most, exact = self.config.max_rows, outcome.total
@@ -302,7 +302,7 @@ class _Once:
         planned = self.planned
         values = counting.values(planned.operands, planned.body, planned.raw)
         text = f"{self.preamble.text}; EXPLAIN (FORMAT JSON) {counting.for_driver}"
-        rows = await session.query(text, [self.path, *values])
+        rows = await connection.query(text, [self.path, *values])
         likely = int(orjson.loads(as_bytes(rows[0][0]))[0]["Plan"]["Plan Rows"])
         return evolve(outcome, total=likely if exact is None else max(likely, exact))
 
@@ -322,12 +322,12 @@ def _step(planned: Planned, preamble: Preamble, probe: int) -> Step:
     )
 
 
-async def pass_to_role(session: Session, preamble: Preamble) -> None:
+async def pass_to_role(connection: Connection, preamble: Preamble) -> None:
     """Make sure that functions' cached plans of another role are not used, for a preamble with ``plans_apart``. Call
-    it outside a transaction. Raises what ``Session.execute`` raises."""
-    if session.statements.plans_of != preamble.role:
-        await session.execute(FORGET_PLANS)
-        session.statements.plans_of = preamble.role
+    it outside a transaction. Raises what ``Connection.execute`` raises."""
+    if connection.statements.plans_of != preamble.role:
+        await connection.execute(FORGET_PLANS)
+        connection.statements.plans_of = preamble.role
 
 
 def _may_be_refused(request: Request, compiled: Compiled) -> bool:

@@ -8,7 +8,7 @@ import orjson
 import psycopg2
 
 from project_service.database.connection import DatabaseGone
-from project_service.database.errors import words
+from project_service.database.errors import describe
 from project_service.tables import errors
 from project_service.tables.errors import TableError
 from project_service.tables.response import as_utf8, is_header, settable, status_of
@@ -84,7 +84,7 @@ def failure(fault: psycopg2.Error | DatabaseGone, authenticated: bool) -> TableE
         authenticated,
     )
     if error.status >= 500 and not fault.pgcode.startswith(_SAID_BY_SQL):
-        error.why = words(fault)
+        error.why = describe(fault)
     return error
 
 

@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pool import Pool
 from project_service.http.body import ClientGone
 from project_service.http.exchange import fault_of
@@ -133,15 +133,15 @@ class Streams:
         PGRST003 if no connection is free in time, and what running the query raises.
         """
         await self._turn(place)
-        session = None
+        connection = None
         try:
-            session = await self.pool.take()
-            stream = RowStream(self, session, preamble, rendering, _rows_of_chunk(likely), leaves_things)
+            connection = await self.pool.acquire()
+            stream = RowStream(self, connection, preamble, rendering, _rows_of_chunk(likely), leaves_things)
             await stream.open(path, rows, values)
             if header is not None:
                 await stream.read_header(*header)
         except BaseException:
-            self.release(session)
+            self.release(connection)
             raise
         return stream
 
@@ -157,10 +157,10 @@ class Streams:
         finally:
             place.step_in()
 
-    def release(self, session: Session | None) -> None:
+    def release(self, connection: Connection | None) -> None:
         self.places.release()
-        if session is not None:
-            self.pool.give_back(session)
+        if connection is not None:
+            self.pool.release(connection)
 
 
 @define(eq=False)
@@ -172,7 +172,7 @@ class RowStream:
     """
 
     streams: Streams
-    session: Session
+    connection: Connection
     preamble: Preamble
     rendering: Rendering
     count: int
@@ -198,9 +198,9 @@ class RowStream:
             f"{_locks_of(rows).for_driver}; "
             f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
         )
-        self.session.extra_seconds = preamble.extra_seconds
+        self.connection.extra_seconds = preamble.extra_seconds
         if preamble.plans_apart:
-            await self._or_refused(pass_to_role(self.session, preamble))
+            await self._or_refused(pass_to_role(self.connection, preamble))
         self.fetched = await self._fetched(text, [path, *values, *values])
 
     async def read_header(self, sql: Sql, values: list[Any]) -> None:
@@ -235,13 +235,13 @@ class RowStream:
         finally:
             # Even if the commit is refused, others may get the connection.
             if self.leaves_things:
-                await clear(self.session)
+                await clear(self.connection)
         self.close()
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self.streams.release(self.session)
+            self.streams.release(self.connection)
 
     def _chunk(self, first: bool) -> bytes:
         before = begin(self.rendering, self.header) if first else b""
@@ -286,7 +286,7 @@ class RowStream:
         return rows
 
     async def _asked(self, sql: str, values: list[Any] | None = None) -> list[Any]:
-        return await self._or_refused(self.session.query(sql, values))
+        return await self._or_refused(self.connection.query(sql, values))
 
     async def _or_refused(self, asking: Awaitable[T]) -> T:
         try:

@@ -21,7 +21,7 @@ from zope.interface import implementer
 from project_service.application import Application
 from project_service.certificates import Certificates, let_clients_half_close
 from project_service.http.metrics import MULTIPROCESS
-from project_service.lifecycle import count_steadily, start
+from project_service.lifecycle import start, use_monotonic_clock
 from project_service.log import Levels, any_text, observer
 from project_service.network import (
     PROXIED,
@@ -34,7 +34,7 @@ from project_service.network import (
     queue_length,
     take_turns,
 )
-from project_service.process import settle
+from project_service.process import tune_memory
 from project_service.settings.model import Settings
 from project_service.settings.source import reread
 from project_service.workers.shared import Assignment, Parent, hold, share
@@ -143,7 +143,7 @@ class Worker:
         await self._application.works()
 
     def _ready(self, result: None) -> None:
-        settle()
+        tune_memory()
         self._parent.tell(READY)
 
     def _failed(self, failure: Failure) -> None:
@@ -168,7 +168,7 @@ class Worker:
 def main() -> None:
     from twisted.internet import reactor
 
-    count_steadily(reactor)
+    use_monotonic_clock(reactor)
     told = Assignment.from_json(_first_line(0))
     hold(os.environ[MULTIPROCESS])  # a lock of our own, since we may outlive our parent
     worker = Worker(reactor, told)

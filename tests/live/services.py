@@ -40,7 +40,7 @@ from project_service.embedded import postgres
 from project_service.embedded.assemble import Embedded, Running
 from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store, connect
-from tests.live.sql import run_sql, session_on
+from tests.live.sql import connection_to, run_sql
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 async def migrated(dsn: str) -> None:
     """Bring an empty database to the form that the service needs."""
 
-    session = await session_on(dsn, 0)
+    session = await connection_to(dsn, 0)
     try:
         await migrate(session, shipped())
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg2
 
 from project_service.database.connecting import Connector
-from project_service.database.connection import Session
+from project_service.database.connection import Connection
 from project_service.dsn import read_dsn
 
 
@@ -40,6 +40,6 @@ def connector(dsn: str, limit: float = 10.0) -> Connector:
     return Connector(reactor, read_dsn(dsn), limit)
 
 
-async def session_on(dsn: str, limit: float = 10.0) -> Session:
+async def connection_to(dsn: str, limit: float = 10.0) -> Connection:
     """One of the service's connections. The test closes it."""
     return await connector(dsn, limit)()

@@ -12,9 +12,9 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import succeed
 
 from project_service.database import connecting
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from tests.live.proxy import rude_proxy
-from tests.live.sql import run_sql, session_on
+from tests.live.sql import connection_to, run_sql
 from tests.live.waiting import until
 
 reactor: Any = _reactor
@@ -24,17 +24,19 @@ reactor: Any = _reactor
 async def test_target_session_attrs_read_write_is_respected(database: str) -> None:
     read_only = make_dsn(database, options="-c default_transaction_read_only=on")
     with pytest.raises(DatabaseGone, match="the server is read-only"):
-        await session_on(make_dsn(read_only, target_session_attrs="read-write"))
-    session = await session_on(read_only)
-    session.close()
-    session = await session_on(make_dsn(database, target_session_attrs="read-write"))
+        await connection_to(make_dsn(read_only, target_session_attrs="read-write"))
+    connection = await connection_to(read_only)
+    connection.close()
+    connection = await connection_to(make_dsn(database, target_session_attrs="read-write"))
 
     async def alone() -> bool:
-        rows = await session.query("select count(*) from pg_stat_activity where datname = current_database()")
+        rows = await connection.query(
+            "select count(*) from pg_stat_activity where datname = current_database()"
+        )
         return bool(rows == [(1,)])
 
     await until(alone)
-    session.close()
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
@@ -43,7 +45,7 @@ async def test_a_standby_is_not_taken_for_a_server_that_can_write(
 ) -> None:
     monkeypatch.setattr(connecting, "_SETUP", connecting._SETUP.replace("pg_is_in_recovery()", "true"))
     with pytest.raises(DatabaseGone, match="the server is read-only"):
-        await session_on(make_dsn(database, target_session_attrs="read-write"))
+        await connection_to(make_dsn(database, target_session_attrs="read-write"))
 
 
 @pytest_twisted.ensureDeferred
@@ -52,9 +54,9 @@ async def test_every_address_of_a_host_is_tried(database: str, monkeypatch: pyte
     monkeypatch.setattr(connecting, "addresses_of", lambda *_: succeed(["127.0.0.2", "127.0.0.1"]))
     known = parse_dsn(database)
     async with rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}") as (_, port):
-        session = await session_on(make_dsn(database, host="db.example.test", port=port))
-        assert await session.query("select 1") == [(1,)]
-        session.close()
+        connection = await connection_to(make_dsn(database, host="db.example.test", port=port))
+        assert await connection.query("select 1") == [(1,)]
+        connection.close()
 
 
 @pytest_twisted.ensureDeferred
@@ -64,7 +66,7 @@ async def test_a_server_that_falls_silent_after_the_login_is_given_up(
     monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_SECONDS", 1.0)
     monkeypatch.setattr(connecting, "_SETUP", f"select pg_sleep(20); {connecting._SETUP}")
     with pytest.raises(DatabaseGone, match="did not answer"):
-        await session_on(database)
+        await connection_to(database)
 
 
 @pytest_twisted.ensureDeferred
@@ -73,22 +75,22 @@ async def test_a_connection_to_a_standby_is_used_for_a_limited_time(
 ) -> None:
     """Its address may lead to the primary by now, which a pool would not notice."""
     asked: list[float] = []
-    session = await session_on(database)
-    monkeypatch.setattr(Session, "leave_after", lambda self, seconds: asked.append(seconds))
-    (await session_on(database)).close()
+    connection = await connection_to(database)
+    monkeypatch.setattr(Connection, "expire_after", lambda self, seconds: asked.append(seconds))
+    (await connection_to(database)).close()
     assert asked == []
     monkeypatch.setattr(connecting, "_SETUP", connecting._SETUP.replace("pg_is_in_recovery()", "true"))
-    (await session_on(database)).close()
+    (await connection_to(database)).close()
     assert asked == [connecting.STANDBY_SECONDS]
     monkeypatch.undo()
     # Its user may go on with it; the pool, which asks whether it is usable, does not lend it again.
     usable = []
     for seconds in (60.0, 0.0):
-        session.leave_after(seconds)
-        usable.append(session.usable)
+        connection.expire_after(seconds)
+        usable.append(connection.usable)
     assert usable == [True, False]
-    assert await session.query("select 1") == [(1,)]
-    session.close()
+    assert await connection.query("select 1") == [(1,)]
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
@@ -100,7 +102,7 @@ async def test_a_failure_to_connect_never_shows_address_or_password(database: st
         (make_dsn(database, dbname="hunter2"), "there is no such database or role"),
     ):
         with pytest.raises(DatabaseGone) as caught:
-            await session_on(bad, 0)
+            await connection_to(bad, 0)
         assert str(caught.value) == why
         for secret in ("hunter2", "127.0.0.1", "name.invalid", "nobody"):
             assert secret not in str(caught.value)
@@ -109,20 +111,20 @@ async def test_a_failure_to_connect_never_shows_address_or_password(database: st
 @pytest_twisted.ensureDeferred
 async def test_notifications_nobody_listens_for_are_ignored(database: str) -> None:
     """SQL of an application may LISTEN; the next user of the connection must not suffer."""
-    session = await session_on(database)
-    await session.query("listen news")
-    await session.query("notify news, 'one'")
-    assert await session.query("select 1") == [(1,)]
-    assert session.usable
-    session.close()
+    connection = await connection_to(database)
+    await connection.query("listen news")
+    await connection.query("notify news, 'one'")
+    assert await connection.query("select 1") == [(1,)]
+    assert connection.usable
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_closed_connection_leaves_no_descriptor(database: str) -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # each is a name that may be gone by now
     for _ in range(20):
-        session = await session_on(database)
-        session.close()
+        connection = await connection_to(database)
+        connection.close()
     assert len(os.listdir("/proc/self/fd")) < before + 10  # noqa: PTH208
 
 
@@ -133,8 +135,8 @@ async def test_values_stay_in_their_string_whatever_standard_conforming_strings_
     run_sql(database, f'alter database "{by_database}" set standard_conforming_strings = off')
     # Options of the DSN are set before the service's own, which win.
     for dsn in (database, make_dsn(database, options=off), make_dsn(database, options="-c work_mem=1MB")):
-        session = await session_on(dsn)
+        connection = await connection_to(dsn)
         for said in ("\\' or true; --", "a\\", "\\\\'", "it's"):
-            assert await session.query("reset all; select %s", [said]) == [(said,)]
-            assert await session.query("select %s", [said]) == [(said,)]
-        session.close()
+            assert await connection.query("reset all; select %s", [said]) == [(said,)]
+            assert await connection.query("select %s", [said]) == [(said,)]
+        connection.close()

@@ -12,7 +12,7 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.database.connecting import GUARD_MARGIN_SECONDS
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.listener import Listener
 from project_service.database.migrate import (
     Migration,
@@ -27,7 +27,7 @@ from project_service.database.pool import Pool, Transaction
 from project_service.lifecycle import start
 from tests.live.logged import LoggedErrors
 from tests.live.services import Services
-from tests.live.sql import connector, session_on
+from tests.live.sql import connection_to, connector
 from tests.live.waiting import until
 
 reactor: Any = _reactor
@@ -35,81 +35,81 @@ reactor: Any = _reactor
 
 @pytest_twisted.ensureDeferred
 async def test_processes_that_migrate_at_once_apply_each_file_once(empty_database: str) -> None:
-    sessions = [await session_on(empty_database) for _ in range(3)]
-    done = await gatherResults([start(migrate(session, shipped())) for session in sessions])
+    sessions = [await connection_to(empty_database) for _ in range(3)]
+    done = await gatherResults([start(migrate(connection, shipped())) for connection in sessions])
     assert sorted(len(applied) for applied in done) == [0, 0, len(shipped())]
     assert [number for number, _, _ in await state(sessions[0])] == [one.number for one in shipped()]
-    for session in sessions:
-        session.close()
+    for connection in sessions:
+        connection.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_newer_database_and_a_changed_migration_are_refused(database: str) -> None:
-    session = await session_on(database)
+    connection = await connection_to(database)
     later = shipped()[-1].number + 1
-    await session.query(
+    await connection.query(
         "insert into _project_service.migrations (number, name, sha256) values (%s, 'later', '')", (later,)
     )
     with pytest.raises(MigrationRefused, match="newer than this program"):
-        await migrate(session, shipped())
-    await session.query("delete from _project_service.migrations where number = %s", (later,))
-    await session.query("update _project_service.migrations set sha256 = 'x' where number = 1")
+        await migrate(connection, shipped())
+    await connection.query("delete from _project_service.migrations where number = %s", (later,))
+    await connection.query("update _project_service.migrations set sha256 = 'x' where number = 1")
     with pytest.raises(MigrationRefused, match="another form"):
-        await migrate(session, shipped())
-    session.close()
+        await migrate(connection, shipped())
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_migration_that_fails_leaves_nothing(database: str) -> None:
-    session = await session_on(database)
+    connection = await connection_to(database)
     broken = Migration(9000, "9000_x.sql", "create table public.half (a int); select 1/0")
     with pytest.raises(psycopg2.errors.DivisionByZero):
-        await migrate(session, [*shipped(), broken])
-    assert await session.query("select to_regclass('public.half')") == [(None,)]
-    assert session.usable
-    session.close()
+        await migrate(connection, [*shipped(), broken])
+    assert await connection.query("select to_regclass('public.half')") == [(None,)]
+    assert connection.usable
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_roles_and_functions_made_by_migrations(database: str) -> None:
-    session = await session_on(database)
-    rows = await session.query(
+    connection = await connection_to(database)
+    rows = await connection.query(
         "select rolname from pg_roles where rolname in ('anon', 'authenticated', 'service_role') and not rolcanlogin"
     )
     assert len(rows) == 3
     claims = '{"sub": "00000000-0000-0000-0000-000000000001", "role": "authenticated", "email": "a@b.test"}'
-    await session.query("begin")
-    await session.query("select set_config('request.jwt.claims', %s, true)", (claims,))
+    await connection.query("begin")
+    await connection.query("select set_config('request.jwt.claims', %s, true)", (claims,))
     for role in ("anon", "authenticated", "service_role"):
-        await session.query(f"set local role {role}")
-        assert await session.query(
+        await connection.query(f"set local role {role}")
+        assert await connection.query(
             "select auth.uid()::text, auth.role(), auth.email(), auth.jwt() ->> 'sub' = auth.uid()::text"
         ) == [("00000000-0000-0000-0000-000000000001", "authenticated", "a@b.test", True)]
-        await session.query("savepoint here")
+        await connection.query("savepoint here")
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
-            await session.query("select * from auth.project_keys")
-        await session.query("rollback to here")
-    await session.query("rollback")
-    assert await session.query("select auth.uid(), auth.email(), auth.jwt()") == [(None, None, {})]
-    await session.query("select set_config('request.jwt.claims', %s, false)", ('{"sub": "not-a-uuid"}',))
-    assert await session.query("select auth.uid()") == [(None,)]
-    session.close()
+            await connection.query("select * from auth.project_keys")
+        await connection.query("rollback to here")
+    await connection.query("rollback")
+    assert await connection.query("select auth.uid(), auth.email(), auth.jwt()") == [(None, None, {})]
+    await connection.query("select set_config('request.jwt.claims', %s, false)", ('{"sub": "not-a-uuid"}',))
+    assert await connection.query("select auth.uid()") == [(None,)]
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_killed_connection_is_noticed_and_replaced(database: str) -> None:
     pool = Pool(connector(database), 2, 5.0, reactor)
     first = (await pool.query("select pg_backend_pid()"))[0][0]
-    killer = await session_on(database)
+    killer = await connection_to(database)
     await killer.query("select pg_terminate_backend(%s)", (first,))
     await until(lambda: not pool._idle)
     second = (await pool.query("select pg_backend_pid()"))[0][0]
     assert first != second
 
-    async def dies(session: Session) -> None:
-        pid = session._connection.info.backend_pid
+    async def dies(connection: Connection) -> None:
+        pid = connection._connection.info.backend_pid
         await killer.query("select pg_terminate_backend(%s)", (pid,))
-        await session.query("select 1")
+        await connection.query("select 1")
 
     with pytest.raises(DatabaseGone):
         await pool.use(dies)
@@ -136,83 +136,83 @@ async def test_a_failed_transaction_is_rolled_back_and_its_connection_kept(datab
 
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
-    session = await evolve(connector(database), statement_timeout_seconds=0.0)()
-    session.answer_seconds = 60.0  # what was allowed before does not count
-    await session.query("select 1")
-    session.answer_seconds = 0.05
+    connection = await evolve(connector(database), statement_timeout_seconds=0.0)()
+    connection.answer_seconds = 60.0  # what was allowed before does not count
+    await connection.query("select 1")
+    connection.answer_seconds = 0.05
     with pytest.raises(DatabaseGone):
-        await session.query("select pg_sleep(2)")
-    assert not session.usable
+        await connection.query("select pg_sleep(2)")
+    assert not connection.usable
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_session_without_a_timeout_may_take_its_time(database: str) -> None:
     """Migrating needs that: connecting has a time limit, but the statements have none."""
-    session = await evolve(connector(database), statement_timeout_seconds=0.0)()
-    assert session.answer_seconds is None
-    session.answer_seconds = 0.05
-    await session.query("select 1")
-    session.extra_seconds = 5.0
-    await session.query("select pg_sleep(0.2)")
-    session.answer_seconds = None
-    await session.query("select pg_sleep(0.2)")
-    assert session.usable
-    session.close()
+    connection = await evolve(connector(database), statement_timeout_seconds=0.0)()
+    assert connection.answer_seconds is None
+    connection.answer_seconds = 0.05
+    await connection.query("select 1")
+    connection.extra_seconds = 5.0
+    await connection.query("select pg_sleep(0.2)")
+    connection.answer_seconds = None
+    await connection.query("select pg_sleep(0.2)")
+    assert connection.usable
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_statement_timeout_leaves_the_connection_usable(database: str) -> None:
-    session = await connector(database, 0.05)()
-    assert session.answer_seconds == 0.05 + GUARD_MARGIN_SECONDS
+    connection = await connector(database, 0.05)()
+    assert connection.answer_seconds == 0.05 + GUARD_MARGIN_SECONDS
     with pytest.raises(psycopg2.errors.QueryCanceled):
-        await session.query("select pg_sleep(60)")
-    assert session.usable
-    session.close()
+        await connection.query("select pg_sleep(60)")
+    assert connection.usable
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_message_larger_than_the_sockets_buffer_is_sent_completely(database: str) -> None:
-    session = await session_on(database)
-    assert await session.query("select length(%s)", ("x" * 8_000_000,)) == [(8_000_000,)]
-    assert session not in reactor.getWriters()
-    session.close()
+    connection = await connection_to(database)
+    assert await connection.query("select length(%s)", ("x" * 8_000_000,)) == [(8_000_000,)]
+    assert connection not in reactor.getWriters()
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_value_that_cannot_be_sent_leaves_the_connection_usable(database: str) -> None:
-    session = await session_on(database)
+    connection = await connection_to(database)
     for value, fault in (("a\0b", ValueError), (object(), psycopg2.ProgrammingError)):
         with pytest.raises(fault):
-            await session.query("select %s", (value,))
-        assert await session.query("select 1") == [(1,)]
-    session.discard()
-    assert not session.usable
+            await connection.query("select %s", (value,))
+        assert await connection.query("select 1") == [(1,)]
+    connection.discard()
+    assert not connection.usable
     with pytest.raises(DatabaseGone):
-        await session.query("select 1")
-    session.close()
+        await connection.query("select 1")
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_connection_that_read_a_very_large_value_is_not_lent_again(database: str) -> None:
     """libpq keeps a buffer of that size."""
-    session = await session_on(database)
+    connection = await connection_to(database)
     for size, usable in (2**20, True), (2**23, False):
-        await session.query("select repeat('x', %s)", (size,))
-        assert session.usable is usable
-    session.close()
+        await connection.query("select repeat('x', %s)", (size,))
+        assert connection.usable is usable
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_several_statements_are_one_transaction_and_leave_no_state(database: str) -> None:
-    session = await session_on(database)
-    rows = await session.query(
+    connection = await connection_to(database)
+    rows = await connection.query(
         "select set_config('role', 'anon', true), set_config('request.path', %s, true); "
         "select current_user, current_setting('request.path'), 'a%%'",
         ("/x'; drop schema auth; --",),
     )
     assert rows == [("anon", "/x'; drop schema auth; --", "a%")]
-    assert await session.query("select current_user = session_user") == [(True,)]
-    session.close()
+    assert await connection.query("select current_user = session_user") == [(True,)]
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
@@ -238,7 +238,7 @@ async def test_the_listener_hears_and_reads_again_what_it_missed(
     listener.subscribe("news", heard.append, gap)
     listener.startService()
     await listener.ready()
-    other = await session_on(database)
+    other = await connection_to(database)
     await other.query("select pg_notify('news', 'one')")
     await until(lambda: heard == ["one"])
     await other.query(
@@ -259,36 +259,36 @@ async def test_the_listener_hears_and_reads_again_what_it_missed(
 
 @pytest_twisted.ensureDeferred
 async def test_service_role_gets_the_exposed_schemas_and_other_roles_get_nothing(database: str) -> None:
-    session = await session_on(database)
-    await session.query("create schema api; create table api.old (a int)")
-    await grant_service_role(session, ["public", "api", "not there"])
-    await session.query("create table public.fresh (id serial)")
+    connection = await connection_to(database)
+    await connection.query("create schema api; create table api.old (a int)")
+    await grant_service_role(connection, ["public", "api", "not there"])
+    await connection.query("create table public.fresh (id serial)")
 
     async def may(role: str, table: str) -> bool:
-        rows = await session.query("select has_table_privilege(%s, %s, 'select')", (role, table))
+        rows = await connection.query("select has_table_privilege(%s, %s, 'select')", (role, table))
         return bool(rows[0][0])
 
     assert [await may("service_role", table) for table in ("api.old", "public.fresh")] == [True, True]
     assert [await may(role, "public.fresh") for role in ("anon", "authenticated")] == [False, False]
-    assert await session.query("select has_schema_privilege('anon', 'api', 'usage')") == [(True,)]
+    assert await connection.query("select has_schema_privilege('anon', 'api', 'usage')") == [(True,)]
 
     # Granting again changes nothing, so that a start does not change the schema.
     written = "select xmin::text from pg_namespace where nspname in ('public', 'api')"
-    before = await session.query(written)
-    await grant_service_role(session, ["public", "api"])
-    assert await session.query(written) == before
-    session.close()
+    before = await connection.query(written)
+    await grant_service_role(connection, ["public", "api"])
+    assert await connection.query(written) == before
+    connection.close()
 
 
 @pytest_twisted.ensureDeferred
 async def test_schema_changes_are_notified(database: str, services: Services) -> None:
-    owner = await session_on(database)
+    owner = await connection_to(database)
     assert not await watch_ddl(owner)
-    admin = await session_on(services.admin_dsn(database))
+    admin = await connection_to(services.admin_dsn(database))
     assert await watch_ddl(admin)
     assert await watch_ddl(owner)
     heard: list[tuple[str, str]] = []
-    listening = await session_on(database)
+    listening = await connection_to(database)
     listening.on_notify = lambda channel, payload: heard.append((channel, payload))
     await listening.query("listen pgrst")
     changes = "create table public.t (a int)", "alter table public.t add b int", "drop table public.t"
@@ -303,5 +303,5 @@ async def test_schema_changes_are_notified(database: str, services: Services) ->
     await owner.query("notify pgrst, 'end'")
     await until(lambda: ("pgrst", "end") in heard)
     assert heard == [("pgrst", "reload schema")] * 3 + [("pgrst", "end")]
-    for session in (owner, admin, listening):
-        session.close()
+    for connection in (owner, admin, listening):
+        connection.close()

@@ -24,7 +24,7 @@ from project_service.lifecycle import start
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
 from tests.live.application import serving, settings_for
 from tests.live.daemon import eventually
-from tests.live.sql import run_sql, session_on
+from tests.live.sql import connection_to, run_sql
 from tests.live.waiting import until
 from tests.temporary import free_port
 
@@ -175,4 +175,4 @@ async def test_the_error_names_the_setting_under_which_strings_are_unsafe(databa
     run_sql(database, f'alter database "{name}" set standard_conforming_strings = off')
     told = "standard_conforming_strings is off, and the pooler refuses"
     with pgbouncer(database, "session", 5) as pooled, pytest.raises(DatabaseGone, match=told):
-        await session_on(pooled)
+        await connection_to(pooled)

@@ -13,11 +13,11 @@ import pytest_twisted
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Pipelines, Run, Step, as_text
 from project_service.database.pool import Pool
 from project_service.lifecycle import start
-from tests.live.sql import connector, run_sql, session_on
+from tests.live.sql import connection_to, connector, run_sql
 from tests.live.waiting import until
 
 reactor: Any = _reactor
@@ -39,8 +39,8 @@ VALUES = [
 
 
 @asynccontextmanager
-async def session(database: str) -> AsyncIterator[Session]:
-    made = await session_on(database)
+async def connection(database: str) -> AsyncIterator[Connection]:
+    made = await connection_to(database)
     try:
         yield made
     finally:
@@ -60,7 +60,7 @@ async def shares(pool: Pool) -> None:
 @pytest.mark.parametrize(("kind", "value"), VALUES)
 @pytest_twisted.ensureDeferred
 async def test_values_come_back_as_by_psycopg2(database: str, kind: str, value: Any) -> None:
-    async with session(database) as made:
+    async with connection(database) as made:
         for _ in range(2):
             ((found,),) = await made.run_typed(Step(f"select $1::{kind}", [as_text(value)]))
             ((expected,),) = await made.query(f"select %s::{kind}", (value,))
@@ -70,7 +70,7 @@ async def test_values_come_back_as_by_psycopg2(database: str, kind: str, value: 
 @pytest_twisted.ensureDeferred
 async def test_an_error_is_psycopg2s_and_undoes_its_run_alone(database: str) -> None:
     run_sql(database, "create table public.kept (id int primary key)")
-    async with session(database) as made:
+    async with connection(database) as made:
         add = Step("insert into public.kept values ($1)", [b"1"])
         await made.run([add])
         with pytest.raises(psycopg2.errors.UniqueViolation) as refused:
@@ -88,7 +88,7 @@ async def test_an_error_is_psycopg2s_and_undoes_its_run_alone(database: str) -> 
 
 @pytest_twisted.ensureDeferred
 async def test_a_statement_that_could_not_be_prepared_is_forgotten_alone(database: str) -> None:
-    async with session(database) as made:
+    async with connection(database) as made:
         good, bad = Step("select 1"), Step("select * from public.missing")
         with pytest.raises(psycopg2.errors.UndefinedTable):
             await made.run([Step("reset all", once=True), good, bad])
@@ -100,7 +100,7 @@ async def test_a_statement_that_could_not_be_prepared_is_forgotten_alone(databas
 
 @pytest_twisted.ensureDeferred
 async def test_many_runs_on_one_connection_are_answered_in_order(database: str) -> None:
-    async with session(database) as made:
+    async with connection(database) as made:
         pipeline = made.enter_pipeline()
         runs: list[Run] = []
         for number in range(300):
@@ -123,7 +123,7 @@ async def test_notices_take_no_memory(database: str) -> None:
         "create function public.noisy() returns int language plpgsql as $$ begin"
         " for i in 1..200 loop raise notice '%', repeat('x', 10000); end loop; return 1; end $$",
     )
-    async with session(database) as made:
+    async with connection(database) as made:
         for _ in range(10):
             await made.run([Step("select public.noisy()")])
         await made.query("select 1")
@@ -148,7 +148,7 @@ async def test_what_is_under_way_fails_when_the_connection_is_closed(database: s
         assert run is not None
         run.done.addErrback(lambda failure: failure.trap(DatabaseGone)).addCallback(again)
         ended.append(run.done)
-    (shared,) = pipelines._sessions
+    (shared,) = pipelines._connections
     shared.connection_lost()
     for one in ended:
         await one
@@ -161,7 +161,7 @@ async def test_what_is_under_way_fails_when_the_connection_is_closed(database: s
 async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
     pool = Pool(connector(database, 0.2), 4, 5.0, reactor)
     await shares(pool)
-    (shared,) = pool.pipelines._sessions
+    (shared,) = pool.pipelines._connections
     shared.answer_seconds = 0.5
     run = pool.pipelines.submit(
         1, [Step("set statement_timeout = 0", once=True), Step("select pg_sleep(60)")]

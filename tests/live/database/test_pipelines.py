@@ -98,7 +98,7 @@ class Watched:
     @property
     def backends(self) -> list[int]:
         assert self.pipelines is not None
-        return [session._connection.get_backend_pid() for session in self.pipelines._sessions]
+        return [connection._connection.get_backend_pid() for connection in self.pipelines._connections]
 
 
 @frozen
@@ -186,9 +186,9 @@ def service(
         watched.asked += 1
         run = submit(self, *steps)
         watched.taken += run is not None
-        for session in self._sessions:
-            if session.pipeline is not None:
-                watched.deepest = max(watched.deepest, len(session.pipeline.waiting))
+        for connection in self._connections:
+            if connection.pipeline is not None:
+                watched.deepest = max(watched.deepest, len(connection.pipeline.waiting))
         return run
 
     monkeypatch.setattr(Pipelines, "submit", submitted)
@@ -428,7 +428,7 @@ async def test_who_comes_after_a_slow_statement_does_not_wait_for_it(
     """And the statement that was slow shares no more."""
     await warm(service, "/slow", "/things?id=eq.1")
     assert service.watched.pipelines is not None
-    (session,) = service.watched.pipelines._sessions
+    (connection,) = service.watched.pipelines._connections
     monkeypatch.setattr(pipeline, "OLD_SECONDS", 0.02)
     monkeypatch.setattr(pipeline, "SLOW_SECONDS", 0.3)
     monkeypatch.setattr(pipeline, "HELD_UP", 0)
@@ -436,7 +436,7 @@ async def test_who_comes_after_a_slow_statement_does_not_wait_for_it(
     slow.send(service.anon.head("/slow", "slowly"))
 
     def is_late() -> bool:
-        since = session.awaiting_since
+        since = connection.awaiting_since
         return since is not None and service.api.reactor.seconds() - since > pipeline.OLD_SECONDS
 
     await until(is_late)

@@ -21,7 +21,7 @@ from tests.live.application import said_at_start, settings_for
 from tests.live.auth.service import reactor
 from tests.live.cli.command_here import beside_the_reactor, commands_of
 from tests.live.services import wait
-from tests.live.sql import run_each, session_on
+from tests.live.sql import connection_to, run_each
 from tests.live.storage.cli import config_file
 from tests.live.waiting import until
 
@@ -55,12 +55,12 @@ def admin(cluster: str) -> Iterator[str]:
 
 async def migrated(admin: str, *schemas: str) -> list[str]:
     """Migrates as a start does, and returns what is lacking then."""
-    session = await session_on(owners(admin))
+    connection = await connection_to(owners(admin))
     try:
-        await migrate(session, shipped(), afterwards=lambda locked: expose(locked, schemas))
-        return await lacking(session, schemas)
+        await migrate(connection, shipped(), afterwards=lambda locked: expose(locked, schemas))
+        return await lacking(connection, schemas)
     finally:
-        session.close()
+        connection.close()
 
 
 def owners(admin: str) -> str:

@@ -15,7 +15,7 @@ from project_service.lifecycle import all_of
 from project_service.settings.model import Store
 from project_service.storage.s3.xml import NoSuchObject
 from tests.live.services import store_client
-from tests.live.sql import session_on
+from tests.live.sql import connection_to
 
 reactor: Any = _reactor
 
@@ -23,7 +23,7 @@ reactor: Any = _reactor
 async def _all_alone(running: Running) -> bool:
     """Whether nobody else has written to its database and its store. Writes something to both."""
     assert running.dsn is not None
-    session = await session_on(running.dsn)
+    session = await connection_to(running.dsn)
     try:
         found = await session.query("select to_regclass('public.left_behind') is null")
         await session.query("create table if not exists public.left_behind ()")

@@ -24,14 +24,14 @@ from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store
 from tests.live.logged import LoggedErrors
 from tests.live.services import store_client
-from tests.live.sql import session_on
+from tests.live.sql import connection_to
 from tests.live.waiting import until
 
 
 async def _query(dsn: str | None, sql: str) -> object:
 
     assert dsn is not None
-    session = await session_on(dsn)
+    session = await connection_to(dsn)
     try:
         rows = await session.query(sql)
         return rows[0][0] if rows else None

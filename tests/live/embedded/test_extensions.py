@@ -19,13 +19,13 @@ from tests.live.cli.command_here import beside_the_reactor, commands_of, failed
 from tests.live.daemon import ROOT, Daemon
 from tests.live.service.test_readme import commands
 from tests.live.services import Services
-from tests.live.sql import run_sql, session_on
+from tests.live.sql import connection_to, run_sql
 from tests.live.tables.service import blocks
 
 
 @pytest_twisted.ensureDeferred
 async def test_every_extension_there_is_can_be_created_and_dropped(database: str, services: Services) -> None:
-    session = await session_on(services.admin_dsn(database), 0)
+    session = await connection_to(services.admin_dsn(database), 0)
     try:
         names = [one.name for one in await extensions.available(session)]
         assert {"vector", "pg_trgm", "postgres_fdw", "dblink", "earthdistance"} <= set(names)
@@ -45,7 +45,7 @@ async def test_every_extension_there_is_can_be_created_and_dropped(database: str
 async def test_the_owner_can_use_what_the_superuser_created(database: str, services: Services) -> None:
     with pytest.raises(pg.InsufficientPrivilege):
         run_sql(database, "create extension vector")
-    session = await session_on(services.admin_dsn(database), 0)
+    session = await connection_to(services.admin_dsn(database), 0)
     try:
         await extensions.create(session, "vector")
         await extensions.create(session, "postgres_fdw")

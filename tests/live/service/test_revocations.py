@@ -20,7 +20,7 @@ from twisted.internet.task import deferLater
 
 from project_service import keys
 from project_service.application import FRESH_SECONDS
-from project_service.database.connection import Row, Session
+from project_service.database.connection import Connection, Row
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.proxy import Manners, RudeProxy, rude_proxy
@@ -139,16 +139,16 @@ async def test_what_a_standby_tells_is_trusted_although_it_lets_nobody_listen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a failover the address may lead to one that is not promoted yet, and rows can be read meanwhile."""
-    query = Session.query
+    query = Connection.query
 
-    async def refused(session: Session, sql: Any, params: Any = None) -> list[Row]:
+    async def refused(connection: Connection, sql: Any, params: Any = None) -> list[Row]:
         if sql.startswith("listen"):
             raise ReadOnlySqlTransaction
-        return await query(session, sql, params)
+        return await query(connection, sql, params)
 
     async with cut_off(database, empty_database, store_settings, tmp_path) as host:
         await until(lambda: host.answers(200))
-        monkeypatch.setattr(Session, "query", refused)
+        monkeypatch.setattr(Connection, "query", refused)
         run_sql(
             database,
             "select pg_terminate_backend(pid) from pg_stat_activity"

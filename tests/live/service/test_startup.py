@@ -28,7 +28,7 @@ from project_service.settings.source import Launch, Source
 from tests.live.application import said_at_start, serving, settings_for
 from tests.live.proxy import Manners, rude_proxy
 from tests.live.services import Services
-from tests.live.sql import session_on
+from tests.live.sql import connection_to
 from tests.live.waiting import until
 
 reactor: Any = _reactor
@@ -48,7 +48,7 @@ async def test_a_start_says_if_schema_changes_are_not_noticed(
     assert settings.auth.jwt_keys_file is not None
     tokens.load_or_create_keys(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
     assert UNWATCHED in await said_at_start(settings)
-    admin = await session_on(services.admin_dsn(database))
+    admin = await connection_to(services.admin_dsn(database))
     assert await watch_ddl(admin)
     admin.close()
     assert UNWATCHED not in await said_at_start(settings)

@@ -11,7 +11,7 @@ from psycopg2.extensions import make_dsn
 from twisted.internet import reactor as _reactor
 from twisted.logger import formatEvent
 
-from project_service.database.connection import Params, Row, Session
+from project_service.database.connection import Connection, Params, Row
 from project_service.database.pool import Pool
 from project_service.embedded.postgres import OWNER
 from project_service.tables.assemble import raw
@@ -37,17 +37,17 @@ async def test_a_table_made_while_the_catalogue_is_read_is_found_next_time(datab
     """Without event triggers only the fingerprint tells that something is new."""
     change = ["create table made_meanwhile (id int)"]
 
-    async def connect() -> Session:
-        session = await raw(connector(database))()
-        query = session.query
+    async def connect() -> Connection:
+        connection = await raw(connector(database))()
+        query = connection.query
 
         async def interrupted(sql: str | bytes, params: Params = None) -> list[Row]:
             if "fingerprint" in str(sql) and change:
                 run_sql(database, change.pop())
             return await query(sql, params)
 
-        session.query = interrupted  # type: ignore[method-assign]  # only here something comes in between
-        return session
+        connection.query = interrupted  # type: ignore[method-assign]  # only here something comes in between
+        return connection
 
     pool = Pool(connect, 1, 5.0, reactor)
     holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
@@ -214,15 +214,15 @@ async def test_unreadable_foreign_tables_do_not_prevent_reading_the_catalogue(
 
 @pytest_twisted.ensureDeferred
 async def test_the_log_says_why_postgresql_refused_to_read_it(database: str) -> None:
-    async def connect() -> Session:
-        session = await raw(connector(database))()
-        query = session.query
+    async def connect() -> Connection:
+        connection = await raw(connector(database))()
+        query = connection.query
 
         async def failing(sql: str | bytes, params: Params = None) -> list[Row]:
             return await query("select 1 / 0" if "fingerprint" in str(sql) else sql, params)
 
-        session.query = failing  # type: ignore[method-assign]  # the catalogue has nothing that fails
-        return session
+        connection.query = failing  # type: ignore[method-assign]  # the catalogue has nothing that fails
+        return connection
 
     pool = Pool(connect, 1, 5.0, reactor)
     holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)

@@ -9,12 +9,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pool import Pool
 
 
-class FakeSession:
-    """A session that answers when a test says so. ``state`` is its transaction status."""
+class FakeConnection:
+    """A connection that answers when a test says so. ``state`` is its transaction status."""
 
     def __init__(self) -> None:
         self.state = "idle"
@@ -56,15 +56,15 @@ class FakeSession:
 class Case(TestCase):
     def setUp(self) -> None:
         self.clock = Clock()
-        self.made: list[FakeSession] = []
+        self.made: list[FakeConnection] = []
         self.away = False
         self.pool = Pool(self.connect, 2, 5.0, self.clock)
 
-    async def connect(self) -> Session:
+    async def connect(self) -> Connection:
         if self.away:
             raise DatabaseGone("refused")
-        self.made.append(FakeSession())
-        return cast(Session, self.made[-1])
+        self.made.append(FakeConnection())
+        return cast(Connection, self.made[-1])
 
     def failure(self, waiting: Deferred[Any], kind: type[Exception]) -> Exception:
         failed: Exception = self.failureResultOf(waiting, kind).value

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.listener import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -23,8 +23,8 @@ from project_service.lifecycle import start
 from tests.captured_log import captured_logs
 
 
-class FakeSession:
-    """A session that answers at once as long as its server is up."""
+class FakeConnection:
+    """A connection that answers at once as long as its server is up."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -57,7 +57,7 @@ class FakeSession:
 class Listening(TestCase):
     def setUp(self) -> None:
         self.clock = Clock()
-        self.made: list[FakeSession] = []
+        self.made: list[FakeConnection] = []
         self.tried = 0
         self.away = False
         self.standby = False
@@ -75,13 +75,13 @@ class Listening(TestCase):
             self.successResultOf(stopping)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    async def connect(self) -> Session:
+    async def connect(self) -> Connection:
         self.tried += 1
         if self.away:
             raise DatabaseGone("refused")
-        self.made.append(FakeSession())
+        self.made.append(FakeConnection())
         self.made[-1].standby = self.standby
-        return cast(Session, self.made[-1])
+        return cast(Connection, self.made[-1])
 
     async def gap(self) -> None:
         self.gaps.append(Deferred())
@@ -178,7 +178,7 @@ class Listening(TestCase):
         self.standby = False
         self.clock.advance(LONGEST_PAUSE_SECONDS)
         self.successResultOf(ready)
-        self.assertEqual([session.closed for session in self.made], [True] * 9 + [False])
+        self.assertEqual([connection.closed for connection in self.made], [True] * 9 + [False])
 
     def test_an_unreachable_database_is_tried_again_after_growing_pauses(self) -> None:
         self.away = True
@@ -226,7 +226,7 @@ class Listening(TestCase):
             with captured_logs() as said:
                 self.stop()
             self.assertEqual((said, self.listener.current, self.listener.running), ([], False, 0), where)
-            self.assertEqual([session.closed for session in self.made], [True] * len(self.made), where)
+            self.assertEqual([connection.closed for connection in self.made], [True] * len(self.made), where)
             tried = self.tried
             self.clock.advance(60)
             self.assertEqual(self.tried, tried, where)

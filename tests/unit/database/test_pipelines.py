@@ -12,11 +12,11 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service import errors
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import (
     IDLE_SECONDS,
     LOOK_SECONDS,
-    MOST_WAITING,
+    MAX_WAITING,
     OLD_SECONDS,
     Pipelines,
     Run,
@@ -28,12 +28,12 @@ OPENING = [Step("select 'opening'", once=True)]
 ASKED = [Step("select 1")]
 
 
-class FakeSession:
-    """A session in pipeline mode, its own pipeline, whose runs are answered when a test says so."""
+class FakeConnection:
+    """A connection in pipeline mode, its own pipeline, whose runs are answered when a test says so."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.pipeline: FakeSession | None = None
+        self.pipeline: FakeConnection | None = None
         self.statements = Statements()
         self.waiting: deque[Run] = deque()
         self.typical = 0.0
@@ -41,9 +41,9 @@ class FakeSession:
         self.flushed = 0
         self.on_lost: Callable[[Any], None] | None = None
         self.answer_seconds: float | None = 10.0
-        self.leaves = self.silent = self.discarded = False
+        self.expired = self.silent = self.discarded = False
 
-    def enter_pipeline(self) -> FakeSession:
+    def enter_pipeline(self) -> FakeConnection:
         self.pipeline = self
         return self
 
@@ -73,7 +73,7 @@ class FakeSession:
     def discard(self) -> None:
         self.discarded = True
 
-    def gone_silent(self) -> None:
+    def timed_out(self) -> None:
         self.silent = True
         self.lose()
 
@@ -88,8 +88,8 @@ class FakeSession:
 class Case(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
-        self.asked: list[Deferred[Session]] = []
-        self.made: list[FakeSession] = []
+        self.asked: list[Deferred[Connection]] = []
+        self.made: list[FakeConnection] = []
         self.back: list[Any] = []
         self.shared = self.pipelines()
 
@@ -98,16 +98,16 @@ class Case(SynchronousTestCase):
 
     # The pool.
 
-    async def take(self) -> Session:
-        waiting: Deferred[Session] = Deferred()
+    async def acquire(self) -> Connection:
+        waiting: Deferred[Connection] = Deferred()
         self.asked.append(waiting)
         return await waiting
 
-    def give_back(self, session: Session) -> None:
-        self.back.append(session)
+    def release(self, connection: Connection) -> None:
+        self.back.append(connection)
 
-    def connect(self) -> FakeSession:
-        self.made.append(FakeSession(self.clock))
+    def connect(self) -> FakeConnection:
+        self.made.append(FakeConnection(self.clock))
         self.asked.pop(0).callback(cast(Any, self.made[-1]))
         return self.made[-1]
 
@@ -117,7 +117,7 @@ class Case(SynchronousTestCase):
             run.done.addErrback(lambda failure: failure.trap(DatabaseGone, psycopg2.Error))
         return run
 
-    def opened(self) -> FakeSession:
+    def opened(self) -> FakeConnection:
         self.assertIsNone(self.submit())
         return self.connect()
 
@@ -127,9 +127,9 @@ class Opening(Case):
         for _ in range(3):
             self.assertIsNone(self.submit())
         self.assertEqual(len(self.asked), 1)
-        session = self.connect()
+        connection = self.connect()
         self.assertIsNotNone(self.submit())
-        self.assertEqual((session.submitted, session.flushed), ([(1, ASKED)], 1))
+        self.assertEqual((connection.submitted, connection.flushed), ([(1, ASKED)], 1))
 
     def test_no_connection_is_kept_for_pools_that_are_too_small(self) -> None:
         self.shared = self.pipelines(0)
@@ -138,17 +138,17 @@ class Opening(Case):
 
     def test_what_opens_a_connection_goes_first(self) -> None:
         self.shared = self.pipelines(opening=OPENING)
-        session = self.opened()
+        connection = self.opened()
         self.assertIsNotNone(self.submit())
-        self.assertEqual([steps for _, steps in session.submitted], [OPENING, ASKED])
+        self.assertEqual([steps for _, steps in connection.submitted], [OPENING, ASKED])
 
     def test_a_connection_that_cannot_be_opened_is_given_back(self) -> None:
         self.shared = self.pipelines(opening=OPENING)
-        session = self.opened()
-        session.answer(psycopg2.ProgrammingError("no such setting"))
+        connection = self.opened()
+        connection.answer(psycopg2.ProgrammingError("no such setting"))
         self.assertIsNone(self.submit())
-        session.answer()
-        self.assertEqual((self.back, session.discarded), ([session], True))
+        connection.answer()
+        self.assertEqual((self.back, connection.discarded), ([connection], True))
 
     def test_while_the_database_is_away_all_go_elsewhere(self) -> None:
         for fault in (errors.database_unavailable(), DatabaseGone("away")):
@@ -159,23 +159,23 @@ class Opening(Case):
 
 class Taking(Case):
     def test_a_full_pipeline_takes_no_more_and_another_is_opened(self) -> None:
-        session = self.opened()
-        for _ in range(MOST_WAITING):
+        connection = self.opened()
+        for _ in range(MAX_WAITING):
             self.assertIsNotNone(self.submit())
         self.assertIsNone(self.submit())
         other = self.connect()
         self.assertIsNotNone(self.submit())
-        self.assertEqual((len(session.waiting), len(other.waiting)), (MOST_WAITING, 1))
-        session.answer()
+        self.assertEqual((len(connection.waiting), len(other.waiting)), (MAX_WAITING, 1))
+        connection.answer()
         self.submit()
-        self.assertEqual(len(session.waiting), MOST_WAITING)
+        self.assertEqual(len(connection.waiting), MAX_WAITING)
 
     def test_nobody_comes_behind_one_that_takes_long(self) -> None:
-        session = self.opened()
+        connection = self.opened()
         self.submit()
         self.clock.advance(OLD_SECONDS * 1.01)
         self.assertIsNone(self.submit())
-        session.answer()
+        connection.answer()
         self.assertIsNotNone(self.submit())
 
     def test_there_are_never_more_than_allowed(self) -> None:
@@ -187,7 +187,7 @@ class Taking(Case):
         self.assertEqual(self.asked, [])
 
     def test_a_connection_is_for_one_version_of_the_schema_cache(self) -> None:
-        session = self.opened()
+        connection = self.opened()
         self.submit(version=2)
         self.assertIsNone(self.submit(version=1), "planned before the schema changed")
         self.asked.pop().errback(DatabaseGone("away"))
@@ -195,82 +195,82 @@ class Taking(Case):
         self.assertIsNone(self.submit(version=3))
         self.assertEqual(self.back, [])
         for _ in range(3):
-            session.answer()
-        self.assertEqual((self.back, session.discarded), ([session], True))
+            connection.answer()
+        self.assertEqual((self.back, connection.discarded), ([connection], True))
         self.connect()
         self.assertIsNotNone(self.submit(version=3))
 
 
 class Ending(Case):
     def test_a_lost_connection_is_given_back_and_replaced(self) -> None:
-        session = self.opened()
+        connection = self.opened()
         self.submit()
-        session.lose()
-        self.assertEqual(self.back, [session])
+        connection.lose()
+        self.assertEqual(self.back, [connection])
         self.assertIsNone(self.submit())
         self.connect()
         self.assertIsNotNone(self.submit())
 
     def test_a_server_that_does_not_answer_is_given_up(self) -> None:
-        session = self.opened()
+        connection = self.opened()
         self.submit()
         self.clock.pump([LOOK_SECONDS] * 9)
-        self.assertFalse(session.silent)
+        self.assertFalse(connection.silent)
         self.clock.pump([LOOK_SECONDS] * 3)
-        self.assertEqual((session.silent, self.back), (True, [session]))
+        self.assertEqual((connection.silent, self.back), (True, [connection]))
 
     def test_without_a_limit_it_is_waited_for(self) -> None:
-        session = self.opened()
-        session.answer_seconds = None
+        connection = self.opened()
+        connection.answer_seconds = None
         self.submit()
         self.clock.pump([LOOK_SECONDS] * 20)
-        self.assertFalse(session.silent)
+        self.assertFalse(connection.silent)
 
     def test_one_that_nobody_uses_is_given_back(self) -> None:
-        session = self.opened()
+        connection = self.opened()
         self.submit()
-        session.answer()
+        connection.answer()
         self.clock.pump([LOOK_SECONDS] * int(IDLE_SECONDS / LOOK_SECONDS))
-        self.assertEqual(len(session.waiting), 0)
+        self.assertEqual(len(connection.waiting), 0)
         self.clock.pump([LOOK_SECONDS] * 3)
-        session.answer()
-        self.assertEqual((self.back, session.discarded), ([session], True))
+        connection.answer()
+        self.assertEqual((self.back, connection.discarded), ([connection], True))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_one_that_is_to_be_left_is_given_back_when_all_on_it_is_done(self) -> None:
-        session = self.opened()
+        connection = self.opened()
         self.submit()
-        session.leaves = True
+        connection.expired = True
         self.clock.advance(LOOK_SECONDS)
-        session.answer()
+        connection.answer()
         self.assertEqual(self.back, [])
-        session.answer()
-        self.assertEqual(self.back, [session])
+        connection.answer()
+        self.assertEqual(self.back, [connection])
 
     def test_closing_gives_all_back_and_opens_none(self) -> None:
-        session = self.opened()
+        connection = self.opened()
         self.submit()
         self.shared.close()
         self.assertIsNone(self.submit())
         self.assertEqual((self.asked, self.back), ([], []))
-        session.answer()
-        session.answer()
-        self.assertEqual((self.back, self.clock.getDelayedCalls()), ([session], []))
+        connection.answer()
+        connection.answer()
+        self.assertEqual((self.back, self.clock.getDelayedCalls()), ([connection], []))
 
     def test_one_that_is_being_opened_when_all_close_is_given_back(self) -> None:
         for opening in ((), OPENING):
             self.shared = self.pipelines(opening=opening)
             self.submit()
             self.shared.close()
-            session = self.connect()
-            while session.waiting:
-                session.answer()
-            self.assertEqual(self.back.pop(), session)
+            connection = self.connect()
+            while connection.waiting:
+                connection.answer()
+            self.assertEqual(self.back.pop(), connection)
             self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_one_that_is_lost_while_it_is_given_back_is_given_back_once(self) -> None:
-        session = self.opened()
+        connection = self.opened()
         self.submit()
         self.shared.close()
-        session.lose()
-        self.assertEqual(self.back, [session])
+        connection.lose()
+        self.assertEqual(self.back, [connection])

@@ -7,20 +7,20 @@ from typing import Any, cast
 
 from twisted.internet.defer import CancelledError, Deferred
 
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pool import Pool
 from project_service.errors import ApiError
 from project_service.lifecycle import start
-from tests.unit.database.pool_case import Case, FakeSession
+from tests.unit.database.pool_case import Case, FakeConnection
 
 
 class Lending(Case):
     def test_a_long_queue_answered_at_once_does_not_exhaust_the_stack(self) -> None:
         first = [start(self.pool.query("wait")) for _ in range(2)]
         queued = [start(self.pool.query("a")) for _ in range(2000)]
-        for session in self.made:
-            assert session.answer is not None
-            session.answer.callback([])
+        for connection in self.made:
+            assert connection.answer is not None
+            connection.answer.callback([])
         for done in (*first, *queued):
             self.successResultOf(done)
         self.assertEqual(self.pool.in_use, 0)
@@ -32,24 +32,24 @@ class Lending(Case):
         self.assertEqual(len(self.made), 1)
 
     def test_extra_time_given_to_one_caller_does_not_pass_to_the_next(self) -> None:
-        session = self.successResultOf(start(self.pool.take()))
-        session.extra_seconds = None
-        self.pool.give_back(session)
-        again = self.successResultOf(start(self.pool.take()))
-        self.assertEqual((again is session, again.extra_seconds), (True, 0.0))
+        connection = self.successResultOf(start(self.pool.acquire()))
+        connection.extra_seconds = None
+        self.pool.release(connection)
+        again = self.successResultOf(start(self.pool.acquire()))
+        self.assertEqual((again is connection, again.extra_seconds), (True, 0.0))
 
     def test_at_most_size_connections_are_lent_and_waiters_get_them_in_turn(self) -> None:
-        held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
-        waiting = [start(self.pool.take()) for _ in range(2)]
+        held = [self.successResultOf(start(self.pool.acquire())) for _ in range(2)]
+        waiting = [start(self.pool.acquire()) for _ in range(2)]
         self.assertNoResult(waiting[0])
-        self.pool.give_back(held[0])
+        self.pool.release(held[0])
         self.assertIs(self.successResultOf(waiting[0]), held[0])
         self.assertNoResult(waiting[1])
         self.assertEqual(len(self.made), 2)
 
     def test_waiting_too_long_is_503(self) -> None:
         for _ in range(2):
-            self.successResultOf(start(self.pool.take()))
+            self.successResultOf(start(self.pool.acquire()))
         waiting = start(self.pool.query("a"))
         self.clock.advance(5.1)
         error = self.failure(waiting, ApiError)
@@ -59,23 +59,23 @@ class Lending(Case):
 
     def test_errors_for_late_and_for_no_connection_are_configurable(self) -> None:
         pool = Pool(self.connect, 1, 5.0, self.clock, late=TimeoutError, away=ConnectionError)
-        held = self.successResultOf(start(pool.take()))
-        waiting = start(pool.take())
+        held = self.successResultOf(start(pool.acquire()))
+        waiting = start(pool.acquire())
         self.clock.advance(5.1)
         self.failure(waiting, TimeoutError)
         # The other error is for callers when no connection exists and none can be made.
         self.away, cast(Any, held).closed = True, True
-        pool.give_back(held)
-        waiting = start(pool.take())
+        pool.release(held)
+        waiting = start(pool.acquire())
         self.clock.advance(5.1)
         self.failure(waiting, ConnectionError)
 
     def test_a_cancelled_waiter_takes_no_connection(self) -> None:
-        held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
+        held = [self.successResultOf(start(self.pool.acquire())) for _ in range(2)]
         waiting = start(self.pool.query("a"))
         waiting.cancel()
         self.failureResultOf(waiting, CancelledError)
-        self.pool.give_back(held[0])
+        self.pool.release(held[0])
         self.assertEqual((self.pool.waiting, self.pool.in_use), (0, 1))
 
 
@@ -84,31 +84,31 @@ class Doubt(Case):
 
     def test_a_connection_that_is_not_idle_is_discarded(self) -> None:
         for state in ("active", "in transaction", "failed transaction", "unknown"):
-            session = cast(FakeSession, self.successResultOf(start(self.pool.take())))
-            session.state = state
-            self.pool.give_back(cast(Session, session))
-            self.assertTrue(session.closed, state)
-        fresh = cast(FakeSession, self.successResultOf(start(self.pool.take())))
+            connection = cast(FakeConnection, self.successResultOf(start(self.pool.acquire())))
+            connection.state = state
+            self.pool.release(cast(Connection, connection))
+            self.assertTrue(connection.closed, state)
+        fresh = cast(FakeConnection, self.successResultOf(start(self.pool.acquire())))
         self.assertFalse(fresh.closed)
 
     def test_a_connection_with_altered_settings_is_discarded(self) -> None:
-        session = cast(FakeSession, self.successResultOf(start(self.pool.take())))
-        session.altered = True
-        self.pool.give_back(cast(Session, session))
-        self.assertTrue(session.closed)
-        self.assertIsNot(self.successResultOf(start(self.pool.take())), session)
+        connection = cast(FakeConnection, self.successResultOf(start(self.pool.acquire())))
+        connection.altered = True
+        self.pool.release(cast(Connection, connection))
+        self.assertTrue(connection.closed)
+        self.assertIsNot(self.successResultOf(start(self.pool.acquire())), connection)
 
     def test_a_query_goes_on_when_its_caller_is_cancelled(self) -> None:
         asking = start(self.pool.query("wait"))
-        session = self.made[0]
+        connection = self.made[0]
         asking.cancel()
         self.failureResultOf(asking, CancelledError)
         # The connection is still busy, so nobody else may have it.
         other = start(self.pool.query("other"))
         self.successResultOf(other)
-        self.assertEqual(session.asked, ["wait"])
-        assert session.answer is not None
-        session.answer.callback([])
+        self.assertEqual(connection.asked, ["wait"])
+        assert connection.answer is not None
+        connection.answer.callback([])
         self.assertEqual(self.pool.in_use, 0)
 
     def test_a_transaction_commits_though_its_caller_was_cancelled(self) -> None:

@@ -6,7 +6,7 @@ import contextlib
 
 from twisted.internet.defer import CancelledError, Deferred
 
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pool import Pool
 from project_service.errors import ApiError
 from project_service.lifecycle import start
@@ -30,7 +30,7 @@ class Ending(Case):
     def test_connecting_and_waiting_callers_are_refused(self) -> None:
         connecting: Deferred[None] = Deferred()
 
-        async def slow() -> Session:
+        async def slow() -> Connection:
             await connecting
             raise AssertionError
 
@@ -48,7 +48,7 @@ class Ending(Case):
             self.setUp()
             told, later = Deferred[None](), Deferred[None]()
 
-            async def stubborn(told: Deferred[None] = told, later: Deferred[None] = later) -> Session:
+            async def stubborn(told: Deferred[None] = told, later: Deferred[None] = later) -> Connection:
                 with contextlib.suppress(CancelledError):
                     await told
                 await later
@@ -60,13 +60,13 @@ class Ending(Case):
             self.failure(waiting, ApiError)
             self.away = ending == "refused"
             later.callback(None)
-            self.assertEqual([session.closed for session in self.made], [True] * (ending == "made"))
+            self.assertEqual([connection.closed for connection in self.made], [True] * (ending == "made"))
             self.assertEqual(self.clock.getDelayedCalls(), [], "nobody tries again")
 
     def test_a_connection_made_while_closing_is_closed(self) -> None:
         gate: Deferred[None] = Deferred(lambda going: going.callback(None))
 
-        async def stubborn() -> Session:
+        async def stubborn() -> Connection:
             await gate
             return await self.connect()
 
@@ -74,40 +74,40 @@ class Ending(Case):
         waiting = start(self.pool.query("a"))
         self.successResultOf(start(self.pool.close()))
         self.failure(waiting, ApiError)
-        self.assertEqual([session.closed for session in self.made], [True])
+        self.assertEqual([connection.closed for connection in self.made], [True])
 
     def test_close_waits_for_users_and_refuses_new_ones(self) -> None:
         for grace in (2.0, None):
             self.setUp()
-            held, last = (self.successResultOf(start(self.pool.take())) for _ in range(2))
+            held, last = (self.successResultOf(start(self.pool.acquire())) for _ in range(2))
             closing = start(self.pool.close(grace))
             self.assertNoResult(closing)
             error = self.failure(start(self.pool.query("a")), ApiError)
             assert isinstance(error, ApiError)
             self.assertEqual(error.status, 503)
-            self.pool.give_back(held)
+            self.pool.release(held)
             self.assertNoResult(closing)
-            self.pool.give_back(last)
+            self.pool.release(last)
             self.successResultOf(closing)
-            self.assertTrue(all(session.closed for session in self.made))
+            self.assertTrue(all(connection.closed for connection in self.made))
             self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_idle_connections_are_closed(self) -> None:
-        for one in [self.successResultOf(start(self.pool.take())) for _ in range(2)]:
-            self.pool.give_back(one)
+        for one in [self.successResultOf(start(self.pool.acquire())) for _ in range(2)]:
+            self.pool.release(one)
         self.successResultOf(start(self.pool.close()))
-        self.assertEqual([session.closed for session in self.made], [True, True])
+        self.assertEqual([connection.closed for connection in self.made], [True, True])
 
     def test_a_waiter_that_gives_a_connection_back_makes_no_new_one(self) -> None:
-        async def another(held: Session) -> None:
+        async def another(held: Connection) -> None:
             try:
-                await self.pool.take()
+                await self.pool.acquire()
             finally:
-                self.pool.give_back(held)
+                self.pool.release(held)
 
-        held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
+        held = [self.successResultOf(start(self.pool.acquire())) for _ in range(2)]
         both = [start(another(one)) for one in held]
         self.successResultOf(start(self.pool.close()))
         for one in both:
             self.failure(one, ApiError)
-        self.assertEqual([session.closed for session in self.made], [True, True])
+        self.assertEqual([connection.closed for connection in self.made], [True, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pool import FIRST_PAUSE_SECONDS, Pool
 from project_service.errors import ApiError
 from project_service.lifecycle import start
@@ -17,7 +17,7 @@ class Growing(Case):
     def test_simultaneous_waiters_each_get_a_connection(self) -> None:
         connecting: list[Deferred[None]] = []
 
-        async def slow() -> Session:
+        async def slow() -> Connection:
             connecting.append(Deferred())
             await connecting[-1]
             return await self.connect()
@@ -33,7 +33,7 @@ class Growing(Case):
     def test_connections_being_made_count_towards_the_size(self) -> None:
         gates: list[Deferred[None]] = []
 
-        async def refused() -> Session:
+        async def refused() -> Connection:
             gates.append(Deferred())
             await gates[-1]
             raise DatabaseGone("refused")
@@ -54,17 +54,17 @@ class Growing(Case):
     def test_a_waiter_gets_a_new_connection_for_a_discarded_one(self) -> None:
         for throw_away in ("altered", "closed"):
             self.setUp()
-            held = [self.successResultOf(start(self.pool.take())) for _ in range(2)]
-            waiting = start(self.pool.take())
+            held = [self.successResultOf(start(self.pool.acquire())) for _ in range(2)]
+            waiting = start(self.pool.acquire())
             setattr(held[0], throw_away, True)
-            self.pool.give_back(held[0])
+            self.pool.release(held[0])
             self.assertIs(self.successResultOf(waiting), self.made[2], throw_away)
             self.assertEqual((len(self.made), self.pool.in_use), (3, 2), throw_away)
 
     def test_a_failure_to_connect_is_logged_without_libpqs_words(self) -> None:
         faults = iter([DatabaseGone("too many connections"), OSError("no route to 10.0.0.1")])
 
-        async def broken() -> Session:
+        async def broken() -> Connection:
             raise next(faults)
 
         self.pool = Pool(broken, 1, 5.0, self.clock)
@@ -95,7 +95,7 @@ class Healing(Case):
 
     def test_once_it_is_back_each_waiter_gets_a_connection(self) -> None:
         self.away = True
-        waiting = [start(self.pool.take()) for _ in range(2)]
+        waiting = [start(self.pool.acquire()) for _ in range(2)]
         self.away = False
         self.clock.advance(FIRST_PAUSE_SECONDS)
         self.assertEqual([self.successResultOf(one) for one in waiting], self.made)
@@ -125,7 +125,7 @@ class Healing(Case):
         tried: list[float] = []
         connect = self.connect
 
-        async def counted() -> Session:
+        async def counted() -> Connection:
             tried.append(self.clock.seconds())
             return await connect()
 
@@ -144,7 +144,7 @@ class Healing(Case):
     def test_an_unexpected_failure_to_connect_is_not_retried_in_a_tight_loop(self) -> None:
         tried: list[int] = []
 
-        async def broken() -> Session:
+        async def broken() -> Connection:
             tried.append(1)
             raise OSError("too many open files")
 

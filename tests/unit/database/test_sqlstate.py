@@ -9,11 +9,11 @@ import psycopg2
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.connection import DatabaseGone
-from project_service.database.errors import translate, words
+from project_service.database.errors import describe, translate
 
 
 def refused(code: str | None) -> psycopg2.Error:
-    fault = psycopg2.Error("the server's words")
+    fault = psycopg2.Error("the server's describe")
     fault.__setstate__({"pgcode": code})
     return fault
 
@@ -38,7 +38,7 @@ class NotNow(SynchronousTestCase):
 
     def test_long_error_messages_are_shortened_for_the_log(self) -> None:
         said = SimpleNamespace(diag=SimpleNamespace(message_primary="x" * 1_000_000), pgcode="XX000")
-        self.assertEqual(words(cast(psycopg2.Error, said)), "x" * 1000 + " (XX000)")
+        self.assertEqual(describe(cast(psycopg2.Error, said)), "x" * 1000 + " (XX000)")
 
     def test_a_trigger_may_choose_any_status_of_a_refusal(self) -> None:
         for status, header in ((400, None), (401, "WWW-Authenticate"), (429, "Retry-After"), (499, None)):

@@ -9,7 +9,7 @@ import sys
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from project_service.process import MOST_DESCRIPTORS, allow_descriptors, room_for_clients
+from project_service.process import MAX_DESCRIPTORS, allow_descriptors, room_for_clients
 
 
 def said(program: str) -> str:
@@ -45,7 +45,7 @@ class Clients(SynchronousTestCase):
 
     def test_without_a_limit_the_configured_number_is_used(self) -> None:
         self.patch(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        self.assertEqual((room_for_clients(100), allow_descriptors()), (100, MOST_DESCRIPTORS))
+        self.assertEqual((room_for_clients(100), allow_descriptors()), (100, MAX_DESCRIPTORS))
 
     def test_at_least_one_client_is_allowed(self) -> None:
         self.patch(resource, "getrlimit", lambda _: (100, 100))
@@ -58,17 +58,17 @@ class Clients(SynchronousTestCase):
 class Settled(SynchronousTestCase):
     def test_objects_loaded_at_the_start_are_excluded_from_garbage_collection(self) -> None:
         program = (
-            "import gc, project_service.http.edge as _; from project_service.process import settle; settle()"
+            "import gc, project_service.http.edge; from project_service import process; process.tune_memory()"
         )
         self.assertLess(int(said(f"{program}; print(len(gc.get_objects()))")), 1000)
 
 
 READS = """
 import resource, socket
-from project_service.process import settle
+from project_service.process import tune_memory
 from project_service.storage.s3.connection import READ_BYTES
 
-settle()
+tune_memory()
 store, ours = socket.socketpair()
 full = [bytearray(READ_BYTES) for _ in range(100)]  # the only gap that is left is the end of the heap
 
@@ -98,8 +98,8 @@ class GivenBack(SynchronousTestCase):
         if platform.libc_ver()[0] != "glibc":
             raise SkipTest("only glibc has mallopt and malloc_trim")
         program = (
-            "from benchmarks.memory import resident; from project_service.process import give_back, settle; "
-            "import os; settle(); many = [bytearray(200_000) for _ in range(400)]; last = many.pop(); del many; "
-            "before = resident(os.getpid()); give_back(); print(before - resident(os.getpid()))"
+            "from benchmarks.memory import resident; from project_service.process import trim_memory, tune_memory; "
+            "import os; tune_memory(); many = [bytearray(200_000) for _ in range(400)]; last = many.pop(); del many; "
+            "before = resident(os.getpid()); trim_memory(); print(before - resident(os.getpid()))"
         )
         self.assertGreater(float(said(program)), 50)

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.connection import Session
+from project_service.database.connection import Connection
 from project_service.lifecycle import start
 from project_service.tables.plan.media import Rendering
 from project_service.tables.response import Outcome
@@ -20,7 +20,7 @@ from tests.unit.tables.planning import preamble
 ROWS = Rendering("json", "application/json")
 
 
-class Connection:
+class FakeConnection:
     """A connection with a cursor that has ``left`` more rows. ``said`` are the headers and the status that SQL has
     set. It records the queries."""
 
@@ -58,18 +58,18 @@ class Place:
         self.steps[1] += 1
 
 
-class Connections:
+class FakePool:
     """A pool of any number of such connections."""
 
-    def __init__(self, *connections: Connection) -> None:
+    def __init__(self, *connections: FakeConnection) -> None:
         self.free = list(connections)
         self.back: list[Any] = []
 
-    async def take(self) -> Session:
-        return cast(Session, self.free.pop())
+    async def acquire(self) -> Connection:
+        return cast(Connection, self.free.pop())
 
-    def give_back(self, session: Any) -> None:
-        self.back.append(session)
+    def release(self, connection: Any) -> None:
+        self.back.append(connection)
 
 
 class Client:
@@ -95,8 +95,8 @@ class Client:
 class Case(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
-        self.connection = Connection(2000)
-        self.pool = Connections(self.connection)
+        self.connection = FakeConnection(2000)
+        self.pool = FakePool(self.connection)
         self.streams = self.made(16384)
         self.place = Place()
 

@@ -59,10 +59,10 @@ class Waiting(SynchronousTestCase):
         for size in (1, 2):
             clock, pools = self.pools(size)
             for pool in pools:
-                held = [self.successResultOf(start(pool.take())) for _ in range(pool.size)]
+                held = [self.successResultOf(start(pool.acquire())) for _ in range(pool.size)]
                 self.assertEqual(self.told(clock, pool), (504, "PGRST003"))
-                for session in held:
-                    pool.give_back(session)
+                for connection in held:
+                    pool.release(connection)
                 self.successResultOf(start(pool.close()))
 
     def test_no_connection_can_be_made_is_503_pgrst000(self) -> None:
@@ -80,7 +80,7 @@ class Waiting(SynchronousTestCase):
         return clock, list(assemble(clock, settings, None, lambda: 0.0).pools)
 
     def told(self, clock: MemoryReactorClock, pool: Pool) -> tuple[int, str]:
-        waiting = start(pool.take())
+        waiting = start(pool.acquire())
         clock.advance(Settings().database.acquire_timeout_seconds)
         error = self.failureResultOf(waiting, TableError).value
         self.assertIn(RETRY_AFTER, error.headers)

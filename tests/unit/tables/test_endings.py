@@ -1,4 +1,4 @@
-"""How a request's transaction ends, what session state is left on its connection, and estimated counts."""
+"""How a request's transaction ends, what connection state is left on its connection, and estimated counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psycopg2
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.connection import DatabaseGone, Session
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Statements
 from project_service.http.request import NoPlace
 from project_service.lifecycle import start
@@ -26,7 +26,7 @@ UNPREPARED = evolve(CONFIG, prepare=False)
 ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'
 
 
-class Connection:
+class FakeConnection:
     """A pool of one connection that returns ``row``, and for an EXPLAIN a plan of ``likely`` rows."""
 
     usable, in_transaction = True, True
@@ -48,7 +48,7 @@ class Connection:
 
 
 class Case(SynchronousTestCase):
-    def executed(self, found: Planned, connection: Connection, **settings: Any) -> Outcome:
+    def executed(self, found: Planned, connection: FakeConnection, **settings: Any) -> Outcome:
         executor = Executor(evolve(UNPREPARED, **settings), cast(Any, connection))
         return self.successResultOf(start(waited(executor.execute(found, preamble(), "/works", NoPlace()))))
 
@@ -57,7 +57,7 @@ class Endings(Case):
     """Transactions end with the message itself, by a commit after the outcome was checked, or by a rollback."""
 
     def ending(self, found: Planned, row: tuple[Any, ...], **settings: Any) -> str:
-        connection = Connection(row)
+        connection = FakeConnection(row)
         self.executed(found, connection, **settings)
         first, *rest = connection.sent
         self.assertEqual(first.startswith("BEGIN"), bool(rest))
@@ -110,7 +110,7 @@ class Estimates(Case):
     def total(self, count: str, exact: int | None, max_rows: int) -> tuple[int | None, bool]:
         """The total if the planner estimates 40 rows, and whether it was asked."""
         found = planned("GET", "works", prefer=f"count={count}", config=evolve(CONFIG, max_rows=max_rows))
-        connection = Connection((exact, 1, b"[]", None, None, 2), likely=40)
+        connection = FakeConnection((exact, 1, b"[]", None, None, 2), likely=40)
         outcome = self.executed(found, connection, max_rows=max_rows)
         return outcome.total, len(connection.sent) > 1
 
@@ -139,7 +139,7 @@ class Estimates(Case):
 
     def test_a_write_is_never_estimated(self) -> None:
         found = planned("PATCH", "works", body=b'{"title": "a"}', prefer="count=planned")
-        connection = Connection((None, 1, None, None, None, None))
+        connection = FakeConnection((None, 1, None, None, None, None))
         self.executed(found, connection)
         self.assertEqual(len(connection.sent), 1)
 
@@ -161,20 +161,20 @@ class Leftovers(SynchronousTestCase):
                 self.discarded = True
 
         for fault in (psycopg2.OperationalError(), DatabaseGone("closed")):
-            session = Uncleared(fault)
-            self.successResultOf(start(clear(cast(Session, session))))
-            self.assertTrue(session.discarded)
+            connection = Uncleared(fault)
+            self.successResultOf(start(clear(cast(Connection, connection))))
+            self.assertTrue(connection.discarded)
 
     def test_an_unusable_connection_is_not_cleared(self) -> None:
-        connection = Connection(())
+        connection = FakeConnection(())
         connection.usable = False
-        self.successResultOf(start(clear(cast(Session, connection))))
+        self.successResultOf(start(clear(cast(Connection, connection))))
         self.assertEqual(connection.sent, [])
 
     def test_a_connection_is_cleared_also_after_a_refused_request(self) -> None:
         found = planned("PUT", "works", ("id", "eq.1"), body=ROW)
         found = evolve(found, compiled=evolve(found.compiled, leaves_things=True))
-        connection = Connection((None, 0, None, None, None, None))
+        connection = FakeConnection((None, 0, None, None, None, None))
         executor = Executor(UNPREPARED, cast(Any, connection))
         refused = start(waited(executor.execute(found, preamble(), "/works", NoPlace())))
         self.assertEqual(self.failureResultOf(refused, TableError).value.code, "PGRST115")
@@ -185,14 +185,14 @@ class Leftovers(SynchronousTestCase):
         self,
     ) -> None:
         for leaves_things, expected in ((False, 1), (True, 2)):
-            connection = Connection((1,))
+            connection = FakeConnection((1,))
             executor = Executor(UNPREPARED, cast(Any, connection))
             read = executor.read(preamble(), "/works", Sql("SELECT 2"), leaves_things)
             self.assertEqual(self.successResultOf(start(read)), [(1,)])
             self.assertEqual(len(connection.sent), expected)
 
     def test_clearing_calls_qualified_functions_so_no_search_path_can_replace_them(self) -> None:
-        connection = Connection(())
-        self.successResultOf(start(clear(cast(Session, connection))))
+        connection = FakeConnection(())
+        self.successResultOf(start(clear(cast(Connection, connection))))
         (sent,) = connection.sent
         self.assertTrue(sent.startswith("RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); "))

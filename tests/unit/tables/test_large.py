@@ -13,7 +13,7 @@ from project_service.tables.request.request import RawRequest
 from project_service.tables.response import Outcome
 from project_service.tables.stream import LargeReplies, RowStream
 from tests.unit.tables.planning import CONFIG, planned, preamble
-from tests.unit.tables.streaming import Case, Connection
+from tests.unit.tables.streaming import Case, FakeConnection
 
 WORKS = RawRequest("GET", ("works",), "/works", path="/works")
 
@@ -136,7 +136,7 @@ class AtOnce(Case):
         """It is, whether they are sent in one piece or streamed."""
         for left, expected in ((0, "*/0"), (1, "0-0/7"), (3, "0-2/7"), (2000, "0-6/7")):
             self.ask(prefer="count=exact")
-            self.pool.free = [Connection(left)]
+            self.pool.free = [FakeConnection(left)]
             self.assertEqual(dict(self.reply().headers)["Content-Range"], expected)
 
     def test_an_empty_page_past_an_offset_is_run_again_to_count(self) -> None:

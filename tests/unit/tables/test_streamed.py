@@ -14,7 +14,7 @@ from project_service.http.body import ClientGone
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.stream import CHUNK_BYTES, MAX_WAITING, Pace
-from tests.unit.tables.streaming import Case, Client, Connection
+from tests.unit.tables.streaming import Case, Client, FakeConnection
 
 
 class Unserializable(psycopg2.OperationalError):
@@ -33,7 +33,7 @@ class Turns(Case):
         self.assertEqual((error.status, error.code), (504, "PGRST003"))
         self.assertIn("Retry-After", dict(error.headers))
         third = self.opened()
-        self.pool.free.append(Connection())
+        self.pool.free.append(FakeConnection())
         first.close()
         self.successResultOf(third)
 
@@ -42,7 +42,7 @@ class Turns(Case):
         self.assertEqual(self.place.steps, [0, 0])
         second, refused = self.opened(), self.opened()
         self.assertEqual(self.place.steps, [2, 0])
-        self.pool.free.append(Connection())
+        self.pool.free.append(FakeConnection())
         first.close()
         self.successResultOf(second)
         self.clock.advance(5.1)
