@@ -409,7 +409,7 @@ class Application:
         )
         self._edges.append(edge)
         factory = ChannelFactory(edge, self._reactor, self._settings.server.idle_timeout_seconds, most)
-        metrics.watch(edge.lanes, factory.connections, most)
+        metrics.watch(edge.classes, factory.connections, most)
         self._factories.append(factory)
         ports: Any = await binder(factory)
         factory.throttle.ports = ports

@@ -14,7 +14,7 @@ from project_service.auth.context import Context
 from project_service.auth.repository import Attempts, Event, Limit, Outcome, Reservation
 from project_service.auth.values import Account, Email, Origin
 from project_service.errors import rate_limited
-from project_service.http.head import place
+from project_service.http.head import address_block
 
 # Attempts under way may turn out not to be failures, so if they use up the limit, the next one asks again so often.
 PAUSE_SECONDS = 0.1
@@ -59,7 +59,7 @@ class Throttle:
 
     async def reserve_login(self, email: Email, origin: Origin) -> Attempt:
         """A login, counted by email and by client address."""
-        context, address = self.context, place(origin.address)
+        context, address = self.context, address_block(origin.address)
         held = await self._reserved(
             lambda: self.attempts.reserve_login(
                 email, address, context.per_email(), context.per_address(), context.now()
@@ -75,7 +75,7 @@ class Throttle:
 
     async def reserve_by_address(self, scope: str, origin: Origin, limit: Limit) -> Attempt:
         """An attempt of another kind, ``scope``, counted by client address."""
-        return await self._reserve(scope, place(origin.address), limit)
+        return await self._reserve(scope, address_block(origin.address), limit)
 
     async def reserve_by_session(self, session_id: str) -> Attempt:
         """An attempt at the password of a signed-in user, counted by his session: what others do, at the login or

@@ -36,7 +36,7 @@ from project_service.http.describe import (
     obj,
     takes,
 )
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, envelope, json_reply
 from project_service.http.routing import Router
 
@@ -300,16 +300,16 @@ END_USER_SESSIONS = Described(
 USER_AGENT_CHARACTERS = 256
 
 
-def origin_of(inbound: Inbound) -> Origin:
-    agent = (inbound.headers.text(b"user-agent") or "")[:USER_AGENT_CHARACTERS].replace("\0", "")
-    return Origin(inbound.client_address, agent, inbound.request_id)
+def origin_of(request: Request) -> Origin:
+    agent = (request.headers.text(b"user-agent") or "")[:USER_AGENT_CHARACTERS].replace("\0", "")
+    return Origin(request.client_address, agent, request.request_id)
 
 
-def signed_in(inbound: Inbound) -> Claims:
+def signed_in(request: Request) -> Claims:
     """The claims of the caller's access token. Raises ``authentication_required`` if he has only a project key."""
-    if inbound.caller.user is None:
+    if request.caller.user is None:
         raise authentication_required()
-    return inbound.caller.user
+    return request.caller.user
 
 
 def token_reply(data: Mapping[str, Any], status: int = 200, *more: tuple[str, str]) -> Reply:
@@ -349,77 +349,77 @@ class AuthRoutes:
         jwks = "/.well-known/jwks.json"
         router.route(jwks, READ_KEYS, methods=("GET",), key="optional", bearer="own")(self.jwks)
 
-    async def sign_up(self, inbound: Inbound) -> Reply:
-        body = await inbound.members("email", "password", "metadata")
+    async def sign_up(self, request: Request) -> Reply:
+        body = await request.members("email", "password", "metadata")
         made = await self.accounts.sign_up(
-            body.get("email"), body.get("password"), body.get("metadata"), origin_of(inbound)
+            body.get("email"), body.get("password"), body.get("metadata"), origin_of(request)
         )
         if isinstance(made, IssuedSession):
-            return token_reply(made.view(), 201, inbound.location("/auth/user"))
+            return token_reply(made.view(), 201, request.location("/auth/user"))
         return token_reply({"user": made.view(), "session": None})
 
-    async def log_in(self, inbound: Inbound) -> Reply:
-        body = await inbound.members("email", "password")
-        session = await self.accounts.log_in(body.get("email"), body.get("password"), origin_of(inbound))
+    async def log_in(self, request: Request) -> Reply:
+        body = await request.members("email", "password")
+        session = await self.accounts.log_in(body.get("email"), body.get("password"), origin_of(request))
         return token_reply(session.view())
 
-    async def refresh(self, inbound: Inbound) -> Reply:
-        body = await inbound.members("refresh_token")
-        session = await self.sessions.refresh(body.get("refresh_token"), origin_of(inbound))
+    async def refresh(self, request: Request) -> Reply:
+        body = await request.members("refresh_token")
+        session = await self.sessions.refresh(body.get("refresh_token"), origin_of(request))
         return token_reply(session.view())
 
-    async def recover(self, inbound: Inbound) -> Reply:
-        body = await inbound.members("email")
-        await self.recovery.recover(body.get("email"), origin_of(inbound))
+    async def recover(self, request: Request) -> Reply:
+        body = await request.members("email")
+        await self.recovery.recover(body.get("email"), origin_of(request))
         return envelope(None)
 
-    async def resend(self, inbound: Inbound) -> Reply:
-        body = await inbound.members("email")
-        await self.recovery.resend(body.get("email"), origin_of(inbound))
+    async def resend(self, request: Request) -> Reply:
+        body = await request.members("email")
+        await self.recovery.resend(body.get("email"), origin_of(request))
         return envelope(None)
 
-    async def reset(self, inbound: Inbound) -> Reply:
-        body = await inbound.members("token", "password")
-        await self.recovery.reset(body.get("token"), body.get("password"), origin_of(inbound))
+    async def reset(self, request: Request) -> Reply:
+        body = await request.members("token", "password")
+        await self.recovery.reset(body.get("token"), body.get("password"), origin_of(request))
         return envelope(None)
 
-    async def verify(self, inbound: Inbound) -> Reply:
-        body = await inbound.members("token")
-        session = await self.recovery.verify(body.get("token"), origin_of(inbound))
+    async def verify(self, request: Request) -> Reply:
+        body = await request.members("token")
+        session = await self.recovery.verify(body.get("token"), origin_of(request))
         return token_reply(session.view())
 
-    async def log_out(self, inbound: Inbound) -> Reply:
-        if inbound.body.length != 0 and inbound.declares_json():
+    async def log_out(self, request: Request) -> Reply:
+        if request.body.length != 0 and request.declares_json():
             # It takes no body, so that a scope in one would be dropped in silence.
-            await inbound.members()
-        await self.sessions.log_out(signed_in(inbound), inbound.query_value("scope"), origin_of(inbound))
+            await request.members()
+        await self.sessions.log_out(signed_in(request), request.query_value("scope"), origin_of(request))
         return envelope(None)
 
-    async def user(self, inbound: Inbound) -> Reply:
-        user = await self.profile.read(signed_in(inbound))
+    async def user(self, request: Request) -> Reply:
+        user = await self.profile.read(signed_in(request))
         return token_reply({"user": user.view()})
 
-    async def change_user(self, inbound: Inbound) -> Reply:
-        caller = signed_in(inbound)
-        user = await self.profile.change(caller, await inbound.json_object(), origin_of(inbound))
+    async def change_user(self, request: Request) -> Reply:
+        caller = signed_in(request)
+        user = await self.profile.change(caller, await request.json_object(), origin_of(request))
         return token_reply({"user": user.view()})
 
-    async def delete_user(self, inbound: Inbound) -> Reply:
-        caller = signed_in(inbound)
-        body = await inbound.members("current_password")
-        await self.profile.delete(caller, body.get("current_password"), origin_of(inbound))
+    async def delete_user(self, request: Request) -> Reply:
+        caller = signed_in(request)
+        body = await request.members("current_password")
+        await self.profile.delete(caller, body.get("current_password"), origin_of(request))
         return envelope(None)
 
-    async def list_sessions(self, inbound: Inbound) -> Reply:
-        caller = signed_in(inbound)
+    async def list_sessions(self, request: Request) -> Reply:
+        caller = signed_in(request)
         alive = await self.sessions.alive(caller)
         return token_reply({"sessions": [session.view(caller.sid) for session in alive]})
 
-    async def end_session(self, inbound: Inbound) -> Reply:
-        await self.sessions.end_one(signed_in(inbound), inbound.path_args["session_id"], origin_of(inbound))
+    async def end_session(self, request: Request) -> Reply:
+        await self.sessions.end_one(signed_in(request), request.path_args["session_id"], origin_of(request))
         return envelope(None)
 
-    async def jwks(self, inbound: Inbound) -> Reply:
+    async def jwks(self, request: Request) -> Reply:
         """The JWK Set (RFC 7517). Caches may keep it for a short time only, because a new key signs as soon as it is
         loaded."""
         keys = self.context.verifier.issuer.keys.published()
@@ -445,29 +445,29 @@ class AdminRoutes:
         ):
             router.route(url, said, methods=(method,), key="service", bearer="own")(handler)
 
-    async def page(self, inbound: Inbound) -> Reply:
-        page = await self.administration.page(inbound.query_value("cursor"), inbound.query_value("limit"))
+    async def page(self, request: Request) -> Reply:
+        page = await self.administration.page(request.query_value("cursor"), request.query_value("limit"))
         users = [account.view() for account in page.accounts]
         return token_reply({"users": users, "next_cursor": page.next_cursor})
 
-    async def create(self, inbound: Inbound) -> Reply:
-        account = await self.administration.create(await inbound.json_object(), origin_of(inbound))
-        location = inbound.location(f"/admin/users/{account.user.id}")
+    async def create(self, request: Request) -> Reply:
+        account = await self.administration.create(await request.json_object(), origin_of(request))
+        location = request.location(f"/admin/users/{account.user.id}")
         return token_reply({"user": account.view()}, 201, location)
 
-    async def read(self, inbound: Inbound) -> Reply:
-        account = await self.administration.find(inbound.path_args["user_id"])
+    async def read(self, request: Request) -> Reply:
+        account = await self.administration.find(request.path_args["user_id"])
         return token_reply({"user": account.view()})
 
-    async def change(self, inbound: Inbound) -> Reply:
-        wanted = await inbound.json_object()
-        account = await self.administration.change(inbound.path_args["user_id"], wanted, origin_of(inbound))
+    async def change(self, request: Request) -> Reply:
+        wanted = await request.json_object()
+        account = await self.administration.change(request.path_args["user_id"], wanted, origin_of(request))
         return token_reply({"user": account.view()})
 
-    async def delete(self, inbound: Inbound) -> Reply:
-        await self.administration.delete(inbound.path_args["user_id"], origin_of(inbound))
+    async def delete(self, request: Request) -> Reply:
+        await self.administration.delete(request.path_args["user_id"], origin_of(request))
         return envelope(None)
 
-    async def end_sessions(self, inbound: Inbound) -> Reply:
-        ended = await self.administration.end_sessions(inbound.path_args["user_id"], origin_of(inbound))
+    async def end_sessions(self, request: Request) -> Reply:
+        ended = await self.administration.end_sessions(request.path_args["user_id"], origin_of(request))
         return token_reply({"ended": ended})

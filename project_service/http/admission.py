@@ -18,8 +18,8 @@ from functools import lru_cache, partial
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
-from attrs import define, field, frozen
-from twisted.internet.defer import Deferred
+from attrs import frozen
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -87,50 +87,46 @@ class Refusals:
             self._unreported, self._reported_at = 0, now
 
 
-# What the requests that wait in one lane may take in memory, in one process.
+# What the waiting requests of one class may take in memory, in one process.
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 
 
 @frozen
 class Limits:
-    """``places`` requests are served at a time. Others wait, each for at most ``timeout_seconds``, and all of them in
+    """``slots`` requests are served at a time. Others wait, each for at most ``timeout_seconds``, and all of them in
     ``max_waiting_bytes`` of memory."""
 
-    places: int
+    slots: int
     timeout_seconds: float
     max_waiting_bytes: int = MAX_WAITING_BYTES
 
 
-class Lane:
+class AdmissionClass:
+    """The requests that share a number of slots: ``served`` of them are being served, ``waiting`` wait."""
+
     def __init__(self, name: str, limits: Limits, clock: IReactorTime, refusals: Refusals) -> None:
         self.name = name
         self.limits = limits
         self.served = 0
         self._refusals = refusals
         late, full = partial(self._refused, "late"), partial(self._refused, "full")
-        seconds, most = limits.timeout_seconds, limits.max_waiting_bytes
-        self.queue: WaitQueue[None] = WaitQueue(clock, seconds, late, full, most)
+        self.queue: WaitQueue[None] = WaitQueue(
+            clock, limits.timeout_seconds, late, full, limits.max_waiting_bytes
+        )
         self._serving = False
 
     @property
     def waiting(self) -> int:
         return len(self.queue)
 
-    def join(self, client: str, size: int) -> Deferred[None]:
-        """Fires when it is this request's turn, which counts as served then. ``size`` is what it takes in memory.
-
-        Fails with ``overloaded``. Cancelling it leaves the queue.
-        """
-        return self.queue.join(client, size)
-
     def serve_next(self) -> None:
-        """Serve those that wait, as far as there are places."""
-        # A loop rather than recursion: a request that is answered at once leaves within its own turn.
+        """Serve those that wait, as far as there are slots."""
+        # A loop rather than recursion: a request that is answered at once releases its slot within its own turn.
         if self._serving:
             return
         self._serving = True
         try:
-            while self.queue.waiters and self.served < self.limits.places:
+            while self.queue.waiters and self.served < self.limits.slots:
                 self.served += 1
                 self.queue.serve(None)
         finally:
@@ -145,50 +141,62 @@ class Lane:
         return errors.overloaded()
 
 
-@define(eq=False)
-class Place:
-    """One request in its lane. It begins without a place."""
-
-    lane: Lane
-    _state: Literal["outside", "served", "left"] = field(default="outside", init=False)
+class Slot:
+    """A request's slot in its admission class. This one is of a request that nothing limits."""
 
     def take_if_free(self) -> bool:
-        """Whether it has a place. It gets one now, if one is free and nobody waits for it."""
-        lane = self.lane
-        if self._state == "outside" and lane.served < lane.limits.places and not lane.queue.waiters:
+        """Whether the request has a slot. It gets one now, if one is free and nobody waits for it."""
+        return True
+
+    def wait(self, client: str, size: int) -> Deferred[None]:
+        """Fires when it is the request's turn; it has a slot then. ``size`` is what it takes in memory.
+
+        Fails with ``overloaded``. Cancelling it leaves the queue.
+        """
+        return succeed(None)
+
+    def release(self) -> None:
+        """Give the slot to the next request, while this one waits for a client."""
+
+    def retake(self) -> None:
+        """Take a slot again, even if that is one too many."""
+
+    def close(self) -> None:
+        """The request is done. Further calls do nothing."""
+
+
+class LimitedSlot(Slot):
+    """A slot in ``admission_class``. The request begins without it."""
+
+    def __init__(self, admission_class: AdmissionClass) -> None:
+        self._class = admission_class
+        self._state: Literal["outside", "served", "closed"] = "outside"
+
+    def take_if_free(self) -> bool:
+        limited = self._class
+        if self._state == "outside" and limited.served < limited.limits.slots and not limited.queue.waiters:
             self._state = "served"
-            lane.served += 1
+            limited.served += 1
         return self._state == "served"
 
-    def turn(self, client: str, size: int) -> Deferred[None]:
-        """As ``Lane.join``; it has a place then."""
-        return self.lane.join(client, size).addCallback(self._admitted)
-
-    def await_client(self, waiting: bool) -> None:
-        """The request begins (True) or ceases to wait for a client."""
-        if waiting:
-            self.step_out()
-        else:
-            self.step_in()
-
-    def step_out(self) -> None:
-        """Give the place to the next request, while this one waits for a client."""
-        if self._state == "served":
-            self._state = "outside"
-            self.lane.served -= 1
-            if self.lane.queue.waiters:
-                self.lane.serve_next()
-
-    def step_in(self) -> None:
-        """Take a place, even if that is one too many."""
-        if self._state == "outside":
-            self._state = "served"
-            self.lane.served += 1
-
-    def leave(self) -> None:
-        """The request is done. Further calls do nothing."""
-        self.step_out()
-        self._state = "left"
+    def wait(self, client: str, size: int) -> Deferred[None]:
+        return self._class.queue.join(client, size).addCallback(self._admitted)
 
     def _admitted(self, _: None) -> None:
         self._state = "served"
+
+    def release(self) -> None:
+        if self._state == "served":
+            self._state = "outside"
+            self._class.served -= 1
+            if self._class.queue.waiters:
+                self._class.serve_next()
+
+    def retake(self) -> None:
+        if self._state == "outside":
+            self._state = "served"
+            self._class.served += 1
+
+    def close(self) -> None:
+        self.release()
+        self._state = "closed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
 from functools import partial
@@ -16,13 +15,21 @@ from twisted.python.failure import Failure
 from project_service import errors
 from project_service.errors import ApiError, Headers, has_header
 from project_service.http import cors, exchange
-from project_service.http.admission import LANE_BYTES, Lane, Limits, Place, Refusals, lane_of
+from project_service.http.admission import (
+    LANE_BYTES,
+    AdmissionClass,
+    LimitedSlot,
+    Limits,
+    Refusals,
+    Slot,
+    lane_of,
+)
 from project_service.http.body import ClientGone
 from project_service.http.caller import Callers
 from project_service.http.exchange import Exchange, fault_of
 from project_service.http.head import HeaderView, origin_form
 from project_service.http.metrics import Metrics
-from project_service.http.request import Arrival, EdgeSettings, Inbound, arrival_of, client_of, inbound_of
+from project_service.http.request import Arrival, EdgeSettings, Request, arrival_of, client_of, inbound_of
 from project_service.http.response import Reply, StreamReply, error_reply
 from project_service.http.routing import SHORT_PATH, ErrorStyle, Match, Router
 from project_service.log import AccessLog, Later
@@ -102,37 +109,37 @@ class Responses:
     translate: Callable[[BaseException], ApiError | None]
     date: Callable[[], str]
 
-    def failed(self, failure: Exception, style: ErrorStyle, inbound: Inbound) -> Reply:
+    def failed(self, failure: Exception, style: ErrorStyle, request: Request) -> Reply:
         """What to answer with. A fault of ours is logged with its traceback, and is 500 ``internal_error``."""
-        error = self._as_told(failure, inbound)
+        error = self._as_told(failure, request)
         if error is None:
             self.log.failure(
                 "{method} {path} failed id={request_id}",
-                method=inbound.method,
-                path=inbound.raw_path.decode("latin-1"),
-                request_id=inbound.request_id,
+                method=request.method,
+                path=request.raw_path.decode("latin-1"),
+                request_id=request.request_id,
             )
-            error = errors.internal_error(inbound.request_id)
+            error = errors.internal_error(request.request_id)
         self.metrics.failed(error)
         return error_reply(error, style == "tables")
 
-    def send(self, exchange: Exchange, arrival: Arrival, inbound: Inbound, reply: Reply) -> None:
+    def send(self, exchange: Exchange, arrival: Arrival, request: Request, reply: Reply) -> None:
         """Send a whole reply."""
         fault = fault_of(reply.status, reply.headers)
         if fault is not None:
-            reply = self._unwritable(fault, inbound)
-        exchange.send(reply, self._headers(arrival, inbound, reply.headers))
+            reply = self._unwritable(fault, request)
+        exchange.send(reply, self._headers(arrival, request, reply.headers))
 
     async def stream(
-        self, exchange: Exchange, arrival: Arrival, inbound: Inbound, reply: StreamReply
+        self, exchange: Exchange, arrival: Arrival, request: Request, reply: StreamReply
     ) -> None:
         """Send a reply that is written as it is made; returns when all of it has been written. One that breaks off
         ends the connection."""
         fault = fault_of(reply.status, reply.headers)
         if fault is not None:
-            self.send(exchange, arrival, inbound, self._unwritable(fault, inbound))
+            self.send(exchange, arrival, request, self._unwritable(fault, request))
             return
-        headers = self._headers(arrival, inbound, reply.headers)
+        headers = self._headers(arrival, request, reply.headers)
         sink = exchange.start(reply.status, headers, reply.length)
         try:
             if not exchange.is_bodiless(reply.status):
@@ -143,43 +150,43 @@ class Responses:
             raise
         except Exception as failure:
             # Aborted, not ended, so that a body which stops short does not look whole.
-            self._log_broken_off(failure, inbound)
+            self._log_broken_off(failure, request)
             exchange.abort()
 
-    def _headers(self, arrival: Arrival, inbound: Inbound, own: Headers) -> list[tuple[str, str]]:
+    def _headers(self, arrival: Arrival, request: Request, own: Headers) -> list[tuple[str, str]]:
         """``own`` with those that all responses have. Framing is not among them."""
-        found = [("Date", self.date()), *own, ("X-Request-Id", inbound.request_id)]
-        if inbound.raw_path not in cors.FOR_OPERATORS:
+        found = [("Date", self.date()), *own, ("X-Request-Id", request.request_id)]
+        if request.raw_path not in cors.FOR_OPERATORS:
             found += cors.for_caches(own) if arrival.cors is None else arrival.cors
         names = arrival.settings.trace_headers
         if names:
-            found += echoed(names, inbound.method, inbound.raw_path, inbound.headers)
+            found += echoed(names, request.method, request.raw_path, request.headers)
         return found
 
-    def _unwritable(self, fault: str, inbound: Inbound) -> Reply:
+    def _unwritable(self, fault: str, request: Request) -> Reply:
         """A 500 in place of a reply whose head cannot be written without breaking the framing."""
         self.log.error(
-            "a response was not sent: {fault} id={request_id}", fault=fault, request_id=inbound.request_id
+            "a response was not sent: {fault} id={request_id}", fault=fault, request_id=request.request_id
         )
-        return self.failed(errors.internal_error(inbound.request_id), "envelope", inbound)
+        return self.failed(errors.internal_error(request.request_id), "envelope", request)
 
-    def _log_broken_off(self, failure: Exception, inbound: Inbound) -> None:
-        error = self._as_told(failure, inbound)
-        self.metrics.failed(error or errors.internal_error(inbound.request_id))
+    def _log_broken_off(self, failure: Exception, request: Request) -> None:
+        error = self._as_told(failure, request)
+        self.metrics.failed(error or errors.internal_error(request.request_id))
         if error is None:
-            self.log.failure("streaming failed id={request_id}", request_id=inbound.request_id)
+            self.log.failure("streaming failed id={request_id}", request_id=request.request_id)
         else:
             # The database or the store is away, which needs no traceback.
             self.log.warn(
-                "streaming broke off: {why} id={request_id}", why=error.code, request_id=inbound.request_id
+                "streaming broke off: {why} id={request_id}", why=error.code, request_id=request.request_id
             )
 
-    def _as_told(self, failure: Exception, inbound: Inbound) -> ApiError | None:
+    def _as_told(self, failure: Exception, request: Request) -> ApiError | None:
         """The error to answer with; None for a fault of ours. The reason behind it (``why``) is only logged here."""
         error = failure if isinstance(failure, ApiError) else self.translate(failure)
         if error is not None and error.why is not None:
             self.log.warn(
-                "{code}: {why} id={request_id}", code=error.code, why=error.why, request_id=inbound.request_id
+                "{code}: {why} id={request_id}", code=error.code, why=error.why, request_id=request.request_id
             )
         return error
 
@@ -207,8 +214,8 @@ class Edge:
     """Implements ``dispatch.Dispatch``. ``translate`` is that of ``Responses``.
 
     ``log_later`` is the reactor's ``callLater``; without it each request is logged at once.
-    ``limits`` are by lane, named as ``lane_of`` names them. Requests of other lanes never wait; they cost next to
-    nothing.
+    ``limits`` are by admission class, named as ``lane_of`` names them. Requests of other classes never wait; they
+    cost next to nothing.
     """
 
     log = Logger()
@@ -236,8 +243,9 @@ class Edge:
         self._access = AccessLog(self.log, log_later)
         self._unread = UnreadableReplies(router, metrics, self._access, date, new_id)
         self._refusals = Refusals(clock, metrics)
-        self.lanes = {name: Lane(name, one, clock, self._refusals) for name, one in limits.items()}
-        self._unlimited = Lane("-", Limits(sys.maxsize, 0.0), clock, self._refusals)
+        self.classes = {
+            name: AdmissionClass(name, one, clock, self._refusals) for name, one in limits.items()
+        }
         # The requests that are being answered, or that wait for their turn.
         self.requests: dict[Exchange, Deferred[None]] = {}
         metrics.requests = self.requests
@@ -250,9 +258,10 @@ class Edge:
         if self._closing:
             exchange.close_after()
         path, _, query = exchange.target.partition(b"?")
-        place = Place(self.lanes.get(lane_of(exchange.method, path[:LANE_BYTES]), self._unlimited))
-        one = _Request(exchange, peer, secure, path, query, started, place)
-        if place.take_if_free():
+        limited = self.classes.get(lane_of(exchange.method, path[:LANE_BYTES]))
+        slot = Slot() if limited is None else LimitedSlot(limited)
+        one = _Request(exchange, peer, secure, path, query, started, slot)
+        if slot.take_if_free():
             self._start(one)
             return
         turn = self.requests[exchange] = self._turn(one)
@@ -282,16 +291,16 @@ class Edge:
 
     def cancel_all(self) -> None:
         """Cancel every request that is not answered yet; those to which nothing was sent get a 503."""
-        for lane in self.lanes.values():
-            lane.close()
+        for limited in self.classes.values():
+            limited.close()
         for running in list(self.requests.values()):
             running.cancel()
 
     def _turn(self, one: _Request) -> Deferred[None]:
-        return one.place.turn(client_of(self.settings, one.exchange, one.peer), one.exchange.size)
+        return one.slot.wait(client_of(self.settings, one.exchange, one.peer), one.exchange.size)
 
     async def _turn_after_body(self, one: _Request) -> None:
-        if not one.place.take_if_free():
+        if not one.slot.take_if_free():
             await self._turn(one)
 
     def _turned(self, result: Failure | None, one: _Request) -> None:
@@ -305,103 +314,103 @@ class Edge:
         arrival: Arrival | None = exchange.headers.arrival
         if arrival is None or arrival.settings is not self.settings:
             arrival = arrival_of(self.settings, exchange, one.peer, one.secure)
-        inbound = inbound_of(
-            exchange, one.path, one.query, arrival, arrival.request_id or self._new_id(), one.place
+        request = inbound_of(
+            exchange, one.path, one.query, arrival, arrival.request_id or self._new_id(), one.slot
         )
-        exchange.on_client_awaited = one.place.await_client
-        if not inbound.body.complete:
-            inbound.turn = partial(self._turn_after_body, one)
-        running = Deferred.fromCoroutine(self._answer(one, arrival, inbound, refused))
+        exchange.slot = one.slot
+        if not request.body.complete:
+            request.turn = partial(self._turn_after_body, one)
+        running = Deferred.fromCoroutine(self._answer(one, arrival, request, refused))
         if not running.called:
             self.requests[exchange] = running
             if not self._metrics.gathering:
                 self._metrics.gather()
             exchange.on_gone = running.cancel
-        running.addErrback(self._broken, exchange, inbound)
+        running.addErrback(self._broken, exchange, request)
 
-    def _broken(self, failure: Failure, exchange: Exchange, inbound: Inbound) -> None:
+    def _broken(self, failure: Failure, exchange: Exchange, request: Request) -> None:
         if not failure.check(CancelledError, ClientGone):
-            self.log.failure("answering failed id={request_id}", failure, request_id=inbound.request_id)
+            self.log.failure("answering failed id={request_id}", failure, request_id=request.request_id)
             exchange.abort()
 
     async def _answer(
-        self, one: _Request, arrival: Arrival, inbound: Inbound, refused: BaseException | None
+        self, one: _Request, arrival: Arrival, request: Request, refused: BaseException | None
     ) -> None:
-        exchange, place = one.exchange, one.place
+        exchange, slot = one.exchange, one.slot
         route = "-"
         style: ErrorStyle = "envelope"
         try:
             try:
-                match = self._matched(inbound) if inbound.method == "OPTIONS" else self._match(inbound)
+                match = self._matched(request) if request.method == "OPTIONS" else self._match(request)
                 if isinstance(match, Match):
                     route, style = match.route.url, match.route.error_style
                     if refused is not None:
                         raise refused
-                    reply = await self._handled(match, inbound)
+                    reply = await self._handled(match, request)
                 else:
                     reply = match
             except (CancelledError, ClientGone):
                 # Cancelled by ``cancel_all``, or by the client's leaving; in the latter case nothing is written.
-                reply = self._responses.failed(errors.shutting_down(), style, inbound)
+                reply = self._responses.failed(errors.shutting_down(), style, request)
             except Exception as failure:
-                reply = self._responses.failed(failure, style, inbound)
+                reply = self._responses.failed(failure, style, request)
                 # A Deferred that failed keeps the failure, and this its traceback, which holds all that the request
                 # held: a reference cycle.
                 failure.__traceback__ = None
             if reply.status == 405 and not has_header(reply.headers, "Allow"):
                 # A trigger of the project's own chose the status.
-                others = [one for one in self._router.allowed(inbound.raw_path) if one != inbound.method]
+                others = [one for one in self._router.allowed(request.raw_path) if one != request.method]
                 reply = evolve(reply, headers=(*reply.headers, ("Allow", ", ".join(others))))
             if self._closing:
                 exchange.close_after()
             if isinstance(reply, Reply):
-                self._responses.send(exchange, arrival, inbound, reply)
+                self._responses.send(exchange, arrival, request, reply)
             else:
-                place.leave()  # from here on the time is spent by the client, who reads
-                await self._responses.stream(exchange, arrival, inbound, reply)
+                slot.close()  # from here on the time is spent by the client, who reads
+                await self._responses.stream(exchange, arrival, request, reply)
         finally:
-            place.leave()
-            self._account(one, inbound, route)
+            slot.close()
+            self._account(one, request, route)
 
-    def _match(self, inbound: Inbound) -> Match | Reply:
+    def _match(self, request: Request) -> Match | Reply:
         try:
-            path = inbound.raw_path
+            path = request.raw_path
             find = self._router.recent if len(path) <= SHORT_PATH else self._router.match
-            return find(inbound.method, path)
+            return find(request.method, path)
         except ApiError as fault:
-            if inbound.method == "OPTIONS" and fault.status == 405:
+            if request.method == "OPTIONS" and fault.status == 405:
                 return Reply(204, fault.headers)
-            return self._responses.failed(fault, self._router.style_of(inbound.raw_path), inbound)
+            return self._responses.failed(fault, self._router.style_of(request.raw_path), request)
 
-    def _matched(self, inbound: Inbound) -> Match | Reply:
+    def _matched(self, request: Request) -> Match | Reply:
         """As ``_match``, for OPTIONS, which may be a preflight."""
-        if not cors.is_preflight(inbound.method, inbound.headers) or inbound.raw_path in cors.FOR_OPERATORS:
-            return self._match(inbound)
-        methods = self._router.allowed(inbound.raw_path)
-        if self._router.style_of(inbound.raw_path) == "tables":
-            return Reply(200, cors.table_preflight_headers(inbound.headers))
-        return Reply(204, cors.preflight_headers(methods, inbound.headers))
+        if not cors.is_preflight(request.method, request.headers) or request.raw_path in cors.FOR_OPERATORS:
+            return self._match(request)
+        methods = self._router.allowed(request.raw_path)
+        if self._router.style_of(request.raw_path) == "tables":
+            return Reply(200, cors.table_preflight_headers(request.headers))
+        return Reply(204, cors.preflight_headers(methods, request.headers))
 
-    def _handled(self, match: Match, inbound: Inbound) -> Awaitable[Reply | StreamReply]:
+    def _handled(self, match: Match, request: Request) -> Awaitable[Reply | StreamReply]:
         """The handler's reply. Raises as ``Callers.identify``, now or when it is awaited."""
-        inbound.path_args = match.path_args
-        access, headers = match.route.access, inbound.headers
+        request.path_args = match.path_args
+        access, headers = match.route.access, request.headers
         caller = self._callers.at_once(access, headers)
-        if not inbound.body.complete:
-            inbound.identify = partial(self._callers.identify, access, headers)
+        if not request.body.complete:
+            request.identify = partial(self._callers.identify, access, headers)
         if caller is None:
-            return self._handled_later(match, inbound)
-        inbound.caller = caller
+            return self._handled_later(match, request)
+        request.caller = caller
         if b"content-encoding" in headers.first:
-            inbound.refuse_coded_body()
-        return match.route.handler(inbound)
+            request.refuse_coded_body()
+        return match.route.handler(request)
 
-    async def _handled_later(self, match: Match, inbound: Inbound) -> Reply | StreamReply:
-        inbound.caller = await self._callers.identify(match.route.access, inbound.headers)
-        inbound.refuse_coded_body()
-        return await match.route.handler(inbound)
+    async def _handled_later(self, match: Match, request: Request) -> Reply | StreamReply:
+        request.caller = await self._callers.identify(match.route.access, request.headers)
+        request.refuse_coded_body()
+        return await match.route.handler(request)
 
-    def _account(self, one: _Request, inbound: Inbound, route: str) -> None:
+    def _account(self, one: _Request, request: Request, route: str) -> None:
         """The request is done."""
         exchange, now = one.exchange, self._clock.seconds()
         exchange.on_gone = None
@@ -409,10 +418,10 @@ class Edge:
         # 499 is what nginx logs for a client that left before its answer.
         sent = exchange.sent_bytes if exchange.stream is None else exchange.stream.sent_bytes
         status, seconds = exchange.status or 499, now - one.started
-        self._metrics.observe(inbound.method, route, status, seconds, sent)
+        self._metrics.observe(request.method, route, status, seconds, sent)
         path = one.path.decode("latin-1")
         self._access.append(
-            inbound.request_id, inbound.method, path, status, sent, seconds, inbound.client_address
+            request.request_id, request.method, path, status, sent, seconds, request.client_address
         )
         if self._closing:
             self._access.flush()
@@ -432,4 +441,4 @@ class _Request:
     path: bytes
     query: bytes
     started: float
-    place: Place
+    slot: Slot

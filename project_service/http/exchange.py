@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 
 from project_service.errors import ApiError
+from project_service.http.admission import Slot
 from project_service.http.body import HIGH_WATER, NO_WIRE, Body, ClientGone
 from project_service.http.head import TCHAR, RequestHead
 from project_service.http.response import Producer, Reply
@@ -301,10 +302,9 @@ class Exchange:
     """The channel calls ``feed``, ``request_complete``, ``fail_body`` and ``connection_lost``; the edge calls the
     rest.
 
-    ``on_gone`` is called when the connection is lost before the answer is out. ``on_client_awaited`` is None until it
-    is the request's turn. It is called with True when the handler begins, and with False when it ceases, to wait for
-    a client: its own, to send more of its body, or others, to read their answers. ``body`` is the whole body where it
-    came together with the head.
+    ``on_gone`` is called when the connection is lost before the answer is out. ``slot`` is None until it is the
+    request's turn. It is released while the handler waits for the client to send more of the body. ``body`` is the
+    whole body where it came together with the head.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class Exchange:
         self.headers = head.headers
         self.status = 0
         self.on_gone: Callable[[], None] | None = None
-        self.on_client_awaited: Callable[[bool], None] | None = None
+        self.slot: Slot | None = None
         self._connection = connection
         self._clock = clock
         self._idle_seconds = idle_seconds
@@ -368,8 +368,11 @@ class Exchange:
     def body_awaited(self, waiting: bool) -> None:
         if waiting and self._asked_at is None:
             self._asked_at = self._clock.seconds()
-        if self.on_client_awaited is not None:
-            self.on_client_awaited(waiting)
+        if self.slot is not None:
+            if waiting:
+                self.slot.release()
+            else:
+                self.slot.retake()
 
     # What the channel calls.
 
@@ -420,7 +423,7 @@ class Exchange:
         self.input_over = True
         if self._draining is not None:
             self._close()
-        elif self.on_client_awaited is None and self._version == b"HTTP/1.1" and self._close_call is None:
+        elif self.slot is None and self._version == b"HTTP/1.1" and self._close_call is None:
             self._connection.write(CONTINUE)
             self._close_call = self._clock.callLater(RESET_SECONDS, self._connection.abort_if_reset)
 

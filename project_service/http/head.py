@@ -188,7 +188,7 @@ def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return getattr(found, "ipv4_mapped", None) or found
 
 
-def place(address: str) -> str:
+def address_block(address: str) -> str:
     """What counts as one client address: an IPv4 address, or an IPv6 network /64, which a single host usually has for
     itself."""
     try:

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from project_service.errors import ApiError
 from project_service.http.describe import JSON, STRING, Answer, Described, exactly
 from project_service.http.metrics import Metrics
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, json_reply
 from project_service.http.routing import Router
 from project_service.lifecycle import all_of, background, start, with_timeout
@@ -83,11 +83,11 @@ class Health:
         ):
             router.route(url, said, methods=("GET",), key="optional", bearer="own")(handler)
 
-    async def live(self, inbound: Inbound) -> Reply:
+    async def live(self, request: Request) -> Reply:
         """200 as long as the process answers."""
         return json_reply({"status": "live"}, headers=(NO_STORE,))
 
-    async def ready(self, inbound: Inbound) -> Reply:
+    async def ready(self, request: Request) -> Reply:
         """200 when every part works, else 503 whose details name those that do not.
 
         A good answer is reused for a second, and requests that come during a round share its answer, so that asking
@@ -133,7 +133,7 @@ class Health:
             self.log.warn("{part} is not ready: {why}", part=name, why=_why(faults[name]))
         return dict.fromkeys(away, "does not answer as it should")
 
-    async def exposition(self, inbound: Inbound) -> Reply:
+    async def exposition(self, request: Request) -> Reply:
         if not self._shown_at <= self.clock.seconds() < self._shown_until:
             self._shown_at = self.clock.seconds()
             self._shown = self.metrics.exposition()

@@ -9,8 +9,8 @@ A body is declared once, as an attrs class whose fields are made by ``member``:
         remember: bool = member(FLAG, default=False)
 
     @endpoint("POST", "/auth/login", Described("logIn", ..., body=body_of(LogIn)), bearer="own")
-    async def log_in(self, inbound: Inbound) -> Reply:
-        body = await inbound.read_json(LogIn)
+    async def log_in(self, request: Request) -> Reply:
+        body = await request.read_json(LogIn)
 
 A field without a default is required. ``body_of`` gives the schema for ``/openapi.json``; ``read`` gives the value,
 or a ``validation_failed`` that names every unknown, missing or invalid member with its reason. A PATCH for which

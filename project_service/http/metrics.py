@@ -21,7 +21,7 @@ from project_service.errors import ApiError
 from project_service.http.head import METHODS
 
 if TYPE_CHECKING:  # it counts its refusals here
-    from project_service.http.admission import Lane
+    from project_service.http.admission import AdmissionClass
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -89,7 +89,7 @@ class Metrics:
         self._clients = self._gauge("connections", "Connections of clients.")
         self._most_clients = self._gauge("connections_max", "Connections of clients that there may be.")
         self._processes = self._gauge("processes", "Processes that serve.")
-        self._lanes: Mapping[str, Lane] = {}
+        self._classes: Mapping[str, AdmissionClass] = {}
         # Those that are being answered, or that wait for their turn; the edge's own.
         self.requests: Collection[object] = ()
         self._connections: Collection[object] | None = None
@@ -104,14 +104,16 @@ class Metrics:
             f"project_service_{name}", says, labels, registry=self.registry, multiprocess_mode="livesum"
         )
 
-    def watch(self, lanes: Mapping[str, Lane], connections: Collection[object], most: int) -> None:
-        """Look at how much of ``lanes`` and ``connections`` (at most ``most``) is in use whenever numbers are
+    def watch(
+        self, classes: Mapping[str, AdmissionClass], connections: Collection[object], most: int
+    ) -> None:
+        """Look at how much of ``classes`` and ``connections`` (at most ``most``) is in use whenever numbers are
         written."""
-        self._lanes, self._connections = lanes, connections
+        self._classes, self._connections = classes, connections
         self._most_clients.set(most)
         self._processes.set(1)
-        for part, lane in lanes.items():
-            self._places.labels(part).set(lane.limits.places)
+        for part, limited in classes.items():
+            self._places.labels(part).set(limited.limits.slots)
 
     def observe(self, method: str, route: str, status: int, seconds: float, sent: int) -> None:
         method = method if method in _METHODS else "other"
@@ -127,7 +129,7 @@ class Metrics:
             self.gather()
 
     def refused(self, part: str, reason: str) -> None:
-        """Count a request that was refused with ``overloaded``; ``part`` is its lane."""
+        """Count a request that was refused with ``overloaded``; ``part`` is its admission class."""
         self._refused.labels(part, reason).inc()
 
     def failed(self, error: ApiError) -> None:
@@ -143,9 +145,9 @@ class Metrics:
     def _write(self) -> None:
         self.gathering = False
         self._in_flight.set(len(self.requests))
-        for part, lane in self._lanes.items():
-            self._taken.labels(part).set(lane.served)
-            self._queued.labels(part).set(lane.waiting)
+        for part, limited in self._classes.items():
+            self._taken.labels(part).set(limited.served)
+            self._queued.labels(part).set(limited.waiting)
         if self._connections is not None:
             self._clients.set(len(self._connections))
         for (method, route, status), series in self._series.items():

@@ -31,7 +31,7 @@ from project_service.http.describe import (
     Taken,
     path_of,
 )
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import JSON as JSON_TYPE
 from project_service.http.response import NO_STORE, Reply
 from project_service.http.routing import ErrorStyle, Route, Router
@@ -209,7 +209,7 @@ class OpenApi:
         router.route(PATH, DOCUMENT, methods=("GET",), key="optional", bearer="own")(self.answer)
         self._rest = orjson.dumps(document(router.routes, self.version))
 
-    async def answer(self, inbound: Inbound) -> Reply:
+    async def answer(self, request: Request) -> Reply:
         """The document with the address under which it was asked for."""
-        servers = orjson.dumps({"servers": [{"url": inbound.base_url}]})
+        servers = orjson.dumps({"servers": [{"url": request.base_url}]})
         return Reply(200, (("Content-Type", JSON_TYPE), NO_STORE), servers[:-1] + b"," + self._rest[1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from attrs import define, field, frozen
@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IAddress
 from project_service import errors, log
 from project_service.errors import Headers
 from project_service.http import cors, head, json_body
+from project_service.http.admission import Slot
 from project_service.http.body import Body
 from project_service.http.caller import Caller
 from project_service.http.exchange import Exchange
@@ -19,33 +20,16 @@ from project_service.http.head import HeaderView
 from project_service.http.json_body import M
 
 
-class HasPlace(Protocol):
-    """``overload.admission.Place``, as far as handlers need it."""
-
-    def step_out(self) -> None:
-        """Let others have the place."""
-
-    def step_in(self) -> None:
-        """Take it again, even if that is one too many."""
-
-
-class NoPlace:
-    """The place of a request that nothing limits."""
-
-    def step_out(self) -> None: ...
-    def step_in(self) -> None: ...
-
-
 @define
-class Inbound:
+class Request:
     """``raw_path`` and ``raw_query`` are as sent, still percent-encoded; ``path_args`` are decoded once.
 
     ``client_address`` and ``scheme`` come from a forwarding header only as far as ``trusted_proxies`` says.
     ``base_url`` is ``public_url`` where configured, else scheme and host. ``identify`` works out the caller once
     more, and raises where key or token are no longer good; it is None where the whole body had come with the head.
-    ``turn`` waits for a place, which the request has given up while it waited for its body; it is None likewise.
-    The handler gives its ``place`` to others while it waits for what they need no place for: for other clients to
-    read, or for a connection that requests share. ``any_origin``: pages of every origin may read responses.
+    ``turn`` waits for a slot, which the request has released while it waited for its body; it is None likewise.
+    The handler releases its ``slot`` while it waits for something that does not need it: for other clients to read,
+    or for a connection that requests share. ``any_origin``: pages of every origin may read responses.
     """
 
     method: str
@@ -59,7 +43,7 @@ class Inbound:
     host: str
     base_url: str
     max_json_bytes: int
-    place: HasPlace
+    slot: Slot
     any_origin: bool = False
     caller: Caller = field(factory=Caller)
     path_args: Mapping[str, str] = field(factory=dict)
@@ -162,7 +146,7 @@ def _form_decoded(raw: str) -> str:
         raise errors.invalid_query("The query string is not UTF-8.") from None
 
 
-# Turns an ``Exchange``, which is what came over the connection, into the ``Inbound`` that a handler gets.
+# Turns an ``Exchange``, which is what came over the connection, into the ``Request`` that a handler gets.
 
 
 @frozen
@@ -212,11 +196,11 @@ def arrival_of(settings: EdgeSettings, exchange: Exchange, peer: IAddress, secur
 
 
 def inbound_of(
-    exchange: Exchange, path: bytes, query: bytes, arrival: Arrival, request_id: str, place: HasPlace
-) -> Inbound:
+    exchange: Exchange, path: bytes, query: bytes, arrival: Arrival, request_id: str, slot: Slot
+) -> Request:
     """The request as its handler sees it."""
     where = arrival.where
-    return Inbound(
+    return Request(
         exchange.method,
         path,
         query,
@@ -228,12 +212,12 @@ def inbound_of(
         where.host,
         arrival.base_url,
         arrival.settings.max_json_bytes,
-        place,
+        slot,
         arrival.any_origin,
     )
 
 
 def client_of(settings: EdgeSettings, exchange: Exchange, peer: IAddress) -> str:
-    """The client as limits count it. It is asked for before there is an ``Inbound``."""
+    """The client as limits count it. It is asked for before there is an ``Request``."""
     where = head.locate(getattr(peer, "host", None), False, exchange.headers, settings.trusted)
-    return head.place(where.address)
+    return head.address_block(where.address)

@@ -22,10 +22,10 @@ from project_service.http import describe
 from project_service.http.caller import Access, BearerDemand, KeyDemand
 from project_service.http.describe import Described
 from project_service.http.head import METHODS
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, StreamReply
 
-Handler = Callable[[Inbound], Awaitable[Reply | StreamReply]]
+Handler = Callable[[Request], Awaitable[Reply | StreamReply]]
 ErrorStyle = Literal["envelope", "tables"]
 H = TypeVar("H", bound=Callable[..., Awaitable[Reply | StreamReply]])
 
@@ -119,7 +119,7 @@ class Router:
         errors: ErrorStyle = "envelope",
         any_method: bool = False,
     ) -> Callable[[Handler], Handler]:
-        """Declare ``async def handler(inbound)`` for ``url``, in werkzeug's syntax.
+        """Declare ``async def handler(request)`` for ``url``, in werkzeug's syntax.
 
         ``<path:name>`` takes the rest of the raw path, slashes included. Path arguments are percent-decoded once. A
         ``path`` argument that is not UTF-8 keeps its bytes as surrogate escapes, and the handler has to refuse it;

@@ -19,7 +19,7 @@ from attrs import evolve, field, frozen
 
 from project_service.errors import Headers, store_unavailable
 from project_service.http.body import ClientGone
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
 from project_service.storage import conditions, errors
 from project_service.storage.conditions import ByteRange, parse_range
@@ -185,7 +185,7 @@ class Downloads:
     small: SmallObjects
     now: Callable[[], datetime]
 
-    async def answer(self, inbound: Inbound, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
+    async def answer(self, request: Request, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
         """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``."""
         missing: UUID | None = None
         for _ in range(MOST_READINGS):
@@ -195,19 +195,19 @@ class Downloads:
             if row.version == missing:
                 raise ObjectLost(f"the store has no {row.path}")
             try:
-                return await self._answer(inbound, row, terms)
+                return await self._answer(request, row, terms)
             except NoSuchObject:
                 # Overwritten since its row was read: the new row names the new bytes.
                 missing = row.version
         raise StoreUnreachable("every version that a row named was gone")
 
-    async def _answer(self, inbound: Inbound, row: ObjectRow, terms: Terms) -> Reply | StreamReply:
-        if terms.use is not None and not terms.use.counts(inbound.headers, row):
+    async def _answer(self, request: Request, row: ObjectRow, terms: Terms) -> Reply | StreamReply:
+        if terms.use is not None and not terms.use.counts(request.headers, row):
             terms = evolve(terms, use=None)
-        status, headers, part = _head(inbound, row, terms, self.now)
+        status, headers, part = _head(request, row, terms, self.now)
         if status == 304:
             return Reply(status, headers)
-        if inbound.method == "HEAD":
+        if request.method == "HEAD":
             return StreamReply(status, headers, part.length, _nothing)
         if part.length == 0:
             # An empty object needs nothing of the store.
@@ -236,12 +236,12 @@ class Downloads:
 
 
 def _head(
-    inbound: Inbound, row: ObjectRow, terms: Terms, now: Callable[[], datetime]
+    request: Request, row: ObjectRow, terms: Terms, now: Callable[[], datetime]
 ) -> tuple[int, Headers, ByteRange]:
     """The status (200, 206 or 304), the headers, and which bytes are to be sent with them."""
-    sent = inbound.headers
+    sent = request.headers
     validators = _validators(row, terms)
-    if inbound.any_origin:
+    if request.any_origin:
         validators = (*validators, ANY_ORIGIN)
     whole = ByteRange(0, row.size)
     if conditions.for_read(sent, row):

@@ -24,7 +24,7 @@ from project_service.errors import (
     validation_failed,
 )
 from project_service.http.head import HeaderView
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.storage import errors, keys
 from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
 from project_service.storage.values import Writer
@@ -69,16 +69,16 @@ MOST_BULK_KEYS = 1000
 MAX_AGE_SECONDS = 2**31 - 1
 
 
-def flag(inbound: Inbound, name: str) -> bool:
+def flag(request: Request, name: str) -> bool:
     """A query parameter that is true, false or absent."""
-    value = inbound.query_value(name)
+    value = request.query_value(name)
     if value not in (None, "true", "false"):
         raise validation_failed({name: "must be true or false"})
     return value == "true"
 
 
-def max_keys(inbound: Inbound) -> int:
-    value = inbound.query_value("max_keys")
+def max_keys(request: Request) -> int:
+    value = request.query_value("max_keys")
     if value is None:
         return DEFAULT_MAX_KEYS
     number = whole_numbers.from_digits(value)
@@ -99,12 +99,12 @@ def refuse_form(headers: HeaderView) -> None:
         raise unsupported_media_type("the object itself; a form is sent by POST")
 
 
-def require_body(inbound: Inbound) -> None:
+def require_body(request: Request) -> None:
     """Raise where the request says nothing of a body: somebody forgot it, and would replace the object by nothing.
 
     An empty object is stored by ``Content-Length: 0``, or by chunks of which there is none.
     """
-    if inbound.body.length == 0 and b"content-length" not in inbound.headers:
+    if request.body.length == 0 and b"content-length" not in request.headers:
         raise errors.length_required()
 
 

@@ -22,7 +22,7 @@ from project_service.errors import (
 )
 from project_service.http.caller import Caller
 from project_service.http.head import HeaderView
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.routing import Handler, Router
 from project_service.lifecycle import timestamp
@@ -141,14 +141,14 @@ def translated(handler: Handler, headers: Headers = ()) -> Handler:
     Errors get ``headers`` and those that all refusals of storage have.
     """
 
-    async def handling(inbound: Inbound) -> Reply | StreamReply:
+    async def handling(request: Request) -> Reply | StreamReply:
         # No variable outlives its clause here: an error that is kept by a call in its own traceback waits for the
         # garbage collector, with all that the request holds.
         try:
             try:
-                return await handler(inbound)
+                return await handler(request)
             except STORE_FAILURES as failure:
-                kind, request_id = kind_of(failure), inbound.request_id
+                kind, request_id = kind_of(failure), request.request_id
                 _log.warn("The store failed: {kind} id={request_id}", kind=kind, request_id=request_id)
                 raise store_unavailable() from None
         except ApiError as refusal:
@@ -198,34 +198,34 @@ class BucketRoutes:
         ):
             router.route(url, said, methods=(method,), key="service")(translated(handler))
 
-    async def create(self, inbound: Inbound) -> Reply:
-        body = await inbound.json_object()
+    async def create(self, request: Request) -> Reply:
+        body = await request.json_object()
         name = body.pop("name", None)
         rules = parse_rules(body, name_faults(name))
         bucket = await self.buckets.create(name, BucketRules(**rules))
-        return _answered(bucket.as_json(), 201, inbound.location(f"{BUCKETS}/{bucket.name}"))
+        return _answered(bucket.as_json(), 201, request.location(f"{BUCKETS}/{bucket.name}"))
 
-    async def list(self, inbound: Inbound) -> Reply:
+    async def list(self, request: Request) -> Reply:
         return _answered({"buckets": [bucket.as_json() for bucket in await self.buckets.all()]})
 
-    async def show(self, inbound: Inbound) -> Reply:
-        return _answered((await self.buckets.fresh(inbound.path_args["bucket"])).as_json())
+    async def show(self, request: Request) -> Reply:
+        return _answered((await self.buckets.fresh(request.path_args["bucket"])).as_json())
 
-    async def change(self, inbound: Inbound) -> Reply:
-        changes = parse_rules(await inbound.json_object())
-        return _answered((await self.buckets.change(inbound.path_args["bucket"], changes)).as_json())
+    async def change(self, request: Request) -> Reply:
+        changes = parse_rules(await request.json_object())
+        return _answered((await self.buckets.change(request.path_args["bucket"], changes)).as_json())
 
-    async def delete(self, inbound: Inbound) -> Reply:
-        objects = self.objects if requests.flag(inbound, "force") else None
-        await self.buckets.delete(inbound.path_args["bucket"], objects)
+    async def delete(self, request: Request) -> Reply:
+        objects = self.objects if requests.flag(request, "force") else None
+        await self.buckets.delete(request.path_args["bucket"], objects)
         return Reply(204)
 
-    async def delete_prefix(self, inbound: Inbound) -> Reply:
+    async def delete_prefix(self, request: Request) -> Reply:
         """A prefix must be given; the empty one means everything."""
-        prefix = inbound.query_value("prefix")
+        prefix = request.query_value("prefix")
         if prefix is None:
             raise validation_failed({"prefix": "is required"})
-        bucket = await self.buckets.fresh(inbound.path_args["bucket"])
+        bucket = await self.buckets.fresh(request.path_args["bucket"])
         count = await self.objects.delete_prefix(bucket, keys.parse_prefix(prefix))
         return _answered({"deleted": count})
 
@@ -273,12 +273,12 @@ class StorageRoutes:
             "/storage/download", described.DOWNLOAD_LINK, methods=("GET",), key="optional", bearer="own"
         )(translated(self.download_link, (NO_REFERRER,)))
 
-    async def list(self, inbound: Inbound) -> Reply:
-        bucket = await self._readable(inbound)
-        prefix = keys.parse_prefix(inbound.query_value("prefix") or "")
-        recursive = requests.flag(inbound, "recursive")
-        limit = requests.max_keys(inbound)
-        token = inbound.query_value("page_token")
+    async def list(self, request: Request) -> Reply:
+        bucket = await self._readable(request)
+        prefix = keys.parse_prefix(request.query_value("prefix") or "")
+        recursive = requests.flag(request, "recursive")
+        limit = requests.max_keys(request)
+        token = request.query_value("page_token")
         after = None if token is None else requests.decode_page_token(token, prefix, recursive)
         page = await self.rows.page(bucket.name, prefix, after, limit, recursive)
         return json_reply(
@@ -295,9 +295,9 @@ class StorageRoutes:
             headers=(NO_STORE if bucket.public else NOT_SHARED,),
         )
 
-    async def upload_form(self, inbound: Inbound) -> Reply:
-        bucket, writer = await self._writable(inbound)
-        headers, body = inbound.headers, inbound.body
+    async def upload_form(self, request: Request) -> Reply:
+        bucket, writer = await self._writable(request)
+        headers, body = request.headers, request.body
         stated = conditions.for_write(headers)
         requests.refuse_partial(headers)
         limit, least = self._limit(bucket), least_size(body.length, FORM_OVERHEAD_BYTES)
@@ -326,16 +326,16 @@ class StorageRoutes:
             if fields.owner is not None:
                 writer = evolve(writer, user_id=fields.owner)
             switched = await upload.commit(key, content_type, fields.max_age_seconds, writer, stated)
-        return _created(inbound, bucket, switched.row)
+        return _created(request, bucket, switched.row)
 
-    async def upload_raw(self, inbound: Inbound) -> Reply:
-        key = keys.parse_key(inbound.path_args["key"])
-        bucket, writer = await self._writable(inbound)
-        headers, body = inbound.headers, inbound.body
+    async def upload_raw(self, request: Request) -> Reply:
+        key = keys.parse_key(request.path_args["key"])
+        bucket, writer = await self._writable(request)
+        headers, body = request.headers, request.body
         stated = conditions.for_write(headers)
         requests.refuse_partial(headers)
         requests.refuse_form(headers)
-        requests.require_body(inbound)
+        requests.require_body(request)
         limit, least = self._limit(bucket), least_size(body.length)
         limit.check(least)
         max_age = requests.max_age_stated(headers)
@@ -355,88 +355,88 @@ class StorageRoutes:
             switched = await upload.commit(key, content_type, max_age, writer, stated)
         if switched.replaced is not None:
             return json_reply(switched.row.as_json())
-        return _created(inbound, bucket, switched.row)
+        return _created(request, bucket, switched.row)
 
-    async def download(self, inbound: Inbound) -> Reply | StreamReply:
-        bucket = await self._readable(inbound)
-        key = keys.parse_key(inbound.path_args["key"])
-        inline = requests.flag(inbound, "inline")
+    async def download(self, request: Request) -> Reply | StreamReply:
+        bucket = await self._readable(request)
+        key = keys.parse_key(request.path_args["key"])
+        inline = requests.flag(request, "inline")
         if bucket.public:
             terms = Terms(inline, public_max_age_seconds=self.in_force().public_max_age_seconds)
         else:
             terms = Terms(inline, (NOT_SHARED,))
-        return await self.downloads.answer(inbound, bucket.name, key, terms)
+        return await self.downloads.answer(request, bucket.name, key, terms)
 
-    async def delete(self, inbound: Inbound) -> Reply:
-        key = keys.parse_key(inbound.path_args["key"])
-        bucket, writer = await self._writable(inbound)
-        stated = conditions.for_write(inbound.headers)
+    async def delete(self, request: Request) -> Reply:
+        key = keys.parse_key(request.path_args["key"])
+        bucket, writer = await self._writable(request)
+        stated = conditions.for_write(request.headers)
         if not await self.objects.delete(bucket, [key], writer, stated):
             raise errors.object_not_found()
         return Reply(204)
 
-    async def change(self, inbound: Inbound) -> Reply:
-        key = keys.parse_key(inbound.path_args["key"])
-        bucket, writer = await self._writable(inbound)
-        stated = conditions.for_write(inbound.headers)
-        changes = requests.changes(await inbound.json_object(), writer)
+    async def change(self, request: Request) -> Reply:
+        key = keys.parse_key(request.path_args["key"])
+        bucket, writer = await self._writable(request)
+        stated = conditions.for_write(request.headers)
+        changes = requests.changes(await request.json_object(), writer)
         row = await self.objects.change(bucket, key, changes, stated)
         return json_reply(row.as_details(), headers=(NO_STORE,))
 
-    async def presign(self, inbound: Inbound) -> Reply:
-        await self._readable(inbound)
+    async def presign(self, request: Request) -> Reply:
+        await self._readable(request)
         default = self.in_force().default_expires_in_seconds
-        key, seconds, uses = requests.presign(await inbound.json_object(), default)
+        key, seconds, uses = requests.presign(await request.json_object(), default)
         # Again, because the body may have taken hours, and the bucket may have become private since.
-        bucket = await self._readable(inbound)
+        bucket = await self._readable(request)
         if await self.rows.find(bucket.name, key) is None:
             raise errors.object_not_found()
         token, expires_at = await self.links.make(bucket.name, key, seconds, uses)
-        url = f"{inbound.base_url}/storage/download?token={token}"
+        url = f"{request.base_url}/storage/download?token={token}"
         signed = {"url": url, "expires_at": timestamp(expires_at), "method": "GET"}
         return json_reply(signed, headers=(NO_STORE,))
 
-    async def download_link(self, inbound: Inbound) -> Reply | StreamReply:
+    async def download_link(self, request: Request) -> Reply | StreamReply:
         try:
-            token = inbound.query_value("token")
+            token = request.query_value("token")
             if not token:
                 raise validation_failed({"token": "is required"})
-            use = await self.links.use(token, inbound.headers)
-            terms = Terms(requests.flag(inbound, "inline"), LINK_HEADERS, use=use)
-            return await self.downloads.answer(inbound, use.link.bucket, use.link.key, terms)
+            use = await self.links.use(token, request.headers)
+            terms = Terms(requests.flag(request, "inline"), LINK_HEADERS, use=use)
+            return await self.downloads.answer(request, use.link.bucket, use.link.key, terms)
         except ApiError as refusal:
-            raise as_shown(refusal, inbound.headers) from None
+            raise as_shown(refusal, request.headers) from None
 
-    async def copy(self, inbound: Inbound) -> Reply:
-        bucket, writer = await self._writable(inbound)
-        source, target = requests.source_and_target(await inbound.json_object())
-        stated = conditions.for_write(inbound.headers)
+    async def copy(self, request: Request) -> Reply:
+        bucket, writer = await self._writable(request)
+        source, target = requests.source_and_target(await request.json_object())
+        stated = conditions.for_write(request.headers)
         switched = await self.objects.copy(bucket, source, target, writer, stated)
-        return _created(inbound, bucket, switched.row)
+        return _created(request, bucket, switched.row)
 
-    async def move(self, inbound: Inbound) -> Reply:
-        bucket, writer = await self._writable(inbound)
-        source, target = requests.source_and_target(await inbound.json_object())
-        stated = conditions.for_write(inbound.headers)
+    async def move(self, request: Request) -> Reply:
+        bucket, writer = await self._writable(request)
+        source, target = requests.source_and_target(await request.json_object())
+        stated = conditions.for_write(request.headers)
         switched = await self.objects.move(bucket, source, target, writer, stated)
         return json_reply(switched.row.as_json())
 
-    async def bulk_delete(self, inbound: Inbound) -> Reply:
-        bucket, writer = await self._writable(inbound)
-        wanted = requests.bulk_keys(await inbound.json_object())
+    async def bulk_delete(self, request: Request) -> Reply:
+        bucket, writer = await self._writable(request)
+        wanted = requests.bulk_keys(await request.json_object())
         deleted = await self.objects.delete(bucket, wanted, writer)
         gone = [key for key in wanted if key in deleted]
         return json_reply({"deleted": gone, "missing": [key for key in wanted if key not in deleted]})
 
-    async def _readable(self, inbound: Inbound) -> Bucket:
-        bucket = await self.buckets.get(inbound.path_args["bucket"])
-        check_read(inbound.caller, bucket)
+    async def _readable(self, request: Request) -> Bucket:
+        bucket = await self.buckets.get(request.path_args["bucket"])
+        check_read(request.caller, bucket)
         return bucket
 
-    async def _writable(self, inbound: Inbound) -> tuple[Bucket, Writer]:
+    async def _writable(self, request: Request) -> tuple[Bucket, Writer]:
         """The bucket and who writes, decided by the headers alone: the body has not been asked for yet."""
-        writer = requests.owner_stated(inbound.headers, writer_of(inbound.caller))
-        return await self.buckets.get(inbound.path_args["bucket"]), writer
+        writer = requests.owner_stated(request.headers, writer_of(request.caller))
+        return await self.buckets.get(request.path_args["bucket"]), writer
 
     async def _check_again(self, bucket: Bucket, key: str, content_type: str, size: int) -> None:
         """Check the bucket's rules at the end of an upload. It may take days, and meanwhile they may have changed, or
@@ -458,6 +458,6 @@ class StorageRoutes:
         return SizeLimit(min(own, quota), by_quota=quota < own)
 
 
-def _created(inbound: Inbound, bucket: Bucket, row: ObjectRow) -> Reply:
-    location = inbound.location(f"/storage/buckets/{bucket.name}/objects/{row.key}")
+def _created(request: Request, bucket: Bucket, row: ObjectRow) -> Reply:
+    location = request.location(f"/storage/buckets/{bucket.name}/objects/{row.key}")
     return json_reply(row.as_json(), 201, (location,))

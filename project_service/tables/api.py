@@ -29,7 +29,7 @@ from project_service.http.describe import (
     in_path,
 )
 from project_service.http.head import HeaderView
-from project_service.http.request import Inbound, parse_query
+from project_service.http.request import Request, parse_query
 from project_service.http.response import NO_STORE, Reply, Sink, StreamReply
 from project_service.http.routing import Router
 from project_service.lifecycle import InThread
@@ -554,7 +554,7 @@ class TableService:
         if planned.compiled.last.streamed and self.large.expected(planned):
             reply = await self.large.at_once(incoming.path, planned, preamble, incoming.resource)
         if reply is None:
-            outcome = await self.executor.execute(planned, preamble, incoming.resource, incoming.place)
+            outcome = await self.executor.execute(planned, preamble, incoming.resource, incoming.slot)
             reply = (
                 reply_to(planned.request, planned.compiled, outcome, incoming.path)
                 if outcome.whole
@@ -625,22 +625,22 @@ class TableRoutes:
                 self.answer
             )
 
-    async def answer(self, inbound: Inbound) -> Reply | StreamReply:
-        service = self.services.get((inbound.path_args["stage"], inbound.path_args["database"]))
+    async def answer(self, request: Request) -> Reply | StreamReply:
+        service = self.services.get((request.path_args["stage"], request.path_args["database"]))
         if service is None:
             raise errors.invalid_path()
-        is_service = inbound.caller.key == "service"
+        is_service = request.caller.key == "service"
         incoming = RawRequest(
-            inbound.method,
-            *_resource(inbound.raw_path),
+            request.method,
+            *_resource(request.raw_path),
             # PostgREST ignores a name without ``=``.
-            tuple(parse_query(inbound.raw_query, bare_names=False)),
-            inbound.headers.derived(_sent),
-            await inbound.read(inbound.max_json_bytes) if inbound.method in WRITING else b"",
-            inbound.raw_path.decode("latin-1"),
-            inbound.base_url,
+            tuple(parse_query(request.raw_query, bare_names=False)),
+            request.headers.derived(_sent),
+            await request.read(request.max_json_bytes) if request.method in WRITING else b"",
+            request.raw_path.decode("latin-1"),
+            request.base_url,
             is_service,
-            inbound.place,
+            request.slot,
         )
         try:
             reply = await service.answer(incoming)
@@ -651,7 +651,7 @@ class TableRoutes:
             # Without Authorization no rule keeps a cache from storing this and showing it to others (RFC 9111
             # section 3.5 is about that header alone). SQL may decide otherwise.
             reply = evolve(reply, headers=(*reply.headers, NO_STORE))
-        if b"origin" not in inbound.headers.first:
+        if b"origin" not in request.headers.first:
             return reply
         return evolve(reply, headers=(*reply.headers, TABLE_EXPOSED))
 

@@ -28,7 +28,7 @@ from attrs import evolve, frozen
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Run, Step, as_text, may_be_stale
 from project_service.database.pool import Pool
-from project_service.http.request import HasPlace
+from project_service.http.admission import Slot
 from project_service.tables import errors
 from project_service.tables.errors import TableError
 from project_service.tables.failures import failure
@@ -84,9 +84,9 @@ class Executor:
     config: TablesConfig
     pool: Pool
 
-    def execute(self, planned: Planned, preamble: Preamble, path: str, place: HasPlace) -> Awaitable[Outcome]:
+    def execute(self, planned: Planned, preamble: Preamble, path: str, slot: Slot) -> Awaitable[Outcome]:
         """The outcome, which has passed ``check_outcome``; ``path`` is the resource's, as SQL may read it. On a
-        shared connection the request needs no ``place``.
+        shared connection the request needs no ``slot``.
 
         Its body is complete (``whole``) if the result fits into one reply. For an execution plan, the plan's text is
         the body. Raises ``TableError``.
@@ -97,8 +97,8 @@ class Executor:
             steps = [*preamble.steps(path, shared=True), _step(planned, preamble, probe)]
             run = self.pool.pipelines.submit(planned.version, steps)
             if run is not None:
-                place.step_out()
-                return self._shared(run, planned, preamble, path, probe, place)
+                slot.release()
+                return self._shared(run, planned, preamble, path, probe, slot)
         return self._alone(planned, preamble, path)
 
     def _alone(self, planned: Planned, preamble: Preamble, path: str) -> Awaitable[Outcome]:
@@ -125,7 +125,7 @@ class Executor:
         return await self.pool.use(used)
 
     async def _shared(
-        self, run: Run, planned: Planned, preamble: Preamble, path: str, probe: int, place: HasPlace
+        self, run: Run, planned: Planned, preamble: Preamble, path: str, probe: int, slot: Slot
     ) -> Outcome:
         """The outcome by a connection that reads share. A read may be asked once more: where that connection was
         lost, or the statement has to be run in another way."""
@@ -144,7 +144,7 @@ class Executor:
             compiled.pace.failed()
             if not (fault.pgcode is None or may_be_stale(fault.pgcode) or fault.pgcode in _OTHERWISE):
                 raise failure(fault, preamble.authenticated) from fault
-        place.step_in()
+        slot.retake()
         return await self._alone(planned, preamble, path)
 
     def _prepares(self, planned: Planned, preamble: Preamble) -> bool:

@@ -24,9 +24,9 @@ from twisted.logger import Logger
 
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pool import Pool
+from project_service.http.admission import Slot
 from project_service.http.body import ClientGone
 from project_service.http.exchange import fault_of
-from project_service.http.request import HasPlace, NoPlace
 from project_service.http.response import Reply, Sink, StreamReply
 from project_service.lifecycle import start, with_timeout
 from project_service.tables import errors
@@ -122,17 +122,17 @@ class Streams:
         values: list[Any],
         rendering: Rendering,
         likely: Outcome,
-        place: HasPlace,
+        slot: Slot,
         leaves_things: bool = False,
         header: tuple[Sql, list[Any]] | None = None,
     ) -> RowStream:
         """A stream whose first rows have been read. The caller has to write it or to close it.
 
         ``likely`` is an outcome whose rows are likely to be as large. ``header`` is the query for the first line of
-        CSV, with its values. ``place`` is left to others while it waits for the clients of other streams. Raises
+        CSV, with its values. ``slot`` is released while it waits for the clients of other streams. Raises
         PGRST003 if no connection is free in time, and what running the query raises.
         """
-        await self._turn(place)
+        await self._turn(slot)
         connection = None
         try:
             connection = await self.pool.acquire()
@@ -145,17 +145,17 @@ class Streams:
             raise
         return stream
 
-    async def _turn(self, place: HasPlace) -> None:
+    async def _turn(self, slot: Slot) -> None:
         if len(self.places.waiting) >= MAX_WAITING:
             raise errors.pool_timeout()
         turn: Deferred[Any] = self.places.acquire()
         if turn.called:
             return
-        place.step_out()
+        slot.release()
         try:
             await with_timeout(self.clock, self.acquire_timeout_seconds, turn, errors.pool_timeout)
         finally:
-            place.step_in()
+            slot.retake()
 
     def release(self, connection: Connection | None) -> None:
         self.places.release()
@@ -355,7 +355,7 @@ class LargeReplies:
         assert probe is not None
         likely = Outcome(rows=probe.rows, size=probe.threshold_bytes)
         stream = await self._open(
-            planned, preamble, resource, likely, NoPlace()
+            planned, preamble, resource, likely, Slot()
         )  # it does not wait where it is expected
         try:
             outcome = await stream.outcome(_counts(planned), self.config.stream_threshold_bytes)
@@ -382,7 +382,7 @@ class LargeReplies:
         if not _has_body(head):
             return head
         planned.compiled.last.streamed = True
-        stream = await self._open(planned, preamble, incoming.resource, outcome, incoming.place)
+        stream = await self._open(planned, preamble, incoming.resource, outcome, incoming.slot)
         try:
             streamed = evolve(outcome, rows=len(stream.fetched), total=stream.total)
             if _counts(planned) and _has_total(planned, streamed):
@@ -398,7 +398,7 @@ class LargeReplies:
         preamble: Preamble,
         resource: str,
         likely: Outcome,
-        place: HasPlace,
+        slot: Slot,
     ) -> RowStream:
         compiled = planned.compiled
         rows = compiled.statement.stream
@@ -412,7 +412,7 @@ class LargeReplies:
             rows.values(*given),
             compiled.rendering,
             likely,
-            place,
+            slot,
             compiled.leaves_things,
             None if header is None else (header, header.values(*given)),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from tests.attacks.cases import Answer, Case, Then
@@ -14,16 +14,16 @@ PROBED: Answer = (200, "GET /echo?probe||")
 
 
 def router() -> Router:
-    async def echo(inbound: Inbound) -> Reply:
-        body = await inbound.body.read(1 << 20)
-        target = inbound.raw_path + (b"?" + inbound.raw_query if inbound.raw_query else b"")
-        mark = inbound.headers.get(b"x-mark") or b""
-        return Reply(200, (), b"%b %b|%b|%b" % (inbound.method.encode(), target, body, mark))
+    async def echo(request: Request) -> Reply:
+        body = await request.body.read(1 << 20)
+        target = request.raw_path + (b"?" + request.raw_query if request.raw_query else b"")
+        mark = request.headers.get(b"x-mark") or b""
+        return Reply(200, (), b"%b %b|%b|%b" % (request.method.encode(), target, body, mark))
 
-    async def early(inbound: Inbound) -> Reply:
+    async def early(request: Request) -> Reply:
         return Reply(200, (), b"EARLY")
 
-    async def hidden(inbound: Inbound) -> Reply:
+    async def hidden(request: Request) -> Reply:
         return Reply(200, (), b"HIDDEN")
 
     made = Router()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, envelope
 from project_service.http.routing import Handler, Router
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, App
@@ -21,19 +21,19 @@ def app_of(handler: Handler, url: str = "/x", methods: tuple[str, ...] = ("GET",
     return App(router)
 
 
-async def hello(inbound: Inbound) -> Reply:
-    return envelope({"hello": inbound.path_args})
+async def hello(request: Request) -> Reply:
+    return envelope({"hello": request.path_args})
 
 
-async def echo(inbound: Inbound) -> Reply:
-    return Reply(200, (("Content-Type", "application/octet-stream"),), await inbound.body.read(1 << 20))
+async def echo(request: Request) -> Reply:
+    return Reply(200, (("Content-Type", "application/octet-stream"),), await request.body.read(1 << 20))
 
 
 Source = Callable[[Sink], Awaitable[None]]
 
 
 def streaming(source: Source, length: int | None = None) -> App:
-    async def reply(inbound: Inbound) -> StreamReply:
+    async def reply(request: Request) -> StreamReply:
         return StreamReply(200, (("Content-Type", "text/plain"),), length, source)
 
     return app_of(reply)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import orjson
 from attrs import define, field, frozen
 
-from project_service.http.request import HasPlace, NoPlace
+from project_service.http.admission import Slot
 from project_service.tables import errors
 from project_service.tables.request.body import Payload, has_several_rows, parse_payload
 from project_service.tables.request.headers import MediaType, Preferences, parse_accept, parse_preferences
@@ -63,7 +63,7 @@ class RequestHeaders:
 @frozen
 class RawRequest:
     """``segments`` and ``pairs`` are decoded. ``resource`` is the path of the segments as PostgREST would see it, and
-    ``path`` the resource's public path, for Location headers; ``place`` is that of ``Inbound``."""
+    ``path`` the resource's public path, for Location headers; ``slot`` is that of ``http.request.Request``."""
 
     method: str
     segments: tuple[str, ...]
@@ -74,7 +74,7 @@ class RawRequest:
     path: str = "/"
     base_url: str = ""
     is_service: bool = False
-    place: HasPlace = field(factory=NoPlace, eq=False, repr=False)
+    slot: Slot = field(factory=Slot, eq=False, repr=False)
 
 
 def _bearer(values: Iterable[str]) -> str | None:

@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.http.admission import Limits
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, held, raw_request
@@ -24,8 +24,8 @@ class Logins(TestCase):
         limits = {"passwords": Limits(2, 5.0)}
         self.app = App(router, limits=limits, trusted_proxies=(PROXY,))
 
-    async def login(self, inbound: Inbound) -> Reply:
-        self.seen.append(inbound.client_address)
+    async def login(self, request: Request) -> Reply:
+        self.seen.append(request.client_address)
         await held(self.hashed)
         return envelope({})
 

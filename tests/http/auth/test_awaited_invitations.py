@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
@@ -24,9 +24,9 @@ class Invitations(TestCase):
         router.route("/x", told(), methods=("GET", "PUT"), key="optional")(self.slow)
         self.client: Client = App(router).connect()
 
-    async def slow(self, inbound: Inbound) -> Reply:
+    async def slow(self, request: Request) -> Reply:
         await held(self.answers)
-        return envelope(len(await inbound.body.read(100)))
+        return envelope(len(await request.body.read(100)))
 
     def invited(self, raw: bytes) -> None:
         """Asserts that the last request in ``raw`` is invited after a long time, when the handlers go on."""

@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred
 
 from project_service.http.admission import MAX_WAITING_BYTES, Limits
 from project_service.http.health import Health
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, envelope
 from project_service.http.routing import ErrorStyle, Router
 from tests.fakes.common import App, Client, held, raw_request
@@ -38,21 +38,21 @@ class Busy:
         self.app = App(router, limits={"storage": limits, "tables:dev/main": limits, "auth": limits})
         Health({}, self.app.metrics, self.app.clock).mount(router)
 
-    async def slow(self, inbound: Inbound) -> Reply:
+    async def slow(self, request: Request) -> Reply:
         await held(self.begun)
         return envelope({})
 
-    async def read(self, inbound: Inbound) -> Reply:
-        await inbound.read(1000)
-        return await self.slow(inbound)
+    async def read(self, request: Request) -> Reply:
+        await request.read(1000)
+        return await self.slow(request)
 
-    async def echo(self, inbound: Inbound) -> Reply:
-        return Reply(200, (), await inbound.body.read(1000))
+    async def echo(self, request: Request) -> Reply:
+        return Reply(200, (), await request.body.read(1000))
 
-    async def stream(self, inbound: Inbound) -> StreamReply:
+    async def stream(self, request: Request) -> StreamReply:
         async def source(sink: Sink) -> None:
             sink.write(b"a beginning")
-            await self.slow(inbound)
+            await self.slow(request)
 
         return StreamReply(200, (), None, source)
 

@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from project_service.log import BATCH_SECONDS
@@ -25,8 +25,8 @@ class Logged(TestCase):
         router.route("/x", told(), methods=("GET",), key="optional")(self.handler)
         self.app = App(router, gathers_log=True)
 
-    async def handler(self, inbound: Inbound) -> Reply:
-        if inbound.request_id == "slow":
+    async def handler(self, request: Request) -> Reply:
+        if request.request_id == "slow":
             await held(self.gates)
         return Reply(200, (), b"{}")
 

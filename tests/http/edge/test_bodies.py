@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.http.head import MAX_TARGET_BYTES
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, json_reply
 from project_service.http.routing import Handler
 from tests.fakes.common import parse_response, raw_request
@@ -18,9 +18,9 @@ from tests.http.toy_app import app_of, echo, hello
 def echo_after(gate: Deferred[None]) -> Handler:
     """A handler that reads the body only after ``gate`` has fired."""
 
-    async def slow(inbound: Inbound) -> Reply:
+    async def slow(request: Request) -> Reply:
         await gate
-        return await echo(inbound)
+        return await echo(request)
 
     return slow
 
@@ -86,9 +86,9 @@ class Bodies(TestCase):
     def test_after_an_early_response_reading_resumes_if_it_was_paused(self) -> None:
         gate: Deferred[None] = Deferred()
 
-        async def unread(inbound: Inbound) -> Reply:
+        async def unread(request: Request) -> Reply:
             await gate
-            return await hello(inbound)
+            return await hello(request)
 
         client = app_of(unread, methods=("POST",)).connect()
         client.send(raw_request("POST", "/x", {"Content-Length": "300000"}, None))
@@ -144,8 +144,8 @@ class Bodies(TestCase):
         self.assertEqual(parse_response(client.received()).body, b"x" * sent)
 
     def test_json_bodies(self) -> None:
-        async def read(inbound: Inbound) -> Reply:
-            return json_reply(await inbound.json())
+        async def read(request: Request) -> Reply:
+            return json_reply(await request.json())
 
         app = app_of(read, methods=("POST",))
         kind = {"Content-Type": "application/json; charset=utf-8"}

@@ -9,7 +9,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.http.admission import Limits
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, raw_request
@@ -37,8 +37,8 @@ class World:
     async def once(self) -> None:
         await held(self.answers)
 
-    async def handle(self, inbound: Inbound) -> Reply | StreamReply:
-        kind = inbound.raw_path.rpartition(b"/")[2].decode()
+    async def handle(self, request: Request) -> Reply | StreamReply:
+        kind = request.raw_path.rpartition(b"/")[2].decode()
         if kind == "refuse":
             raise errors.authentication_required()
         if kind == "large":
@@ -48,9 +48,9 @@ class World:
         if kind == "wait":
             await self.once()
         elif kind == "read":
-            await inbound.body.read(300_000)
+            await request.body.read(300_000)
         elif kind == "store":
-            while await inbound.body.next_chunk():
+            while await request.body.next_chunk():
                 await self.once()
         return envelope({})
 
@@ -138,9 +138,9 @@ class Books(TestCase):
         app = world.app
         for _ in range(5):  # those who wait in a queue are looked for as long as they may wait
             app.clock.advance(6)
-        lane = app.edge.lanes["storage"]
+        storage = app.edge.classes["storage"]
         limit = app._factory._limit
-        self.assertEqual((lane.served, lane.waiting), (0, 0), seed)
+        self.assertEqual((storage.served, storage.waiting), (0, 0), seed)
         self.assertEqual((len(limit.connections), len(limit._leaving), len(limit._next)), (0, 0, 0), seed)
         self.assertEqual(len(app.metrics.requests), 0, seed)
         self.successResultOf(app.edge.drained())

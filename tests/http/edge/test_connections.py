@@ -7,7 +7,7 @@ import json
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
@@ -22,11 +22,11 @@ class Crowded(TestCase):
         router.route("/quick", told(), methods=("GET",), key="optional")(self.quick)
         self.app = App(router, connections=3)
 
-    async def slow(self, inbound: Inbound) -> Reply:
+    async def slow(self, request: Request) -> Reply:
         await held(self.answers)
         return envelope({})
 
-    async def quick(self, inbound: Inbound) -> Reply:
+    async def quick(self, request: Request) -> Reply:
         return envelope({})
 
     def connect(self) -> Client:

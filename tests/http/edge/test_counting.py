@@ -8,9 +8,9 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.errors import ApiError
-from project_service.http.admission import Lane, Limits, Place, Refusals
+from project_service.http.admission import AdmissionClass, LimitedSlot, Limits, Refusals
 from project_service.http.metrics import Metrics
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
 from project_service.http.routing import Router
 from tests.fakes.common import App, raw_request
@@ -33,21 +33,21 @@ class Failures(TestCase):
             router.route(url, told(url), methods=("GET",), key="optional")(getattr(self, name))
         self.app = App(router)
 
-    async def refuse(self, inbound: Inbound) -> Reply:
-        raise FAILURES[inbound.path_args["what"]]
+    async def refuse(self, request: Request) -> Reply:
+        raise FAILURES[request.path_args["what"]]
 
-    async def stream(self, inbound: Inbound) -> StreamReply:
+    async def stream(self, request: Request) -> StreamReply:
         async def source(sink: Sink) -> None:
-            raise FAILURES[inbound.path_args["what"]]
+            raise FAILURES[request.path_args["what"]]
 
         return StreamReply(200, (), None, source)
 
-    async def wait(self, inbound: Inbound) -> Reply:
+    async def wait(self, request: Request) -> Reply:
         waiting: Deferred[None] = Deferred()
         await waiting
         raise AssertionError
 
-    async def broken(self, inbound: Inbound) -> Reply:
+    async def broken(self, request: Request) -> Reply:
         return Reply(200, (("X-Broken", "a\r\nb"),), b"")
 
     def counted(self) -> dict[str, float]:
@@ -85,15 +85,15 @@ class Failures(TestCase):
 
 
 class Taken(TestCase):
-    def test_places_queues_and_connections_are_read_when_metrics_are_written(self) -> None:
+    def test_slots_queues_and_connections_are_read_when_metrics_are_written(self) -> None:
         metrics, clock = Metrics(), Clock()
-        lane = Lane("auth", Limits(1, 1.0), clock, Refusals(clock, metrics))
+        limited = AdmissionClass("auth", Limits(1, 1.0), clock, Refusals(clock, metrics))
         clients: set[int] = set()
-        metrics.watch({"auth": lane}, clients, 100)
+        metrics.watch({"auth": limited}, clients, 100)
         for _ in range(3):
-            place = Place(lane)
-            if not place.take_if_free():
-                place.turn("", 1)
+            slot = LimitedSlot(limited)
+            if not slot.take_if_free():
+                slot.wait("", 1)
         clients.update((1, 2))
         metrics.exposition()
 

@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 from project_service import errors
 from project_service.errors import ApiError
 from project_service.http.exchange import MAX_REASON
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, json_reply
 from tests.captured_log import captured_logs
 from tests.fakes.common import parse_response, raw_request
@@ -82,8 +82,8 @@ class Routing(TestCase):
         self.assertEqual(response.header("allow"), "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")
 
     def test_the_host_of_an_absolute_url_wins_over_the_header(self) -> None:
-        async def where(inbound: Inbound) -> Reply:
-            return json_reply([inbound.base_url, *map(bytes.decode, inbound.headers.all(b"host"))])
+        async def where(request: Request) -> Reply:
+            return json_reply([request.base_url, *map(bytes.decode, request.headers.all(b"host"))])
 
         for target, host in {
             "/x": "api.example.test",
@@ -108,8 +108,8 @@ class Reading(TestCase):
     """How handlers read queries and JSON."""
 
     def test_a_parameter_has_at_most_one_value(self) -> None:
-        async def asked(inbound: Inbound) -> Reply:
-            return json_reply(inbound.query_value("a"))
+        async def asked(request: Request) -> Reply:
+            return json_reply(request.query_value("a"))
 
         for query, value in {
             "": None,
@@ -128,8 +128,8 @@ class Reading(TestCase):
             )
 
     def test_json_needs_its_content_type(self) -> None:
-        async def taken(inbound: Inbound) -> Reply:
-            return json_reply(await inbound.json_object())
+        async def taken(request: Request) -> Reply:
+            return json_reply(await request.json_object())
 
         app = app_of(taken, methods=("POST",))
         for kind in ("application/json", "Application/JSON ; charset=utf-8", "application/merge-patch+json"):
@@ -149,7 +149,7 @@ class Reading(TestCase):
 
 class Failures(TestCase):
     def test_an_api_error_becomes_its_body(self) -> None:
-        async def refuse(inbound: Inbound) -> Reply:
+        async def refuse(request: Request) -> Reply:
             raise ApiError(422, "validation_failed", "No.", {"email": "is missing"}, (("Retry-After", "3"),))
 
         response = app_of(refuse).request("GET", "/x")
@@ -211,7 +211,7 @@ class Failures(TestCase):
             ("x" * 5000, b"404 " + b"x" * MAX_REASON),
         ):
 
-            async def refuse(inbound: Inbound, said: str | None = reason) -> Reply:
+            async def refuse(request: Request, said: str | None = reason) -> Reply:
                 error = ApiError(404, "not_found", "No.")
                 error.reason = said
                 raise error
@@ -226,10 +226,10 @@ class Failures(TestCase):
         full = errors.database_unavailable()
         full.why = "no space left (53100)"
 
-        async def refuse(inbound: Inbound) -> Reply:
+        async def refuse(request: Request) -> Reply:
             raise full
 
-        async def stream(inbound: Inbound) -> StreamReply:
+        async def stream(request: Request) -> StreamReply:
             async def source(sink: Sink) -> None:
                 raise full
 
@@ -244,7 +244,7 @@ class Failures(TestCase):
             self.assertEqual(said.count("database_unavailable: no space left (53100) id=made-here"), 1, said)
 
     def test_an_internal_error_shows_only_the_request_id(self) -> None:
-        async def broken(inbound: Inbound) -> Reply:
+        async def broken(request: Request) -> Reply:
             raise RuntimeError("the password is hunter2")
 
         response = app_of(broken).request("GET", "/x")
@@ -254,7 +254,7 @@ class Failures(TestCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_a_header_that_would_break_the_framing_is_500(self) -> None:
-        async def splitting(inbound: Inbound) -> Reply:
+        async def splitting(request: Request) -> Reply:
             return Reply(200, (("X-A", "a\r\nSet-Cookie: b"),))
 
         response = app_of(splitting).request("GET", "/x")
@@ -277,7 +277,7 @@ class Failures(TestCase):
             Reply(-1),
         ):
 
-            async def answer(inbound: Inbound, made: Reply = reply) -> Reply:
+            async def answer(request: Request, made: Reply = reply) -> Reply:
                 return made
 
             response = app_of(answer).request("GET", "/x")

@@ -6,7 +6,7 @@ import random
 
 from twisted.trial.unittest import TestCase
 
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import ANON_KEY, App
@@ -17,10 +17,10 @@ ROUNDS = 20_000
 
 
 def app() -> App:
-    async def answer(inbound: Inbound) -> Reply:
-        inbound.query()
-        value = await inbound.json() if inbound.method == "POST" else None
-        return envelope({"value": value, "path": ascii(inbound.path_args)})
+    async def answer(request: Request) -> Reply:
+        request.query()
+        value = await request.json() if request.method == "POST" else None
+        return envelope({"value": value, "path": ascii(request.path_args)})
 
     router = Router()
     for url, methods in (("/x", ("GET", "POST")), ("/o/<bucket>/k/<path:key>", ("GET", "PUT"))):

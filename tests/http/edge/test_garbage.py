@@ -14,7 +14,7 @@ from twisted.internet.defer import fail
 from twisted.trial.unittest import TestCase
 
 from project_service.errors import rate_limited
-from project_service.http.admission import Limits, Place
+from project_service.http.admission import LimitedSlot, Limits
 from project_service.http.body import Body
 from project_service.http.exchange import Exchange, Stream
 from project_service.http.routing import Router
@@ -75,7 +75,7 @@ class Requests(TestCase):
             for _ in range(10):
                 ask()
             gc.collect()
-            return [one for one in gc.garbage if isinstance(one, (Exchange, Body, Place, Stream))]
+            return [one for one in gc.garbage if isinstance(one, (Exchange, Body, LimitedSlot, Stream))]
         finally:
             gc.set_debug(0)
             gc.garbage.clear()
@@ -99,7 +99,7 @@ class Requests(TestCase):
         self.assertEqual(self.left(storage.connect(), *requests), [])
 
     def test_a_failed_deferred_leaves_nothing(self) -> None:
-        client = app_of(lambda inbound: fail(rate_limited(1))).connect()
+        client = app_of(lambda request: fail(rate_limited(1))).connect()
         self.assertEqual(self.left(client, raw_request("GET", "/x", {}, None), statuses=(b"429",)), [])
 
     def test_a_refusal_leaves_nothing(self) -> None:

@@ -8,7 +8,7 @@ from twisted.trial.unittest import TestCase
 from project_service.http import connection, exchange
 from project_service.http.admission import Limits
 from project_service.http.exchange import RESET_SECONDS
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
@@ -27,12 +27,12 @@ class HalfClosed(TestCase):
         router.route(READ, told(), methods=("PUT",), key="optional")(self.read)
         self.app = App(router, limits={"storage": Limits(2, 5.0)})
 
-    async def wait(self, inbound: Inbound) -> Reply:
+    async def wait(self, request: Request) -> Reply:
         await held(self.begun)
         return envelope({})
 
-    async def read(self, inbound: Inbound) -> Reply:
-        body = await inbound.read(1000)
+    async def read(self, request: Request) -> Reply:
+        body = await request.read(1000)
         await held(self.begun)
         self.stored.append(body)
         return envelope({})
@@ -126,4 +126,4 @@ class HalfClosed(TestCase):
                 client.hang_up()
             self.answer()
             self.assertEqual(not gone, b" 200 " in client.received())
-            self.assertEqual(self.app.edge.lanes["storage"].served, 0)
+            self.assertEqual(self.app.edge.classes["storage"].served, 0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
 from project_service.http.head import KEPT_HEADER_BYTES, KeptHead
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from tests.attacks.corpus import CORPUS
@@ -27,11 +27,11 @@ CHUNKED = b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n
 
 
 def router() -> Router:
-    async def echo(inbound: Inbound) -> Reply:
-        body = await inbound.body.read(1 << 20)
-        headers = list(inbound.headers)
+    async def echo(request: Request) -> Reply:
+        body = await request.body.read(1 << 20)
+        headers = list(request.headers)
         return Reply(
-            200, (), repr((inbound.method, inbound.raw_path, inbound.raw_query, headers, body)).encode()
+            200, (), repr((request.method, request.raw_path, request.raw_query, headers, body)).encode()
         )
 
     made = Router()

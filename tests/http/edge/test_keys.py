@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from twisted.trial.unittest import TestCase
 
 from project_service.errors import session_revoked
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, App, Response, parse_response, raw_request
 from tests.http.toy_app import ANON, SERVICE, app_of, hello
@@ -110,8 +110,8 @@ class SlowBodies(TestCase):
             self.assertEqual(json.loads(response.body)["data"], {"a": 1, "who": ["service", "7"]})
 
 
-async def whole(inbound: Inbound) -> Reply:
-    body, caller = await inbound.json_object(), inbound.caller
+async def whole(request: Request) -> Reply:
+    body, caller = await request.json_object(), request.caller
     return envelope({**body, "who": [caller.key, caller.user and caller.user.sub]})
 
 

@@ -10,7 +10,7 @@ from zope.interface import alsoProvides
 
 from project_service.http.connection import LINGER_SECONDS
 from project_service.http.exchange import DRAIN_IDLE_SECONDS
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.captured_log import captured_logs
@@ -37,10 +37,10 @@ class _Ending(TestCase):
         router.route("/wait", told(), methods=("GET",), key="optional")(self.wait)
         self.app = App(router, connections=2)
 
-    async def quick(self, inbound: Inbound) -> Reply:
+    async def quick(self, request: Request) -> Reply:
         return envelope({})
 
-    async def wait(self, inbound: Inbound) -> Reply:
+    async def wait(self, request: Request) -> Reply:
         await Deferred()
         return envelope({})
 

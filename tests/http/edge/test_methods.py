@@ -8,7 +8,7 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service.errors import ApiError, Headers
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from project_service.tables.api import TableRoutes
@@ -117,7 +117,7 @@ class Required(TestCase):
     """Headers that a status must not come without, whatever chose it."""
 
     def answered(self, status: int, headers: Headers = ()) -> Response:
-        async def refuse(inbound: Inbound) -> Reply:
+        async def refuse(request: Request) -> Reply:
             raise ApiError(status, "refused", "No.", headers=headers)
 
         return app_of(refuse, methods=("PATCH", "GET")).request("PATCH", "/x")

@@ -22,7 +22,7 @@ from project_service.http.describe import Described, in_path
 from project_service.http.health import Health
 from project_service.http.metrics import Metrics
 from project_service.http.openapi import PATH, OpenApi
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from project_service.storage import errors as storage_errors
@@ -39,7 +39,7 @@ PACKAGE = Path(__file__).parents[3] / "project_service"
 NOWHERE = {"method_not_allowed", "refused_by_project"}
 
 
-async def nothing(inbound: Inbound) -> Reply:
+async def nothing(request: Request) -> Reply:
     return Reply(204)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import TestCase
 
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from tests.fakes.common import App
@@ -97,7 +97,7 @@ class CrossOrigin(TestCase):
             ("Cache-Control", "private, max-age=9", None),
         ):
 
-            async def kept(inbound: Inbound, header: tuple[str, str] = (name, value)) -> Reply:
+            async def kept(request: Request, header: tuple[str, str] = (name, value)) -> Reply:
                 return Reply(200, (header,), b"x")
 
             response = app_of(kept).request("GET", "/x")
@@ -125,10 +125,10 @@ class CrossOrigin(TestCase):
 
 class Origins(TestCase):
     def address(self, trusted: tuple[str, ...], headers: dict[str, str]) -> tuple[str, str]:
-        seen: list[Inbound] = []
+        seen: list[Request] = []
 
-        async def remember(inbound: Inbound) -> Reply:
-            seen.append(inbound)
+        async def remember(request: Request) -> Reply:
+            seen.append(request)
             return Reply(204)
 
         router = Router()

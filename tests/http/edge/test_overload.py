@@ -98,7 +98,7 @@ class Full(TestCase):
         other = busy.ask(host="192.0.2.8")
         self.assertEqual(other.received(), b"")
         self.assertEqual(sum(bool(client.received()) for client in many), 1)
-        self.assertEqual(busy.app.edge.lanes["storage"].waiting, waiting)
+        self.assertEqual(busy.app.edge.classes["storage"].waiting, waiting)
 
     def test_an_upload_is_refused_before_it_is_sent(self) -> None:
         busy = Busy(max_waiting_bytes=0)

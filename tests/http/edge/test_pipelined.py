@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.http.connection import CHUNKS_TURN, TURN
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
@@ -27,11 +27,11 @@ class _Client(TestCase):
         router.route("/large", told(), methods=("GET",), key="optional")(self.large)
         self.client: Client = App(router).connect()
 
-    async def slow(self, inbound: Inbound) -> Reply:
+    async def slow(self, request: Request) -> Reply:
         await held(self.answers)
-        return envelope({"taken": len(await inbound.body.read(BODY))})
+        return envelope({"taken": len(await request.body.read(BODY))})
 
-    async def large(self, inbound: Inbound) -> Reply:
+    async def large(self, request: Request) -> Reply:
         self.begun += 1
         return Reply(200, (), b"x" * LARGE)
 
@@ -151,8 +151,8 @@ class Chunks(TestCase):
         router.route("/x", told(), methods=("POST",), key="optional")(self.taken)
         self.client = App(router).connect()
 
-    async def taken(self, inbound: Inbound) -> Reply:
-        while chunk := await inbound.body.next_chunk():
+    async def taken(self, request: Request) -> Reply:
+        while chunk := await request.body.next_chunk():
             self.pieces.append(len(chunk))
         return envelope(sum(self.pieces))
 

@@ -7,7 +7,7 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from tests.fakes.common import Client, FakeKeys, FakeRevocations, raw_request
 from tests.http.toy_app import ANON, app_of, hello
@@ -73,8 +73,8 @@ class Revoked(TestCase):
         self.assertIn(b"200 OK", self.ask({**ANON, **USER}).received())
 
     def test_a_key_is_checked_again_after_a_slow_body(self) -> None:
-        async def store(inbound: Inbound) -> Reply:
-            return envelope({"size": len(await inbound.read(100))})
+        async def store(request: Request) -> Reply:
+            return envelope({"size": len(await request.read(100))})
 
         self.app(store, key="required")
         client = self.ask({**ANON, "Content-Length": "4"}, "PUT")

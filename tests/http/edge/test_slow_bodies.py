@@ -11,7 +11,7 @@ from project_service.http.admission import Limits
 from project_service.http.body import HIGH_WATER
 from project_service.http.exchange import DRAIN_IDLE_SECONDS
 from project_service.http.limits import GRACE_SECONDS, SEARCH_SECONDS
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
@@ -34,21 +34,21 @@ class _Crowded(TestCase):
         router.route("/storage/wait", told(), methods=("GET", "PUT"), key="optional")(self.wait)
         self.app = App(router, connections=3, limits={"storage": Limits(1, 100.0)})
 
-    async def quick(self, inbound: Inbound) -> Reply:
+    async def quick(self, request: Request) -> Reply:
         return envelope({})
 
-    async def wait(self, inbound: Inbound) -> Reply:
+    async def wait(self, request: Request) -> Reply:
         await held(self.answers)
         return envelope({})
 
-    async def read(self, inbound: Inbound) -> Reply:
-        return envelope({"taken": len(await inbound.body.read(LENGTH))})
+    async def read(self, request: Request) -> Reply:
+        return envelope({"taken": len(await request.body.read(LENGTH))})
 
-    async def store(self, inbound: Inbound) -> Reply:
+    async def store(self, request: Request) -> Reply:
         """A handler that takes time for each piece of the body, as a slow store does."""
         while True:
-            await self.wait(inbound)
-            if not await inbound.body.next_chunk():
+            await self.wait(request)
+            if not await request.body.next_chunk():
                 return envelope({})
 
     def send(self, path: str = "/read", length: int = LENGTH, **headers: str) -> Client:

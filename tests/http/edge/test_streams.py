@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.http.body import ClientGone
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
 from tests.captured_log import captured_logs
 from tests.fakes.common import App, Client, parse_response, raw_request
@@ -66,7 +66,7 @@ class Streams(TestCase):
 
         for status in (204, 304):
 
-            async def reply(inbound: Inbound, made: int = status) -> StreamReply:
+            async def reply(request: Request, made: int = status) -> StreamReply:
                 return StreamReply(made, (), None, source)
 
             client = app_of(reply).connect()
@@ -179,7 +179,7 @@ class Streams(TestCase):
             sink.register_producer(producer)
             await Deferred()
 
-        async def reply(inbound: Inbound) -> StreamReply:
+        async def reply(request: Request) -> StreamReply:
             return StreamReply(200, (), None, sources.pop(0))
 
         sources.extend((short, long))
@@ -193,13 +193,13 @@ class Streams(TestCase):
     def test_writing_for_a_client_that_has_left_is_an_error_to_the_source(self) -> None:
         seen: list[object] = []
 
-        async def handler(inbound: Inbound) -> StreamReply:
+        async def handler(request: Request) -> StreamReply:
             async def source(sink: Sink) -> None:
                 with contextlib.suppress(CancelledError):
                     await Deferred()
                 sink.register_producer(FakeProducer(seen))
                 sink.write(b"more")
-                for waiting in (sink.drained, inbound.body.next_chunk):
+                for waiting in (sink.drained, request.body.next_chunk):
                     try:
                         await waiting()
                     except ClientGone as fault:
@@ -228,9 +228,9 @@ class Streams(TestCase):
         self.assertTrue(client.transport.ended)
 
     def test_a_body_is_not_read_while_the_client_does_not_read_the_response(self) -> None:
-        async def handler(inbound: Inbound) -> StreamReply:
+        async def handler(request: Request) -> StreamReply:
             async def source(sink: Sink) -> None:
-                while chunk := await inbound.body.next_chunk():
+                while chunk := await request.body.next_chunk():
                     sink.write(chunk)
                     await sink.drained()
 
@@ -252,7 +252,7 @@ class Streams(TestCase):
     def test_a_client_that_leaves_cancels_its_handler(self) -> None:
         seen: list[str] = []
 
-        async def forever(inbound: Inbound) -> Reply:
+        async def forever(request: Request) -> Reply:
             try:
                 await Deferred()
             except CancelledError:

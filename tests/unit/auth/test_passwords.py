@@ -16,7 +16,7 @@ from twisted.trial.unittest import TestCase
 from project_service.auth import passwords
 from project_service.auth.values import Email, moment
 from project_service.errors import ApiError
-from project_service.http.head import place
+from project_service.http.head import address_block
 from project_service.lifecycle import start, timestamp
 
 ADA = Email.parse("ada@example.test")
@@ -62,7 +62,7 @@ class Addresses(TestCase):
             ("64:ff9b::c000:207%eth0", "192.0.2.7"),
             ("unix", "unix"),
         ):
-            assert place(address) == counted
+            assert address_block(address) == counted
 
 
 class Passwords(TestCase):

@@ -15,34 +15,34 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.errors import ApiError
-from project_service.http.admission import Lane, Limits, Place, Refusals
+from project_service.http.admission import AdmissionClass, LimitedSlot, Limits, Refusals
 from project_service.http.metrics import Metrics
 
 TIMEOUT = 5.0
 
 
 class Queue:
-    """A lane, and the names of its requests in the order in which they were served."""
+    """A class of requests, and the names of its requests in the order in which they were served."""
 
-    def __init__(self, places: int = 2, max_waiting_bytes: int = 1000) -> None:
+    def __init__(self, slots: int = 2, max_waiting_bytes: int = 1000) -> None:
         self.clock = Clock()
         self.metrics = Metrics()
         refusals = Refusals(self.clock, self.metrics)
-        limits = Limits(places, TIMEOUT, max_waiting_bytes)
-        self.lane = Lane("storage", limits, self.clock, refusals)
+        limits = Limits(slots, TIMEOUT, max_waiting_bytes)
+        self.limited = AdmissionClass("storage", limits, self.clock, refusals)
         self.served: list[str] = []
         self.refused: Counter[str] = Counter()
-        self.turns: dict[Place, Deferred[None]] = {}
+        self.turns: dict[LimitedSlot, Deferred[None]] = {}
 
-    def enter(self, name: str = "", client: str = "", size: int = 1) -> Place:
-        place = Place(self.lane)
-        if place.take_if_free():
+    def enter(self, name: str = "", client: str = "", size: int = 1) -> LimitedSlot:
+        slot = LimitedSlot(self.limited)
+        if slot.take_if_free():
             self.served.append(name)
         else:
-            self.turns[place] = turn = place.turn(client, size)
+            self.turns[slot] = turn = slot.wait(client, size)
             turn.addCallback(lambda _: self.served.append(name))
             turn.addErrback(self._refused, name)
-        return place
+        return slot
 
     def _refused(self, failure: object, name: str) -> None:
         failure.trap(ApiError, CancelledError)  # type: ignore[attr-defined]  # it is a Failure
@@ -54,39 +54,39 @@ class Queue:
         return self.metrics.registry.get_sample_value("project_service_requests_refused_total", labels) or 0
 
 
-def _leave(place: Place, _: object) -> None:
-    place.leave()
+def _close(slot: LimitedSlot, _: object) -> None:
+    slot.close()
 
 
 class Lanes(SynchronousTestCase):
-    def test_requests_fill_the_places_and_then_wait(self) -> None:
-        queue = Queue(places=2)
+    def test_requests_fill_the_slots_and_then_wait(self) -> None:
+        queue = Queue(slots=2)
         for name in "abcde":
             queue.enter(name)
-        self.assertEqual((queue.served, queue.lane.served, queue.lane.waiting), (["a", "b"], 2, 3))
+        self.assertEqual((queue.served, queue.limited.served, queue.limited.waiting), (["a", "b"], 2, 3))
 
     def test_whoever_has_waited_longest_is_next(self) -> None:
-        queue = Queue(places=1)
+        queue = Queue(slots=1)
         served = queue.enter("first")
         queue.enter("a")
         queue.enter("b")
-        served.leave()
+        served.close()
         self.assertEqual(queue.served, ["first", "a"])
-        served.leave()
-        self.assertEqual(queue.served, ["first", "a"], "a place is left once")
+        served.close()
+        self.assertEqual(queue.served, ["first", "a"], "a slot is released once")
 
     def test_a_request_that_gives_up_is_not_served(self) -> None:
-        queue = Queue(places=1)
+        queue = Queue(slots=1)
         served = queue.enter()
         given_up = queue.enter("a")
         queue.enter("b")
         queue.turns[given_up].cancel()
-        given_up.leave()
-        served.leave()
-        self.assertEqual((queue.served, queue.lane.served, queue.lane.waiting), (["", "b"], 1, 0))
+        given_up.close()
+        served.close()
+        self.assertEqual((queue.served, queue.limited.served, queue.limited.waiting), (["", "b"], 1, 0))
 
     def test_a_request_waits_for_the_timeout_and_no_longer(self) -> None:
-        queue = Queue(places=1)
+        queue = Queue(slots=1)
         queue.enter()
         queue.enter("a")
         queue.clock.advance(TIMEOUT - 0.1)
@@ -95,7 +95,7 @@ class Lanes(SynchronousTestCase):
         self.assertEqual((queue.refused, queue.counted("late")), ({"a": 1}, 1))
 
     def test_while_there_is_memory_nobody_is_refused_before_the_timeout(self) -> None:
-        queue = Queue(places=1, max_waiting_bytes=10)
+        queue = Queue(slots=1, max_waiting_bytes=10)
         queue.enter()
         for _ in range(10):
             queue.enter("small")
@@ -104,47 +104,47 @@ class Lanes(SynchronousTestCase):
         self.assertEqual((queue.refused, queue.counted("full")), ({"one more": 1}, 1))
 
     def test_clients_take_turns(self) -> None:
-        queue = Queue(places=1)
+        queue = Queue(slots=1)
         last = queue.enter()
         for name, client in (("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b"), ("c1", "c")):
-            place = queue.enter(name, client)
-            queue.turns[place].addCallback(partial(_leave, place))
-        last.leave()
+            slot = queue.enter(name, client)
+            queue.turns[slot].addCallback(partial(_close, slot))
+        last.close()
         self.assertEqual(queue.served[1:], ["a1", "b1", "c1", "a2", "b2", "a3"])
 
-    def test_a_request_that_waits_for_its_client_gives_its_place_to_the_next(self) -> None:
-        queue = Queue(places=1)
+    def test_a_request_that_waits_for_its_client_gives_its_slot_to_the_next(self) -> None:
+        queue = Queue(slots=1)
         uploading = queue.enter()
         waiting = queue.enter("a")
-        uploading.step_out()
+        uploading.release()
         self.assertEqual(queue.served, ["", "a"])
-        uploading.step_in()
-        self.assertEqual(queue.lane.served, 2, "it was admitted before")
-        waiting.leave()
+        uploading.retake()
+        self.assertEqual(queue.limited.served, 2, "it was admitted before")
+        waiting.close()
         queue.enter("b")
         self.assertEqual(queue.served, ["", "a"])
-        uploading.leave()
-        self.assertEqual((queue.lane.served, queue.served), (1, ["", "a", "b"]))
+        uploading.close()
+        self.assertEqual((queue.limited.served, queue.served), (1, ["", "a", "b"]))
 
     def test_a_request_whose_body_has_arrived_waits_for_its_turn_again(self) -> None:
-        queue = Queue(places=1)
+        queue = Queue(slots=1)
         reading = queue.enter("reading")
         queue.enter("a")
-        reading.step_out()
+        reading.release()
         self.assertFalse(reading.take_if_free())
-        turn = reading.turn("", 1)
+        turn = reading.wait("", 1)
         self.assertNoResult(turn)
         queue.clock.advance(TIMEOUT + 0.1)
         self.failureResultOf(turn, ApiError)
 
     def test_two_thousand_requests_that_end_within_each_others_turns(self) -> None:
-        queue = Queue(places=1, max_waiting_bytes=2000)
+        queue = Queue(slots=1, max_waiting_bytes=2000)
         served = queue.enter()
         for _ in range(2000):
-            place = queue.enter()
-            queue.turns[place].addCallback(partial(_leave, place))
-        served.leave()
-        self.assertEqual((len(queue.served), queue.lane.served, queue.lane.waiting), (2001, 0, 0))
+            slot = queue.enter()
+            queue.turns[slot].addCallback(partial(_close, slot))
+        served.close()
+        self.assertEqual((len(queue.served), queue.limited.served, queue.limited.waiting), (2001, 0, 0))
 
 
 class Simulated(SynchronousTestCase):
@@ -154,7 +154,7 @@ class Simulated(SynchronousTestCase):
         self, clients: int, work: float, pause: float, seconds: float
     ) -> tuple[list[tuple[float, str]], int]:
         """When each request was served, and for which client; and how many were refused."""
-        queue = Queue(places=12, max_waiting_bytes=64 * 1024 * 1024)
+        queue = Queue(slots=12, max_waiting_bytes=64 * 1024 * 1024)
         events: list[tuple[float, int, Callable[[], None]]] = []
         numbers = itertools.count()
         served: list[tuple[float, str]] = []
@@ -164,28 +164,28 @@ class Simulated(SynchronousTestCase):
             heappush(events, (when, next(numbers), call))
 
         def ask(client: str) -> None:
-            place = Place(queue.lane)
-            if place.take_if_free():
-                connect(client, place)
+            slot = LimitedSlot(queue.limited)
+            if slot.take_if_free():
+                connect(client, slot)
                 return
-            turn = place.turn(client, 5000)
-            turn.addCallbacks(lambda _: connect(client, place), lambda _: again(client))
+            turn = slot.wait(client, 5000)
+            turn.addCallbacks(lambda _: connect(client, slot), lambda _: again(client))
 
-        def connect(client: str, place: Place) -> None:
+        def connect(client: str, slot: LimitedSlot) -> None:
             nonlocal free
             if free:
                 free -= 1
-                at(queue.clock.seconds() + work, lambda: done(client, place))
+                at(queue.clock.seconds() + work, lambda: done(client, slot))
             else:
-                behind.append(lambda: connect(client, place))
+                behind.append(lambda: connect(client, slot))
 
-        def done(client: str, place: Place) -> None:
+        def done(client: str, slot: LimitedSlot) -> None:
             nonlocal free
             free += 1
             served.append((queue.clock.seconds(), client))
             if behind:
                 behind.pop(0)()
-            place.leave()
+            slot.close()
             at(queue.clock.seconds() + pause, lambda: ask(client))
 
         def again(client: str) -> None:
@@ -225,30 +225,30 @@ class Simulated(SynchronousTestCase):
 
 
 class Always(SynchronousTestCase):
-    @given(st.lists(st.tuples(st.sampled_from(["enter", "leave", "out", "in", "later"]), st.integers(0, 30))))
-    def test_places_and_queue_are_never_lost_or_counted_twice(self, steps: list[tuple[str, int]]) -> None:
-        queue = Queue(places=3, max_waiting_bytes=4)
-        inside: list[Place] = []
+    @given(st.lists(st.tuples(st.sampled_from(["enter", "close", "out", "in", "later"]), st.integers(0, 30))))
+    def test_slots_and_queue_are_never_lost_or_counted_twice(self, steps: list[tuple[str, int]]) -> None:
+        queue = Queue(slots=3, max_waiting_bytes=4)
+        inside: list[LimitedSlot] = []
         for step, number in steps:
             if step == "enter":
                 inside.append(queue.enter(client=str(number % 3)))
             elif step == "later":
                 queue.clock.advance(number)
             elif inside:
-                place = inside[number % len(inside)]
-                if step == "leave":
-                    if (turn := queue.turns.get(place)) is not None and not turn.called:
+                slot = inside[number % len(inside)]
+                if step == "close":
+                    if (turn := queue.turns.get(slot)) is not None and not turn.called:
                         turn.cancel()
-                    place.leave()
-                elif place not in queue.turns or queue.turns[place].called:
-                    {"out": place.step_out, "in": place.step_in}[step]()
-            self.assertEqual(queue.lane.served, sum(one._state == "served" for one in inside))
-            self.assertLessEqual(queue.lane.waiting, 4)
-            if queue.lane.waiting:
-                self.assertGreaterEqual(queue.lane.served, 3, "nobody waits beside a free place")
-        for place in inside:
-            if (turn := queue.turns.get(place)) is not None and not turn.called:
+                    slot.close()
+                elif slot not in queue.turns or queue.turns[slot].called:
+                    {"out": slot.release, "in": slot.retake}[step]()
+            self.assertEqual(queue.limited.served, sum(one._state == "served" for one in inside))
+            self.assertLessEqual(queue.limited.waiting, 4)
+            if queue.limited.waiting:
+                self.assertGreaterEqual(queue.limited.served, 3, "nobody waits beside a free slot")
+        for slot in inside:
+            if (turn := queue.turns.get(slot)) is not None and not turn.called:
                 turn.cancel()
-            place.leave()
-        self.assertEqual((queue.lane.served, queue.lane.waiting), (0, 0))
-        self.assertEqual(queue.lane.queue._sizes, {})
+            slot.close()
+        self.assertEqual((queue.limited.served, queue.limited.waiting), (0, 0))
+        self.assertEqual(queue.limited.queue._sizes, {})

@@ -15,7 +15,7 @@ from project_service import application
 from project_service.application import LEAST_SECONDS, Application, Parts
 from project_service.http.caller import Callers
 from project_service.http.connection import ChannelFactory
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from project_service.lifecycle import start
@@ -80,7 +80,7 @@ class FakeParts:
     def mount(self, router: Router) -> None:
         router.route("/slow", told(), methods=("GET",), key="optional")(self.slow)
 
-    async def slow(self, inbound: Inbound) -> Reply:
+    async def slow(self, request: Request) -> Reply:
         self.answers.append(Deferred())
         await self.answers[-1]
         return envelope({})

@@ -40,15 +40,15 @@ class Lanes(SynchronousTestCase):
 
     def test_a_lane_has_a_place_for_each_connection_and_two_more(self) -> None:
         found = lanes(SETTINGS, 2)
-        self.assertEqual(found["tables:dev/main"].places, 4 + 2)
-        self.assertEqual(found["tables:dev/other"].places, 10 + 2)
-        self.assertEqual(found["auth"].places, SETTINGS.database.pool_size + 2)
-        self.assertEqual(found["storage"].places, SETTINGS.store.max_connections)
+        self.assertEqual(found["tables:dev/main"].slots, 4 + 2)
+        self.assertEqual(found["tables:dev/other"].slots, 10 + 2)
+        self.assertEqual(found["auth"].slots, SETTINGS.database.pool_size + 2)
+        self.assertEqual(found["storage"].slots, SETTINGS.store.max_connections)
         few = evolve(SETTINGS, store=evolve(SETTINGS.store, max_connections=1))
-        self.assertEqual(lanes(few, 2)["storage"].places, 16)
+        self.assertEqual(lanes(few, 2)["storage"].slots, 16)
 
     def test_hashing_has_two_places_for_each_thread(self) -> None:
-        self.assertEqual(lanes(SETTINGS, 3)["passwords"].places, 6)
+        self.assertEqual(lanes(SETTINGS, 3)["passwords"].slots, 6)
 
     def test_requests_wait_no_longer_than_for_a_connection(self) -> None:
         settings = evolve(SETTINGS, database=evolve(SETTINGS.database, acquire_timeout_seconds=1.5))

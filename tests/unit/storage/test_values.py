@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.errors import ApiError
 from project_service.http.caller import Caller, Claims
-from project_service.http.request import Inbound
+from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.lifecycle import start, timestamp
 from project_service.storage import routes, upload
@@ -100,11 +100,11 @@ class Small(SynchronousTestCase):
 
     def test_failures_of_the_store_reveal_nothing_to_clients(self) -> None:
         async def failing(failure: Exception) -> None:
-            async def handler(inbound: Inbound) -> Reply:
+            async def handler(request: Request) -> Reply:
                 raise failure
 
-            inbound: Any = SimpleNamespace(request_id="one")
-            await translated(handler)(inbound)
+            request: Any = SimpleNamespace(request_id="one")
+            await translated(handler)(request)
 
         for failure in (
             StoreUnreachable("http://10.0.0.1 secret"),

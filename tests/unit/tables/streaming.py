@@ -9,6 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.connection import Connection
+from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.plan.media import Rendering
 from project_service.tables.response import Outcome
@@ -45,16 +46,16 @@ class FakeConnection:
         return [(b"x" * 1000, 7, None)] * count
 
 
-class Place:
-    """``steps`` has how often a request left its place, and how often it took it again."""
+class CountingSlot(Slot):
+    """``steps`` has how often a request released its slot, and how often it took it again."""
 
     def __init__(self) -> None:
         self.steps = [0, 0]
 
-    def step_out(self) -> None:
+    def release(self) -> None:
         self.steps[0] += 1
 
-    def step_in(self) -> None:
+    def retake(self) -> None:
         self.steps[1] += 1
 
 
@@ -98,7 +99,7 @@ class Case(SynchronousTestCase):
         self.connection = FakeConnection(2000)
         self.pool = FakePool(self.connection)
         self.streams = self.made(16384)
-        self.place = Place()
+        self.slot = CountingSlot()
 
     def made(self, bytes_per_second: int) -> Streams:
         pace = Pace(60.0, bytes_per_second)
@@ -107,9 +108,9 @@ class Case(SynchronousTestCase):
     def opened(self, leaves_things: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
         likely = Outcome(rows=100, size=100 * expected_bytes)
         query = "/works", Sql("SELECT 2"), list[Any](), ROWS, likely
-        return start(self.streams.open(preamble(), *query, self.place, leaves_things))
+        return start(self.streams.open(preamble(), *query, self.slot, leaves_things))
 
     @property
     def given_back(self) -> bool:
-        """Whether the one connection and the one place have been given back."""
+        """Whether the one connection and the one slot have been given back."""
         return (self.pool.back, self.streams.places.tokens) == ([self.connection], 1)

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Statements
-from project_service.http.request import NoPlace
+from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.execution import Executor, clear
@@ -50,7 +50,7 @@ class FakeConnection:
 class Case(SynchronousTestCase):
     def executed(self, found: Planned, connection: FakeConnection, **settings: Any) -> Outcome:
         executor = Executor(evolve(UNPREPARED, **settings), cast(Any, connection))
-        return self.successResultOf(start(waited(executor.execute(found, preamble(), "/works", NoPlace()))))
+        return self.successResultOf(start(waited(executor.execute(found, preamble(), "/works", Slot()))))
 
 
 class Endings(Case):
@@ -176,7 +176,7 @@ class Leftovers(SynchronousTestCase):
         found = evolve(found, compiled=evolve(found.compiled, leaves_things=True))
         connection = FakeConnection((None, 0, None, None, None, None))
         executor = Executor(UNPREPARED, cast(Any, connection))
-        refused = start(waited(executor.execute(found, preamble(), "/works", NoPlace())))
+        refused = start(waited(executor.execute(found, preamble(), "/works", Slot())))
         self.assertEqual(self.failureResultOf(refused, TableError).value.code, "PGRST115")
         self.assertEqual(connection.sent[1], "ROLLBACK")
         self.assertIn("pg_advisory_unlock_all", connection.sent[2])

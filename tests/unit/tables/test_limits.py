@@ -10,7 +10,7 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.pipeline import Statements
-from project_service.http.request import NoPlace
+from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.access import Identity
 from project_service.tables.errors import TableError
@@ -74,7 +74,7 @@ class Limits(SynchronousTestCase):
     def test_the_extra_time_is_given_to_the_connection(self) -> None:
         driver = Driver()
         executor = Executor(LIMITED, cast(Any, driver))
-        asked = executor.execute(planned("GET", "works"), preamble(extra_seconds=90.0), "/works", NoPlace())
+        asked = executor.execute(planned("GET", "works"), preamble(extra_seconds=90.0), "/works", Slot())
         self.successResultOf(start(waited(asked)))
         self.assertEqual(driver.seen, [90.0])
 

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.connection import DatabaseGone
 from project_service.database.pipeline import Run, Statements, Step
-from project_service.http.request import NoPlace
+from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.execution import Executor, Row
@@ -120,7 +120,7 @@ class Case(SynchronousTestCase):
     def asking(self, found: Planned, told: Preamble | None = None, **config: Any) -> Deferred[Outcome]:
         self.connection.statements.version = found.version if self.known else 0
         executor = Executor(evolve(CONFIG, **config), cast(Any, self.connection))
-        return start(waited(executor.execute(found, told or preamble(), "/works", NoPlace())))
+        return start(waited(executor.execute(found, told or preamble(), "/works", Slot())))
 
     def refused(self, found: Planned, **config: Any) -> TableError:
         return cast(TableError, self.failureResultOf(self.asking(found, **config), TableError).value)

@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.pipeline import Statements as Prepared
-from project_service.http.request import NoPlace
+from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.execution import Executor
@@ -77,7 +77,7 @@ class Statements(SynchronousTestCase):
             pool = cast(Any, Lender(session))
             executor = Executor(UNPREPARED, pool)
             outcome = self.successResultOf(
-                start(waited(executor.execute(found, preamble(), "/works", NoPlace())))
+                start(waited(executor.execute(found, preamble(), "/works", Slot())))
             )
             self.assertEqual((outcome.whole, outcome.rows), (True, 3000))
             statements.append(len(session.asked))
@@ -87,9 +87,7 @@ class Statements(SynchronousTestCase):
         found = planned("GET", "works", planner=Planner(CONFIG))
         session = Database(rows=3000, size_of_row=20_000_000)
         executor = Executor(UNPREPARED, cast(Any, Lender(session)))
-        outcome = self.successResultOf(
-            start(waited(executor.execute(found, preamble(), "/works", NoPlace())))
-        )
+        outcome = self.successResultOf(start(waited(executor.execute(found, preamble(), "/works", Slot()))))
         self.assertEqual((outcome.whole, session.asked), (False, [101, 2]))
         assert found.compiled.probe is not None
         self.assertEqual(found.compiled.probe.rows, 1)
@@ -102,7 +100,7 @@ class Statements(SynchronousTestCase):
             found.compiled.probe.rows = rows
             session = Refusing(fault)
             executor = Executor(UNPREPARED, cast(Any, Lender(session)))
-            refused = start(waited(executor.execute(found, preamble(), "/works", NoPlace())))
+            refused = start(waited(executor.execute(found, preamble(), "/works", Slot())))
             self.failureResultOf(refused, TableError)
             self.assertEqual(session.asked, [rows + 1])
 

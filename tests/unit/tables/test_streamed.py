@@ -39,15 +39,15 @@ class Turns(Case):
 
     def test_a_stream_tells_that_it_waits_for_the_clients_of_others(self) -> None:
         first = self.successResultOf(self.opened())
-        self.assertEqual(self.place.steps, [0, 0])
+        self.assertEqual(self.slot.steps, [0, 0])
         second, refused = self.opened(), self.opened()
-        self.assertEqual(self.place.steps, [2, 0])
+        self.assertEqual(self.slot.steps, [2, 0])
         self.pool.free.append(FakeConnection())
         first.close()
         self.successResultOf(second)
         self.clock.advance(5.1)
         self.failureResultOf(refused, TableError)
-        self.assertEqual(self.place.steps, [2, 2])
+        self.assertEqual(self.slot.steps, [2, 2])
 
     def test_those_who_wait_are_bounded_by_what_they_hold_in_memory(self) -> None:
         self.successResultOf(self.opened())
