@@ -1,4 +1,4 @@
-"""One serving process: pools, parts, router and ports, made from settings alone.
+"""One serving process: pools, parts, router and ports, made from settings sweep_lock.
 
 It keeps nothing that another process needs, so any number of them can run. First come the parts, how many requests of
 each are served at once, and how current the process is about revoked keys and ended sessions.
@@ -218,8 +218,8 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Parts:
         settings.storage,
         settings.store,
         pool,
-        in_force=lambda: storage_settings,
-        alone=AdvisoryLock(connect, SWEEPER),
+        current_settings=lambda: storage_settings,
+        sweep_lock=AdvisoryLock(connect, SWEEPER),
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
 
@@ -312,7 +312,7 @@ class _Listening:
 
 # One serving process: pools, parts, router and ports.
 #
-# It is built from settings alone and keeps nothing that another process needs, so any number of them can run.
+# It is built from settings sweep_lock and keeps nothing that another process needs, so any number of them can run.
 
 
 # Each step of a stop gets at least this long, even after ``shutdown_seconds``: enough for a cancelled request to

@@ -30,7 +30,7 @@ from project_service.settings.model import Secret, Settings, StageDatabase
 from project_service.settings.reading import BadSettings, Fault
 from project_service.settings.source import EMBEDDED_SEARCH_PATH, Launch, schemas_of_service_role
 from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.xml import NoSuchObject, StoreError
+from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.tables.assemble import identities_of
 
 # Checks the certificates that the service would use, for ``project-service check``.

@@ -40,7 +40,7 @@ from project_service.settings.source import (
 )
 from project_service.storage.assemble import Storage, build, connect_store, sql_rows
 from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.xml import (
+from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
     NO_SIZE,
     NO_TLS,

@@ -21,10 +21,10 @@ from project_service.settings.source import printable
 from project_service.storage import download, errors, keys
 from project_service.storage.assemble import connect_store
 from project_service.storage.buckets import Buckets
+from project_service.storage.durations import STALE_AFTER
 from project_service.storage.objects import Objects
 from project_service.storage.repository import Store
-from project_service.storage.s3.xml import BrokenRead, NoSuchObject
-from project_service.storage.sweeper import STALE_AFTER
+from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.upload import SizeLimit, Upload
 from project_service.storage.values import Bucket, Conditions, Writer
 
@@ -271,7 +271,7 @@ def import_(invocation: shared.Invocation, bucket: str, source: str, prefix: str
                 async for name, read in files.found():
                     await going.bring(prefix + name, read)
         finally:
-            await storage.announcer.withdraw_all()
+            await storage.reservations.release_all()
         going.show(invocation)
         if going.refused:
             raise shared.Failed("not everything could be imported")

@@ -29,7 +29,7 @@ from project_service.embedded.sockets import Secrets, load_ports, save_ports
 from project_service.embedded.supervised import ChildFailed, Command, Program
 from project_service.settings.model import Secret, Store
 from project_service.storage.s3.client import connect
-from project_service.storage.s3.xml import StoreError, StoreUnreachable
+from project_service.storage.s3.errors import StoreError, StoreUnreachable
 
 REGION: Final = "us-east-1"
 # At how much memory it begins to look for garbage more often (Go's GOMEMLIMIT). Without it sixteen uploads at a time

@@ -5,10 +5,10 @@
                   ``conditions`` read what they are sent; ``described`` is for ``/openapi.json``
 ``buckets``       buckets and their rules
 ``objects``       changes of objects, in the order of steps that makes every crash harmless
-``upload``        a new version, from its announcement until it is an object's or has been given up
+``upload``        a new version, until it is an object's or has been given up. ``reservations`` begins one
 ``download``      the bytes of an object on their way to the client, or kept in memory
 ``links``         download links
-``sweeper``       bytes that are no object's any more
+``sweeper``       bytes that are no object's any more. ``durations``: how long things last
 ``repository``    what is needed of the database and of the store; ``postgres`` and ``s3`` implement it
 ``values``        values; ``keys``: names and content types. ``errors``: the errors that only storage raises
 ``assemble``      puts storage together

@@ -24,22 +24,22 @@ from project_service.settings.model import Store as StoreSettings
 from project_service.storage import download
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, SmallObjects
+from project_service.storage.durations import START_TIMEOUT_SECONDS, UNUSED_SECONDS
 from project_service.storage.links import Links
 from project_service.storage.objects import Objects
 from project_service.storage.postgres import SqlBuckets, SqlGarbage, SqlLinks, SqlObjects
 from project_service.storage.repository import BucketRows, GarbageRows, LinkRows, ObjectRows
+from project_service.storage.reservations import Reservations
 from project_service.storage.routes import BucketRoutes, StorageRoutes
 from project_service.storage.s3.client import S3Store, connect
-from project_service.storage.s3.xml import NoSuchBucket, NoSuchObject, StoreError, kind_of
+from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError, kind_of
 from project_service.storage.sweeper import Removal, Sweeper
-from project_service.storage.upload import FRESH_SECONDS, Announcer, Uploads, unobserved
+from project_service.storage.upload import Uploads, unobserved
 
 _log = Logger()
 
 # The key of an object that ``check`` reads: a store may answer, and even list, before it can read objects.
 PROBE = ".project-service/probe"
-# How long a start waits for the store, as long as `/ready` does.
-PATIENCE_SECONDS = 5.0
 
 
 @frozen
@@ -65,7 +65,7 @@ class Storage:
     sweeper: Sweeper
     services: tuple[IService, ...]
     _routes: tuple[StorageRoutes, BucketRoutes]
-    announcer: Announcer = field(repr=False)
+    reservations: Reservations = field(repr=False)
     _store: Any = field(repr=False)
     _clock: Any = field(repr=False)
 
@@ -95,20 +95,18 @@ class Storage:
             raise
 
     async def start(self) -> None:
-        """Make the store bucket. A store that is away is logged and does not keep the service from starting.
-
-        Nor does one that says nothing, for longer than ``PATIENCE_SECONDS``: the other parts can be used without it.
-        """
+        """Make the store bucket, within ``START_TIMEOUT_SECONDS``. A store that cannot be used yet is logged: the
+        other parts of the service start without it."""
         try:
-            await with_timeout(self._clock, PATIENCE_SECONDS, start(self.check()), TimeoutError)
+            await with_timeout(self._clock, START_TIMEOUT_SECONDS, start(self.check()), TimeoutError)
         except Exception as problem:
             # The text of a refusal is safe to log, and names the right region where the configured one is wrong.
             kind = str(problem) if isinstance(problem, StoreError) else kind_of(problem)
             _log.warn("The store cannot be used yet: {kind}", kind=kind)
 
     async def stop(self) -> None:
-        """Close the idle connections to the store, and leave no announcement behind that nobody has used."""
-        await self.announcer.withdraw_all()
+        """Close the idle connections to the store, and release the reservations that nobody has used."""
+        await self.reservations.release_all()
         await self._store.close()
 
     async def _read_probe(self) -> None:
@@ -116,11 +114,11 @@ class Storage:
 
 
 # Runs the work it is given unless another process is doing it; False in that case.
-Alone = Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]]
+SweepLock = Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]]
 
 
 async def always(work: Callable[[], Awaitable[None]]) -> bool:
-    """An ``Alone`` for rows that no other process uses."""
+    """An ``SweepLock`` for rows that no other process uses."""
     await work()
     return True
 
@@ -131,25 +129,26 @@ def build(
     store: Any,
     rows: Rows,
     *,
-    in_force: Callable[[], StorageSettings] | None = None,
-    alone: Alone = always,
+    current_settings: Callable[[], StorageSettings] | None = None,
+    sweep_lock: SweepLock = always,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     steps: Callable[[str], None] = unobserved,
 ) -> Storage:
     """Storage on the given store and rows.
 
-    ``in_force`` returns the present settings, where they can change while running. ``alone`` keeps the sweeper to one
-    process at a time. ``steps`` is told of each step of a change, for tests that interrupt one.
+    ``current_settings`` returns the settings as they are now, where they can change while running. ``sweep_lock``
+    keeps the sweeper to one process at a time. ``steps`` is called with each step of a change, for tests that
+    interrupt one.
     """
-    in_force = in_force or (lambda: settings)
+    current_settings = current_settings or (lambda: settings)
 
     def keep_removed() -> timedelta:
-        return timedelta(seconds=in_force().keep_removed_seconds)
+        return timedelta(seconds=current_settings().keep_removed_seconds)
 
     removal = Removal(store, rows.garbage, keep_removed, reactor)
-    announcer = Announcer(rows.objects, reactor, uuid4)
+    reservations = Reservations(rows.objects, reactor, uuid4)
     uploads = Uploads(
-        rows.objects, rows.garbage, store, removal, announcer, reactor, settings.part_bytes, steps
+        rows.objects, rows.garbage, store, removal, reservations, reactor, settings.part_bytes, steps
     )
     buckets = Buckets(rows.buckets, reactor)
     objects = Objects(rows.objects, store, uploads, removal, buckets, steps)
@@ -161,17 +160,17 @@ def build(
         uploads,
         Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), now),
         Links(rows.links, now, lambda: token_urlsafe(32)),
-        in_force,
+        current_settings,
     )
     loops = (
-        Every(settings.sweep_seconds, _sweeping(sweeper, alone), reactor, "storage sweeper", outage_of),
-        Every(FRESH_SECONDS, announcer.withdraw_old, reactor, "announcements", outage_of),
+        Every(settings.sweep_seconds, _sweeping(sweeper, sweep_lock), reactor, "storage sweeper", outage_of),
+        Every(UNUSED_SECONDS, reservations.release_unused, reactor, "reservations", outage_of),
     )
     admin = BucketRoutes(buckets, objects)
-    return Storage(buckets, objects, sweeper, loops, (routes, admin), announcer, store, reactor)
+    return Storage(buckets, objects, sweeper, loops, (routes, admin), reservations, store, reactor)
 
 
-def _sweeping(sweeper: Sweeper, alone: Alone) -> Callable[[], Awaitable[None]]:
+def _sweeping(sweeper: Sweeper, sweep_lock: SweepLock) -> Callable[[], Awaitable[None]]:
     """Sweeps, unless another process does, and logs what was found."""
 
     async def sweep() -> None:
@@ -179,7 +178,7 @@ def _sweeping(sweeper: Sweeper, alone: Alone) -> Callable[[], Awaitable[None]]:
         _log.info("Swept {swept}", swept=swept)
 
     async def sweep_alone() -> None:
-        if not await alone(sweep):
+        if not await sweep_lock(sweep):
             _log.debug("another process sweeps")
 
     return sweep_alone
@@ -191,14 +190,16 @@ def assemble(
     store: StoreSettings,
     database: Pool,
     *,
-    in_force: Callable[[], StorageSettings] | None = None,
-    alone: Alone = always,
+    current_settings: Callable[[], StorageSettings] | None = None,
+    sweep_lock: SweepLock = always,
     steps: Callable[[str], None] = unobserved,
 ) -> Storage:
     """Storage on PostgreSQL and the store that the settings name. ``database`` is the system database's pool."""
     client = connect_store(reactor, store)
     rows = sql_rows(database)
-    return build(reactor, storage, client, rows, in_force=in_force, alone=alone, steps=steps)
+    return build(
+        reactor, storage, client, rows, current_settings=current_settings, sweep_lock=sweep_lock, steps=steps
+    )
 
 
 def connect_store(reactor: Any, store: StoreSettings) -> S3Store:

@@ -11,16 +11,13 @@ from twisted.internet.interfaces import IReactorTime
 from project_service import whole_numbers
 from project_service.errors import ApiError, no_text, validation_failed
 from project_service.storage import errors, keys
+from project_service.storage.durations import BUCKET_FRESH_SECONDS, BUCKET_REREAD_SECONDS
 from project_service.storage.repository import BucketRows
 from project_service.storage.values import RULES, Bucket, BucketRules
 
 if TYPE_CHECKING:
     from project_service.storage.objects import Objects
 
-# How long a bucket's rules are remembered: a change has to hold on every worker and host within a second.
-FRESH_SECONDS = 0.5
-# And while one request reads them again, so that not all that come meanwhile do the same.
-LONGEST_SECONDS = 0.9
 MAX_REMEMBERED = 10_000
 MAX_BYTES = 5 * 1024**4 * 1000
 MAX_CONTENT_TYPES = 100
@@ -43,7 +40,7 @@ class Buckets:
         seen = self._seen.get(name)
         if seen is not None:
             age = self.clock.seconds() - seen[0]
-            if age < (LONGEST_SECONDS if name in self._asking else FRESH_SECONDS):
+            if age < (BUCKET_REREAD_SECONDS if name in self._asking else BUCKET_FRESH_SECONDS):
                 return seen[1]
         return await self.fresh(name)
 
@@ -80,7 +77,7 @@ class Buckets:
 
     async def create(self, name: str, rules: BucketRules) -> Bucket:
         """Raises ``bucket_exists``, and ``validation_failed`` for a name that is not allowed."""
-        faults = name_faults(name)
+        faults = bucket_name_errors(name)
         if faults:
             raise validation_failed(faults)
         return await self.rows.create(name, rules)
@@ -115,7 +112,7 @@ class Buckets:
                 return
 
 
-def name_faults(name: object) -> dict[str, str]:
+def bucket_name_errors(name: object) -> dict[str, str]:
     """What is wrong with the name of a new bucket, under ``name``."""
     if not isinstance(name, str):
         return {"name": no_text(name)}

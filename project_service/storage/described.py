@@ -40,7 +40,7 @@ from project_service.storage import errors, keys
 from project_service.storage.buckets import MAX_BYTES, MAX_CONTENT_TYPES
 from project_service.storage.keys import MAX_KEY_BYTES
 from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
-from project_service.storage.requests import DEFAULT_MAX_KEYS, MOST_BULK_KEYS, MOST_MAX_KEYS
+from project_service.storage.requests import DEFAULT_MAX_KEYS, MAX_BULK_KEYS, MAX_MAX_KEYS
 
 # The JSON schemas of what storage takes and sends, for ``/openapi.json``.
 
@@ -175,7 +175,7 @@ LIST = Described(
         Parameter(
             "max_keys",
             "Objects and folders on a page.",
-            {"type": "integer", "minimum": 1, "maximum": MOST_MAX_KEYS, "default": DEFAULT_MAX_KEYS},
+            {"type": "integer", "minimum": 1, "maximum": MAX_MAX_KEYS, "default": DEFAULT_MAX_KEYS},
         ),
         Parameter("recursive", "true: no folders, every key.", BOOLEAN),
         Parameter("page_token", "next_token of the page before, with the same prefix and recursive."),
@@ -334,7 +334,7 @@ BULK_DELETE = Described(
         ),
     ),
     (IN_BUCKET,),
-    takes(keys=array(KEY, minItems=1, maxItems=MOST_BULK_KEYS)),
+    takes(keys=array(KEY, minItems=1, maxItems=MAX_BULK_KEYS)),
     (NO_BUCKET, errors.not_owner(), BAD_KEY, errors.object_in_use()),
     BOTH,
 )

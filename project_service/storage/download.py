@@ -25,7 +25,8 @@ from project_service.storage import conditions, errors
 from project_service.storage.conditions import ByteRange, parse_range
 from project_service.storage.links import LinkUse
 from project_service.storage.repository import ObjectRows, Opened, Store
-from project_service.storage.s3.xml import SAME_PAGE, NoSuchObject, ReaderLeft, StoredPage, StoreUnreachable
+from project_service.storage.s3.errors import SAME_PAGE, NoSuchObject, ReaderLeft, StoreUnreachable
+from project_service.storage.s3.xml import StoredPage
 from project_service.storage.values import ObjectRow
 
 # ``Content-Disposition``, and the other headers that keep a stored page from acting as the site. Pure.
@@ -155,7 +156,7 @@ class _Gathered:
 
 # How often to read the row where its bytes are gone. Each time the object must have been overwritten between
 # the two reads; the limit is for a store whose new objects appear late while somebody keeps overwriting one.
-MOST_READINGS = 5
+MAX_READS = 5
 
 
 class ObjectLost(Exception):
@@ -188,7 +189,7 @@ class Downloads:
     async def answer(self, request: Request, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
         """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``."""
         missing: UUID | None = None
-        for _ in range(MOST_READINGS):
+        for _ in range(MAX_READS):
             row = await self.rows.find(bucket, key)
             if row is None:
                 raise errors.object_not_found()

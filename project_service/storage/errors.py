@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from project_service import errors
 from project_service.errors import ApiError
-from project_service.storage.s3.xml import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
+from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
 
 # The store does not do its work: clients get ``store_unavailable``.
 STORE_FAILURES = (StoreUnreachable, StoreError, CorruptTransfer, BrokenRead)

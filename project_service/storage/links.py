@@ -20,6 +20,7 @@ from project_service.http.head import HeaderView
 from project_service.http.response import NO_STORE
 from project_service.storage import errors
 from project_service.storage.conditions import continues
+from project_service.storage.durations import CONTINUE_WITHIN
 from project_service.storage.repository import LinkRows
 from project_service.storage.values import Link, ObjectRow
 
@@ -29,9 +30,6 @@ MAX_USES = 1_000_000
 # Without it a browser would tell the next site the address of a page opened by a link, and with it the token.
 NO_REFERRER = ("Referrer-Policy", "no-referrer")
 LINK_HEADERS = (NO_STORE, NO_REFERRER)
-
-# For how long after a use its download may be continued.
-CONTINUED_FOR = timedelta(minutes=10)
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -89,7 +87,7 @@ class LinkUse:
     def may_continue(self) -> bool:
         """Whether the last use was so short a time ago that its download may be continued."""
         used_at = self.link.used_at
-        return used_at is not None and self.links.now() < used_at + CONTINUED_FOR
+        return used_at is not None and self.links.now() < used_at + CONTINUE_WITHIN
 
     def counts(self, headers: HeaderView, row: ObjectRow) -> bool:
         """Whether it counts, given the object; raises ``token_used`` where it does and no use is left."""

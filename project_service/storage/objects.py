@@ -15,9 +15,9 @@ from project_service.lifecycle import shield
 from project_service.storage import errors
 from project_service.storage.buckets import Buckets
 from project_service.storage.conditions import refusal, without_date
-from project_service.storage.download import MOST_READINGS, ObjectLost
+from project_service.storage.download import MAX_READS, ObjectLost
 from project_service.storage.repository import ObjectRows, Store, Switched
-from project_service.storage.s3.xml import NoSuchObject, StoreUnreachable
+from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.sweeper import Removal
 from project_service.storage.upload import SizeLimit, State, Upload, Uploads
 from project_service.storage.values import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer
@@ -126,7 +126,7 @@ class Objects:
 
     async def _copy(self, upload: Upload, bucket: Bucket, row: ObjectRow) -> ObjectRow:
         """Copy the bytes of ``row``, or of its successor where it was replaced; the row copied."""
-        for _ in range(MOST_READINGS):
+        for _ in range(MAX_READS):
             try:
                 await upload.copy(row)
                 return row

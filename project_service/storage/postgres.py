@@ -327,7 +327,7 @@ class SqlGarbage:
         )
         return {UUID(version) for (version,) in rows}
 
-    async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
+    async def reserved(self, versions: Sequence[UUID]) -> set[UUID]:
         rows = await self.database.query(
             "select version from storage.uploads where version = any (%s::uuid[])", (uuid_array(versions),)
         )
@@ -497,18 +497,18 @@ class SqlObjects:
             raise errors.refused(outcome)
         return object_row(tuple(changed))
 
-    async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
+    async def reserve_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
         await self.database.prepared(
             "insert into storage.uploads (version, bucket) select unnest(%s::uuid[]), %s",
             (uuid_array(versions), bucket),
         )
 
-    async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
+    async def release_uploads(self, versions: Sequence[UUID]) -> None:
         await self.database.query(
             "delete from storage.uploads where version = any (%s::uuid[])", (uuid_array(versions),)
         )
 
-    async def touch_upload(self, version: UUID) -> bool:
+    async def renew_upload(self, version: UUID) -> bool:
         rows = await self.database.query(
             "update storage.uploads set seen_at = now() where version = %s::uuid returning 1", (str(version),)
         )

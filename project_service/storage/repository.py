@@ -74,7 +74,7 @@ class ObjectRows(Protocol):
         """How large an object at ``key`` may be by the bucket's quota, as things are; None without a quota."""
 
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
-        """Make a new object current. Its version must have been announced by ``begin_uploads`` and not discarded
+        """Make a new object current. Its version must have been reserved by ``reserve_uploads`` and not discarded
         since.
 
         It belongs to ``writer.user_id``; where the service writes without one, to whom the object replaced belonged.
@@ -102,13 +102,13 @@ class ObjectRows(Protocol):
     ) -> ObjectRow:
         """Change ``owner`` or ``max_age_seconds``, or both, and nothing else. Raises ``object_not_found``."""
 
-    async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
-        """Announce versions, before any of their bytes go to the store."""
+    async def reserve_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
+        """Reserve versions, before any of their bytes go to the store."""
 
-    async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
-        """Take back announcements of versions under which nothing was ever sent to the store."""
+    async def release_uploads(self, versions: Sequence[UUID]) -> None:
+        """Release reserved versions under which nothing was ever sent to the store."""
 
-    async def touch_upload(self, version: UUID) -> bool:
+    async def renew_upload(self, version: UUID) -> bool:
         """Record that the version is still being uploaded. False where it has been given up meanwhile."""
 
 
@@ -117,7 +117,7 @@ class GarbageRows(Protocol):
     others."""
 
     async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
-        """Turn announced uploads into garbage and return those that were; a version switched meanwhile is left
+        """Turn reserved uploads into garbage and return those that were; a version switched meanwhile is left
         out."""
 
     async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]: ...
@@ -133,9 +133,9 @@ class GarbageRows(Protocol):
         """To be called when the bytes of ``versions`` are gone from the store."""
 
     async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
-        """Those of ``versions`` that belong to no object, are not announced, and are not known as garbage."""
+        """Those of ``versions`` that belong to no object, are not reserved, and are not known as garbage."""
 
-    async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
+    async def reserved(self, versions: Sequence[UUID]) -> set[UUID]:
         """Those of ``versions`` that are being uploaded."""
 
     async def current(self, versions: Sequence[UUID]) -> set[UUID]:

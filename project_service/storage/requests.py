@@ -63,8 +63,8 @@ def decode_page_token(token: str, prefix: str, recursive: bool) -> str:
 
 
 DEFAULT_MAX_KEYS = 100
-MOST_MAX_KEYS = 1000
-MOST_BULK_KEYS = 1000
+MAX_MAX_KEYS = 1000
+MAX_BULK_KEYS = 1000
 # RFC 9111 section 1.2.2; also PostgreSQL's largest integer.
 MAX_AGE_SECONDS = 2**31 - 1
 
@@ -82,8 +82,8 @@ def max_keys(request: Request) -> int:
     if value is None:
         return DEFAULT_MAX_KEYS
     number = whole_numbers.from_digits(value)
-    if number is None or not 1 <= number <= MOST_MAX_KEYS:
-        raise validation_failed({"max_keys": f"must be a whole number from 1 to {MOST_MAX_KEYS}"})
+    if number is None or not 1 <= number <= MAX_MAX_KEYS:
+        raise validation_failed({"max_keys": f"must be a whole number from 1 to {MAX_MAX_KEYS}"})
     return number
 
 
@@ -186,8 +186,8 @@ def source_and_target(body: Mapping[str, Any]) -> tuple[str, str]:
 def bulk_keys(body: Mapping[str, Any]) -> list[str]:
     refuse_unknown(body, {"keys"})
     value = body.get("keys")
-    if not isinstance(value, list) or not 1 <= len(value) <= MOST_BULK_KEYS:
-        raise validation_failed({"keys": f"must be a list of 1 to {MOST_BULK_KEYS} keys"})
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_BULK_KEYS:
+        raise validation_failed({"keys": f"must be a list of 1 to {MAX_BULK_KEYS} keys"})
     if not all(isinstance(key, str) for key in value):
         raise validation_failed({"keys": "must be strings"})
     return list(dict.fromkeys(keys.parse_key(key, "keys") for key in value))

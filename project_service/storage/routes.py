@@ -28,14 +28,14 @@ from project_service.http.routing import Handler, Router
 from project_service.lifecycle import timestamp
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import conditions, described, errors, keys, requests
-from project_service.storage.buckets import Buckets, name_faults, parse_rules
+from project_service.storage.buckets import Buckets, bucket_name_errors, parse_rules
 from project_service.storage.download import NO_SNIFFING, Downloads, Terms
 from project_service.storage.errors import STORE_FAILURES
 from project_service.storage.form import Field, FileStart, FormReader, boundary_of
 from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links, as_shown
 from project_service.storage.objects import Objects
 from project_service.storage.repository import ObjectRows
-from project_service.storage.s3.xml import kind_of
+from project_service.storage.s3.errors import kind_of
 from project_service.storage.upload import SizeLimit, Uploads
 from project_service.storage.values import Bucket, BucketRules, ObjectRow, Writer
 
@@ -201,7 +201,7 @@ class BucketRoutes:
     async def create(self, request: Request) -> Reply:
         body = await request.json_object()
         name = body.pop("name", None)
-        rules = parse_rules(body, name_faults(name))
+        rules = parse_rules(body, bucket_name_errors(name))
         bucket = await self.buckets.create(name, BucketRules(**rules))
         return _answered(bucket.as_json(), 201, request.location(f"{BUCKETS}/{bucket.name}"))
 
@@ -243,7 +243,7 @@ NOT_SHARED = ("Cache-Control", "private, no-store")
 
 @frozen(eq=False)
 class StorageRoutes:
-    """``in_force`` returns the present settings."""
+    """``current_settings`` returns the present settings."""
 
     buckets: Buckets
     rows: ObjectRows
@@ -251,7 +251,7 @@ class StorageRoutes:
     uploads: Uploads
     downloads: Downloads
     links: Links
-    in_force: Callable[[], StorageSettings]
+    current_settings: Callable[[], StorageSettings]
 
     def mount(self, router: Router) -> None:
         """Declare every endpoint."""
@@ -362,7 +362,7 @@ class StorageRoutes:
         key = keys.parse_key(request.path_args["key"])
         inline = requests.flag(request, "inline")
         if bucket.public:
-            terms = Terms(inline, public_max_age_seconds=self.in_force().public_max_age_seconds)
+            terms = Terms(inline, public_max_age_seconds=self.current_settings().public_max_age_seconds)
         else:
             terms = Terms(inline, (NOT_SHARED,))
         return await self.downloads.answer(request, bucket.name, key, terms)
@@ -385,7 +385,7 @@ class StorageRoutes:
 
     async def presign(self, request: Request) -> Reply:
         await self._readable(request)
-        default = self.in_force().default_expires_in_seconds
+        default = self.current_settings().default_expires_in_seconds
         key, seconds, uses = requests.presign(await request.json_object(), default)
         # Again, because the body may have taken hours, and the bucket may have become private since.
         bucket = await self._readable(request)
@@ -448,7 +448,7 @@ class StorageRoutes:
     def _limit(self, bucket: Bucket) -> SizeLimit:
         """The greatest size that an object may have, as far as is known now: the switch has the last word on a
         quota."""
-        own = self.in_force().max_object_bytes
+        own = self.current_settings().max_object_bytes
         if bucket.rules.max_object_bytes is not None:
             own = min(own, bucket.rules.max_object_bytes)
         if bucket.rules.max_bucket_bytes is None:

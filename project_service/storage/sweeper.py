@@ -16,9 +16,10 @@ from twisted.logger import Logger
 
 from project_service.lifecycle import all_of, start, with_timeout
 from project_service.storage import download
+from project_service.storage.durations import KEEP_EXPIRED_LINKS, REMOVAL_TIMEOUT_SECONDS, STALE_AFTER
 from project_service.storage.keys import is_bucket_name
 from project_service.storage.repository import GarbageRows, LinkRows, Store
-from project_service.storage.s3.xml import NoSuchObject, StoreError
+from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.storage.values import ObjectRow, store_path
 
 # Removes versions from the store: those that were replaced or deleted, and those that were never finished.
@@ -27,8 +28,6 @@ from project_service.storage.values import ObjectRow, store_path
 _log = Logger()
 
 BATCH = 1000
-# How long a caller waits for the deletion of bytes that are no object's any more. What was asked for is done by then.
-PATIENCE_SECONDS = 5.0
 
 
 @frozen(eq=False)
@@ -51,7 +50,7 @@ class Removal:
             return
         removing = start(self.remove(versions, bucket))
         try:
-            await with_timeout(self.clock, PATIENCE_SECONDS, removing, TimeoutError)
+            await with_timeout(self.clock, REMOVAL_TIMEOUT_SECONDS, removing, TimeoutError)
         except TimeoutError:
             _left(len(versions), "the store is slow")
 
@@ -75,8 +74,8 @@ class Removal:
             _left(len(versions) - len(done), "the store refused")
         return len(done)
 
-    async def tried(self, version: UUID, bucket: str) -> None:
-        """Try to delete the bytes of a version that stays announced. The sweeper deletes it again in any case."""
+    async def try_to_delete(self, version: UUID, bucket: str) -> None:
+        """Try to delete the bytes of a version that stays reserved. The sweeper deletes it again in any case."""
         try:
             await self._deleted([version], bucket)
         except Exception as problem:
@@ -95,11 +94,6 @@ def _left(count: int, kind: str) -> None:
     _log.warn("{count} versions are left to the sweeper: {kind}", count=count, kind=kind)
 
 
-# An upload reports every minute that it goes on (attempt.KEEP_ALIVE_SECONDS). One that was silent for this long is
-# dead.
-STALE_AFTER = timedelta(minutes=15)
-# For a day an expired link is answered with 410 token_expired; after that it is unknown.
-KEEP_EXPIRED_LINKS = timedelta(days=1)
 _PARALLEL = 16
 
 
@@ -136,7 +130,7 @@ class Verified:
 
 @frozen(eq=False)
 class Sweeper:
-    """Removes garbage. It may run on several hosts at the same time, and during uploads, whose announced versions it
+    """Removes garbage. It may run on several hosts at the same time, and during uploads, whose reserved versions it
     does not touch."""
 
     store: Store
@@ -203,14 +197,14 @@ class Sweeper:
         return count
 
     async def _abort_multiparts(self) -> int:
-        """Abort multipart uploads whose version is not announced.
+        """Abort multipart uploads whose version is not reserved.
 
-        They are listed first and looked up afterwards. Since an upload is announced before it begins, one that is
-        listed and not announced is dead.
+        They are listed first and looked up afterwards. Since an upload is reserved before it begins, one that is
+        listed and not reserved is dead.
         """
         found = {open_one: version_at(open_one.key) for open_one in await self.store.list_multiparts()}
         ours = {open_one: version for open_one, version in found.items() if version is not None}
-        alive = await self.rows.announced(list(ours.values()))
+        alive = await self.rows.reserved(list(ours.values()))
         dead = [open_one for open_one, version in ours.items() if version not in alive]
         refusals: list[StoreError] = []
         for open_one in dead:

@@ -200,15 +200,15 @@ class FakeObjects:
         self.tables.removed[bucket, source] = self.tables.now()
         return self._placed(evolve(row, key=target, updated_at=self.tables.now()), old)
 
-    async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
+    async def reserve_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
         for version in versions:
             self.tables.uploads[version] = (bucket, self.tables.now())
 
-    async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
+    async def release_uploads(self, versions: Sequence[UUID]) -> None:
         for version in versions:
             self.tables.uploads.pop(version, None)
 
-    async def touch_upload(self, version: UUID) -> bool:
+    async def renew_upload(self, version: UUID) -> bool:
         if version not in self.tables.uploads:
             return False
         self.tables.uploads[version] = (self.tables.uploads[version][0], self.tables.now())
@@ -272,7 +272,7 @@ class FakeGarbage:
         known = {row.version for row in self.tables.objects.values()}
         return set(versions) - known - self.tables.uploads.keys() - self.tables.garbage.keys()
 
-    async def announced(self, versions: Sequence[UUID]) -> set[UUID]:
+    async def reserved(self, versions: Sequence[UUID]) -> set[UUID]:
         return set(versions) & self.tables.uploads.keys()
 
     async def current(self, versions: Sequence[UUID]) -> set[UUID]:

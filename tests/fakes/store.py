@@ -10,14 +10,8 @@ from uuid import uuid4
 from attrs import define, field, frozen
 
 from project_service.storage.s3.connection import ByteSink, Payload
-from project_service.storage.s3.xml import (
-    NoSuchObject,
-    OpenMultipart,
-    StoredObject,
-    StoredPage,
-    StoreError,
-    StoreUnreachable,
-)
+from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
+from project_service.storage.s3.xml import OpenMultipart, StoredObject, StoredPage
 
 AT_HAND_BYTES = 4096
 

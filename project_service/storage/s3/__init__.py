@@ -3,7 +3,7 @@
 A request passes these modules from the first to the last, and its response comes back through them:
 
 ================  =================================================================================================
-``client``        the operations that the service needs. ``xml`` has the documents that the store sends and is sent
+``client``        the operations that the service needs. ``xml``: the documents sent and received. ``errors``
 ``requests``      one request and its response, with timeouts; sent again where that may help
 ``signing``       the head of a request, signed over exactly what is sent, and checksums
 ``connection``    connections that are kept open, their parser, and bodies in both directions, with back-pressure

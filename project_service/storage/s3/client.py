@@ -30,18 +30,20 @@ from project_service.storage.s3.connection import (
     Pour,
     StoreResponse,
 )
-from project_service.storage.s3.requests import RetryingClient, Sender, TreqClient
-from project_service.storage.s3.signing import INLINE_DIGEST_BYTES, Address, Digests, Signer, bare
-from project_service.storage.s3.xml import (
+from project_service.storage.s3.errors import (
     NO_SIZE,
     BrokenRead,
     CorruptTransfer,
     NoSuchBucket,
     NoSuchObject,
-    OpenMultipart,
-    StoredPage,
     StoreError,
     StoreUnreachable,
+)
+from project_service.storage.s3.requests import RetryingClient, Sender, TreqClient
+from project_service.storage.s3.signing import INLINE_DIGEST_BYTES, Address, Digests, Signer, bare
+from project_service.storage.s3.xml import (
+    OpenMultipart,
+    StoredPage,
     document,
     parse_failed_deletes,
     parse_multiparts,

@@ -29,7 +29,7 @@ from zope.interface import implementer
 from project_service.lifecycle import cancel
 from project_service.network import read_widely, tune
 from project_service.splicing import ask_first, ask_no_more
-from project_service.storage.s3.xml import BrokenAnswer, BrokenRead, ReaderLeft, kind_of
+from project_service.storage.s3.errors import BrokenAnswer, BrokenRead, ReaderLeft, kind_of
 
 # Parses one answer of the store as it arrives. Pure: bytes go in, bytes of the body come out. Source: RFC 9112.
 #

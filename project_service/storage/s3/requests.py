@@ -20,6 +20,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
 
+from project_service.storage.durations import MAX_RESPONSE_SECONDS
 from project_service.storage.s3.connection import (
     ConnectionPool,
     Gather,
@@ -28,17 +29,9 @@ from project_service.storage.s3.connection import (
     Payload,
     StoreResponse,
 )
+from project_service.storage.s3.errors import BrokenAnswer, BrokenRead, StoreError, StoreUnreachable, kind_of
 from project_service.storage.s3.signing import EMPTY_SHA256, Address, Signer
-from project_service.storage.s3.xml import (
-    BrokenAnswer,
-    BrokenRead,
-    StoreError,
-    StoreUnreachable,
-    error_text,
-    kind_of,
-    refusal,
-    worth_retrying,
-)
+from project_service.storage.s3.xml import error_text, refusal, worth_retrying
 
 # Sends requests through treq so that it changes nothing: heads go out as they were signed, answers come as sent.
 #
@@ -200,9 +193,6 @@ ATTEMPTS = 4
 FIRST_PAUSE_SECONDS = 0.1
 # Answers that are read whole: lists of 1,000 keys and error documents.
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-# How long such an answer may take to arrive. Completing an upload may take long, but the sweeper gives up uploads
-# that were silent for longer than this (sweeper.STALE_AFTER).
-MAX_ANSWER_SECONDS = 15 * 60.0
 
 # Failures after which the request is sent again. A kept-alive connection that the store has closed shows as one of
 # these.
@@ -338,7 +328,7 @@ class RetryingClient:
         if gather.finished.called:
             return await gather.finished
         timer = IdleTimer(self.clock, self.idle_seconds, gather.finished.cancel)
-        latest = self.clock.seconds() + MAX_ANSWER_SECONDS
+        latest = self.clock.seconds() + MAX_RESPONSE_SECONDS
 
         def coming() -> None:
             # White space counts as progress: a store that completes a large upload sends it for minutes.

@@ -21,7 +21,7 @@ from botocore.credentials import Credentials
 
 from project_service.settings.model import Store
 from project_service.storage.s3.connection import Payload
-from project_service.storage.s3.xml import UNREADABLE, StoreUnreachable
+from project_service.storage.s3.errors import UNREADABLE, StoreUnreachable
 
 # The digests of a payload, and what an ETag says about a payload. Pure.
 #

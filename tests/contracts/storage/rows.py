@@ -38,7 +38,7 @@ async def put(
     bucket: str = "b",
 ) -> Switched:
     version = uuid4()
-    await rows.objects.begin_uploads([version], bucket)
+    await rows.objects.reserve_uploads([version], bucket)
     new = NewObject(bucket, key, version, size, "text/plain", ETAG)
     return await rows.objects.put(new, writer, conditions or Conditions())
 

@@ -19,9 +19,9 @@ from project_service.settings.model import Store as StoreSettings
 from project_service.storage.s3 import client
 from project_service.storage.s3.client import S3Store, connect
 from project_service.storage.s3.connection import ConnectionPool
+from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.s3.requests import RetryingClient, Sender, TreqClient
 from project_service.storage.s3.signing import Address, Signer
-from project_service.storage.s3.xml import NoSuchObject, StoreUnreachable
 from tests.fakes.store import Collected, MemoryStore, unneeded
 from tests.live.services import wait
 

@@ -1,4 +1,4 @@
-"""The contract of announced uploads, garbage and links, for the fake and for PostgreSQL, also under many changes
+"""The contract of reserved uploads, garbage and links, for the fake and for PostgreSQL, also under many changes
 at once."""
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tests.contracts.storage.rows import ALICE, ETAG, put, refused, together
 async def test_uploads_and_garbage(rows: Rows) -> None:
     going, dead = uuid4(), uuid4()
     for version in (going, dead):
-        await rows.objects.begin_uploads([version], "b")
+        await rows.objects.reserve_uploads([version], "b")
     known = (await put(rows, "k")).row.version
     never = uuid4()
     assert await rows.garbage.unknown([going, dead, known, never]) == {never}
-    assert await rows.garbage.announced([going, known, never]) == {going}
+    assert await rows.garbage.reserved([going, known, never]) == {going}
     assert await rows.garbage.current([going, known, never]) == {known}
     assert set(await rows.garbage.stale_uploads(timedelta(0), 10)) == {going, dead}
     assert await rows.garbage.stale_uploads(timedelta(hours=1), 10) == []
-    assert await rows.objects.touch_upload(going)
+    assert await rows.objects.renew_upload(going)
     # The one that has been silent for longest comes first.
     assert await rows.garbage.stale_uploads(timedelta(0), 1) == [dead]
     assert await rows.garbage.discard([dead, known, never]) == [dead]
     assert await rows.garbage.discard([dead]) == []
-    assert not await rows.objects.touch_upload(dead)
+    assert not await rows.objects.renew_upload(dead)
     assert await rows.garbage.garbage(10) == [(dead, "b")]
     assert await rows.garbage.garbage(10, dead) == []
     assert await rows.garbage.garbage(10, removed_for=timedelta(hours=1)) == []
@@ -44,11 +44,11 @@ async def test_uploads_and_garbage(rows: Rows) -> None:
 @pytest_twisted.ensureDeferred
 async def test_versions_that_nobody_uses_are_withdrawn(rows: Rows) -> None:
     used, unused, other = versions = [uuid4() for _ in range(3)]
-    await rows.objects.begin_uploads(versions, "b")
-    assert await rows.garbage.announced(versions) == set(versions)
+    await rows.objects.reserve_uploads(versions, "b")
+    assert await rows.garbage.reserved(versions) == set(versions)
     await rows.objects.put(NewObject("b", "k", used, 1, "a/b", ETAG), ALICE)
-    await rows.objects.withdraw_uploads([unused, used])
-    assert await rows.garbage.announced(versions) == {other}
+    await rows.objects.release_uploads([unused, used])
+    assert await rows.garbage.reserved(versions) == {other}
     assert await rows.garbage.unknown(versions) == {unused}
     assert await rows.garbage.garbage(10) == []
 
@@ -57,7 +57,7 @@ async def test_versions_that_nobody_uses_are_withdrawn(rows: Rows) -> None:
 async def test_garbage_is_listed_page_by_page_until_it_is_forgotten(rows: Rows) -> None:
     versions = sorted((uuid4() for _ in range(5)), reverse=True)
     for version in versions:
-        await rows.objects.begin_uploads([version], "b")
+        await rows.objects.reserve_uploads([version], "b")
         await rows.garbage.discard([version])
     await rows.garbage.forget(versions[:2])
     left = versions[:1:-1]

@@ -60,7 +60,7 @@ async def test_switching_an_object_to_a_new_version(rows: Rows) -> None:
     await rows.garbage.forget([first.row.version])
     assert await rows.garbage.garbage(10) == []
     other = NewObject("b", "d/ö", uuid4(), 0, "a/b", "f" * 32)
-    await rows.objects.begin_uploads([other.version], "b")
+    await rows.objects.reserve_uploads([other.version], "b")
     third = await rows.objects.put(other, ALICE)
     assert (third.row.size, third.row.content_type, third.row.etag) == (0, "a/b", "f" * 32)
     assert await rows.objects.find("b", "d/ö") == third.row
@@ -99,8 +99,8 @@ async def test_a_refused_switch_changes_nothing(rows: Rows) -> None:
     assert await refused(put(rows, "l", 10)) == "payload_too_large"
     missing = NewObject("none", "k", uuid4(), 1, "a/b", ETAG)
     assert await refused(rows.objects.put(missing, ALICE)) == "bucket_not_found"
-    never_announced = NewObject("b", "k", uuid4(), 1, "a/b", ETAG)
-    assert await refused(rows.objects.put(never_announced, ALICE)) == "request_timeout"
+    never_reserved = NewObject("b", "k", uuid4(), 1, "a/b", ETAG)
+    assert await refused(rows.objects.put(never_reserved, ALICE)) == "request_timeout"
     assert await rows.objects.find("b", "k") == kept
     assert await rows.garbage.garbage(10) == []
     good = Conditions(if_match=("x", ETAG), if_none_match=("y",))
@@ -279,7 +279,7 @@ async def test_moving_objects(rows: Rows) -> None:
 async def test_conditions_of_a_move_apply_to_its_target(rows: Rows) -> None:
     await put(rows, "a")
     target = NewObject("b", "b", uuid4(), 1, "a/b", "f" * 32)
-    await rows.objects.begin_uploads([target.version], "b")
+    await rows.objects.reserve_uploads([target.version], "b")
     await rows.objects.put(target, ALICE)
     for refusing in (Conditions(if_match=(ETAG,)), Conditions(if_none_match=("f" * 32,))):
         assert await refused(rows.objects.move("b", "a", "b", ALICE, refusing)) == "precondition_failed"

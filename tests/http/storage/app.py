@@ -55,7 +55,7 @@ def head(lines: dict[str, str], method: str = "POST", path: str = OBJECTS) -> by
 class StorageApp(App):
     """It has the buckets ``open`` (public) and ``shut`` (private). ``time`` is the edge's clock and also the date.
 
-    ``in_force`` are the settings, which a test may replace as a reload does.
+    ``current_settings`` are the settings, which a test may replace as a reload does.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -66,13 +66,13 @@ class StorageApp(App):
         self.steps: list[str] = []
         router = Router()
         super().__init__(router)
-        self.in_force = StorageSettings(**settings)
+        self.current_settings = StorageSettings(**settings)
         self.storage = build(
             self.clock,
-            self.in_force,
+            self.current_settings,
             self.store,
             self.tables.rows(),
-            in_force=lambda: self.in_force,
+            current_settings=lambda: self.current_settings,
             now=self.now,
             steps=self.step,
         )
@@ -108,8 +108,8 @@ class StorageApp(App):
 
     @property
     def uploading(self) -> set[UUID]:
-        """The versions that are announced, without those that were announced in advance."""
-        background(self.storage.announcer.withdraw_all(), "withdrawing")
+        """The versions that are reserved, without those that were reserved in advance."""
+        background(self.storage.reservations.release_all(), "releasing")
         return set(self.tables.uploads)
 
     def stored(self) -> list[bytes]:

@@ -13,7 +13,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.errors import database_unavailable
 from project_service.lifecycle import start
-from project_service.storage.s3.xml import StoreError, StoreUnreachable
+from project_service.storage.s3.errors import StoreError, StoreUnreachable
 from tests.captured_log import captured_logs
 from tests.fakes.storage import FakeGarbage
 from tests.fakes.store import MemoryStore
@@ -233,13 +233,13 @@ class Broken(TestCase):
     def test_an_upload_is_marked_as_alive_once_a_minute(self) -> None:
         app = StorageApp(part_bytes=10)
         objects = type(app.tables.rows().objects)
-        touch, said = objects.touch_upload, []
+        touch, said = objects.renew_upload, []
 
         async def noted(rows: Any, version: UUID) -> bool:
             said.append(app.clock.seconds())
             return await touch(rows, version)
 
-        self.patch(objects, "touch_upload", noted)
+        self.patch(objects, "renew_upload", noted)
         client = app.connect()
         client.send(head({"Content-Length": "18"}, "PUT", OBJECTS + "/k"))
         for _ in range(18):

@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.lifecycle import start
-from project_service.storage.download import MOST_READINGS, ObjectLost
-from project_service.storage.s3.xml import NoSuchObject, StoreError, StoreUnreachable
+from project_service.storage.download import MAX_READS, ObjectLost
+from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
 from project_service.storage.values import BucketRules
 from tests.fakes.common import parse_response, raw_request
 from tests.fakes.store import MemoryStore
@@ -85,9 +85,9 @@ class CopyMoveDelete(TestCase):
         copied = json.loads(self.post("copy", "a", "b").body)
         self.assertEqual((copied["size"], copied["content_type"]), (4, "application/octet-stream"))
         self.assertEqual(self.app.stored(), [b"four", b"four"])
-        replaced.extend([b"5"] * 2 * MOST_READINGS)
+        replaced.extend([b"5"] * 2 * MAX_READS)
         self.assertEqual(refused(self.post("copy", "a", "b")), (503, "store_unavailable"))
-        self.assertEqual((len(replaced), sorted(self.app.stored())), (MOST_READINGS, [b"5", b"four"]))
+        self.assertEqual((len(replaced), sorted(self.app.stored())), (MAX_READS, [b"5", b"four"]))
 
     def test_a_copy_never_gets_into_a_new_bucket_of_the_same_name(self) -> None:
         real = MemoryStore.copy

@@ -113,7 +113,7 @@ class Whole(TestCase):
         ):
             self.assertEqual(self.app.request("PATCH", f"{BASE}/raw", change, body).status, 200)
             self.assertEqual(caching("raw"), expected)
-        self.app.in_force = evolve(self.app.in_force, public_max_age_seconds=9)
+        self.app.current_settings = evolve(self.app.current_settings, public_max_age_seconds=9)
         self.assertEqual(caching("raw"), "public, no-cache")
         self.app.request("PATCH", f"{BASE}/raw", change, b'{"max_age_seconds": null}')
         # An overwrite that says nothing begins anew.
@@ -124,7 +124,7 @@ class Whole(TestCase):
 
     def test_an_upload_that_forbids_caching_has_no_age(self) -> None:
         """Directives have no case (RFC 9111, 5.2), and the stricter one counts."""
-        self.app.in_force = evolve(self.app.in_force, public_max_age_seconds=9)
+        self.app.current_settings = evolve(self.app.current_settings, public_max_age_seconds=9)
         for stated, expected in (
             ("MAX-AGE=60", "public, max-age=60"),
             ("Public, Max-Age=60", "public, max-age=60"),

@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.errors import database_unavailable
 from project_service.lifecycle import start
-from project_service.storage.sweeper import STALE_AFTER
+from project_service.storage.durations import STALE_AFTER
 from tests.fakes.storage import FakeObjects
 from tests.fakes.store import MemoryStore
 from tests.http.storage.app import OBJECTS, StorageApp, head

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.lifecycle import start
-from project_service.storage.sweeper import PATIENCE_SECONDS
+from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
 from tests.captured_log import captured_logs
 from tests.fakes.store import MemoryStore
 from tests.http.storage.app import OBJECTS, StorageApp, head
@@ -43,7 +43,7 @@ class SlowRemoval(TestCase):
                     self.patch(MemoryStore, name, silent)
                 lines = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
                 client.send(head(lines, method, path) + body)
-                app.clock.advance(PATIENCE_SECONDS - 0.1)
+                app.clock.advance(REMOVAL_TIMEOUT_SECONDS - 0.1)
                 self.assertEqual((client.received(), len(asked), left), (b"", 1, []), path)
                 app.clock.advance(0.1)
             self.assertTrue(client.received().startswith(b"HTTP/1.1 %d " % status), path)

@@ -11,9 +11,9 @@ from twisted.trial.unittest import TestCase
 
 from project_service.errors import database_unavailable
 from project_service.lifecycle import shield, start
-from project_service.storage.download import MOST_READINGS
+from project_service.storage.download import MAX_READS
 from project_service.storage.s3.connection import ByteSink
-from project_service.storage.s3.xml import BrokenRead, ReaderLeft, StoreError
+from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
 from tests.captured_log import captured_logs, logged_until_the_end
 from tests.fakes.common import raw_request
 from tests.fakes.storage import FakeGarbage, FakeObjects
@@ -87,17 +87,17 @@ class Streaming(TestCase):
         self.patch(MemoryStore, "open", late)
         self.app.store.calls.clear()
         self.assertEqual(refused(self.app.get("k")), (503, "store_unavailable"))
-        self.assertEqual(self.app.store.calls.count("open"), MOST_READINGS)
+        self.assertEqual(self.app.store.calls.count("open"), MAX_READS)
 
 
 class Leaving(TestCase):
     """A client leaves. The database does what it was asked for all the same, since the pool shields it, and so do
     these fakes."""
 
-    def test_an_upload_whose_client_leaves_while_it_is_announced_stores_nothing(self) -> None:
+    def test_an_upload_whose_client_leaves_while_it_is_reserved_stores_nothing(self) -> None:
         app = StorageApp()
         objects = type(app.tables.rows().objects)
-        begin = objects.begin_uploads
+        begin = objects.reserve_uploads
         held: Deferred[None]
 
         async def slow(rows: Any, *args: Any) -> None:
@@ -109,7 +109,7 @@ class Leaving(TestCase):
 
         app.put("old")
         app.steps.clear()
-        self.patch(objects, "begin_uploads", slow)
+        self.patch(objects, "reserve_uploads", slow)
         copy = b'{"from": "old", "to": "k"}'
         for request in (
             raw_request("PUT", f"{OBJECTS}/k", USER, b"hello"),

@@ -13,7 +13,7 @@ from twisted.trial.unittest import TestCase
 from project_service.lifecycle import start
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage.assemble import PROBE, build
-from project_service.storage.s3.xml import NoSuchBucket, StoreError, StoreUnreachable
+from project_service.storage.s3.errors import NoSuchBucket, StoreError, StoreUnreachable
 from project_service.storage.sweeper import Swept, Verified
 from project_service.storage.values import Link, store_path
 from tests.captured_log import logged_until_the_end
@@ -171,7 +171,7 @@ class Sweeping(TestCase):
 
         app = StorageApp(sweep_seconds=100)
         given, rows = StorageSettings(sweep_seconds=100), app.tables.rows()
-        elsewhere = build(app.clock, given, app.store, rows, now=app.now, alone=busy)
+        elsewhere = build(app.clock, given, app.store, rows, now=app.now, sweep_lock=busy)
         for storage, left in ((elsewhere, 1), (app.storage, 0)):
             app.tables.garbage[uuid4()] = ("open", START)
             loop, _ = storage.services
@@ -183,7 +183,7 @@ class Sweeping(TestCase):
             loop.stopService()
             app.tables.garbage.clear()
 
-    def test_what_was_announced_in_vain_is_withdrawn_soon_and_at_the_end(self) -> None:
+    def test_reservations_that_nobody_uses_are_released_soon_and_at_the_end(self) -> None:
         _, loop = self.app.storage.services
         loop.startService()
         for wait in (lambda: self.app.clock.advance(4), self.stop):

@@ -304,7 +304,7 @@ class Rules(TestCase):
 
 
 class Watched(StorageApp):
-    """Notes at each step the numbers of versions in the store, objects, announced uploads, and garbage."""
+    """Notes at each step the numbers of versions in the store, objects, reserved uploads, and garbage."""
 
     def step(self, name: str) -> None:
         tables = self.tables

@@ -13,7 +13,7 @@ from twisted.internet import reactor as _reactor
 from project_service.embedded.assemble import Embedded, Running
 from project_service.lifecycle import all_of
 from project_service.settings.model import Store
-from project_service.storage.s3.xml import NoSuchObject
+from project_service.storage.s3.errors import NoSuchObject
 from tests.live.services import store_client
 from tests.live.sql import connection_to
 

@@ -23,8 +23,8 @@ from project_service.http.head import HeaderView
 from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store
 from project_service.storage.assemble import Storage, assemble
+from project_service.storage.durations import KEEP_EXPIRED_LINKS
 from project_service.storage.links import Links
-from project_service.storage.sweeper import KEEP_EXPIRED_LINKS
 from project_service.storage.upload import SizeLimit
 from project_service.storage.values import UNCONDITIONAL, BucketRules, Writer
 from tests.fakes.store import Collected
@@ -153,8 +153,8 @@ async def test_a_process_killed_at_any_step_loses_nothing_acknowledged(
     left = {entry.key for entry in await stored(storage)} - {
         row.path for row in await storage.sweeper.rows.objects_from(None, 1000)
     }
-    # What this process has announced in advance is silent, and would be swept as well.
-    await storage.announcer.withdraw_all()
+    # What this process has reserved in advance is silent, and would be swept as well.
+    await storage.reservations.release_all()
     swept = await storage.sweeper.sweep(timedelta(0))
     assert swept.versions >= len(left)
     assert len(await stored(storage)) == report.objects

@@ -18,7 +18,7 @@ from project_service.errors import ApiError, store_unavailable
 from project_service.settings.model import Store
 from project_service.storage import buckets
 from project_service.storage.assemble import connect_store
-from project_service.storage.s3.xml import BrokenRead, NoSuchObject
+from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from tests.live.cli.command_here import commands_of
 from tests.live.services import wait
 from tests.live.sql import run_sql
@@ -89,7 +89,7 @@ async def test_a_folder_of_another_bucket_is_imported(
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_announcement_outlives_an_import(
+async def test_no_reservation_outlives_an_import(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path), "--json")
@@ -123,7 +123,7 @@ async def test_a_bucket_that_is_replaced_meanwhile_gets_nothing(
             yield name, upload
 
     monkeypatch.setattr(storage.Directory, "found", found)
-    monkeypatch.setattr(buckets, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(buckets, "BUCKET_FRESH_SECONDS", 0)
     done = await deferToThread(here, "storage", "import", "b", str(tmp_path))
     assert (done.code, done.err) == (1, "project-service: There is no such bucket.\n")
     assert read == ["one"]

@@ -38,7 +38,7 @@ async def test_a_link_into_a_bucket_that_is_being_deleted_is_refused(database: s
 async def test_the_upload_that_has_been_silent_longest_is_given_up_first(database: str, rows: Rows) -> None:
     versions = [uuid4() for _ in range(3)]
     for age, version in enumerate(versions):
-        await rows.objects.begin_uploads([version], "b")
+        await rows.objects.reserve_uploads([version], "b")
         ago = timedelta(minutes=age)
         run_sql(
             database, "update storage.uploads set seen_at = now() - %s where version = %s", ago, str(version)

@@ -10,7 +10,7 @@ import pytest
 import pytest_twisted
 
 from project_service.settings.model import Store
-from project_service.storage.s3.xml import NoSuchObject, StoreUnreachable
+from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from tests.live.services import store_client
 
 

@@ -11,7 +11,7 @@ import pytest_twisted
 
 from project_service.storage.errors import STORE_FAILURES
 from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.xml import (
+from project_service.storage.s3.errors import (
     CorruptTransfer,
     NoSuchBucket,
     NoSuchObject,

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.xml import BrokenRead, ReaderLeft, StoreError
+from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
 from tests.fakes.store import Collected
 from tests.live.storage.scripted_store import Answer, Script, Scripted, against, fine
 from tests.live.waiting import until

@@ -12,7 +12,7 @@ from attrs import evolve
 
 from project_service.settings.model import Secret, Store
 from project_service.storage.s3.client import S3Store
-from project_service.storage.s3.xml import StoreError
+from project_service.storage.s3.errors import StoreError
 from tests.live.daemon import Daemon, answers, eventually
 from tests.live.storage.scripted_store import Script, against, fine, stored
 

@@ -24,7 +24,7 @@ from project_service.cli import NOUNS, main, shared
 from project_service.database.connection import DatabaseGone
 from project_service.errors import ApiError
 from project_service.keys import LABEL_MAX
-from project_service.storage.s3.xml import (
+from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
     NO_SIZE,
     SAME_PAGE,

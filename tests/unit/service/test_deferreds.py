@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 from project_service import errors
 from project_service.database.connection import DatabaseGone
 from project_service.lifecycle import SharedRun, all_of, background, shield, start, with_timeout
-from project_service.storage.s3.xml import StoreUnreachable
+from project_service.storage.s3.errors import StoreUnreachable
 from tests.captured_log import captured_logs
 from tests.fakes.common import held
 

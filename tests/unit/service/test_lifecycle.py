@@ -14,7 +14,7 @@ from project_service import errors
 from project_service.database.connection import DatabaseGone
 from project_service.database.errors import outage_of
 from project_service.lifecycle import Closing, Every, Ordered, ServicePart, start
-from project_service.storage.s3.xml import StoreUnreachable
+from project_service.storage.s3.errors import StoreUnreachable
 from tests.captured_log import captured_logs
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from twisted.trial.unittest import TestCase
 
 from project_service.storage import download
-from project_service.storage.s3.xml import SAME_PAGE, StoredObject, StoredPage, StoreUnreachable
+from project_service.storage.s3.errors import SAME_PAGE, StoreUnreachable
+from project_service.storage.s3.xml import StoredObject, StoredPage
 from tests.fakes.store import AT_HAND_BYTES, FakeOpened, MemoryStore
 
 

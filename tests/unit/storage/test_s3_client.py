@@ -14,15 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.lifecycle import start
 from project_service.storage.s3.client import COPY_PART_BYTES, S3Store
 from project_service.storage.s3.connection import ConnectionPool
+from project_service.storage.s3.errors import BrokenRead, NoSuchObject, StoreError, StoreUnreachable
 from project_service.storage.s3.requests import RetryingClient, Sender, TreqClient
 from project_service.storage.s3.signing import INLINE_DIGEST_BYTES
-from project_service.storage.s3.xml import (
-    BrokenRead,
-    NoSuchObject,
-    OpenMultipart,
-    StoreError,
-    StoreUnreachable,
-)
+from project_service.storage.s3.xml import OpenMultipart
 from tests.fakes.store import unneeded
 from tests.unit.storage.test_s3_connection import Wire
 from tests.unit.storage.test_s3_pool import Endpoint

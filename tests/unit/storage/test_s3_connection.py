@@ -15,7 +15,7 @@ from twisted.web.http import PotentialDataLoss
 
 from project_service.network import SEND_BYTES
 from project_service.storage.s3.connection import READ_BYTES, Connection, MemoryBody, StoreResponse
-from project_service.storage.s3.xml import BrokenAnswer
+from project_service.storage.s3.errors import BrokenAnswer
 
 HEAD = b"GET /b/k HTTP/1.1\r\nHost: store\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from project_service.lifecycle import start
 from project_service.storage.s3.client import OpenedObject
 from project_service.storage.s3.connection import READ_BYTES
-from project_service.storage.s3.xml import BrokenRead, ReaderLeft
+from project_service.storage.s3.errors import BrokenRead, ReaderLeft
 from tests.unit.storage.test_s3_connection import Case
 
 IDLE = 10.0

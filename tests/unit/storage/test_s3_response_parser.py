@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.storage.s3.connection import MAX_HEAD_BYTES, ResponseParser
-from project_service.storage.s3.xml import BrokenAnswer
+from project_service.storage.s3.errors import BrokenAnswer
 
 # A busy machine must not fail these tests.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

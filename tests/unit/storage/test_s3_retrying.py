@@ -9,16 +9,17 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectingCancelledError, ConnectionAborted, ConnectionLost
 from twisted.python.failure import Failure
 
+from project_service.storage.durations import MAX_RESPONSE_SECONDS
 from project_service.storage.s3.client import Stat
 from project_service.storage.s3.connection import SLICE
-from project_service.storage.s3.requests import MAX_ANSWER_BYTES, MAX_ANSWER_SECONDS
-from project_service.storage.s3.xml import (
+from project_service.storage.s3.errors import (
     CorruptTransfer,
     NoSuchBucket,
     NoSuchObject,
     StoreError,
     StoreUnreachable,
 )
+from project_service.storage.s3.requests import MAX_ANSWER_BYTES
 from tests.unit.storage.test_s3_client import IDLE, RETRY, Case
 
 
@@ -158,7 +159,7 @@ class Silence(Case):
         asked = self.ask(self.store.list())
         connection = self.endpoint.connections[-1]
         connection.dataReceived(b"HTTP/1.1 200 OK\r\n\r\n")
-        for _ in range(int(MAX_ANSWER_SECONDS / IDLE * 2)):
+        for _ in range(int(MAX_RESPONSE_SECONDS / IDLE * 2)):
             self.assertNoResult(asked)
             connection.dataReceived(b" ")
             self.clock.advance(IDLE / 2)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.storage.s3 import xml
+from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.s3.signing import EMPTY_SHA256, Address, Signer
 
 # "Signature Calculations for the Authorization Header", Amazon S3 API Reference: examples.
@@ -188,11 +189,11 @@ class Documents(SynchronousTestCase):
             lambda body: xml.text_of(body, "UploadId"),
         ):
             for body in (b"", b"<html><br>", b"not at all", b"\xff"):
-                self.assertRaises(xml.StoreUnreachable, parse, body)
-        self.assertRaises(xml.StoreUnreachable, xml.text_of, b"<R><UploadId/></R>", "UploadId")
+                self.assertRaises(StoreUnreachable, parse, body)
+        self.assertRaises(StoreUnreachable, xml.text_of, b"<R><UploadId/></R>", "UploadId")
         for size in (b"", b"-1", b"x"):
             page = b"<R><Contents><Key>k</Key><Size>" + size + b"</Size></Contents></R>"
-            self.assertRaises(xml.StoreUnreachable, xml.parse_objects, page)
+            self.assertRaises(StoreUnreachable, xml.parse_objects, page)
 
     def test_open_uploads(self) -> None:
         found, markers = xml.parse_multiparts(
@@ -207,8 +208,8 @@ class Documents(SynchronousTestCase):
 
     def test_refusals_by_status_and_code(self) -> None:
         body = b"<Error><Code>%s</Code><Message>host 10.0.0.1</Message></Error>"
-        self.assertIsInstance(xml.refusal(404, b""), xml.NoSuchObject)
-        self.assertIsInstance(xml.refusal(400, body % b"NoSuchUpload"), xml.NoSuchObject)
+        self.assertIsInstance(xml.refusal(404, b""), NoSuchObject)
+        self.assertIsInstance(xml.refusal(400, body % b"NoSuchUpload"), NoSuchObject)
         denied = xml.refusal(403, body % b"AccessDenied")
         self.assertEqual((denied.status, denied.code), (403, "AccessDenied"))
         self.assertNotIn("10.0.0.1", str(denied))

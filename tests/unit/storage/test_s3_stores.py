@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 
 from project_service.storage.s3.client import COPY_PART_BYTES, DELETES_AT_ONCE
 from project_service.storage.s3.connection import SLICE
-from project_service.storage.s3.xml import (
+from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
     NO_SIZE,
     UNREADABLE,

@@ -11,7 +11,8 @@ from twisted.trial.unittest import TestCase
 
 from project_service.lifecycle import start
 from project_service.settings.model import Settings
-from project_service.storage.assemble import PATIENCE_SECONDS, Rows, build
+from project_service.storage.assemble import Rows, build
+from project_service.storage.durations import START_TIMEOUT_SECONDS
 from tests.captured_log import captured_logs
 
 
@@ -32,7 +33,7 @@ class Starting(TestCase):
         clock, store, none = Clock(), Silent(), Any
         rows: Any = Rows(none, none, none, none)  # type: ignore[arg-type]  # nothing asks for any
         starting = start(build(clock, Settings().storage, store, rows).start())
-        clock.advance(PATIENCE_SECONDS - 0.1)
+        clock.advance(START_TIMEOUT_SECONDS - 0.1)
         self.assertNoResult(starting)
         with captured_logs() as events:
             clock.advance(0.2)

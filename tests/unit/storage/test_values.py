@@ -21,13 +21,30 @@ from project_service.http.caller import Caller, Claims
 from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.lifecycle import start, timestamp
-from project_service.storage import routes, upload
+from project_service.storage import durations, routes, upload
 from project_service.storage.buckets import parse_rules
 from project_service.storage.routes import translated
-from project_service.storage.s3.xml import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
+from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
 from project_service.storage.sweeper import version_at
 from project_service.storage.upload import GROWING_BYTES, PartBuffer, PartSizes
 from project_service.storage.values import Bucket, BucketRules, store_path
+
+
+class Durations(SynchronousTestCase):
+    def test_the_sweeper_gives_up_only_what_is_dead(self) -> None:
+        stale = durations.STALE_AFTER.total_seconds()
+        # A renewal may fail to come in time now and then: by a slow database, or a request to the store.
+        self.assertLessEqual(10 * durations.RENEWAL_SECONDS, stale)
+        self.assertLessEqual(durations.MAX_RESPONSE_SECONDS, stale)
+        # What is taken must live for as long as an upload waits before its first renewal.
+        self.assertLessEqual(durations.USABLE_SECONDS + durations.RENEWAL_SECONDS, stale / 5)
+
+    def test_unused_reservations_are_released_while_they_could_still_be_taken(self) -> None:
+        self.assertLess(2 * durations.UNUSED_SECONDS, durations.USABLE_SECONDS)
+
+    def test_a_changed_rule_holds_within_a_second(self) -> None:
+        self.assertLess(durations.BUCKET_FRESH_SECONDS, durations.BUCKET_REREAD_SECONDS)
+        self.assertLess(durations.BUCKET_REREAD_SECONDS, 1)
 
 
 class Rules(SynchronousTestCase):

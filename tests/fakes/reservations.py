@@ -1,4 +1,4 @@
-"""Uploads that begin on a table of announced versions in memory, which can be slow, away, and swept."""
+"""Uploads that begin on a table of reserved versions in memory, which can be slow, away, and swept."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from project_service.lifecycle import start
-from project_service.storage.sweeper import STALE_AFTER
-from project_service.storage.upload import Announcer, SizeLimit, Uploads
+from project_service.storage.durations import STALE_AFTER
+from project_service.storage.reservations import Reservations
+from project_service.storage.upload import SizeLimit, Uploads
 
 
 class Rows:
-    """The table of announced versions. ``held`` announcements are there, but not answered yet."""
+    """The table of reserved versions. ``held`` reservations are made, but not answered yet."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.announced: set[UUID] = set()
+        self.reserved: set[UUID] = set()
         self.times: dict[UUID, float] = {}
         self.sizes: list[int] = []
-        self.withdrawn: list[UUID] = []
+        self.released: list[UUID] = []
         self.hold = False
         self.fault: Exception | None = None
         self.held: list[Deferred[None]] = []
 
-    async def begin_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
+    async def reserve_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
         self.sizes.append(len(versions))
         if self.fault is not None:
             raise self.fault
-        self.announced.update(versions)
+        self.reserved.update(versions)
         self.times.update(dict.fromkeys(versions, self.clock.seconds()))
         await self.answered()
 
@@ -41,29 +42,29 @@ class Rows:
             self.held.append(waiting)
             await waiting
 
-    async def withdraw_uploads(self, versions: Sequence[UUID]) -> None:
+    async def release_uploads(self, versions: Sequence[UUID]) -> None:
         if self.fault is not None:
             raise self.fault
-        self.withdrawn += versions
-        self.announced.difference_update(versions)
+        self.released += versions
+        self.reserved.difference_update(versions)
         await self.answered()
 
     def sweep(self) -> None:
         late = self.clock.seconds() - STALE_AFTER.total_seconds()
-        self.announced = {version for version in self.announced if self.times[version] > late}
+        self.reserved = {version for version in self.reserved if self.times[version] > late}
 
 
-class Announced:
+class Reserving:
     """Uploads that begin, as requests do, on ``rows``. ``taken`` are their versions."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.rows = Rows(self.clock)
         self.count = 0
-        self.announcer = Announcer(cast(Any, self.rows), self.clock, self.new)
+        self.reservations = Reservations(cast(Any, self.rows), self.clock, self.new)
         nothing = cast(Any, None)
         self.uploads = Uploads(
-            nothing, nothing, nothing, nothing, self.announcer, self.clock, 10, lambda step: None
+            nothing, nothing, nothing, nothing, self.reservations, self.clock, 10, lambda step: None
         )
         self.taken: set[UUID] = set()
 
@@ -74,7 +75,7 @@ class Announced:
     def begin(self, bucket: str = "b") -> Deferred[None]:
         async def begun() -> None:
             version = (await self.uploads.begin(bucket, SizeLimit(1))).version
-            assert version in self.rows.announced, "it was not announced"
+            assert version in self.rows.reserved, "it was not reserved"
             assert version not in self.taken, "another upload has it"
             self.taken.add(version)
 
@@ -82,4 +83,4 @@ class Announced:
 
     @property
     def unused(self) -> set[UUID]:
-        return self.rows.announced - self.taken
+        return self.rows.reserved - self.taken
