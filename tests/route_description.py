@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from project_service.http.describe import Described, in_path, path_of
+from project_service.http.describe import Operation, in_path, path_of
 
 
-def told(url: str = "/x") -> Described:
+def operation_at(url: str = "/x") -> Operation:
     names = re.findall(r"\{(\w+)\}", path_of(url))
-    return Described("test", "test", "For a test", (), tuple(in_path(name, "of the test") for name in names))
+    return Operation("test", "test", "For a test", (), tuple(in_path(name, "of the test") for name in names))

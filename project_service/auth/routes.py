@@ -26,8 +26,8 @@ from project_service.http.describe import (
     STRING,
     UUID,
     Answer,
-    Described,
     Named,
+    Operation,
     Parameter,
     Schema,
     array,
@@ -119,7 +119,7 @@ def _created(summary: str, data: Schema | Named) -> Answer:
 NOTHING = Answer(200, "Done.", {JSON: _enveloped({"type": "null"})})
 
 
-SIGN_UP = Described(
+SIGN_UP = Operation(
     "signUp",
     TAG,
     "Make a user and his first session",
@@ -133,7 +133,7 @@ SIGN_UP = Described(
     body=takes({"metadata": METADATA}, email=EMAIL, password=PASSWORD),
     errors=(errors.email_taken(), _WEAK, errors.signup_disabled(), *_MAILED),
 )
-LOG_IN = Described(
+LOG_IN = Operation(
     "logIn",
     TAG,
     "Begin a session",
@@ -141,7 +141,7 @@ LOG_IN = Described(
     body=takes(email=EMAIL, password=STRING),
     errors=(*_GUESSED, errors.user_disabled(), errors.email_not_confirmed()),
 )
-REFRESH = Described(
+REFRESH = Operation(
     "refreshSession",
     TAG,
     "Exchange a refresh token for the next tokens of its session",
@@ -149,7 +149,7 @@ REFRESH = Described(
     body=takes(refresh_token=STRING),
     errors=(errors.invalid_refresh_token(), errors.refresh_token_reused()),
 )
-RECOVER = Described(
+RECOVER = Operation(
     "recoverPassword",
     TAG,
     "Mail a token for a new password",
@@ -161,7 +161,7 @@ RECOVER = Described(
 RESEND = evolve(
     RECOVER, name="resendConfirmation", summary="Mail another token for the confirmation of an address"
 )
-RESET = Described(
+RESET = Operation(
     "resetPassword",
     TAG,
     "Set a new password with a mailed token; every session ends",
@@ -169,7 +169,7 @@ RESET = Described(
     body=takes(token=STRING, password=PASSWORD),
     errors=(errors.invalid_one_time_token(), _WEAK),
 )
-VERIFY = Described(
+VERIFY = Operation(
     "verifyEmail",
     TAG,
     "Confirm an address with a mailed token",
@@ -177,15 +177,15 @@ VERIFY = Described(
     body=takes(token=STRING),
     errors=(errors.invalid_one_time_token(),),
 )
-LOG_OUT = Described(
+LOG_OUT = Operation(
     "logOut",
     TAG,
     "End this session, all of the user's, or all others",
     (NOTHING,),
     (Parameter("scope", "Which sessions end; local, this one, by default.", {"enum": list(SCOPES)}),),
 )
-READ_USER = Described("readUser", TAG, "Who is signed in", (_answer("The user", exactly(user=USER)),))
-CHANGE_USER = Described(
+READ_USER = Operation("readUser", TAG, "Who is signed in", (_answer("The user", exactly(user=USER)),))
+CHANGE_USER = Operation(
     "changeUser",
     TAG,
     "Change the password (the other sessions end), the metadata, or both",
@@ -194,7 +194,7 @@ CHANGE_USER = Described(
     errors=(*_GUESSED, _WEAK),
     details="A new password needs current_password.",
 )
-DELETE_USER = Described(
+DELETE_USER = Operation(
     "deleteUser",
     TAG,
     "Delete the signed-in user with all his sessions",
@@ -202,13 +202,13 @@ DELETE_USER = Described(
     body=takes(current_password=STRING),
     errors=(*_GUESSED, errors.user_in_use()),
 )
-LIST_SESSIONS = Described(
+LIST_SESSIONS = Operation(
     "listSessions",
     TAG,
     "The user's sessions, the newest first",
     (_answer("The sessions", exactly(sessions=array(LISTED_SESSION))),),
 )
-END_SESSION = Described(
+END_SESSION = Operation(
     "endSession",
     TAG,
     "End one of the user's sessions",
@@ -216,7 +216,7 @@ END_SESSION = Described(
     (in_path("session_id", "The id of a listed session."),),
     errors=(errors.session_not_found(),),
 )
-READ_KEYS = Described(
+READ_KEYS = Operation(
     "readKeys",
     TAG,
     "The public keys that access tokens are signed with (RFC 7517)",
@@ -226,7 +226,7 @@ READ_KEYS = Described(
 
 _ONE = in_path("user_id", "The user's id or email address.")
 _ONE_USER = _answer("The user", exactly(user=ADMIN_USER))
-LIST_USERS = Described(
+LIST_USERS = Operation(
     "listUsers",
     ADMIN_TAG,
     "Users in the order they were made",
@@ -248,7 +248,7 @@ LIST_USERS = Described(
         ),
     ),
 )
-CREATE_USER = Described(
+CREATE_USER = Operation(
     "createUser",
     ADMIN_TAG,
     "Make a user with a password, an imported bcrypt hash, or neither (then he recovers one)",
@@ -268,8 +268,8 @@ CREATE_USER = Described(
     ),
     errors=(errors.email_taken(), errors.id_taken(), _WEAK),
 )
-SHOW_USER = Described("showUser", ADMIN_TAG, "One user", (_ONE_USER,), (_ONE,), errors=(_UNKNOWN_USER,))
-UPDATE_USER = Described(
+SHOW_USER = Operation("showUser", ADMIN_TAG, "One user", (_ONE_USER,), (_ONE,), errors=(_UNKNOWN_USER,))
+UPDATE_USER = Operation(
     "updateUser",
     ADMIN_TAG,
     "Disable a user or set his password (either ends every session), or set his metadata",
@@ -278,7 +278,7 @@ UPDATE_USER = Described(
     takes({"disabled": BOOLEAN, "password": PASSWORD, "metadata": METADATA}),
     errors=(_UNKNOWN_USER, _WEAK),
 )
-REMOVE_USER = Described(
+REMOVE_USER = Operation(
     "removeUser",
     ADMIN_TAG,
     "Delete a user",
@@ -286,7 +286,7 @@ REMOVE_USER = Described(
     (_ONE,),
     errors=(_UNKNOWN_USER, errors.user_in_use()),
 )
-END_USER_SESSIONS = Described(
+END_USER_SESSIONS = Operation(
     "endUserSessions",
     ADMIN_TAG,
     "End every session of a user",

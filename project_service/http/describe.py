@@ -51,7 +51,7 @@ class Parameter:
 
 
 @frozen
-class Taken:
+class RequestBody:
     """A request body: ``content`` is media type to schema."""
 
     content: Mapping[str, Schema | Named]
@@ -70,7 +70,7 @@ class Answer:
 
 
 @frozen
-class Described:
+class Operation:
     """One operation of the document, or the same one under several methods.
 
     ``name`` is the operation's id. ``errors`` are made by the very functions that raise them, so that status, code,
@@ -85,7 +85,7 @@ class Described:
     summary: str
     answers: tuple[Answer, ...]
     parameters: tuple[Parameter, ...] = ()
-    body: Taken | None = None
+    body: RequestBody | None = None
     errors: tuple[ApiError, ...] = ()
     needs: tuple[Need, ...] = ("database",)
     details: str = ""
@@ -122,9 +122,9 @@ def array(items: Schema | Named, **more: Any) -> Schema:
     return {"type": "array", "items": items, **more}
 
 
-def takes(optional: Mapping[str, Schema] | None = None, /, **required: Schema | Named) -> Taken:
+def takes(optional: Mapping[str, Schema] | None = None, /, **required: Schema | Named) -> RequestBody:
     """A body that is an object in JSON; members with other names are refused."""
-    return Taken({JSON: obj(required, **required, **(optional or {}))})
+    return RequestBody({JSON: obj(required, **required, **(optional or {}))})
 
 
 def path_of(url: str) -> str:
@@ -132,7 +132,7 @@ def path_of(url: str) -> str:
     return _PATH_ARGUMENT.sub(r"{\1}", url)
 
 
-def check(url: str, methods: Iterable[str], described: Iterable[Described]) -> None:
+def check(url: str, methods: Iterable[str], described: Iterable[Operation]) -> None:
     """Raises ``ValueError`` for a method or path argument without a description, or a description without use."""
     told = list(described)
     for method in methods:
@@ -217,7 +217,7 @@ SECURITY_SCHEMES = {
 # The errors that follow from what a route demands, so that no description has to list them. Pure.
 
 
-def refusals_of(access: Access, described: Described, strict: bool) -> list[ApiError]:
+def refusals_of(access: Access, described: Operation, strict: bool) -> list[ApiError]:
     """Every refusal that a caller of the operation can meet, the described ones first, each status and code once.
 
     ``strict`` says that bodies and values are read by the edge's own rules, and not by the table API's.
@@ -235,11 +235,11 @@ def refusals_of(access: Access, described: Described, strict: bool) -> list[ApiE
     return list(found.values())
 
 
-def reads_token(access: Access, described: Described) -> bool:
+def reads_token(access: Access, described: Operation) -> bool:
     return access.bearer != "own" or described.reads_bearer
 
 
-def _of_access(access: Access, described: Described) -> Iterator[ApiError]:
+def _of_access(access: Access, described: Operation) -> Iterator[ApiError]:
     if access.key != "optional":
         yield errors.project_key_required()
     yield errors.project_key_invalid()
@@ -252,7 +252,7 @@ def _of_access(access: Access, described: Described) -> Iterator[ApiError]:
         yield errors.session_revoked()
 
 
-def _of_request(described: Described) -> Iterator[ApiError]:
+def _of_request(described: Operation) -> Iterator[ApiError]:
     places = {parameter.place for parameter in described.parameters}
     if "path" in places:
         yield errors.not_found()
@@ -264,7 +264,7 @@ def _of_request(described: Described) -> Iterator[ApiError]:
         yield errors.content_encoded()
 
 
-def _of_values(described: Described) -> Iterator[ApiError]:
+def _of_values(described: Operation) -> Iterator[ApiError]:
     takes_json = described.body is not None and JSON in described.body.content
     if takes_json:
         yield errors.invalid_json()
@@ -283,7 +283,7 @@ def _of_everything() -> Iterator[ApiError]:
     yield errors.shutting_down()
 
 
-def _of_needs(access: Access, described: Described) -> Iterator[ApiError]:
+def _of_needs(access: Access, described: Operation) -> Iterator[ApiError]:
     if "database" in described.needs or access.key != "optional" or reads_token(access, described):
         yield errors.database_unavailable()
     if "store" in described.needs:

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from project_service.errors import ApiError
-from project_service.http.describe import JSON, STRING, Answer, Described, exactly
+from project_service.http.describe import JSON, STRING, Answer, Operation, exactly
 from project_service.http.metrics import Metrics
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, json_reply
@@ -43,11 +43,11 @@ def _says(word: str) -> Answer:
     return Answer(200, f"It is {word}.", {JSON: exactly(status={"const": word})})
 
 
-LIVE = Described("live", TAG, "Whether the process answers", (_says("live"),), needs=())
-READY = Described(
+LIVE = Operation("live", TAG, "Whether the process answers", (_says("live"),), needs=())
+READY = Operation(
     "ready", TAG, "Whether every part works", (_says("ready"),), errors=(not_ready({}),), needs=()
 )
-METRICS = Described(
+METRICS = Operation(
     "metrics",
     TAG,
     "Counters for Prometheus",

@@ -8,7 +8,7 @@ A body is declared once, as an attrs class whose fields are made by ``member``:
         password: str = member(TEXT)
         remember: bool = member(FLAG, default=False)
 
-    @endpoint("POST", "/auth/login", Described("logIn", ..., body=body_of(LogIn)), bearer="own")
+    @endpoint("POST", "/auth/login", Operation("logIn", ..., body=body_of(LogIn)), bearer="own")
     async def log_in(self, request: Request) -> Reply:
         body = await request.read_json(LogIn)
 
@@ -36,7 +36,7 @@ from attrs import NOTHING, Attribute, AttrsInstance, evolve, field, fields, froz
 
 from project_service import errors, whole_numbers
 from project_service.errors import MAX_UNKNOWN_NAMED, ApiError, require_text, validation_failed
-from project_service.http.describe import BOOLEAN, JSON, STRING, Schema, Taken, obj
+from project_service.http.describe import BOOLEAN, JSON, STRING, RequestBody, Schema, obj
 
 M = TypeVar("M", bound=AttrsInstance)
 
@@ -198,12 +198,12 @@ def read_members(
     return values
 
 
-def body_of(model: type[AttrsInstance]) -> Taken:
+def body_of(model: type[AttrsInstance]) -> RequestBody:
     """What ``/openapi.json`` says of a body of this ``model``. Other members are refused."""
     known = _members(model)
     required = [name for name, attribute in known.items() if attribute.default is NOTHING]
     properties = {name: attribute.metadata["kind"].schema for name, attribute in known.items()}
-    return Taken({JSON: obj(required, **properties)})
+    return RequestBody({JSON: obj(required, **properties)})
 
 
 def _members(model: type[AttrsInstance]) -> dict[str, Attribute[Any]]:

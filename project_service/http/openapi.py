@@ -24,11 +24,11 @@ from project_service.http.describe import (
     TABLE_CODE,
     TABLE_ERROR,
     Answer,
-    Described,
     Named,
+    Operation,
     Parameter,
+    RequestBody,
     Schema,
-    Taken,
     path_of,
 )
 from project_service.http.request import Request
@@ -74,7 +74,7 @@ class _Document:
     schemas: dict[str, Any] = field(factory=dict)
     responses: dict[str, Any] = field(factory=dict)
 
-    def add(self, path: str, method: str, route: Route, told: Described) -> None:
+    def add(self, path: str, method: str, route: Route, told: Operation) -> None:
         name = f"{told.name}Head" if method == "HEAD" else told.name
         operation: dict[str, Any] = {"operationId": name, "tags": [told.tag], "summary": told.summary}
         if told.details:
@@ -98,11 +98,11 @@ class _Document:
             found["required"] = True
         return found
 
-    def _body(self, body: Taken) -> dict[str, Any]:
+    def _body(self, body: RequestBody) -> dict[str, Any]:
         described = {"description": body.summary} if body.summary else {}
         return {**described, "required": body.required, "content": self._content(body.content)}
 
-    def _responses(self, method: str, route: Route, told: Described) -> dict[str, Any]:
+    def _responses(self, method: str, route: Route, told: Operation) -> dict[str, Any]:
         found = {str(answer.status): self._answer(method, answer) for answer in told.answers}
         by_status: dict[int, list[ApiError]] = {}
         for error in describe.refusals_of(route.access, told, route.error_style == "envelope"):
@@ -172,7 +172,7 @@ class _Document:
         return [self._schema(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _security(access: Access, told: Described) -> list[dict[str, list[str]]]:
+def _security(access: Access, told: Operation) -> list[dict[str, list[str]]]:
     """Alternatives, each of which is enough (OpenAPI 3.1, Security Requirement Object)."""
     if access.key == "service":
         return [{"serviceKey": []}]
@@ -189,7 +189,7 @@ def _security(access: Access, told: Described) -> list[dict[str, list[str]]]:
 
 
 PATH = "/openapi.json"
-DOCUMENT = Described(
+DOCUMENT = Operation(
     "describeService",
     "service",
     "This document",

@@ -20,7 +20,7 @@ from project_service import errors
 from project_service.errors import ApiError
 from project_service.http import describe
 from project_service.http.caller import Access, BearerDemand, KeyDemand
-from project_service.http.describe import Described
+from project_service.http.describe import Operation
 from project_service.http.head import METHODS
 from project_service.http.request import Request
 from project_service.http.response import Reply, StreamReply
@@ -51,7 +51,7 @@ class Route:
     handler: Handler
     access: Access
     error_style: ErrorStyle
-    described: tuple[Described, ...]
+    described: tuple[Operation, ...]
     any_method: bool
 
 
@@ -61,7 +61,7 @@ class Endpoint:
 
     method: str
     url: str
-    described: Described
+    described: Operation
     key: KeyDemand
     bearer: BearerDemand
 
@@ -69,7 +69,7 @@ class Endpoint:
 def endpoint(
     method: str,
     url: str,
-    described: Described,
+    described: Operation,
     *,
     key: KeyDemand = "required",
     bearer: BearerDemand = "optional",
@@ -112,7 +112,7 @@ class Router:
     def route(
         self,
         url: str,
-        *described: Described,
+        *described: Operation,
         methods: tuple[str, ...],
         key: KeyDemand = "required",
         bearer: BearerDemand = "optional",

@@ -23,12 +23,12 @@ from project_service.http.describe import (
     STRING,
     UUID,
     Answer,
-    Described,
     Named,
     Need,
+    Operation,
     Parameter,
+    RequestBody,
     Schema,
-    Taken,
     array,
     exactly,
     in_header,
@@ -164,7 +164,7 @@ _DOWNLOADED = (
     Answer(304, "The object is the one that the condition names"),
 )
 
-LIST = Described(
+LIST = Operation(
     "listObjects",
     TAG,
     "List objects, ordered bytewise by key and grouped into folders",
@@ -182,13 +182,13 @@ LIST = Described(
     ),
     errors=(*_READ_REFUSED, BAD_KEY),
 )
-UPLOAD_FORM = Described(
+UPLOAD_FORM = Operation(
     "uploadForm",
     TAG,
     "Upload an object from a form; an existing one is replaced",
     (json_answer(201, "The object's metadata", OBJECT),),
     (IN_BUCKET, *_WRITE_IF, _OWNER, _MAX_AGE_HEADER),
-    Taken(
+    RequestBody(
         {
             "multipart/form-data": obj(
                 ("file",),
@@ -204,7 +204,7 @@ UPLOAD_FORM = Described(
     (*_SENT_REFUSED, errors.invalid_multipart("why"), unsupported_media_type("multipart/form-data")),
     BOTH,
 )
-UPLOAD_RAW = Described(
+UPLOAD_RAW = Operation(
     "uploadRaw",
     TAG,
     "Upload an object: the body is its bytes, Content-Type its type",
@@ -220,11 +220,11 @@ UPLOAD_RAW = Described(
         _OWNER,
         _MAX_AGE_HEADER,
     ),
-    Taken(_BYTES, required=False, summary="Any bytes; none need Content-Length: 0."),
+    RequestBody(_BYTES, required=False, summary="Any bytes; none need Content-Length: 0."),
     (*_SENT_REFUSED, errors.bad_digest("why"), errors.length_required()),
     BOTH,
 )
-DOWNLOAD = Described(
+DOWNLOAD = Operation(
     "downloadObject",
     TAG,
     "Download an object",
@@ -239,7 +239,7 @@ DOWNLOAD = Described(
     ),
     needs=BOTH,
 )
-DELETE = Described(
+DELETE = Operation(
     "deleteObject",
     TAG,
     "Delete an object",
@@ -248,7 +248,7 @@ DELETE = Described(
     errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.object_in_use()),
     needs=BOTH,
 )
-CHANGE = Described(
+CHANGE = Operation(
     "changeObject",
     TAG,
     "Change metadata of an object",
@@ -257,7 +257,7 @@ CHANGE = Described(
     takes({"owner": or_null(UUID), "max_age_seconds": or_null(MAX_AGE)}),
     (NO_BUCKET, _NO_OBJECT, BAD_KEY, *_STATED),
 )
-PRESIGN = Described(
+PRESIGN = Operation(
     "presign",
     TAG,
     "Make a link that downloads an object without any key or token",
@@ -283,7 +283,7 @@ PRESIGN = Described(
     ),
     (*_READ_REFUSED, _NO_OBJECT, BAD_KEY),
 )
-DOWNLOAD_LINK = Described(
+DOWNLOAD_LINK = Operation(
     "downloadByLink",
     TAG,
     "Download the object of a link",
@@ -305,7 +305,7 @@ DOWNLOAD_LINK = Described(
     needs=BOTH,
 )
 _FROM_TO = takes(**{"from": KEY, "to": KEY})
-COPY = Described(
+COPY = Operation(
     "copyObject",
     TAG,
     "Copy an object within its bucket",
@@ -322,7 +322,7 @@ MOVE = evolve(
     answers=(json_answer(200, "The metadata under the new key", OBJECT),),
     errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.object_in_use()),
 )
-BULK_DELETE = Described(
+BULK_DELETE = Operation(
     "deleteObjects",
     TAG,
     "Delete several objects, or none where one may not be deleted",
@@ -363,7 +363,7 @@ BUCKET = Named(
 )
 
 
-CREATE_BUCKET = Described(
+CREATE_BUCKET = Operation(
     "createBucket",
     BUCKETS_TAG,
     "Make a bucket",
@@ -371,13 +371,13 @@ CREATE_BUCKET = Described(
     body=takes(_RULES, name=BUCKET_NAME),
     errors=(errors.bucket_exists(),),
 )
-LIST_BUCKETS = Described(
+LIST_BUCKETS = Operation(
     "listBuckets",
     BUCKETS_TAG,
     "Every bucket",
     (json_answer(200, "The buckets", exactly(buckets=array(BUCKET))),),
 )
-SHOW_BUCKET = Described(
+SHOW_BUCKET = Operation(
     "showBucket",
     BUCKETS_TAG,
     "One bucket",
@@ -388,7 +388,7 @@ SHOW_BUCKET = Described(
 CHANGE_BUCKET = evolve(
     SHOW_BUCKET, name="changeBucket", summary="Change rules of a bucket", body=takes(_RULES)
 )
-DELETE_BUCKET = Described(
+DELETE_BUCKET = Operation(
     "deleteBucket",
     BUCKETS_TAG,
     "Delete a bucket",
@@ -397,7 +397,7 @@ DELETE_BUCKET = Described(
     errors=(NO_BUCKET, errors.bucket_not_empty(), errors.bucket_in_use(), errors.object_in_use()),
     needs=BOTH,
 )
-DELETE_PREFIX = Described(
+DELETE_PREFIX = Operation(
     "deletePrefix",
     BUCKETS_TAG,
     "Delete every object under a prefix; the empty one means all",

@@ -20,10 +20,10 @@ from project_service.http.describe import (
     JSON,
     STRING,
     Answer,
-    Described,
+    Operation,
     Parameter,
+    RequestBody,
     Schema,
-    Taken,
     array,
     in_header,
     in_path,
@@ -215,9 +215,9 @@ _SENT: Mapping[str, Schema] = {
     headers.CSV: STRING,
     headers.FORM: {"type": "object", "additionalProperties": STRING},
 }
-_ROWS_SENT = Taken(_SENT, required=False, summary="Without Content-Type it is JSON.")
+_ROWS_SENT = RequestBody(_SENT, required=False, summary="Without Content-Type it is JSON.")
 _ONE_ROW = evolve(_ROWS_SENT, content={**_SENT, JSON: ROW})
-READ = Described(
+READ = Operation(
     "readRows",
     TAG,
     "Read rows",
@@ -316,7 +316,7 @@ CALL_WITH_BODY = evolve(
     name="callFunctionWithBody",
     summary="Call a function with arguments from the body",
     parameters=(*ROUTINE, SELECT, ORDER, LIMIT, OFFSET, COLUMNS, FILTERS, WRITES, PREFER),
-    body=Taken(
+    body=RequestBody(
         {**_SENT, JSON: {}, headers.OCTETS: {}, headers.TEXT: STRING, headers.XML: STRING},
         required=False,
         summary="An object of arguments, or what the function's single unnamed argument takes.",

@@ -6,7 +6,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from tests.attacks.cases import Answer, Case, Then
-from tests.route_description import told
+from tests.route_description import operation_at
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
 PROBE = b"GET /echo?probe HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -27,9 +27,9 @@ def router() -> Router:
         return Reply(200, (), b"HIDDEN")
 
     made = Router()
-    made.route("/echo", told("/echo"), methods=METHODS, key="optional")(echo)
-    made.route("/early", told("/early"), methods=("POST",), key="optional")(early)
-    made.route("/hidden", told("/hidden"), methods=("GET",), key="optional")(hidden)
+    made.route("/echo", operation_at("/echo"), methods=METHODS, key="optional")(echo)
+    made.route("/early", operation_at("/early"), methods=("POST",), key="optional")(early)
+    made.route("/hidden", operation_at("/hidden"), methods=("GET",), key="optional")(hidden)
     return made
 
 

@@ -9,7 +9,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, envelope
 from project_service.http.routing import Handler, Router
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, App
-from tests.route_description import told
+from tests.route_description import operation_at
 
 ANON = {"X-Service-Key": ANON_KEY}
 SERVICE = {"X-Service-Key": SERVICE_KEY}
@@ -17,7 +17,7 @@ SERVICE = {"X-Service-Key": SERVICE_KEY}
 
 def app_of(handler: Handler, url: str = "/x", methods: tuple[str, ...] = ("GET",), **access: Any) -> App:
     router = Router()
-    router.route(url, told(url), methods=methods, **{"key": "optional", **access})(handler)
+    router.route(url, operation_at(url), methods=methods, **{"key": "optional", **access})(handler)
     return App(router)
 
 

@@ -10,7 +10,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, held, raw_request
-from tests.route_description import told
+from tests.route_description import operation_at
 
 PROXY = "198.51.100.1"
 
@@ -20,7 +20,7 @@ class Logins(TestCase):
         self.seen: list[str] = []
         self.hashed: list[Deferred[None]] = []
         router = Router()
-        router.route("/auth/login", told(), methods=("POST",), key="optional")(self.login)
+        router.route("/auth/login", operation_at(), methods=("POST",), key="optional")(self.login)
         limits = {"passwords": Limits(2, 5.0)}
         self.app = App(router, limits=limits, trusted_proxies=(PROXY,))
 

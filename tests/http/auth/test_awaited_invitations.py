@@ -9,7 +9,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
-from tests.route_description import told
+from tests.route_description import operation_at
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 WAITING = raw_request("PUT", "/x", {"Content-Length": "3", "Expect": "100-continue"}, None)
@@ -21,7 +21,7 @@ class Invitations(TestCase):
     def setUp(self) -> None:
         self.answers: list[Deferred[None]] = []
         router = Router()
-        router.route("/x", told(), methods=("GET", "PUT"), key="optional")(self.slow)
+        router.route("/x", operation_at(), methods=("GET", "PUT"), key="optional")(self.slow)
         self.client: Client = App(router).connect()
 
     async def slow(self, request: Request) -> Reply:

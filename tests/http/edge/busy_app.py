@@ -10,7 +10,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, envelope
 from project_service.http.routing import ErrorStyle, Router
 from tests.fakes.common import App, Client, held, raw_request
-from tests.route_description import told
+from tests.route_description import operation_at
 
 SLOW = "/storage/slow"
 TABLE = "/dev/db/main/rest/orders"
@@ -31,10 +31,12 @@ class Busy:
             "/auth/user": "envelope",
         }
         for url, style in slow.items():
-            router.route(url, told(url), methods=("GET", "POST"), key="optional", errors=style)(self.slow)
-        router.route("/storage/stream", told(), methods=("GET",), key="optional")(self.stream)
-        router.route("/storage/read", told(), methods=("POST",), key="optional")(self.read)
-        router.route("/storage/echo", told(), methods=("POST",), key="optional")(self.echo)
+            router.route(url, operation_at(url), methods=("GET", "POST"), key="optional", errors=style)(
+                self.slow
+            )
+        router.route("/storage/stream", operation_at(), methods=("GET",), key="optional")(self.stream)
+        router.route("/storage/read", operation_at(), methods=("POST",), key="optional")(self.read)
+        router.route("/storage/echo", operation_at(), methods=("POST",), key="optional")(self.echo)
         self.app = App(router, limits={"storage": limits, "tables:dev/main": limits, "auth": limits})
         Health({}, self.app.metrics, self.app.clock).mount(router)
 

@@ -12,7 +12,7 @@ from project_service.http.routing import Router
 from project_service.log import BATCH_SECONDS
 from tests.captured_log import logged_until_the_end
 from tests.fakes.common import App, held
-from tests.route_description import told
+from tests.route_description import operation_at
 
 GET = b"GET /x?token=secret HTTP/1.1\r\nHost: a\r\nX-Request-Id: %s\r\n\r\n"
 
@@ -22,7 +22,7 @@ class Logged(TestCase):
         self.gates: list[Deferred[None]] = []
         self.events = logged_until_the_end(self)
         router = Router()
-        router.route("/x", told(), methods=("GET",), key="optional")(self.handler)
+        router.route("/x", operation_at(), methods=("GET",), key="optional")(self.handler)
         self.app = App(router, gathers_log=True)
 
     async def handler(self, request: Request) -> Reply:

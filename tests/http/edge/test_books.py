@@ -13,7 +13,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, raw_request
-from tests.route_description import told
+from tests.route_description import operation_at
 
 ROUNDS = 150
 KINDS = ("quick", "wait", "read", "store", "stream", "refuse", "large")
@@ -31,7 +31,7 @@ class World:
         router = Router()
         for kind in KINDS:
             path = f"/storage/{kind}"
-            router.route(path, told(), methods=("GET", "PUT"), key="optional")(self.handle)
+            router.route(path, operation_at(), methods=("GET", "PUT"), key="optional")(self.handle)
         self.app = App(router, connections=4, limits={"storage": Limits(2, 5.0, 10_000)})
 
     async def once(self) -> None:

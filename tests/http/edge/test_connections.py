@@ -11,15 +11,15 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
-from tests.route_description import told
+from tests.route_description import operation_at
 
 
 class Crowded(TestCase):
     def setUp(self) -> None:
         self.answers: list[Deferred[None]] = []
         router = Router()
-        router.route("/slow", told(), methods=("GET",), key="optional")(self.slow)
-        router.route("/quick", told(), methods=("GET",), key="optional")(self.quick)
+        router.route("/slow", operation_at(), methods=("GET",), key="optional")(self.slow)
+        router.route("/quick", operation_at(), methods=("GET",), key="optional")(self.quick)
         self.app = App(router, connections=3)
 
     async def slow(self, request: Request) -> Reply:

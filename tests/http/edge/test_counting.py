@@ -14,7 +14,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
 from project_service.http.routing import Router
 from tests.fakes.common import App, raw_request
-from tests.route_description import told
+from tests.route_description import operation_at
 
 FAILURES: dict[str, Exception] = {
     "store": errors.store_unavailable(),
@@ -30,7 +30,7 @@ class Failures(TestCase):
         router = Router()
         for name in ("refuse", "stream", "wait", "broken"):
             url = f"/{name}/<path:what>"
-            router.route(url, told(url), methods=("GET",), key="optional")(getattr(self, name))
+            router.route(url, operation_at(url), methods=("GET",), key="optional")(getattr(self, name))
         self.app = App(router)
 
     async def refuse(self, request: Request) -> Reply:
@@ -84,7 +84,7 @@ class Failures(TestCase):
         self.assertEqual(self.counted(), {})
 
 
-class Taken(TestCase):
+class RequestBody(TestCase):
     def test_slots_queues_and_connections_are_read_when_metrics_are_written(self) -> None:
         metrics, clock = Metrics(), Clock()
         limited = AdmissionClass("auth", Limits(1, 1.0), clock, Refusals(clock, metrics))

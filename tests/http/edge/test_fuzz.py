@@ -11,7 +11,7 @@ from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import ANON_KEY, App
 from tests.http.edge.random_requests import STATUS, spoiled
-from tests.route_description import told
+from tests.route_description import operation_at
 
 ROUNDS = 20_000
 
@@ -24,7 +24,7 @@ def app() -> App:
 
     router = Router()
     for url, methods in (("/x", ("GET", "POST")), ("/o/<bucket>/k/<path:key>", ("GET", "PUT"))):
-        router.route(url, told(url), methods=methods, key="optional")(answer)
+        router.route(url, operation_at(url), methods=methods, key="optional")(answer)
     return App(router)
 
 

@@ -22,7 +22,7 @@ from project_service.storage.upload import PartBuffer, Upload
 from tests.fakes.common import App, Client, raw_request
 from tests.http.storage.app import OBJECTS, USER, StorageApp
 from tests.http.toy_app import app_of, echo, hello
-from tests.route_description import told
+from tests.route_description import operation_at
 
 
 class Uploads(TestCase):
@@ -86,7 +86,7 @@ class Requests(TestCase):
         for limits in ({}, {"auth": Limits(8, 5.0)}):
             router = Router()
             for handler, url in ((hello, "/auth/hello"), (echo, "/auth/echo")):
-                router.route(url, told(url), methods=("GET", "POST"), key="optional")(handler)
+                router.route(url, operation_at(url), methods=("GET", "POST"), key="optional")(handler)
             client = App(router, limits=limits).connect()
             bodies = (raw_request("POST", "/auth/echo", {}, body) for body in (b"", b"x" * 100_000))
             self.assertEqual(self.left(client, raw_request("GET", "/auth/hello", {}, None), *bodies), [])

@@ -12,7 +12,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
-from tests.route_description import told
+from tests.route_description import operation_at
 
 WAIT = raw_request("GET", "/storage/wait", {}, None)
 READ = "/storage/read"
@@ -23,8 +23,8 @@ class HalfClosed(TestCase):
         self.begun: list[Deferred[None]] = []
         self.stored: list[bytes] = []
         router = Router()
-        router.route("/storage/wait", told(), methods=("GET",), key="optional")(self.wait)
-        router.route(READ, told(), methods=("PUT",), key="optional")(self.read)
+        router.route("/storage/wait", operation_at(), methods=("GET",), key="optional")(self.wait)
+        router.route(READ, operation_at(), methods=("PUT",), key="optional")(self.read)
         self.app = App(router, limits={"storage": Limits(2, 5.0)})
 
     async def wait(self, request: Request) -> Reply:

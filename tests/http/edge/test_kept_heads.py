@@ -18,7 +18,7 @@ from project_service.http.response import Reply
 from project_service.http.routing import Router
 from tests.attacks.corpus import CORPUS
 from tests.fakes.common import App
-from tests.route_description import told
+from tests.route_description import operation_at
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
 GET = b"GET /echo?a HTTP/1.1\r\nHost: a\r\nX-Mark: 1\r\n\r\n"
@@ -35,8 +35,8 @@ def router() -> Router:
         )
 
     made = Router()
-    made.route("/echo", told("/echo"), methods=METHODS, key="optional")(echo)
-    made.route("/echo/{name}", told("/echo/{name}"), methods=METHODS, key="optional")(echo)
+    made.route("/echo", operation_at("/echo"), methods=METHODS, key="optional")(echo)
+    made.route("/echo/{name}", operation_at("/echo/{name}"), methods=METHODS, key="optional")(echo)
     return made
 
 

@@ -15,7 +15,7 @@ from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.captured_log import captured_logs
 from tests.fakes.common import App, Client, MemoryTransport, parse_response, raw_request
-from tests.route_description import told
+from tests.route_description import operation_at
 
 LAST = raw_request("GET", "/quick", {"Connection": "close"}, None)
 NO_REQUEST = b"GET /quick HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 70_000
@@ -33,8 +33,8 @@ class SecureTransport(MemoryTransport):
 class _Ending(TestCase):
     def setUp(self) -> None:
         router = Router()
-        router.route("/quick", told(), methods=("GET", "PUT"), key="optional")(self.quick)
-        router.route("/wait", told(), methods=("GET",), key="optional")(self.wait)
+        router.route("/quick", operation_at(), methods=("GET", "PUT"), key="optional")(self.quick)
+        router.route("/wait", operation_at(), methods=("GET",), key="optional")(self.wait)
         self.app = App(router, connections=2)
 
     async def quick(self, request: Request) -> Reply:

@@ -18,7 +18,7 @@ from project_service import errors
 from project_service.auth import errors as auth_errors
 from project_service.errors import ApiError
 from project_service.http import describe
-from project_service.http.describe import Described, in_path
+from project_service.http.describe import Operation, in_path
 from project_service.http.health import Health
 from project_service.http.metrics import Metrics
 from project_service.http.openapi import PATH, OpenApi
@@ -31,7 +31,7 @@ from project_service.tables.api import TableRoutes
 from tests.fakes.common import App
 from tests.http.auth.app import AuthApp
 from tests.http.storage.app import StorageApp
-from tests.route_description import told
+from tests.route_description import operation_at
 
 PACKAGE = Path(__file__).parents[3] / "project_service"
 # The first is sent where there is no operation, so the introduction explains it; the status of the second is what a
@@ -255,15 +255,15 @@ class Declaring(TestCase):
     def test_a_route_without_a_description_is_refused(self) -> None:
         with self.assertRaisesRegex(ValueError, "GET /x is not described"):
             Router().route("/x", methods=("GET",))
-        only_get = Described("read", "test", "Reads", (), methods=("GET",))
+        only_get = Operation("read", "test", "Reads", (), methods=("GET",))
         with self.assertRaisesRegex(ValueError, "POST /x is not described"):
             Router().route("/x", only_get, methods=("GET", "POST"))
         Router().route("/x", only_get, methods=("GET",), any_method=True)(nothing)
 
     def test_path_arguments_must_be_described(self) -> None:
         with self.assertRaisesRegex(ValueError, "/x/{id} takes other arguments"):
-            Router().route("/x/<id>", told("/x"), methods=("GET",))
-        surplus = Described("read", "test", "Reads", (), (in_path("id", "which"),))
+            Router().route("/x/<id>", operation_at("/x"), methods=("GET",))
+        surplus = Operation("read", "test", "Reads", (), (in_path("id", "which"),))
         with self.assertRaisesRegex(ValueError, "/x takes other arguments"):
             Router().route("/x", surplus, methods=("GET",))
 

@@ -9,7 +9,7 @@ from project_service.http.response import Reply
 from project_service.http.routing import Router
 from tests.fakes.common import App
 from tests.http.toy_app import app_of, hello
-from tests.route_description import told
+from tests.route_description import operation_at
 
 READABLE = (
     "Accept-Ranges, Content-Range, Content-Location, Location, Content-Disposition, ETag, Last-Modified, "
@@ -108,7 +108,7 @@ class CrossOrigin(TestCase):
 
     def test_listed_origins(self) -> None:
         router = Router()
-        router.route("/x", told(), methods=("GET",), key="optional")(hello)
+        router.route("/x", operation_at(), methods=("GET",), key="optional")(hello)
         app = App(router, cors_origins=("https://a.test",))
         named = app.request("GET", "/x", {"Origin": "https://a.test"})
         self.assertEqual(
@@ -132,7 +132,7 @@ class Origins(TestCase):
             return Reply(204)
 
         router = Router()
-        router.route("/x", told(), methods=("GET",), key="optional")(remember)
+        router.route("/x", operation_at(), methods=("GET",), key="optional")(remember)
         App(router, trusted_proxies=trusted).request("GET", "/x", headers)
         return seen[0].client_address, seen[0].base_url
 

@@ -10,7 +10,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
-from tests.route_description import told
+from tests.route_description import operation_at
 
 BODY = 4_000_000
 LARGE = 1_000_000
@@ -23,8 +23,8 @@ class _Client(TestCase):
         self.answers: list[Deferred[None]] = []
         self.begun = 0
         router = Router()
-        router.route("/slow", told(), methods=("GET", "PUT"), key="optional")(self.slow)
-        router.route("/large", told(), methods=("GET",), key="optional")(self.large)
+        router.route("/slow", operation_at(), methods=("GET", "PUT"), key="optional")(self.slow)
+        router.route("/large", operation_at(), methods=("GET",), key="optional")(self.large)
         self.client: Client = App(router).connect()
 
     async def slow(self, request: Request) -> Reply:
@@ -148,7 +148,7 @@ class Chunks(TestCase):
     def setUp(self) -> None:
         self.pieces: list[int] = []
         router = Router()
-        router.route("/x", told(), methods=("POST",), key="optional")(self.taken)
+        router.route("/x", operation_at(), methods=("POST",), key="optional")(self.taken)
         self.client = App(router).connect()
 
     async def taken(self, request: Request) -> Reply:

@@ -15,7 +15,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
-from tests.route_description import told
+from tests.route_description import operation_at
 
 LENGTH = 10_000_000
 # This is less than a byte a second, but within the idle timeout.
@@ -26,12 +26,12 @@ class _Crowded(TestCase):
     def setUp(self) -> None:
         self.answers: list[Deferred[None]] = []
         router = Router()
-        router.route("/quick", told(), methods=("GET",), key="optional")(self.quick)
-        router.route("/wait", told(), methods=("GET",), key="optional")(self.wait)
-        router.route("/read", told(), methods=("PUT",), key="optional")(self.read)
-        router.route("/store", told(), methods=("PUT",), key="optional")(self.store)
-        router.route("/early", told(), methods=("PUT",), key="optional")(self.quick)
-        router.route("/storage/wait", told(), methods=("GET", "PUT"), key="optional")(self.wait)
+        router.route("/quick", operation_at(), methods=("GET",), key="optional")(self.quick)
+        router.route("/wait", operation_at(), methods=("GET",), key="optional")(self.wait)
+        router.route("/read", operation_at(), methods=("PUT",), key="optional")(self.read)
+        router.route("/store", operation_at(), methods=("PUT",), key="optional")(self.store)
+        router.route("/early", operation_at(), methods=("PUT",), key="optional")(self.quick)
+        router.route("/storage/wait", operation_at(), methods=("GET", "PUT"), key="optional")(self.wait)
         self.app = App(router, connections=3, limits={"storage": Limits(1, 100.0)})
 
     async def quick(self, request: Request) -> Reply:

@@ -30,7 +30,7 @@ from tests.fakes.common import (
     parse_response,
     raw_request,
 )
-from tests.route_description import told
+from tests.route_description import operation_at
 
 SHUTDOWN = 5.0
 
@@ -78,7 +78,7 @@ class FakeParts:
         self.done.append("stop")
 
     def mount(self, router: Router) -> None:
-        router.route("/slow", told(), methods=("GET",), key="optional")(self.slow)
+        router.route("/slow", operation_at(), methods=("GET",), key="optional")(self.slow)
 
     async def slow(self, request: Request) -> Reply:
         self.answers.append(Deferred())

@@ -39,7 +39,7 @@ def _references(within: Any) -> Iterator[str]:
             yield from _references(value)
 
 
-class Described(SynchronousTestCase):
+class Operation(SynchronousTestCase):
     def described(self, config: TablesConfig) -> dict[str, Any]:
         incoming = RawRequest("GET", (), path="/rest/", base_url="http://here")
         head = parse_head("GET", (), (), config.schemas)

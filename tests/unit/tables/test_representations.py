@@ -248,7 +248,7 @@ class Computed(SynchronousTestCase):
             self.assertIn('(SELECT "works".* FROM', found)
 
 
-class Described(SynchronousTestCase):
+class Operation(SynchronousTestCase):
     def test_a_foreign_key_is_described_by_its_table_not_by_a_view(self) -> None:
         column = Column("author", "integer", "integer")
         ways = [

@@ -89,7 +89,7 @@ class KeysOfViews(SynchronousTestCase):
         self.assertRaises(TableError, self.reached, "other")
 
 
-class Described(SynchronousTestCase):
+class Operation(SynchronousTestCase):
     def test_a_domain_is_described_by_its_base_type(self) -> None:
         columns = (
             Column("age", "api.years", "integer", default="18"),
