@@ -22,7 +22,8 @@ from typing import Any
 
 import attrs
 
-from project_service.settings.model import StageDatabase, own_name
+from project_service.settings.model import StageDatabase
+from project_service.settings.reading import own_name
 from tests.temporary import free_port
 
 AUTHENTICATOR, OWNER = "Postgrest_Test_Authenticator", "postgres"

@@ -33,15 +33,7 @@ from project_service.lifecycle import Backoff, Ordered, start
 from project_service.log import on_output, set_level
 from project_service.network import Binder, bind_endpoints, url_of
 from project_service.process import allow_descriptors, tune_memory
-from project_service.settings.model import Settings
-from project_service.settings.source import (
-    Launch,
-    exposed_schemas,
-    reread,
-    schemas_of_service_role,
-    with_embedded_database,
-    with_embedded_store,
-)
+from project_service.settings.reading import Launch, log_failed_reload
 from project_service.workers.shared import worker_count
 from project_service.workers.supervisor import Workers
 
@@ -115,9 +107,18 @@ class Startup:
     def reload(self) -> None:
         """On SIGHUP: read the configuration again and apply what can change without a restart. If it cannot be used,
         nothing changes."""
-        fresh = reread(self._settings, self._load, self._take_over, self._launch.settings)
-        if fresh is not None:
-            self._settings = fresh
+        try:
+            loaded = self._launch.source.read_again(os.environ)
+            current = self._settings.changed_without_restart(loaded)
+            if self._serving is not None:
+                self._serving.reload(current)
+        except Exception as fault:
+            log_failed_reload(fault)
+        else:
+            set_level(current.server.log_level)
+            self._settings = current
+            if names := self._launch.settings.waiting_for_restart(loaded):
+                self.log.warn("changed, but in force only after a restart: {names}", names=", ".join(names))
             self.log.info("the configuration was reloaded")
         self._renew()
 
@@ -128,14 +129,6 @@ class Startup:
             self.log.info("a new certificate was taken over at {found}", found=found)
         if isinstance(self._serving, Workers):
             self._serving.renew()
-
-    def _load(self) -> Settings:
-        return self._launch.source.read_again(os.environ)
-
-    def _take_over(self, settings: Settings) -> None:
-        if self._serving is not None:
-            self._serving.reload(settings)
-        set_level(settings.server.log_level)
 
     async def _embed(self, data_dir: Path) -> None:
         launch = self._launch
@@ -151,9 +144,9 @@ class Startup:
         running = await embedded.start()
         self._admin_dsn = running.admin_dsn
         if running.dsn is not None:
-            self._settings = with_embedded_database(self._settings, running.dsn)
+            self._settings = self._settings.with_database(running.dsn)
         if running.store is not None:
-            self._settings = with_embedded_store(self._settings, running.store)
+            self._settings = self._settings.with_store(running.store)
 
     async def _migrate(self) -> None:
         """Migrate the database, and wait for it while it is away. Raises if it cannot be migrated."""
@@ -170,9 +163,9 @@ class Startup:
                 return
 
     async def _expose(self, connection: Connection) -> None:
-        if not await expose(connection, exposed_schemas(self._settings)):
+        if not await expose(connection, self._settings.exposed_schemas()):
             await self._watch_as_admin()
-        for shortcoming in await lacking(connection, schemas_of_service_role(self._settings)):
+        for shortcoming in await lacking(connection, self._settings.schemas_of_service_role()):
             self.log.warn("{shortcoming}", shortcoming=shortcoming)
 
     async def _watch_as_admin(self) -> None:

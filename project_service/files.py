@@ -93,3 +93,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds no JSON object")
     return value
+
+
+def printable(name: Path | str) -> str:
+    """``name`` as text that every output accepts: bytes of a file's name that are not UTF-8 are escaped."""
+    return str(name).encode("utf-8", "backslashreplace").decode()

@@ -13,8 +13,6 @@ from typing import Any
 
 from attrs import frozen
 
-from project_service.tables import errors
-
 Read = Callable[[Any], Iterable[Any]]
 
 # Most paths are names only. They are followed in each request, and a JSON Path library takes five times as long.
@@ -36,7 +34,7 @@ _TESTS: Mapping[str, Callable[[str, str], bool]] = {
 class RoleClaim:
     """A parsed path. ``of`` returns the text that the path leads to, the first if there are several, None if nothing
     is there. A value that is no text is returned as JSON: no role is called so, and the request fails instead of
-    running as if there were no role. Raises PGRST301 for claims that are nested too deeply."""
+    running as if there were no role. Raises ``ValueError`` for claims that are nested too deeply."""
 
     read: Read
 
@@ -77,7 +75,7 @@ def _by_json_path(path: str) -> Read | None:
         try:
             return query.find(claims).values()
         except JSONPathError:
-            raise errors.undecodable_token("The claims cannot be read") from None
+            raise ValueError("The claims cannot be read") from None
 
     return read if query.segments else None
 

@@ -13,8 +13,7 @@ from twisted.python import usage
 
 from project_service import log
 from project_service.settings.model import Settings
-from project_service.settings.reading import BadSettings
-from project_service.settings.source import Launch, Source, placed
+from project_service.settings.reading import BadSettings, Launch, Source, absolute_path
 from project_service.workers.shared import TooManyWorkers, worker_count
 
 DEFAULT_DATA_DIR = "var"
@@ -65,8 +64,8 @@ class Options(usage.Options):
             if self[option]:
                 given[f"server.{name}"] = self[option]
         try:
-            config = placed(Path(self["config"])) if self["config"] is not None else None
-            data_dir = placed(Path(self["data-dir"] or DEFAULT_DATA_DIR)) if embedded else None
+            config = absolute_path(Path(self["config"])) if self["config"] is not None else None
+            data_dir = absolute_path(Path(self["data-dir"] or DEFAULT_DATA_DIR)) if embedded else None
             source = Source(config, given, data_dir)
             settings = self._settings(source)
             worker_count(settings)

@@ -29,7 +29,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from project_service import certificates
-from project_service.auth.values import envelope
+from project_service.email_addresses import envelope
 from project_service.lifecycle import start, with_timeout
 from project_service.settings.model import Smtp
 

@@ -27,6 +27,7 @@ from project_service.auth.values import User
 from project_service.errors import expired_token, invalid_token, session_revoked
 from project_service.files import regular
 from project_service.http.caller import Claims
+from project_service.settings.reading import ConfigurationError
 
 # The signing keys as a JWK Set (RFC 7517). The first key signs, and all of them verify.
 
@@ -46,7 +47,7 @@ _MAKERS: Mapping[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-class KeySetError(Exception):
+class KeySetError(ConfigurationError):
     """The JWK Set cannot be used. The message says why, and contains no key material."""
 
 

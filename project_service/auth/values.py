@@ -8,22 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from attrs import field, frozen
-from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, validate_email
+from email_validator import EmailNotValidError
 
+from project_service.email_addresses import validated
 from project_service.errors import require_text, validation_failed
 from project_service.lifecycle import timestamp
 
-# This is the documented way to allow special domains: a project may be on an intranet, and tests use ``.test``.
-SPECIAL_USE_DOMAIN_NAMES.clear()
-
 # The whole address (RFC 5321 section 4.5.3.1.3, without the angle brackets).
 EMAIL_MAX_BYTES = 254
-
-
-def envelope(address: str) -> str:
-    """The address with its domain in ASCII, which SMTP needs without extensions. Raises ``EmailNotValidError``."""
-    found = validate_email(address, check_deliverability=False, allow_display_name=True)
-    return found.ascii_email or found.normalized
 
 
 def moment(seconds: float) -> datetime:
@@ -47,7 +39,7 @@ class Email:
         if len(text.encode("utf-8", "surrogatepass")) > EMAIL_MAX_BYTES:
             raise validation_failed({"email": f"must be at most {EMAIL_MAX_BYTES} bytes"})
         try:
-            found = validate_email(text, check_deliverability=False)
+            found = validated(text)
         except (EmailNotValidError, UnicodeError):
             raise validation_failed({"email": "is not an email address"}) from None
         return cls(address=found.normalized, key=folded(found.normalized))

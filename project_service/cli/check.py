@@ -27,8 +27,12 @@ from project_service.database.connection import Connection
 from project_service.database.migrate import lacking, pending, shipped, state
 from project_service.network import PROXIED, TLS, endpoint_from, shown
 from project_service.settings.model import Secret, Settings, StageDatabase
-from project_service.settings.reading import BadSettings, Fault
-from project_service.settings.source import EMBEDDED_SEARCH_PATH, Launch, schemas_of_service_role
+from project_service.settings.reading import (
+    EMBEDDED_SEARCH_PATH,
+    BadSettings,
+    Fault,
+    Launch,
+)
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.tables.assemble import identities_of
@@ -250,7 +254,7 @@ def _looks(
         found.append(("token keys", partial(_token_keys, settings.auth.jwt_keys_file)))
     if not any(name.startswith("smtp.") for name in wrong - {"smtp.sender"}):
         found.append(("mail server", partial(_mail_server, open_)))
-    if has_database and schemas_of_service_role(settings):
+    if has_database and settings.schemas_of_service_role():
         found.append(("service_role", partial(_service_role, open_)))
     found += [
         (f"certificate of {shown(one)}", partial(_certificate, open_.reactor, one))
@@ -294,7 +298,7 @@ async def _service_role(open_: Opened) -> str:
     async with open_.connection() as connection:
         if pending(shipped(), await state(connection)):
             return "migrations come first"
-        found = await lacking(connection, schemas_of_service_role(open_.settings))
+        found = await lacking(connection, open_.settings.schemas_of_service_role())
     if found:
         raise shared.Failed("\n  ".join(found))
     return "has its rights in every schema that is exposed"

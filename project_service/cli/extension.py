@@ -10,7 +10,7 @@ from project_service.cli import shared
 from project_service.cli.shared import Opened
 from project_service.embedded import extensions
 from project_service.embedded.extensions import Extension
-from project_service.settings.source import EXTENSIONS_SCHEMA
+from project_service.settings.reading import EXTENSIONS_SCHEMA
 
 
 @click.group()

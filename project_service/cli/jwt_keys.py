@@ -9,7 +9,7 @@ import click
 from project_service.auth import tokens
 from project_service.auth.tokens import ALGORITHMS, KeySetError
 from project_service.cli import shared
-from project_service.settings.source import printable
+from project_service.files import printable
 
 _FILE = click.option(
     "--file", "path", type=shared.Place(path_type=Path), help="Instead of auth.jwt_keys_file."

@@ -9,7 +9,6 @@ import click
 from project_service.cli import shared
 from project_service.cli.shared import Opened
 from project_service.database.migrate import expose, lacking, migrate, shipped
-from project_service.settings.source import exposed_schemas, schemas_of_service_role
 
 
 @click.command()
@@ -22,12 +21,12 @@ def command(invocation: shared.Invocation) -> None:
     """
 
     async def work(open_: Opened) -> None:
-        exposed = exposed_schemas(open_.settings)
+        exposed = open_.settings.exposed_schemas()
         async with open_.connection(unhurried=True) as connection:
             done = await migrate(
                 connection, shipped(), _progress(invocation), lambda locked: expose(locked, exposed)
             )
-            for shortcoming in await lacking(connection, schemas_of_service_role(open_.settings)):
+            for shortcoming in await lacking(connection, open_.settings.schemas_of_service_role()):
                 click.echo(f"project-service: {shortcoming}", err=True)
         applied = [one.name for one in done]
         line = f"applied {len(applied)}" if applied else "nothing to do"

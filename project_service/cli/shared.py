@@ -27,17 +27,10 @@ from project_service.embedded.assemble import Embedded, InUse, Running, running_
 from project_service.embedded.sockets import NAME as SECRETS
 from project_service.embedded.supervised import ChildFailed
 from project_service.errors import ApiError
+from project_service.files import printable
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Settings, StageDatabase
-from project_service.settings.reading import BadSettings, Part
-from project_service.settings.source import (
-    Launch,
-    Source,
-    placed,
-    printable,
-    with_embedded_database,
-    with_embedded_store,
-)
+from project_service.settings.reading import BadSettings, Launch, Resource, Source, absolute_path
 from project_service.storage.assemble import Storage, build, connect_store, sql_rows
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import (
@@ -195,9 +188,9 @@ async def _started_or_beside(reactor: Any, embedded: Embedded) -> tuple[Running,
 
 def _with(settings: Settings, running: Running, database: bool, store: bool) -> Settings:
     if database:
-        settings = with_embedded_database(settings, _embedded(running.dsn, "database"))
+        settings = settings.with_database(_embedded(running.dsn, "database"))
     if store:
-        settings = with_embedded_store(settings, _embedded(running.store, "store"))
+        settings = settings.with_store(_embedded(running.store, "store"))
     return settings
 
 
@@ -281,9 +274,9 @@ class Invocation:
         """The data directory; None if the configuration has to name all servers. Raises ``BadSettings``."""
         if self.config is not None and self.data_dir is None:
             return None
-        return placed(self.data_dir or Path(DEFAULT_DATA_DIR))
+        return absolute_path(self.data_dir or Path(DEFAULT_DATA_DIR))
 
-    def launch(self, *needed: Part) -> Launch:
+    def launch(self, *needed: Resource) -> Launch:
         """As the service's own, with the same settings. Ends the command with exit code 2 if they cannot be used for
         the parts that are ``needed``."""
         try:
@@ -302,7 +295,7 @@ class Invocation:
         """Run ``work`` with the database and the store open, as asked for. Ends the command with exit code 1 if
         something fails, at once if the database is away: the pool would wait for it to come back."""
 
-        parts: dict[Part, bool] = {"database": database, "store": store}
+        parts: dict[Resource, bool] = {"database": database, "store": store}
         launch = self.launch(*(part for part, wanted in parts.items() if wanted))
 
         async def opened_work(reactor: Any) -> None:

@@ -16,8 +16,8 @@ from attrs import asdict, define, evolve, field, frozen
 from project_service.cli import shared
 from project_service.cli.shared import Opened
 from project_service.errors import ApiError
+from project_service.files import printable
 from project_service.settings.kinds import store_bucket
-from project_service.settings.source import printable
 from project_service.storage import download, errors, keys
 from project_service.storage.assemble import connect_store
 from project_service.storage.buckets import Buckets

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from attrs import frozen
 
 from project_service.database.connection import Connection
-from project_service.settings.source import EXTENSIONS_SCHEMA
+from project_service.settings.reading import EXTENSIONS_SCHEMA
 
 # The functions of the service's own schemas are written in it.
 _NEEDED = "plpgsql"

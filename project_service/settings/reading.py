@@ -1,9 +1,14 @@
-"""Reads ``Settings`` from the TOML file, the environment and the command line, or reports all faults at once."""
+"""Reads ``Settings`` from the TOML file, the environment and the command line, and reports all faults at once.
+
+``Source`` is the face: ``read`` at the start of a process, ``read_again`` after a SIGHUP, ``look_through`` to see
+faults and settings side by side. Every value is collected under its dotted name with the place it comes from, then
+converted by its kind, then compared with the others. Last, what ``--data-dir`` embeds is filled in.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
@@ -11,40 +16,52 @@ from urllib.parse import urlsplit
 
 import attrs
 import orjson
-from attrs import frozen
+from attrs import evolve, field, frozen
+from twisted.logger import Logger
 
-from project_service.settings.model import SECTIONS, Settings, Stage, StageDatabase, Store, own_name
+from project_service.files import printable
+from project_service.settings.model import SECTIONS, Settings, Stage, StageDatabase
+
+log = Logger()
 
 PREFIX = "PROJECT_SERVICE__"
 
-Tree = dict[str, Any]
 # What a command may do without. The service needs all of them, and nobody needs what has been removed.
-Part = Literal["database", "store", "token keys", "mail server", "removed"]
-ALL_PARTS: frozenset[Part] = frozenset({"database", "store", "token keys", "mail server"})
+Resource = Literal["database", "store", "token keys", "mail server", "removed"]
+ALL_RESOURCES: frozenset[Resource] = frozenset({"database", "store", "token keys", "mail server"})
+
+# Where ``project-service extension create`` puts extensions. It is not exposed, since everybody may execute their
+# functions.
+EXTENSIONS_SCHEMA = "extensions"
+EMBEDDED_SEARCH_PATH = (*StageDatabase().extra_search_path, EXTENSIONS_SCHEMA)
 
 # What ``store.credentials_file`` sets.
-_KEYS = ("access_key_id", "secret_access_key", "session_token")
+_STORE_KEYS = ("access_key_id", "secret_access_key", "session_token")
 _TABLES = frozenset({*SECTIONS, "stages"})
-# Settings that there used to be, and why they are not needed. A configuration that still names one serves on.
+# Settings that have been removed, and why they are not needed. A configuration that still has one is accepted.
 _REMOVED = {"server.http_parser": "every request is parsed by llhttp"}
+
+
+class ConfigurationError(Exception):
+    """The configuration, or a file that it names, cannot be used. The message says why."""
 
 
 @frozen
 class Fault:
     """Something wrong with a setting. ``where`` is the file's name, "environment" or "command line"; ``name`` is the
-    dotted name, or empty for the whole file. ``part`` is set where it is wrong only for those who use that part."""
+    dotted name, or empty for the whole file. With a ``resource`` it matters only to those who use that."""
 
     where: str
     name: str
     reason: str
-    part: Part | None = None
+    resource: Resource | None = None
 
     def __str__(self) -> str:
         return f"{self.where}: {self.name} {self.reason}" if self.name else f"{self.where}: {self.reason}"
 
 
-class BadSettings(Exception):
-    """The configuration cannot be used. ``faults`` has everything that is wrong with it."""
+class BadSettings(ConfigurationError):
+    """``faults`` has everything that is wrong with the configuration."""
 
     def __init__(self, faults: list[Fault]) -> None:
         super().__init__("\n".join(str(fault) for fault in faults))
@@ -52,51 +69,135 @@ class BadSettings(Exception):
 
 
 @frozen
+class Source:
+    """``config`` is the file. ``options``, the command line's settings by dotted name, take precedence over the
+    environment, and that over the file. With a ``data_dir``, a database or a store that is not named is embedded
+    there; without one it is a fault that it is missing.
+    """
+
+    config: Path | None = None
+    options: Mapping[str, Any] = field(factory=dict, repr=False)
+    data_dir: Path | None = None
+
+    def read(self, environ: Mapping[str, str], needed: Collection[Resource] = ALL_RESOURCES) -> Settings:
+        """The settings. Raises ``BadSettings`` for all faults, except those that only matter to users of other
+        resources than ``needed``. Removed settings are logged."""
+        settings, faults = self.look_through(environ)
+        if serious := [fault for fault in faults if fault.resource is None or fault.resource in needed]:
+            raise BadSettings(serious)
+        for fault in faults:
+            if fault.resource == "removed":
+                log.warn("{fault}", fault=str(fault))
+        return settings
+
+    def read_again(self, environ: Mapping[str, str]) -> Settings:
+        """As ``read``, while requests are served.
+
+        Raises ``BadSettings`` for a configuration that is a pipe, as programs that manage secrets use: nobody may be
+        writing into it any more, and reading it would block the process for ever.
+        """
+        if self.config is not None and self.config.is_fifo():
+            raise BadSettings([Fault(str(self.config), "", "is a pipe, which is read at the start only")])
+        return self.read(environ)
+
+    def look_through(self, environ: Mapping[str, str]) -> tuple[Settings, list[Fault]]:
+        """The settings and all that is wrong with them. A setting with a fault has its default."""
+        faults: list[Fault] = []
+        given: dict[str, _Given] = {}
+        if self.config is not None:
+            given.update(_with_own_names(_from_file(self.config, faults), faults))
+        given.update(_with_own_names(_from_environment(environ), faults))
+        given.update({name: _Given(value, "command line") for name, value in self.options.items()})
+        settings = _converted(given, faults)
+        if settings.store.credentials_file is not None:
+            keys = {name: getattr(settings.store.credentials_file, name) for name in _STORE_KEYS}
+            settings = evolve(settings, store=evolve(settings.store, **keys))
+        # If the file could not be read, it is unknown what is missing.
+        if all(fault.name for fault in faults):
+            faulty = {fault.name for fault in faults}
+            for name, reason, resource in _contradictions(settings, given, self.data_dir is not None):
+                # A setting that could not be read is not reported as missing too.
+                if name not in faulty:
+                    where = given[name].where if name in given else str(self.config or "configuration")
+                    faults.append(Fault(where, name, reason, resource))
+        if self.data_dir is not None:
+            settings = with_data_dir_defaults(settings, self.data_dir)
+        return settings, faults
+
+
+@frozen
+class Launch:
+    """What one start of the service was asked for: ``source``, and the settings that were read from it."""
+
+    settings: Settings
+    source: Source
+
+    @property
+    def data_dir(self) -> Path | None:
+        """Where servers are embedded that the settings do not name; None if they have to name all."""
+        return self.source.data_dir
+
+    @property
+    def embeds_database(self) -> bool:
+        return self.data_dir is not None and self.settings.database.dsn is None
+
+    @property
+    def embeds_store(self) -> bool:
+        return self.data_dir is not None and self.settings.store.endpoint_url is None
+
+
+def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
+    """``settings`` with what embedded mode fills in: the key file below ``data_dir``, the database dev/main, and the
+    schema of extensions in the search path."""
+    if settings.auth.jwt_keys_file is None:
+        settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(data_dir / "jwt-keys.json")))
+    if not settings.stages:
+        settings = evolve(settings, stages={"dev": Stage({"main": StageDatabase()})})
+    if settings.database.dsn is not None:
+        return settings
+    stages: dict[str, dict[str, StageDatabase]] = {}
+    for stage, name, database in settings.stage_databases():
+        path = database.extra_search_path
+        if database.dsn is None and path == StageDatabase().extra_search_path:
+            path = EMBEDDED_SEARCH_PATH
+        stages.setdefault(stage, {})[name] = evolve(database, extra_search_path=path)
+    return evolve(settings, stages={stage: Stage(databases) for stage, databases in stages.items()})
+
+
+def absolute_path(path: Path) -> Path:
+    """``path`` as an absolute path.
+
+    Raises ``BadSettings`` for a relative one where the current directory has been removed, and for one whose name is
+    not UTF-8, since it could not be written to the files and messages that mention it.
+    """
+    try:
+        absolute = path.absolute()
+    except FileNotFoundError:
+        reason = "begins in the current directory, which is gone; go to one that exists"
+    else:
+        if str(absolute) == printable(absolute):
+            return absolute
+        reason = "has a name that is not UTF-8"
+    raise BadSettings([Fault("command line", printable(path), reason)])
+
+
+def log_failed_reload(fault: Exception) -> None:
+    """Log why settings that were read again are not used. ``fault`` is the exception being handled."""
+    if isinstance(fault, ConfigurationError):
+        log.error("the configuration was not reloaded: {fault}", fault=str(fault))
+    else:
+        log.failure("the configuration was not taken over")
+
+
+# Collecting values
+
+
+@frozen
 class _Given:
-    """A value and where it was found."""
+    """A value and where it comes from."""
 
     value: Any
     where: str
-
-
-def load(
-    config: Path | None,
-    environ: Mapping[str, str],
-    options: Mapping[str, Any],
-    embedded: bool,
-    needed: Collection[Part] = ALL_PARTS,
-) -> Settings:
-    """The settings. The environment takes precedence over the file, and ``options``, by dotted name, over both.
-
-    With ``embedded`` a database or store that is not configured will be started; otherwise it is a fault that it is
-    missing. Raises ``BadSettings`` for all faults, except in what only other parts than ``needed`` use.
-    """
-    settings, faults = look_through(config, environ, options, embedded)
-    refuse(faults, needed)
-    return settings
-
-
-def refuse(faults: list[Fault], needed: Collection[Part]) -> None:
-    """Raise ``BadSettings`` for those that matter to who needs these parts."""
-    if serious := [fault for fault in faults if fault.part is None or fault.part in needed]:
-        raise BadSettings(serious)
-
-
-def look_through(
-    config: Path | None, environ: Mapping[str, str], options: Mapping[str, Any], embedded: bool
-) -> tuple[Settings, list[Fault]]:
-    """The settings and all that is wrong with them, as ``load``. What has a fault has its default."""
-    faults: list[Fault] = []
-    given: dict[str, _Given] = {}
-    if config is not None:
-        given.update(_own_names(_from_file(config, faults), faults))
-    given.update(_own_names(_from_environment(environ), faults))
-    given.update({name: _Given(value, "command line") for name, value in options.items()})
-    settings = _with_keys(_Reader(given, faults).settings())
-    # If the file could not be read, it is unknown what is missing.
-    if all(fault.name for fault in faults):
-        _cross_check(settings, given, str(config or "configuration"), embedded, faults)
-    return settings, faults
 
 
 def _from_file(path: Path, faults: list[Fault]) -> dict[str, _Given]:
@@ -117,37 +218,37 @@ def _from_file(path: Path, faults: list[Fault]) -> dict[str, _Given]:
     return {name: _Given(value, str(path)) for name, value in _flattened(tree, ())}
 
 
-def _flattened(tree: Mapping[str, Any], above: tuple[str, ...]) -> list[tuple[str, Any]]:
-    """All values with their dotted names. A table that is a setting's value (``app_settings``) is not taken apart."""
-    found: list[tuple[str, Any]] = []
+def _flattened(tree: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """All values with their dotted names. A table that is a setting's value (``app_settings``) stays one."""
     for name, value in tree.items():
         path = (*above, name)
         is_value = len(path) == 5 and path[0] == "stages"
-        if isinstance(value, Mapping) and not is_value:
-            found.extend(_flattened(value, path) or [(".".join(path), value)])
+        if isinstance(value, Mapping) and value and not is_value:
+            yield from _flattened(value, path)
         else:
-            found.append((".".join(path), value))
-    return found
+            yield ".".join(path), value
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
     """``PROJECT_SERVICE__AUTH__BCRYPT_COST`` is ``auth.bcrypt_cost``. A whole table (``PROJECT_SERVICE__AUTH``) can
     be given as a JSON object."""
-    found: dict[str, _Given] = {}
+    given: dict[str, _Given] = {}
     for name, value in sorted(environ.items()):
         if not name.startswith(PREFIX):
             continue
-        dotted = ".".join(name.removeprefix(PREFIX).lower().split("__"))
-        tree = _json_object(value) if dotted in _TABLES or dotted.startswith("stages.") else None
-        if tree is not None and dotted.count(".") < 4:
-            above = tuple(dotted.split("."))
-            found.update({n: _Given(v, "environment") for n, v in _flattened(tree, above)})
+        path = tuple(name.removeprefix(PREFIX).lower().split("__"))
+        dotted = ".".join(path)
+        tree = None
+        if (dotted in _TABLES or path[0] == "stages") and len(path) < 5:
+            tree = _json_object(value)
+        if tree is not None:
+            given.update({n: _Given(v, "environment") for n, v in _flattened(tree, path)})
         else:
-            found[dotted] = _Given(value, "environment")
-    return found
+            given[dotted] = _Given(value, "environment")
+    return given
 
 
-def _json_object(value: str) -> Tree | None:
+def _json_object(value: str) -> dict[str, Any] | None:
     try:
         parsed = orjson.loads(value)
     except orjson.JSONDecodeError:
@@ -155,132 +256,144 @@ def _json_object(value: str) -> Tree | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def _own_names(given: dict[str, _Given], faults: list[Fault]) -> dict[str, _Given]:
-    """The same with our names for settings of the table API that have PostgREST's. It is a fault if one source has
-    both."""
+# PostgREST's names for the settings of a database of the table API (its documentation, "Configuration") may be used
+# too, with dashes or underscores.
+_PREFIXES = ("", "db_", "server_", "client_", "url_use_")
+_OTHER_NAMES = {
+    "uri": "dsn",
+    "pool": "pool_size",
+    "schema": "schemas",
+    "prepared_statements": "prepare",
+    "jwt_role_claim_key": "role_claim",
+    "role_claim_key": "role_claim",
+    "openapi_mode": "openapi",
+}
+
+
+def own_name(name: str, known: Container[str]) -> str:
+    """The name in ``known`` that PostgREST's ``name`` stands for, or ``name`` itself if there is none."""
+    plain = name.replace("-", "_").removesuffix("_enabled")
+    for prefix in _PREFIXES:
+        without_prefix = plain.removeprefix(prefix)
+        own = _OTHER_NAMES.get(without_prefix, without_prefix)
+        if own in known:
+            return own
+    return name
+
+
+def _with_own_names(given: dict[str, _Given], faults: list[Fault]) -> dict[str, _Given]:
+    """``given`` with our names for settings that have PostgREST's. It is a fault if one source has both."""
     known = {one.name for one in attrs.fields(StageDatabase)}
-    found: dict[str, _Given] = {}
+    renamed: dict[str, _Given] = {}
     for dotted, one in given.items():
-        parts = dotted.split(".", 4)
+        path = dotted.split(".", 4)
         own = dotted
-        if len(parts) == 5 and (parts[0], parts[2]) == ("stages", "databases"):
-            own = ".".join((*parts[:4], own_name(parts[4], known)))
-        if own != dotted and (own in found or own in given):
+        if len(path) == 5 and (path[0], path[2]) == ("stages", "databases"):
+            own = ".".join((*path[:4], own_name(path[4], known)))
+        if own != dotted and (own in renamed or own in given):
             faults.append(Fault(one.where, dotted, f"is another name of {own}, which is there too"))
-        found[own] = one
-    return found
+        renamed[own] = one
+    return renamed
 
 
-def _why_left(name: str, left: _Given) -> str:
+# Converting values
+
+
+def _converted(given: Mapping[str, _Given], faults: list[Fault]) -> Settings:
+    remaining = dict(given)
+    sections = {name: _section(name, section, remaining, faults) for name, section in SECTIONS.items()}
+    settings = Settings(**sections, stages=_stages(remaining, faults))
+    for name, left in remaining.items():
+        if name in _REMOVED:
+            reason = f"is no longer a setting: {_REMOVED[name]}; remove it"
+            faults.append(Fault(left.where, name, reason, "removed"))
+        else:
+            faults.append(Fault(left.where, name, _why_unknown(name, left)))
+    return settings
+
+
+def _section(path: str, cls: type, remaining: dict[str, _Given], faults: list[Fault]) -> Any:
+    """The section with the values that ``remaining`` has for it, which are removed there."""
+    values: dict[str, Any] = {}
+    if path in remaining and remaining[path].value == {}:
+        del remaining[path]
+    for one in attrs.fields(cls):
+        given = remaining.pop(f"{path}.{one.name}", None)
+        if given is None:
+            continue
+        try:
+            values[one.name] = one.metadata["kind"](given.value)
+        except ValueError as fault:
+            faults.append(Fault(given.where, f"{path}.{one.name}", str(fault)))
+    return cls(**values)
+
+
+def _stages(remaining: dict[str, _Given], faults: list[Fault]) -> dict[str, Stage]:
+    names: dict[tuple[str, str], str] = {}
+    for dotted, given in remaining.items():
+        path = dotted.split(".")
+        if len(path) >= 4 and path[0] == "stages" and path[2] == "databases":
+            names[path[1], path[3]] = given.where
+    stages: dict[str, dict[str, StageDatabase]] = {}
+    for (stage, database), where in names.items():
+        section = f"stages.{stage}.databases.{database}"
+        if not all(name and "/" not in name for name in (stage, database)):
+            reason = "has a name that no path can have: empty, or with a slash"
+            faults.append(Fault(where, section, reason))
+        stages.setdefault(stage, {})[database] = _section(section, StageDatabase, remaining, faults)
+    return {stage: Stage(databases) for stage, databases in stages.items()}
+
+
+def _why_unknown(name: str, given: _Given) -> str:
     """What is wrong with a value that belongs to no setting."""
-    if name in _REMOVED:
-        return f"is no longer a setting: {_REMOVED[name]}; remove it"
-    parts = name.split(".")
-    of_stages = parts[0] == "stages" and len(parts) <= 4 and parts[2:3] in ([], ["databases"])
-    if name not in _TABLES and not of_stages:
+    path = name.split(".")
+    within_stages = path[0] == "stages" and len(path) <= 4 and path[2:3] in ([], ["databases"])
+    if name not in _TABLES and not within_stages:
         return "is not a setting"
-    if isinstance(left.value, Mapping):
+    if isinstance(given.value, Mapping):
         return "names no database"
-    return "must be a table" + (" (as JSON in the environment)" if left.where == "environment" else "")
+    return "must be a table" + (" (as JSON in the environment)" if given.where == "environment" else "")
 
 
-class _Reader:
-    def __init__(self, given: dict[str, _Given], faults: list[Fault]) -> None:
-        self._given = dict(given)
-        self._faults = faults
-
-    def settings(self) -> Settings:
-        sections = {name: self._section(name, section) for name, section in SECTIONS.items()}
-        settings = Settings(**sections, stages=self._stages())
-        for name, left in self._given.items():
-            part: Part | None = "removed" if name in _REMOVED else None
-            self._faults.append(Fault(left.where, name, _why_left(name, left), part))
-        return settings
-
-    def _section(self, path: str, cls: type) -> Any:
-        values: Tree = {}
-        if self._is_empty_table(path):
-            del self._given[path]
-        for one in attrs.fields(cls):
-            given = self._given.pop(f"{path}.{one.name}", None)
-            if given is None:
-                continue
-            try:
-                values[one.name] = one.metadata["kind"](given.value)
-            except ValueError as fault:
-                self._faults.append(Fault(given.where, f"{path}.{one.name}", str(fault)))
-        return cls(**values)
-
-    def _is_empty_table(self, path: str) -> bool:
-        given = self._given.get(path)
-        return given is not None and given.value == {}
-
-    def _stages(self) -> dict[str, Stage]:
-        names: dict[tuple[str, str], str] = {}
-        for dotted, given in self._given.items():
-            parts = dotted.split(".")
-            if len(parts) >= 4 and parts[0] == "stages" and parts[2] == "databases":
-                names[parts[1], parts[3]] = given.where
-        stages: dict[str, dict[str, StageDatabase]] = {}
-        for (stage, database), where in names.items():
-            path = f"stages.{stage}.databases.{database}"
-            if not all(name and "/" not in name for name in (stage, database)):
-                self._faults.append(
-                    Fault(where, path, "has a name that no path can have: empty, or with a slash")
-                )
-            stages.setdefault(stage, {})[database] = self._section(path, StageDatabase)
-        return {stage: Stage(databases) for stage, databases in stages.items()}
+# Comparing values with each other
 
 
-def _with_keys(settings: Settings) -> Settings:
-    keys = settings.store.credentials_file
-    if keys is None:
-        return settings
-    pair = {name: getattr(keys, name) for name in _KEYS}
-    return attrs.evolve(settings, store=attrs.evolve(settings.store, **pair))
-
-
-def _cross_check(
-    settings: Settings, given: dict[str, _Given], where: str, embedded: bool, faults: list[Fault]
-) -> None:
-    faulty = {one.name for one in faults}
-
-    def fault(name: str, reason: str, part: Part) -> None:
-        """Only one fault for each key: what could not be read must not be reported as missing too."""
-        if name not in faulty:
-            faults.append(Fault(given[name].where if name in given else where, name, reason, part))
-
+def _contradictions(
+    settings: Settings, given: Mapping[str, _Given], embedded: bool
+) -> Iterator[tuple[str, str, Resource]]:
+    """Name, reason and resource for each setting that does not go with another, or is missing."""
+    auth, smtp, store = settings.auth, settings.smtp, settings.store
     if not embedded and settings.database.dsn is None:
-        fault("database.dsn", "is missing (or name a --data-dir to run an embedded database)", "database")
-    for name, reason in _store_faults(settings.store, embedded):
-        if name not in _KEYS or "store.credentials_file" not in faulty:
-            fault(f"store.{name}", reason, "store")
-    if settings.store.credentials_file is not None:
-        for name in (f"store.{one}" for one in _KEYS):
-            if name in given and given[name].value not in (None, ""):
-                fault(name, "is named besides store.credentials_file, which has its own", "store")
-    auth = settings.auth
+        yield "database.dsn", "is missing (or name a --data-dir to run an embedded database)", "database"
+    if store.endpoint_url is not None:
+        # A file of keys that could not be read is reported already.
+        unreadable = store.credentials_file is None and _is_set(given, "store.credentials_file")
+        for name in ("access_key_id", "secret_access_key"):
+            if getattr(store, name) is None and not unreadable:
+                yield f"store.{name}", "is missing", "store"
+        if store.addressing_style == "virtual" and not _makes_a_host(store.bucket, store.endpoint_url):
+            reason = 'must be "path": the bucket and this host make no name of a host'
+            yield "store.addressing_style", reason, "store"
+    elif not embedded:
+        yield "store.endpoint_url", "is missing (or name a --data-dir to run an embedded store)", "store"
+    if store.credentials_file is not None:
+        for name in (f"store.{one}" for one in _STORE_KEYS):
+            if _is_set(given, name):
+                yield name, "is named besides store.credentials_file, which has its own", "store"
     if not embedded and auth.jwt_keys_file is None:
-        fault("auth.jwt_keys_file", "is missing (`project-service jwt-keys create` makes one)", "token keys")
-    if settings.smtp.host is not None and settings.smtp.sender is None:
-        fault("smtp.sender", "is missing", "mail server")
-    if auth.confirm_email and settings.smtp.host is None:
-        fault("auth.confirm_email", "needs [smtp] host", "mail server")
+        reason = "is missing (`project-service jwt-keys create` makes one)"
+        yield "auth.jwt_keys_file", reason, "token keys"
+    if smtp.host is not None and smtp.sender is None:
+        yield "smtp.sender", "is missing", "mail server"
+    if auth.confirm_email and smtp.host is None:
+        yield "auth.confirm_email", "needs [smtp] host", "mail server"
 
 
-def _store_faults(store: Store, embedded: bool) -> Iterator[tuple[str, str]]:
-    if store.endpoint_url is None:
-        if not embedded:
-            yield "endpoint_url", "is missing (or name a --data-dir to run an embedded store)"
-        return
-    for name in ("access_key_id", "secret_access_key"):
-        if getattr(store, name) is None:
-            yield name, "is missing"
-    if store.addressing_style == "virtual" and not _goes_before(store.bucket, store.endpoint_url):
-        yield "addressing_style", 'must be "path": the bucket and this host make no name of a host'
+def _is_set(given: Mapping[str, _Given], name: str) -> bool:
+    return name in given and given[name].value not in (None, "")
 
 
-def _goes_before(bucket: str, url: str) -> bool:
+def _makes_a_host(bucket: str, url: str) -> bool:
     """Whether ``bucket`` can be put before the host in ``url`` to make another host's name, as "virtual" addressing
     does."""
     try:

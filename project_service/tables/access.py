@@ -265,7 +265,10 @@ class Identities:
         return known.identity
 
     def _identity(self, claims: Mapping[str, Any], is_service: bool) -> Identity:
-        claimed = self.role_claim.of(claims)
+        try:
+            claimed = self.role_claim.of(claims)
+        except ValueError as fault:
+            raise errors.undecodable_token(str(fault)) from None
         if is_service:
             role = self.config.service_role
         elif claimed == _RESET:

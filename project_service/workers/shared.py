@@ -26,7 +26,7 @@ from project_service.http.health import Check, NotReady
 from project_service.lifecycle import cancel, start, with_timeout
 from project_service.process import cpus
 from project_service.settings.model import SECTIONS, Settings, Stage, StageDatabase
-from project_service.settings.source import Launch, Source
+from project_service.settings.reading import Launch, Source
 
 # How the configured totals (connections to the database and to the store) are divided among several processes.
 

@@ -28,7 +28,7 @@ from project_service.http.metrics import MULTIPROCESS
 from project_service.lifecycle import CHILD_PAUSES, STEADY_SECONDS, Backoff, cancel
 from project_service.network import bind_endpoints, leave
 from project_service.settings.model import Settings
-from project_service.settings.source import Launch
+from project_service.settings.reading import Launch
 from project_service.workers.shared import RENEW, MetricsFolder, Readiness, assignment
 
 # Where a worker finds the ports, after its standard streams and the status pipe.

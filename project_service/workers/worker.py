@@ -36,7 +36,7 @@ from project_service.network import (
 )
 from project_service.process import tune_memory
 from project_service.settings.model import Settings
-from project_service.settings.source import reread
+from project_service.settings.reading import log_failed_reload
 from project_service.workers.shared import Assignment, Parent, hold, share
 from project_service.workers.supervisor import FIRST_PORT_FD, READY, STATUS_FD
 
@@ -158,11 +158,14 @@ class Worker:
             self._reactor.stop()
 
     def _reload(self) -> None:
-        self._settings = reread(self._settings, self._load, self._take_over) or self._settings
-
-    def _take_over(self, settings: Settings) -> None:
-        self._application.reload(settings)
-        self.levels.set_default(settings.server.log_level)
+        try:
+            current = self._settings.changed_without_restart(self._load())
+            self._application.reload(current)
+        except Exception as fault:
+            log_failed_reload(fault)
+        else:
+            self.levels.set_default(current.server.log_level)
+            self._settings = current
 
 
 def main() -> None:

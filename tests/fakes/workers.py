@@ -17,7 +17,7 @@ from twisted.trial.unittest import TestCase
 from project_service.certificates import Certificates
 from project_service.lifecycle import start
 from project_service.settings.model import Server, Settings
-from project_service.settings.source import Launch, Source
+from project_service.settings.reading import Launch, Source
 from project_service.workers.supervisor import READY, STATUS_FD, Workers
 from tests.live.logged import errors_logged
 from tests.temporary import temporary_directory

@@ -21,7 +21,7 @@ from project_service.database.connecting import connector
 from project_service.database.pool import Pool
 from project_service.network import bind_endpoints
 from project_service.settings.model import Auth, Secret, Server, Settings, Store
-from project_service.settings.source import Launch, Source, with_data_dir_defaults
+from project_service.settings.reading import Launch, Source, with_data_dir_defaults
 
 
 @frozen

@@ -24,7 +24,7 @@ from project_service import daemon
 from project_service.daemon import Startup
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Store
-from project_service.settings.source import Launch, Source
+from project_service.settings.reading import Launch, Source
 from tests.live.application import settings_for
 from tests.live.logged import LoggedErrors
 from tests.live.sql import run_sql

@@ -13,7 +13,7 @@ import orjson
 import requests
 
 from project_service.embedded.supervised import PROC
-from project_service.settings.reading import load
+from project_service.settings.reading import Source
 from tests.certificates import issue
 from tests.live.cli.command_line import cli
 from tests.live.daemon import Daemon, children_on
@@ -91,7 +91,7 @@ def said_by_commands(options: list[str]) -> str:
 
 def shown_settings(config: Path, data_dir: Path) -> str:
     """The settings as Python prints them, and the faults that are reported for a bad configuration."""
-    settings = load(config, {}, {}, True)
+    settings = Source(config, data_dir=Path("/data")).read({})
     bad = config.with_name("bad.toml")
     bad.write_text(config.read_text().replace("port = 1", "port = 0").replace("postgresql://", "://"))
     refused = cli("check", "--config", bad, "--data-dir", data_dir)

@@ -24,7 +24,7 @@ from project_service.database.migrate import watch_ddl
 from project_service.lifecycle import start, with_timeout
 from project_service.network import bind_endpoints
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
-from project_service.settings.source import Launch, Source
+from project_service.settings.reading import Launch, Source
 from tests.live.application import said_at_start, serving, settings_for
 from tests.live.proxy import Manners, rude_proxy
 from tests.live.services import Services

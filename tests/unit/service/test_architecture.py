@@ -17,7 +17,6 @@ PURE = [
     "errors.py",
     "settings/kinds.py",
     "settings/model.py",
-    "settings/reading.py",
     "http/cors.py",
     "http/describe.py",
     "http/head.py",
@@ -42,6 +41,7 @@ IMPURE = ("twisted", "klein", "treq", "txpostgres", "psycopg2")
 LAYERS = {
     "errors": 0,
     "lifecycle": 0,
+    "settings": 0,
     "http": 1,
     "database": 1,
     "auth": 2,

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.daemon import Daemon
 from project_service.settings.model import Settings
-from project_service.settings.source import Launch, Source
+from project_service.settings.reading import Launch, Source
 
 
 class Reactor:

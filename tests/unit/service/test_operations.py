@@ -13,7 +13,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.http.metrics import Metrics
 from project_service.settings.model import Settings
-from project_service.settings.reading import load
+from project_service.settings.reading import Source
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "operations.rst").read_text("utf-8")
 
@@ -42,7 +42,7 @@ class Documented(TestCase):
         self.addCleanup(folder.cleanup)
         config = Path(folder.name) / "project-service.toml"
         config.write_text(dedent(shown[1]))
-        settings = load(config, {name: value.replace("…", "x") for name, value in secrets.items()}, {}, False)
+        settings = Source(config).read({name: value.replace("…", "x") for name, value in secrets.items()})
         self.assertEqual(set(settings.stages), {"prod"})
         self.assertEqual(settings.server.public_url, "https://project.example.com")
 

@@ -12,7 +12,7 @@ from project_service.auth import tokens
 from project_service.auth.tokens import KeySetError
 from project_service.files import regular
 from project_service.network import endpoint_from
-from project_service.settings.reading import BadSettings, load
+from project_service.settings.reading import BadSettings, Source
 from tests.temporary import temporary_directory
 
 WHY = "it is a pipe or a device"
@@ -46,7 +46,7 @@ class RegularFiles(SynchronousTestCase):
             (f"{MAIN}__DSN", f"@{DEVICE}"),
             (f"{MAIN}__JWT_SECRET", f"@{DEVICE}"),
         ):
-            refused = self.assertRaises(BadSettings, load, None, {name: value}, {}, True)
+            refused = self.assertRaises(BadSettings, Source(data_dir=Path("/data")).read, {name: value})
             self.assertIn(f"cannot be read: {WHY}", str(refused), name)
 
     def test_a_file_of_signing_keys_that_is_a_device_is_refused(self) -> None:

@@ -13,8 +13,7 @@ from twisted.trial.unittest import TestCase
 from project_service import log
 from project_service.daemon import Startup, say
 from project_service.settings.model import Settings
-from project_service.settings.reading import BadSettings
-from project_service.settings.source import Launch, Source
+from project_service.settings.reading import BadSettings, Launch, Source
 from project_service.workers.shared import Assignment
 from project_service.workers.worker import Worker
 from tests.captured_log import captured_logs

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.settings.source import Launch, exposed_schemas, schemas_of_service_role
+from project_service.settings.reading import Launch
 from project_service.tap import Options
 from tests.certificates import issue
 from tests.temporary import temporary_directory
@@ -97,8 +97,8 @@ class OptionTests(SynchronousTestCase):
             """
         )
         launch = self.launch("--config", self.config, "--data-dir", "/data")
-        self.assertEqual(exposed_schemas(launch.settings), {"public", "api", "v2"})
-        self.assertEqual(schemas_of_service_role(launch.settings), {"public", "api"})
+        self.assertEqual(launch.settings.exposed_schemas(), {"public", "api", "v2"})
+        self.assertEqual(launch.settings.schemas_of_service_role(), {"public", "api"})
 
     def test_options_win_over_the_environment_and_the_file(self) -> None:
         plain = self.launch("--config", self.config).settings

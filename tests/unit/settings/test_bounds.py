@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.reading import BadSettings, load
+from project_service.settings.reading import BadSettings, Source
 
 
 class Bounds(TestCase):
@@ -14,7 +15,7 @@ class Bounds(TestCase):
         """The setting's value; None if it is refused."""
         section, _, key = name.partition(".")
         try:
-            return getattr(getattr(load(None, {}, {name: value}, True), section), key)
+            return getattr(getattr(Source(None, {name: value}, Path("/data")).read({}), section), key)
         except BadSettings as fault:
             self.assertEqual([one.name for one in fault.faults], [name])
             return None

@@ -7,7 +7,7 @@ from pathlib import Path
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.model import Settings
-from project_service.settings.reading import BadSettings, load
+from project_service.settings.reading import BadSettings, Source
 from tests.temporary import temporary_directory
 
 NEEDED = """
@@ -29,7 +29,7 @@ class Places(TestCase):
         path = temporary_directory(self) / "c.toml"
         path.write_text(toml)
         named = {f"PROJECT_SERVICE__{name}": value for name, value in (environ or {}).items()}
-        return load(path, named, {}, embedded)
+        return Source(path, data_dir=Path("/data") if embedded else None).read(named)
 
     def test_servers_that_are_not_embedded_are_configured(self) -> None:
         self.assertEqual(self.loaded(NEEDED, embedded=False).auth.jwt_keys_file, "/keys.json")
@@ -84,7 +84,7 @@ class Places(TestCase):
 
     def test_a_missing_setting_is_reported_where_it_was_left_empty(self) -> None:
         with self.assertRaises(BadSettings) as caught:
-            load(None, {"PROJECT_SERVICE__DATABASE__DSN": ""}, {}, False)
+            Source().read({"PROJECT_SERVICE__DATABASE__DSN": ""})
         places = [(one.where, one.name) for one in caught.exception.faults]
         self.assertEqual(
             places[:2], [("environment", "database.dsn"), ("configuration", "store.endpoint_url")]

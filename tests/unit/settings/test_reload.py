@@ -1,81 +1,111 @@
-"""A reload of the configuration by SIGHUP: what is taken over, what needs a restart, and faults that change
-nothing."""
+"""A reload of the configuration on SIGHUP: what is applied, what needs a restart, and faults that change nothing."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
-from attrs import evolve
+import attrs
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import tokens
 from project_service.auth.tokens import KeySetError
 from project_service.certificates import Certificates
-from project_service.settings.model import Auth, Database, Secret, Server, Settings, Stage, StageDatabase
-from project_service.settings.reading import BadSettings, Fault
-from project_service.settings.source import Launch, Source, reread
+from project_service.daemon import Startup
+from project_service.settings.model import Auth, Database, Secret, Settings, Stage, StageDatabase
+from project_service.settings.reading import Launch, Source
 from project_service.workers.supervisor import Workers
 from tests.live.logged import errors_logged, warnings_logged
+from tests.temporary import temporary_directory
 
-OLD = Settings()
-NEW = evolve(OLD, server=Server(log_level="debug", workers=7))
+OLD = "[server]\nworkers = 1\n[stages.dev.databases.main]\n[stages.dev.databases.gone]\n"
+NEW = """
+[server]
+workers = 7
+log_level = "debug"
+[stages.dev.databases.main]
+max_rows = 7
+[stages.dev.databases.new]
+"""
+
+
+class Serving:
+    """What a service reloads. Raises ``fault`` if there is one."""
+
+    def __init__(self) -> None:
+        self.reloaded: list[Settings] = []
+        self.fault: Exception | None = None
+
+    def reload(self, settings: Settings) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.reloaded.append(settings)
 
 
 class Reloading(TestCase):
     def setUp(self) -> None:
         self.errors = errors_logged(self)
-        self.taken: list[Settings] = []
+        self.config = temporary_directory(self) / "c.toml"
+        self.config.write_text(OLD)
+        source = Source(self.config, data_dir=Path("/data"))
+        self.settings = source.read({})
+        self.startup = Startup(Clock(), Launch(self.settings, source))
+        self.serving = Serving()
+        serving: Any = self.serving
+        self.startup._serving = serving
 
-    def test_reloadable_settings_are_taken_over(self) -> None:
-        found = reread(OLD, lambda: NEW, self.taken.append)
-        self.assertEqual(found, evolve(OLD, server=Server(log_level="debug")))
-        self.assertEqual(self.taken, [found])
+    def reload(self, toml: str) -> None:
+        self.config.write_text(toml)
+        self.startup.reload()
 
-    def test_settings_that_need_a_restart_are_named_once(self) -> None:
-        old = evolve(OLD, stages={"dev": Stage({"main": StageDatabase(), "gone": StageDatabase()})})
-        new = evolve(NEW, stages={"dev": Stage({"main": StageDatabase(max_rows=7), "new": StageDatabase()})})
+    def test_only_settings_that_need_no_restart_are_applied(self) -> None:
+        with warnings_logged():
+            self.reload(NEW)
+        [applied] = self.serving.reloaded
+        server = attrs.evolve(self.settings.server, log_level="debug")
+        self.assertEqual(applied, attrs.evolve(self.settings, server=server))
+
+    def test_settings_that_need_a_restart_are_named(self) -> None:
+        with warnings_logged() as warnings:
+            self.reload(NEW)
+            self.reload(OLD)
         dev = "stages.dev.databases"
-        waiting = ", ".join(["server.workers", f"{dev}.gone", f"{dev}.main.max_rows", f"{dev}.new"])
-        running = evolve(old, database=Database(dsn=Secret("postgresql://embedded")))
-        with warnings_logged() as said:
-            reread(running, lambda: new, self.taken.append, old)
-            reread(running, lambda: old, self.taken.append, old)
-        self.assertEqual(said, [f"changed, but in force only after a restart: {waiting}"])
+        names = ", ".join(["server.workers", f"{dev}.gone", f"{dev}.main.max_rows", f"{dev}.new"])
+        self.assertEqual(warnings, [f"changed, but in force only after a restart: {names}"])
+
+    def test_addresses_of_embedded_servers_do_not_count_as_changed(self) -> None:
+        self.startup._settings = attrs.evolve(self.settings, database=Database(Secret("postgresql:///e")))
+        with warnings_logged() as warnings:
+            self.reload(OLD)
+        self.assertEqual(warnings, [])
+        self.assertEqual(self.serving.reloaded, [self.startup._settings])
 
     def test_a_fault_in_the_file_is_logged_and_nothing_changes(self) -> None:
-        def load() -> Settings:
-            raise BadSettings([Fault("/c", "auth.x", "is not a setting")])
-
-        self.assertIsNone(reread(OLD, load, self.taken.append))
-        (event,) = self.errors.flush("was not reloaded")
+        self.reload(f"{OLD}[auth]\nx = 1\n")
+        [event] = self.errors.flush("was not reloaded")
         self.assertIn("auth.x is not a setting", event["fault"])
-        self.assertEqual(self.taken, [])
+        self.assertEqual(self.serving.reloaded, [])
 
-    def test_a_refusal_by_a_part_is_logged(self) -> None:
-        def refuses(settings: Settings) -> None:
-            raise KeySetError("is not JSON")
-
-        self.assertIsNone(reread(OLD, lambda: NEW, refuses))
-        (event,) = self.errors.flush("was not reloaded")
+    def test_a_refusal_by_a_part_is_logged_and_nothing_changes(self) -> None:
+        self.serving.fault = KeySetError("is not JSON")
+        self.reload(NEW)
+        [event] = self.errors.flush("was not reloaded")
         self.assertIn("is not JSON", event["fault"])
+        self.assertEqual(self.startup._settings, self.settings)
 
-    def test_an_unexpected_error_keeps_the_old_settings(self) -> None:
-        def breaks(settings: Settings) -> None:
-            raise ZeroDivisionError
-
-        self.assertIsNone(reread(OLD, lambda: NEW, breaks))
+    def test_an_unexpected_error_changes_nothing(self) -> None:
+        self.serving.fault = ZeroDivisionError()
+        self.reload(NEW)
         self.errors.flush("was not taken over")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.startup._settings, self.settings)
 
-    def test_unusable_signing_keys_are_refused_before_workers_are_told(self) -> None:
-        folder = TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        path = Path(folder.name) / "keys.json"
+    def test_unusable_signing_keys_are_refused_before_workers_are_reloaded(self) -> None:
+        path = self.config.with_name("keys.json")
         path.write_text("{")
-        settings = evolve(OLD, auth=Auth(jwt_keys_file=str(path)))
-        workers = Workers(Clock(), Launch(settings, Source(Path("/c"))), settings, 2, Certificates())
+        settings = Settings(auth=Auth(jwt_keys_file=str(path)), stages={"dev": Stage({"m": StageDatabase()})})
+        workers = Workers(Clock(), Launch(settings, Source(self.config)), settings, 2, Certificates())
         self.assertRaises(KeySetError, workers.reload, settings)
         path.unlink()
         tokens.create_keys(path, "ES256")

@@ -11,7 +11,7 @@ import attrs
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.model import SECTIONS, Settings, StageDatabase
-from project_service.settings.reading import load
+from project_service.settings.reading import Source
 
 SAMPLE = Path(__file__).parents[3] / "etc" / "project-service.toml"
 
@@ -26,7 +26,7 @@ class Sample(TestCase):
         return tomllib.loads("\n".join(live))
 
     def test_it_is_valid_as_it_stands(self) -> None:
-        load(SAMPLE, {}, {}, True)
+        Source(SAMPLE, data_dir=Path("/data")).read({})
 
     def test_it_has_every_key_with_its_default_and_no_other(self) -> None:
         tree = self.documented()

@@ -11,8 +11,7 @@ from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.model import Settings
-from project_service.settings.reading import BadSettings, load, look_through
-from project_service.settings.source import Source
+from project_service.settings.reading import BadSettings, Source
 from tests.temporary import temporary_directory
 
 
@@ -36,7 +35,7 @@ def loaded(
         path = Path(folder) / "c.toml"
         path.write_text(toml)
         given_options = {name.replace("__", "."): value for name, value in options.items()}
-        return load(path, environ or {}, given_options, embedded)
+        return Source(path, given_options, Path("/data") if embedded else None).read(environ or {})
 
 
 class Faults(TestCase):
@@ -79,28 +78,28 @@ class Faults(TestCase):
 
     def test_a_missing_or_malformed_file_is_a_fault(self) -> None:
         with self.assertRaises(BadSettings) as caught:
-            load(Path("/nonexistent/c.toml"), {}, {}, True)
+            Source(Path("/nonexistent/c.toml"), data_dir=Path("/data")).read({})
         self.assertIn("/nonexistent/c.toml: cannot be read", str(caught.exception))
         self.assertIn("is not TOML", faults("[a\n")[0])
 
     def test_what_is_missing_matters_only_to_those_who_use_it(self) -> None:
         dsn = {"PROJECT_SERVICE__DATABASE__DSN": "postgresql:///x"}
-        self.assertIsNotNone(load(None, dsn, {}, False, {"database"}).database.dsn)
+        self.assertIsNotNone(Source().read(dsn, {"database"}).database.dsn)
         for part in ("store", "token keys"):
-            self.assertRaises(BadSettings, load, None, dsn, {}, False, {part})
-        self.assertRaises(BadSettings, load, None, {}, {}, False, {"database"})
-        self.assertIsNone(load(None, {}, {}, False, ()).database.dsn)
+            self.assertRaises(BadSettings, Source().read, dsn, {part})
+        self.assertRaises(BadSettings, Source().read, {}, {"database"})
+        self.assertIsNone(Source().read({}, ()).database.dsn)
 
     def test_what_is_no_value_matters_to_everybody(self) -> None:
         mistyped = {"PROJECT_SERVICE__AUTH__BCRYPT_COST": "many"}
-        self.assertRaises(BadSettings, load, None, mistyped, {}, False, ())
+        self.assertRaises(BadSettings, Source().read, mistyped, ())
 
     def test_all_faults_are_listed_beside_the_settings_that_have_none(self) -> None:
         given = {
             "PROJECT_SERVICE__AUTH__BCRYPT_COST": "many",
             "PROJECT_SERVICE__DATABASE__DSN": "postgresql:///x",
         }
-        settings, faults = look_through(None, given, {}, False)
+        settings, faults = Source().look_through(given)
         self.assertIsNotNone(settings.database.dsn)
         names = ["auth.bcrypt_cost", "store.endpoint_url", "auth.jwt_keys_file"]
         self.assertEqual([fault.name for fault in faults], names)
@@ -215,7 +214,7 @@ class Faults(TestCase):
     def test_any_input_gives_settings_or_faults(self, section: dict[str, Any]) -> None:
         options = {f"server.{name}": value for name, value in section.items()}
         try:
-            load(None, {}, options, True)
+            Source(None, options, Path("/data")).read({})
         except BadSettings as fault:
             self.assertTrue(fault.faults)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.model import Settings
-from project_service.settings.reading import BadSettings, load
+from project_service.settings.reading import BadSettings, Source
 from tests.temporary import temporary_directory
 
 MAIN = "stages.dev.databases.main"
@@ -18,7 +18,7 @@ class Values(TestCase):
         section, _, key = name.rpartition(".")
         path = temporary_directory(self) / "c.toml"
         path.write_text(f"[{section}]\n{key} = {value}\n")
-        return load(path, {}, {}, True)
+        return Source(path, data_dir=Path("/data")).read({})
 
     def refused(self, name: str, value: str) -> str:
         with self.assertRaises(BadSettings, msg=(name, value)) as caught:
@@ -78,10 +78,12 @@ class Values(TestCase):
                     'access_key_id = "a"\nsecret_access_key = "b"\n'
                 )
                 if fine or style == "path":
-                    self.assertEqual(load(path, {}, {}, True).store.addressing_style, style)
+                    self.assertEqual(
+                        Source(path, data_dir=Path("/data")).read({}).store.addressing_style, style
+                    )
                     continue
                 with self.assertRaises(BadSettings) as caught:
-                    load(path, {}, {}, True)
+                    Source(path, data_dir=Path("/data")).read({})
                 [fault] = caught.exception.faults
                 self.assertEqual(fault.name, "store.addressing_style", (bucket, host))
 
@@ -132,7 +134,7 @@ class Values(TestCase):
             if text is not None:
                 path.write_text(text)
             with self.assertRaises(BadSettings) as caught:
-                load(path, {}, {}, False)
+                Source(path).read({})
             self.assertEqual([fault.name for fault in caught.exception.faults], [""])
 
     def test_numbers_too_long_and_tables_too_deep_for_python_are_faults(self) -> None:
@@ -140,22 +142,24 @@ class Values(TestCase):
         for text in (f"[server]\nworkers = {'9' * 5000}", "a = " + "[" * 5000):
             path.write_text(text)
             with self.assertRaises(BadSettings) as caught:
-                load(path, {}, {}, False)
+                Source(path).read({})
             self.assertEqual(
                 str(caught.exception), f"{path}: has a number that is too long, or is nested too deeply"
             )
         with self.assertRaises(BadSettings) as caught:
-            load(None, {"PROJECT_SERVICE__DATABASE__POOL_SIZE": "9" * 5000}, {}, True)
+            Source(data_dir=Path("/data")).read({"PROJECT_SERVICE__DATABASE__POOL_SIZE": "9" * 5000})
         self.assertEqual(str(caught.exception), "environment: database.pool_size must be from 1 to 10000")
 
     def test_a_byte_order_mark_is_skipped(self) -> None:
         path = temporary_directory(self) / "c.toml"
         path.write_bytes(b"\xef\xbb\xbf[server]\r\nworkers = 2\r\n")
-        self.assertEqual(load(path, {}, {}, True).server.workers, 2)
+        self.assertEqual(Source(path, data_dir=Path("/data")).read({}).server.workers, 2)
 
     def test_an_environment_variable_that_is_not_utf_8_is_a_fault(self) -> None:
         with self.assertRaises(BadSettings) as caught:
-            load(None, {"PROJECT_SERVICE__DATABASE__DSN": "postgresql://u:caf\udce9@a/x"}, {}, True)
+            Source(data_dir=Path("/data")).read(
+                {"PROJECT_SERVICE__DATABASE__DSN": "postgresql://u:caf\udce9@a/x"}
+            )
         self.assertEqual(str(caught.exception), "environment: database.dsn must be UTF-8")
 
     def test_urls_have_no_white_space(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.model import Secret, Settings, Store
-from project_service.settings.reading import BadSettings, load
-from project_service.settings.source import with_embedded_store
+from project_service.settings.reading import BadSettings, Source
 from tests.temporary import temporary_directory
 
 FILE = """
@@ -31,7 +32,7 @@ class FromAFile(TestCase):
 
     def store(self, held: str, environ: dict[str, str] | None = None) -> Store:
         self.file.write_text(held)
-        return load(self.config, environ or {}, {}, True).store
+        return Source(self.config, data_dir=Path("/data")).read(environ or {}).store
 
     def faults(self, held: str, environ: dict[str, str] | None = None) -> list[str]:
         with self.assertRaises(BadSettings) as caught:
@@ -71,7 +72,7 @@ class FromAFile(TestCase):
         self.file.unlink()
         self.config.write_text(self.config.read_text())
         with self.assertRaises(BadSettings) as caught:
-            load(self.config, {}, {}, True)
+            Source(self.config, data_dir=Path("/data")).read({})
         self.assertIn("cannot be read: No such file", str(caught.exception))
 
     def test_keys_beside_a_credentials_file_are_refused(self) -> None:
@@ -84,7 +85,7 @@ class FromAFile(TestCase):
     def test_a_session_token_must_fit_in_a_header(self) -> None:
         self.config.write_text("[store]\nsession_token = 'two words'\n")
         with self.assertRaises(BadSettings) as caught:
-            load(self.config, {}, {}, True)
+            Source(self.config, data_dir=Path("/data")).read({})
         self.assertIn("session_token must be printable ASCII without blanks", str(caught.exception))
 
 
@@ -109,6 +110,6 @@ class TakenOver(TestCase):
 
     def test_an_embedded_stores_key_pair_is_kept(self) -> None:
         """It is not in the configuration."""
-        running = with_embedded_store(Settings(store=Store(session_token=Secret("t"))), self.old.store)
+        running = Settings(store=Store(session_token=Secret("t"))).with_store(self.old.store)
         self.assertIsNone(running.store.session_token)
         self.assertEqual(running.changed_without_restart(Settings()), running)

@@ -9,7 +9,7 @@ from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.model import Secret, Settings, Store
-from project_service.settings.source import Launch, Source, with_embedded_database, with_embedded_store
+from project_service.settings.reading import Launch, Source
 from project_service.workers.shared import Assignment, assignment
 
 
@@ -21,7 +21,7 @@ class Telling(TestCase):
         store = Store(
             endpoint_url="http://127.0.0.1:1", access_key_id="a", secret_access_key=Secret("s"), bucket="mine"
         )
-        found = with_embedded_store(with_embedded_database(Settings(), "postgresql:///x"), store)
+        found = Settings().with_database("postgresql:///x").with_store(store)
         launch = Launch(Settings(), Source(None, options, Path("/data")))
         told = assignment(launch, found, 2)
         self.assertEqual(
@@ -59,7 +59,7 @@ class Telling(TestCase):
             self.assertEqual(Assignment.from_json(orjson.dumps(other)), evolve(told, settings=None))
 
     def test_with_servers_elsewhere_a_worker_reads_its_settings_itself(self) -> None:
-        elsewhere = with_embedded_database(Settings(), "postgresql://elsewhere/x")
+        elsewhere = Settings().with_database("postgresql://elsewhere/x")
         elsewhere = evolve(elsewhere, store=Store(endpoint_url="http://s", secret_access_key=Secret("s")))
         for data_dir in (None, Path("/data")):
             told = assignment(Launch(elsewhere, Source(Path("/c.toml"), {}, data_dir)), elsewhere, 2)

@@ -8,7 +8,7 @@ from twisted.logger import LogLevel, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.source import Source
+from project_service.settings.reading import Source
 from project_service.workers.shared import Assignment
 from project_service.workers.worker import Worker
 from tests.captured_log import captured_logs

@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.http.metrics import MULTIPROCESS
 from project_service.lifecycle import CHILD_PAUSES, start
-from project_service.settings.source import Source
+from project_service.settings.reading import Source
 from project_service.workers.shared import Assignment
 from project_service.workers.worker import Worker
 from tests.fakes.workers import FakeReactor, TwoWorkers
