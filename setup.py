@@ -30,6 +30,7 @@ REQUIRES = [
     "multipart>=2.0.0",
     "httptools>=0.9.0",
     "hyperlink>=21.0.0",
+    "cachetools>=6.0",
     "service-identity>=26.1.0",
     # Its second version is another library: other names, and Python 3.12 at least.
     "jsonpath-rfc9535>=1.0.1,<2",
@@ -58,6 +59,7 @@ EXTRAS = {
         "mypy>=2.0",
         "mypy-zope>=1.0.14",
         "types-psycopg2",
+        "types-cachetools",
         "botocore-stubs",
         "types-requests",
         "types-pyOpenSSL",

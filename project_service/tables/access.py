@@ -1,16 +1,15 @@
-"""Who a request acts as: the role for its transaction, and the claims SQL may read."""
+"""Authentication of the table API: the role that a request acts in, and the claims that SQL may read."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from itertools import chain
 from typing import Any, NoReturn
 
 import jwt
 import orjson
-from attrs import define, field, frozen
+from attrs import field, frozen
 from jwt.algorithms import get_default_algorithms
 
 from project_service import base64url
@@ -19,15 +18,9 @@ from project_service.http.caller import TokenVerifier
 from project_service.role_claim import RoleClaim
 from project_service.settings.model import StageDatabase
 from project_service.tables import errors
-from project_service.tables.bounded_cache import BoundedCache
-from project_service.tables.failures import from_sqlstate
 from project_service.tables.request.request import RequestHeaders
 
-# Tokens for a database that has its own ``jwt_secret`` or JWK Set, with PostgREST's errors (PGRST301, PGRST303).
-
-
 LEEWAY_SECONDS = 30
-_KEPT = 4096
 _SYMMETRIC = ("HS256", "HS384", "HS512")
 _UNREADABLE = "JWT cryptographic operation failed"
 _BY_TYPE = {
@@ -55,18 +48,18 @@ def parse_keys(secret: str | None, jwks: str | None) -> tuple[TokenKey, ...]:
     Raises ``ValueError`` for keys that cannot be used. A secret that looks like a broken JWK is refused too: a public
     key must never be used as a shared secret.
     """
-    found: list[TokenKey] = []
+    keys: list[TokenKey] = []
     for name, text in (("jwt_secret", secret), ("jwks", jwks)):
         if not text:
             continue
         document = _json_object(text)
         if document is not None:
-            found.extend(_from_jwks(name, document))
+            keys.extend(_from_jwks(name, document))
         elif name == "jwks" or '"kty"' in text:
             raise ValueError(f"{name} is neither a JWK nor a JWK Set")
         else:
-            found.append(_shared(text.encode()))
-    return tuple(found)
+            keys.append(_shared(text.encode()))
+    return tuple(keys)
 
 
 def _shared(secret: bytes) -> TokenKey:
@@ -99,10 +92,10 @@ def from_base64(secret: str) -> str:
 
 def _json_object(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _verifies(item: Any) -> bool:
@@ -125,35 +118,39 @@ def _from_jwk(document: Mapping[str, Any]) -> TokenKey:
     return TokenKey(public, algorithms, document.get("kid"))
 
 
-@define
+@frozen
 class OwnTokens:
-    """Verifies tokens with the database's own keys. The claims of verified tokens are cached."""
+    """Verifies tokens with the database's own keys, with PostgREST's errors PGRST301 and PGRST303."""
 
     keys: tuple[TokenKey, ...]
     audience: str | None
     now: Callable[[], float]
-    _known: BoundedCache[dict[str, Any]] = field(factory=lambda: BoundedCache(_KEPT), init=False)
 
-    def claims(self, token: str) -> Mapping[str, Any]:
-        """The claims of a valid token. Raises PGRST301 or PGRST303."""
-        claims = self._known.made(token, lambda: self._decoded(token))
+    def claims(self, token: str, verified: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """The claims of a valid token; those that were ``verified`` earlier need no signature again. Raises both."""
+        claims = self._verified(token) if verified is None else verified
         _check_times(claims, self.now())
         _check_audience(claims, self.audience)
         return claims
 
-    def _decoded(self, token: str) -> dict[str, Any]:
-        parts = token.split(".")
-        if len(parts) != 3:
-            raise errors.undecodable_token(f"Expected 3 parts in JWT; got {len(parts)}")
-        header, signature = _part(parts[0]), _bytes(parts[2])
-        if header is None or signature is None or _bytes(parts[1]) is None:
-            raise errors.undecodable_token(_UNREADABLE)
+    def _verified(self, token: str) -> dict[str, Any]:
+        if token.count(".") != 2:
+            raise errors.undecodable_token(f"Expected 3 parts in JWT; got {token.count('.') + 1}")
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.InvalidTokenError:
+            raise errors.undecodable_token(_UNREADABLE) from None
         if "crit" in header:
             # It lists extensions that the reader must understand; none is supported (RFC 7515 section 4.1.11).
             raise errors.undecodable_token(_UNREADABLE)
-        self._check_signature(header, f"{parts[0]}.{parts[1]}".encode(), signature)
-        claims = _part(parts[1])
-        if claims is None:
+        message, _, signature = token.rpartition(".")
+        self._check_signature(header, message.encode(), base64url.decode(signature))
+        payload = base64url.decode(message.partition(".")[2])
+        try:
+            claims = json.loads(payload, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            claims = None
+        if not isinstance(claims, dict):
             raise errors.invalid_claims("Parsing claims failed")
         return claims
 
@@ -175,25 +172,10 @@ class OwnTokens:
             raise errors.no_key("None of the keys was able to decode the JWT")
 
 
-def _bytes(text: str) -> bytes | None:
-    try:
-        return base64url.decode(text)
-    except ValueError:
-        return None
-
-
-def _none(constant: str) -> NoReturn:
-    """Refuses NaN and the infinities, which are not JSON though Python reads them. With an ``exp`` of NaN a token
+def _no_constant(constant: str) -> NoReturn:
+    """Rejects NaN and the infinities, which are not JSON though Python reads them. With an ``exp`` of NaN a token
     would never expire."""
     raise ValueError(constant)
-
-
-def _part(text: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(base64url.decode(text), parse_constant=_none)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _check_times(claims: Mapping[str, Any], now: float) -> None:
@@ -235,8 +217,8 @@ _NO_CLAIMS: Mapping[str, Any] = {}
 
 
 @frozen
-class _Known:
-    """The identity that followed from these claims, which are kept with the token that they were verified of."""
+class _Cached:
+    """The identity that followed from these claims, cached with the headers that they came in."""
 
     claims: Mapping[str, Any]
     is_service: bool
@@ -253,63 +235,56 @@ class Identities:
     service: TokenVerifier | None
 
     def identify(self, sent: RequestHeaders, is_service: bool) -> Identity:
-        """Who the request acts as, by its bearer token and project key. The token is verified each time.
+        """Who the request acts as, by its bearer token and project key. ``sent`` are headers of this database's
+        requests alone: the claims of a token that its keys have verified are cached there. Whether they are valid now
+        is checked each time.
 
         Raises PGRST300, 301, 302 and 303, ``session_revoked`` for a token of the service's own, and 22023 for a role
         that cannot exist.
         """
-        claims = _NO_CLAIMS if sent.bearer is None else self._claims(sent.bearer)
-        known: _Known | None = sent.identity
-        if known is None or known.claims is not claims or known.is_service is not is_service:
-            known = sent.identity = _Known(claims, is_service, self._identity(claims, is_service))
-        return known.identity
+        cached: _Cached | None = sent.identity
+        if sent.bearer is None:
+            claims = _NO_CLAIMS
+        elif not sent.bearer:
+            raise errors.undecodable_token("Empty JWT is sent in Authorization header")
+        elif self.own is not None:
+            claims = self.own.claims(sent.bearer, cached.claims if cached is not None else None)
+        else:
+            claims = self._service_claims(sent.bearer)
+        if cached is None or cached.claims is not claims or cached.is_service is not is_service:
+            cached = sent.identity = _Cached(claims, is_service, self._identity(claims, is_service))
+        return cached.identity
+
+    def _service_claims(self, token: str) -> Mapping[str, Any]:
+        if self.service is None:
+            raise errors.no_jwt_secret()
+        try:
+            return self.service.verify(token).raw
+        except ApiError as error:
+            # PGRST303 and 301 make clients renew their token; ``session_revoked`` stays as it is.
+            if error.code != "invalid_token":
+                raise
+            if error.message == EXPIRED:
+                raise errors.invalid_claims("JWT expired") from None
+            raise errors.undecodable_token(error.message) from None
 
     def _identity(self, claims: Mapping[str, Any], is_service: bool) -> Identity:
         try:
             claimed = self.role_claim.of(claims)
-        except ValueError as fault:
-            raise errors.undecodable_token(str(fault)) from None
+        except ValueError as error:
+            raise errors.undecodable_token(str(error)) from None
         if is_service:
             role = self.config.service_role
         elif claimed == _RESET:
-            raise from_sqlstate("22023", f'role "{claimed}" does not exist', None, None, False)
+            raise errors.from_sqlstate("22023", f'role "{claimed}" does not exist')
         elif claimed is not None:
             role = self.config.authenticated_role if claimed == "authenticated" else claimed
         elif self.config.anon_role:
             role = self.config.anon_role
         else:
             raise errors.anonymous_disabled()
-        authenticated = role != self.config.anon_role
-        if not claims:
-            return _without_claims(role, authenticated)
-        told = {**claims, "role": role if is_service or claimed is None else claimed}
-        return Identity(role, _as_json(told), authenticated)
-
-    def _claims(self, token: str) -> Mapping[str, Any]:
-        if not token:
-            raise errors.undecodable_token("Empty JWT is sent in Authorization header")
-        if self.own is not None:
-            return self.own.claims(token)
-        if self.service is None:
-            raise errors.no_jwt_secret()
-        try:
-            return self.service.verify(token).raw
-        except ApiError as fault:
-            raise _in_postgrests_words(fault) from None
-
-
-def _in_postgrests_words(fault: ApiError) -> ApiError:
-    """``fault`` as PGRST303 or 301, which make clients renew their token. ``session_revoked`` stays as it is."""
-    if fault.code != "invalid_token":
-        return fault
-    if fault.message == EXPIRED:
-        return errors.invalid_claims("JWT expired")
-    return errors.undecodable_token(fault.message)
-
-
-@lru_cache(maxsize=64)
-def _without_claims(role: str, authenticated: bool) -> Identity:
-    return Identity(role, _as_json({"role": role}), authenticated)
+        shown = {**claims, "role": role if is_service or claimed is None else claimed}
+        return Identity(role, _as_json(shown), role != self.config.anon_role)
 
 
 def _as_json(claims: Mapping[str, Any]) -> str:
@@ -319,8 +294,8 @@ def _as_json(claims: Mapping[str, Any]) -> str:
     except TypeError:
         pass
     try:
-        found = json.dumps(claims, ensure_ascii=False, allow_nan=False)
-        found.encode("utf-8")
+        text = json.dumps(claims, ensure_ascii=False, allow_nan=False)
+        text.encode("utf-8")
     except (TypeError, ValueError, RecursionError):
         raise errors.undecodable_token("The claims cannot be read") from None
-    return found
+    return text

@@ -37,8 +37,8 @@ from project_service.tables.schema_cache import (
     Freshness,
     loader,
 )
-from project_service.tables.settings import opening_of_shared
 from project_service.tables.stream import LargeReplies, Pace, Streams
+from project_service.tables.transaction_settings import opening_of_shared
 from project_service.tables.values import TablesConfig
 
 CHANNEL = "pgrst"

@@ -1,22 +1,28 @@
-"""The table API's errors, with the codes, statuses and texts of PostgREST (its reference, page "Errors").
+"""The error responses of the table API, with the codes, statuses and texts of PostgREST (its reference, "Errors").
 
-Each constructor is named for what went wrong. Those of group 3, about tokens, are in ``access.errors``; what
-PostgreSQL itself refuses becomes an error in ``failures``.
+First our own, a function for each, in PostgREST's groups; then PostgreSQL's; last, which of them ``/openapi.json``
+lists for which requests.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
+import psycopg2
 
+from project_service import whole_numbers
+from project_service.database.connection import DatabaseGone
+from project_service.database.errors import describe
 from project_service.errors import RETRY_AFTER, ApiError, Headers
-from project_service.http import head
+from project_service.http import exchange, head
 
 # What a token must not contain (RFC 9110 section 5.6.2).
 _NO_TOKEN = re.compile(rf"[^{head.TCHAR}]+")
+_HEADER_NAME = re.compile(rf"[{head.TCHAR}]+")
+_HEADER_VALUE = re.compile(rf"[^{head.CONTROL}]*")
 
 
 class TableError(ApiError):
@@ -244,15 +250,15 @@ def ambiguous_routine(choices: list[str]) -> TableError:
     return TableError(300, "PGRST203", message, hint=hint)
 
 
-def statement_too_large(most: int, of: str = "characters") -> TableError:
+def statement_too_large(limit: int, of: str = "characters") -> TableError:
     """A short request can ask for a long statement, by nested conditions and embeddings."""
-    details = f"It would have more than {most} {of}."
+    details = f"It would have more than {limit} {of}."
     return TableError(400, "54001", "The statement for this request is too large", details)
 
 
-def name_too_long(name: str, most: int) -> TableError:
+def name_too_long(name: str, limit: int) -> TableError:
     """name_too_long. PostgreSQL itself would use the beginning of the name."""
-    message = f"The name '{name}' is longer than the {most} bytes that PostgreSQL allows"
+    message = f"The name '{name}' is longer than the {limit} bytes that PostgreSQL allows"
     return TableError(400, "42622", message, hint="Give what is selected a shorter alias.")
 
 
@@ -334,3 +340,209 @@ def anonymous_disabled() -> TableError:
 
 def invalid_claims(message: str) -> TableError:
     return TableError(401, "PGRST303", message, headers=_challenge(message))
+
+
+# PostgreSQL's errors, and what SQL may set for a response.
+
+
+READ_ONLY = "25006"  # read_only_sql_transaction
+
+# Statuses by SQLSTATE, or by its class, the first two characters; 400 for all others.
+_STATUSES = {
+    400: "P0001",
+    403: "0L 0P 28",
+    404: "42883 42P01",
+    405: READ_ONLY,
+    # PostgreSQL 18 has 23001 and 23P01 for what was 23503 and 23505: ON DELETE RESTRICT, and keys WITHOUT OVERLAPS.
+    409: "23001 23P01 23503 23505",
+    500: "09 21000 25 2D 38 39 3B 40 42P17 53400 54 55 57 58 F0 HV P0 XX",
+    503: "08 53 57P01",
+}
+_BY_SQLSTATE = {code: status for status, codes in _STATUSES.items() for code in codes.split()}
+_MESSAGE_HINT = (
+    "MESSAGE must be a JSON object with obligatory keys: 'code', 'message' "
+    "and optional keys: 'details', 'hint'."
+)
+_DETAIL_HINT = (
+    "DETAIL must be a JSON object with obligatory keys: 'status', 'headers' and optional key: 'status_text'."
+)
+# The beginnings of SQLSTATEs that come from an application's own functions: those that choose the response, that of
+# RAISE in PL/pgSQL, and those of functions in other languages.
+_RAISED_BY_FUNCTIONS = ("PT", "PGRST", "P0", "38")
+
+
+def from_postgres(error: psycopg2.Error | DatabaseGone, authenticated: bool) -> TableError:
+    """The response to an error of PostgreSQL, or to the loss of its connection.
+
+    A 5xx gets a reason for the log, ``why``, unless a function of the application chose that response.
+    """
+    if isinstance(error, DatabaseGone) or error.pgcode is None:
+        response = database_unreachable()
+        # libpq's own text contains addresses, which do not belong in the log.
+        response.why = str(error) if isinstance(error, DatabaseGone) else type(error).__name__
+        return response
+    diag = error.diag
+    response = from_sqlstate(
+        error.pgcode, diag.message_primary or "", diag.message_detail, diag.message_hint, authenticated
+    )
+    if response.status >= 500 and not error.pgcode.startswith(_RAISED_BY_FUNCTIONS):
+        response.why = describe(error)
+    return response
+
+
+def from_sqlstate(
+    code: str,
+    message: str,
+    details: str | None = None,
+    hint: str | None = None,
+    authenticated: bool = True,
+) -> TableError:
+    """The response to an error of PostgreSQL. A missing right is 403, or 401 without ``authenticated``."""
+    if code == "PGRST":
+        return _raised_as_json(message, details)
+    error = TableError(_status(code, message, authenticated), code, message, details, hint)
+    if code == f"PT{error.status}":
+        error.reason = message
+    return error
+
+
+def _status(code: str, message: str, authenticated: bool) -> int:
+    if code.startswith("PT"):
+        return status_of(whole_numbers.from_digits(code[2:])) or 500
+    if code == "42501":
+        return 403 if authenticated else 401
+    if code == "22023" and message.startswith('role "'):
+        return 401
+    if code == "21000" and message.endswith("WHERE clause"):
+        return 400
+    if code == "42883" and message.startswith("function xmlagg("):
+        return 406
+    return _BY_SQLSTATE.get(code) or _BY_SQLSTATE.get(code[:2], 400)
+
+
+def _raised_as_json(message: str, details: str | None) -> TableError:
+    """``RAISE SQLSTATE 'PGRST'``: message and detail are JSON objects that describe the response."""
+    body = _object(message)
+    if body is None or not _are_texts(body, ("code", "message"), ("details", "hint")):
+        return unreadable_raise(f"Invalid JSON value for MESSAGE: '{message}'", _MESSAGE_HINT)
+    if details is None:
+        return unreadable_raise("DETAIL is missing in the RAISE statement", _DETAIL_HINT)
+    head = _object(details) or {}
+    status, given = status_of(head.get("status")), head.get("headers")
+    if (
+        status is None
+        or not isinstance(given, dict)
+        or not all(is_header(name, value) for name, value in given.items())
+        or not _are_texts(head, (), ("status_text",))
+    ):
+        return unreadable_raise(f"Invalid JSON value for DETAIL: '{details}'", _DETAIL_HINT)
+    types = [value for name, value in given.items() if name.lower() == "content-type"]
+    headers = settable(pair for pair in given.items() if pair[0].lower() != "content-type")
+    error = TableError(status, body["code"], body["message"], body.get("details"), body.get("hint"), headers)
+    if types:
+        error.content_type = as_utf8(types[0])
+    error.reason = head.get("status_text")
+    return error
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _are_texts(given: dict[str, Any], needed: tuple[str, ...], optional: tuple[str, ...]) -> bool:
+    names = (*needed, *(name for name in optional if given.get(name) is not None))
+    return all(isinstance(given.get(name), str) for name in names)
+
+
+def status_of(value: object) -> int | None:
+    """The status of a final response, if the JSON ``value`` is one."""
+    number = whole_numbers.from_json(value)
+    return number if number is not None and 200 <= number <= 599 else None
+
+
+def is_header(name: str, value: object) -> bool:
+    """Whether SQL may set this header: nothing in it may start another header line or end the head."""
+    return (
+        isinstance(value, str) and bool(_HEADER_NAME.fullmatch(name)) and bool(_HEADER_VALUE.fullmatch(value))
+    )
+
+
+def settable(headers: Iterable[tuple[str, str]]) -> Headers:
+    """``headers`` without those that only the service may set; SQL never decides where a body ends."""
+    return tuple((name, as_utf8(value)) for name, value in headers if name.lower() not in exchange.OURS)
+
+
+def as_utf8(value: str) -> str:
+    """``value`` encoded as UTF-8, with one character for each byte: the edge writes headers as Latin-1."""
+    return value if value.isascii() else value.encode().decode("latin-1")
+
+
+# The errors that ``/openapi.json`` lists, by what a request does.
+
+
+ANY_REQUEST: tuple[ApiError, ...] = (
+    unreadable("…", 1, "…"),
+    invalid_preferences([]),
+    unacceptable_schema("…", ()),
+    invalid_path(),
+    undecodable_token("…"),
+    anonymous_disabled(),
+    invalid_claims("…"),
+    no_jwt_secret(),
+    method_not_allowed("…", ()),
+    database_away(),
+    database_unreachable(),
+    schema_cache_missing(),
+    pool_timeout(),
+    invalid_response_headers(),
+    invalid_response_status(),
+    unreadable_raise("…", "…"),
+    from_sqlstate("42501", "The role lacks a right (a role that a token claims, or the service's)."),
+    from_sqlstate("42501", "The role lacks a right (nobody is signed in).", authenticated=False),
+    from_sqlstate("22023", 'role "…" does not exist'),
+    from_sqlstate("25006", "The transaction is read-only."),
+    from_sqlstate("22P02", "A value is not of its column's type; other data exceptions likewise."),
+    from_sqlstate("57014", "The statement took longer than it may."),
+)
+SELECTING: tuple[ApiError, ...] = (
+    unsatisfiable_range("…"),
+    unacceptable_media([]),
+    not_singular(2),
+    not_embedded("…"),
+    related_order("…", "…"),
+    not_a_null_filter("…"),
+    aggregates_disabled(),
+    not_implemented("…"),
+    no_relationship("…", "…", None, "…", None),
+    ambiguous_relationship("…", "…", [], "…"),
+    no_column("…", "…"),
+    unknown_column("…", "…"),
+    same_name("…"),
+    name_too_long("…", 63),
+    statement_too_large(1),
+    from_sqlstate("42883", "There is no such operator for these types."),
+)
+ON_RELATION: tuple[ApiError, ...] = (no_table("…", "…", None), *SELECTING)
+CHANGING: tuple[ApiError, ...] = (
+    max_affected_exceeded(2),
+    from_sqlstate("23001", "A foreign key with RESTRICT does not allow it (PostgreSQL 18)."),
+    from_sqlstate("23503", "A foreign key does not allow it."),
+    from_sqlstate("23505", "A row with that key is there already."),
+    from_sqlstate(
+        "23P01", "A row that an exclusion constraint or a key WITHOUT OVERLAPS excludes is there already."
+    ),
+    from_sqlstate("23502", "A column must not be null; other constraints likewise."),
+)
+FILTERED = (unfiltered_write("PATCH"), limit_without_order())
+CALLING: tuple[ApiError, ...] = (
+    routine_method("…", ()),
+    no_routine("…", "…", None),
+    ambiguous_routine([]),
+    max_affected_needs_rows(),
+    *SELECTING,
+    *CHANGING,
+)

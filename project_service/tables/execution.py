@@ -30,8 +30,7 @@ from project_service.database.pipeline import Run, Step, as_text, may_be_stale
 from project_service.database.pool import Pool
 from project_service.http.admission import Slot
 from project_service.tables import errors
-from project_service.tables.errors import TableError
-from project_service.tables.failures import failure
+from project_service.tables.errors import TableError, from_postgres
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import SMALL_BYTES, Compiled, Planned
 from project_service.tables.request.body import DEEP
@@ -43,8 +42,8 @@ from project_service.tables.response import (
     outcome_of_read,
     outcome_of_write,
 )
-from project_service.tables.settings import FORGET_PLANS, Preamble
 from project_service.tables.sql.fragment import Sql
+from project_service.tables.transaction_settings import FORGET_PLANS, Preamble
 from project_service.tables.values import TablesConfig
 
 # Clears what SQL may leave behind on a connection besides settings (which RESET ALL takes away).
@@ -117,7 +116,7 @@ class Executor:
                     await pass_to_role(connection, preamble)
                 return await connection.query(f"{preamble.text}; {sql.for_driver}", [path, *sql.values()])
             except (psycopg2.Error, DatabaseGone) as fault:
-                raise failure(fault, preamble.authenticated) from fault
+                raise from_postgres(fault, preamble.authenticated) from fault
             finally:
                 if leaves_things:
                     await clear(connection)
@@ -143,7 +142,7 @@ class Executor:
         except psycopg2.Error as fault:
             compiled.pace.failed()
             if not (fault.pgcode is None or may_be_stale(fault.pgcode) or fault.pgcode in _OTHERWISE):
-                raise failure(fault, preamble.authenticated) from fault
+                raise from_postgres(fault, preamble.authenticated) from fault
         slot.retake()
         return await self._alone(planned, preamble, path)
 
@@ -199,7 +198,7 @@ class _Once:
         if getattr(fault, "pgcode", None) == _TOO_COMPLEX and payload is not None and payload.depth > DEEP:
             # Most likely the body has used up PostgreSQL's stack. Its hint would be to raise a limit of the server.
             return errors.body_too_deep(payload.depth)
-        return failure(fault, self.preamble.authenticated)
+        return from_postgres(fault, self.preamble.authenticated)
 
     async def _probed(self, connection: Connection) -> Outcome:
         """The outcome. Where the probe allowed too few rows, the statement is run again with more."""

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 from functools import cached_property
 
 from attrs import Factory, define, evolve, field, frozen
+from cachetools import LRUCache
 
 from project_service.tables import errors
-from project_service.tables.bounded_cache import MOST, BoundedCache
 from project_service.tables.errors import TableError
 from project_service.tables.plan.call import CallPlan, plan_call
 from project_service.tables.plan.media import Rendering, negotiate
@@ -295,8 +295,10 @@ def shape_of_payload(payload: Payload | None) -> Hashable | None:
     return (payload.media, payload.keys, payload.is_array, payload.is_empty, payload.keys_match)
 
 
-# How many are kept of each: enough for all distinct requests of an application, with little memory.
-KEPT = 1000
+# How many shapes are cached: enough for all distinct requests of an application, with little memory.
+MAX_SHAPES = 1000
+# Clients determine the shapes, so longer ones are not cached, nor are longer statements. In characters.
+MAX_CACHED = 8192
 # And of the statements of one shape: one or two, until the schema cache changes.
 COMPILED_PER_SHAPE = 8
 
@@ -346,10 +348,8 @@ class Planner:
     """Pure but for what it remembers. Raises ``TableError`` for what cannot be understood or found."""
 
     config: TablesConfig
-    _shapes: BoundedCache[Shape] = field(
-        factory=lambda: BoundedCache[Shape](KEPT, lambda shape: shape.weight), init=False
-    )
-    _probes: BoundedCache[Probe] = field(factory=lambda: BoundedCache[Probe](KEPT), init=False)
+    _shapes: LRUCache[Hashable, Shape] = field(factory=lambda: LRUCache(MAX_SHAPES), init=False)
+    _probes: LRUCache[Hashable, Probe] = field(factory=lambda: LRUCache(MAX_SHAPES), init=False)
 
     def head(self, incoming: RawRequest) -> Head:
         """What path and headers say."""
@@ -375,13 +375,15 @@ class Planner:
                 self.head(incoming)  # whose faults come first
             raise
         key = (incoming.method, incoming.segments, incoming.headers.decisive, shape, delegated)
-        found = self._shapes.get(key)
-        if found is None:
+        try:
+            return self._shapes[key], operands
+        except KeyError:
             head = delegated or self.head(incoming)
-            query = parse_query(incoming.pairs, arguments)
-            made = Shape(head, query, range_of(head, query, incoming.pairs))
-            found = self._shapes.made(key, lambda: made)
-        return found, operands
+        query = parse_query(incoming.pairs, arguments)
+        made = Shape(head, query, range_of(head, query, incoming.pairs))
+        if len(repr(key)) <= MAX_CACHED and made.weight <= MAX_CACHED:
+            self._shapes[key] = made
+        return made, operands
 
     def plan(
         self, cache: SchemaCache, shape: Shape, pairs: Pairs, payload: Payload | None, operands: list[str]
@@ -397,20 +399,18 @@ class Planner:
         made = self._compiled(cache, _without_body(request))
         if len(shape.compiled) >= COMPILED_PER_SHAPE:
             shape.compiled.clear()
-        if _weight(made) <= MOST:
+        if _weight(made) <= MAX_CACHED:
             shape.compiled[key] = made
         return Planned(request, made, operands, False, cache.version)
 
     def _compiled(self, cache: SchemaCache, request: Request) -> Compiled:
         """The compiled request, sharing its probe with other requests that select the same of the same relation: what
         they have learnt about the size of rows holds for this one too."""
-        compiled = compile_request(cache, self.config, request)
-        first = compiled.probe
-        if first is None:
-            return compiled
-        head = request.head
+        compiled, head = compile_request(cache, self.config, request), request.head
         key = (head.kind, head.schema, head.name, request.query.select)
-        return evolve(compiled, probe=self._probes.made(key, lambda: first))
+        if compiled.probe is None or len(repr(key)) > MAX_CACHED:
+            return compiled
+        return evolve(compiled, probe=self._probes.setdefault(key, compiled.probe))
 
 
 def _weight(compiled: Compiled) -> int:

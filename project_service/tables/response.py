@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -11,11 +11,10 @@ from urllib.parse import quote
 import orjson
 from attrs import define, evolve, field, frozen
 
-from project_service import whole_numbers
 from project_service.errors import Headers, with_required
-from project_service.http import exchange, head
 from project_service.http.response import Reply
 from project_service.tables import errors
+from project_service.tables.errors import as_utf8, is_header, settable, status_of
 from project_service.tables.plan.call import CallPlan, unknown_routine
 from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.names import find_relation
@@ -49,24 +48,6 @@ def status_of_range(offset: int, rows: int, total: int | None) -> int:
 # On errors too, since they depend on these headers as much (PostgREST's reference, "Vary Header").
 VARY = ("Vary", "Accept, Prefer, Range")
 
-_NAME = re.compile(rf"[{head.TCHAR}]+")
-_VALUE = re.compile(rf"[^{head.CONTROL}]*")
-
-
-def is_header(name: str, value: object) -> bool:
-    """Whether SQL may set this header: nothing in it may start another header line or end the head."""
-    return isinstance(value, str) and bool(_NAME.fullmatch(name)) and bool(_VALUE.fullmatch(value))
-
-
-def settable(headers: Iterable[tuple[str, str]]) -> Headers:
-    """``headers`` without those that only the service may set; SQL never decides where a body ends."""
-    return tuple((name, as_utf8(value)) for name, value in headers if name.lower() not in exchange.OURS)
-
-
-def as_utf8(value: str) -> str:
-    """``value`` encoded as UTF-8, as text with one character for each byte: the edge writes headers as Latin-1."""
-    return value if value.isascii() else value.encode().decode("latin-1")
-
 
 def read_utf8(value: bytes) -> str:
     """A request header as text: UTF-8 if it is valid, else Latin-1. RFC 9110 section 5.5 does not say which."""
@@ -74,12 +55,6 @@ def read_utf8(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return value.decode("latin-1")
-
-
-def status_of(value: object) -> int | None:
-    """The status of a final response that a JSON value is, or None."""
-    number = whole_numbers.from_json(value)
-    return number if number is not None and 200 <= number <= 599 else None
 
 
 # ``OPTIONS``: which methods a relation, a function or the root has.

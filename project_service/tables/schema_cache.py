@@ -34,7 +34,7 @@ from project_service.tables.catalog import (
     sections,
     through_junctions,
 )
-from project_service.tables.settings import NO_JIT, RESET, settings_text
+from project_service.tables.transaction_settings import NO_JIT, RESET, settings_text
 from project_service.tables.values import (
     PLAIN,
     Argument,

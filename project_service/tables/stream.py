@@ -30,15 +30,15 @@ from project_service.http.exchange import fault_of
 from project_service.http.response import Reply, Sink, StreamReply
 from project_service.lifecycle import start, with_timeout
 from project_service.tables import errors
+from project_service.tables.errors import from_postgres
 from project_service.tables.execution import clear, pass_to_role
-from project_service.tables.failures import failure
 from project_service.tables.plan.media import Rendering
 from project_service.tables.planner import Planned
 from project_service.tables.request.request import RawRequest
 from project_service.tables.response import Outcome, as_bytes, head_of_stream, outcome_of_read, reply_to
-from project_service.tables.settings import Preamble
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.statement import RESPONSE_SETTINGS
+from project_service.tables.transaction_settings import Preamble
 from project_service.tables.values import TablesConfig
 
 # Puts a body together from rows that are texts already, piece by piece, for a stream.
@@ -292,7 +292,7 @@ class RowStream:
         try:
             return await asking
         except (psycopg2.Error, DatabaseGone) as fault:
-            raise failure(fault, self.preamble.authenticated) from fault
+            raise from_postgres(fault, self.preamble.authenticated) from fault
 
 
 def _locks_of(rows: Sql) -> Sql:

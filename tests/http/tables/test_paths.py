@@ -63,6 +63,21 @@ class Paths(TestCase):
         self.assertEqual(asked.calls[-1].pairs, (("title", ""), ("id", "eq.1")))
 
 
+class Databases(TestCase):
+    def test_what_follows_from_the_headers_is_kept_for_each_database(self) -> None:
+        """A role's identity and the settings of its transactions are those of one database."""
+        main: Any = Asked()
+        other: Any = Asked()
+        router = Router()
+        TableRoutes({("dev", "main"): main, ("dev", "other"): other}).mount(router)
+        client = App(router).connect()
+        for database in ("main", "other", "main"):
+            client.send(raw_request("GET", f"/dev/db/{database}/rest/books", ANON, b""))
+        (first, third), (second,) = main.calls, other.calls
+        self.assertIs(first.headers, third.headers)
+        self.assertIsNot(first.headers, second.headers)
+
+
 class SlowBodies(TestCase):
     def test_a_key_revoked_while_rows_are_sent_writes_none(self) -> None:
         asked: Any = Asked()

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.request.request import WRITING, RawRequest, RequestHeaders, payload_of
-from project_service.tables.settings import Preamble
+from project_service.tables.transaction_settings import Preamble
 from project_service.tables.values import SchemaCache, TablesConfig
 from tests.unit.tables import schema
 

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.connection import DatabaseGone
 from project_service.http.response import error_reply
-from project_service.tables.failures import failure, from_sqlstate
+from project_service.tables.errors import from_postgres, from_sqlstate
 
 
 class Failures(SynchronousTestCase):
@@ -160,17 +160,17 @@ class Reasons(SynchronousTestCase):
             (psycopg2.OperationalError("could not connect to 10.0.0.7"), "OperationalError"),
             (Refused("53100"), "no reason given (53100)"),
         ):
-            error = failure(fault, True)
+            error = from_postgres(fault, True)
             self.assertEqual((error.status, error.why), (503, why))
 
     def test_failures_inside_postgresql_are_logged_with_a_reason(self) -> None:
         for code in ("57014", "40001", "40P01", "42P17", "54001", "53400", "XX000", "HV000"):
-            error = failure(Refused(code), True)
+            error = from_postgres(Refused(code), True)
             self.assertEqual((error.status, error.why), (500, f"no reason given ({code})"))
 
     def test_errors_that_the_applications_sql_raises_are_not_logged(self) -> None:
         for code in ("PT503", "PT500", "P0001", "P0002", "38000", "25006", "22P02", "PGRST"):
-            self.assertIsNone(failure(Refused(code), True).why, code)
+            self.assertIsNone(from_postgres(Refused(code), True).why, code)
 
 
 class Refused(psycopg2.Error):

@@ -21,7 +21,7 @@ from project_service.tables.planner import Planned, Planner
 from project_service.tables.request.body import INLINE_CSV_BYTES
 from project_service.tables.request.request import RawRequest, RequestHeaders
 from project_service.tables.response import Outcome
-from project_service.tables.settings import Preamble
+from project_service.tables.transaction_settings import Preamble
 from tests.unit.tables.planning import CACHE, CONFIG
 
 T = TypeVar("T")

@@ -19,8 +19,13 @@ from project_service.tables.plan.read import MAX_EMBEDDED
 from project_service.tables.planner import Planned
 from project_service.tables.request.request import RequestHeaders
 from project_service.tables.response import Outcome
-from project_service.tables.settings import Preamble, extra_seconds, preamble_of, settings_of_routine
 from project_service.tables.sql.fragment import MAX_CHARACTERS, Sql, joined
+from project_service.tables.transaction_settings import (
+    Preamble,
+    extra_seconds,
+    preamble_of,
+    settings_of_routine,
+)
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG, planned, preamble, text, waited
 

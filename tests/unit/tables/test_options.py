@@ -33,7 +33,7 @@ class Options(SynchronousTestCase):
         try:
             return await service.answer(incoming)
         except TableError as fault:
-            service.finish_error(fault, incoming)
+            service.complete_error(fault, incoming)
             raise
 
     def headers(self, *segments: str, server_timing: bool = True) -> dict[str, str]:

@@ -16,7 +16,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.planner import Planned
 from project_service.tables.request.headers import MediaType
 from project_service.tables.request.request import RawRequest, RequestHeaders
-from project_service.tables.settings import (
+from project_service.tables.transaction_settings import (
     Preamble,
     opening_of_shared,
     preamble_of,

@@ -19,7 +19,7 @@ from project_service.tables.execution import Executor, Row
 from project_service.tables.planner import QUICK_RUNS, SMALL_BYTES, Planned, Planner
 from project_service.tables.request.headers import MediaType
 from project_service.tables.response import Outcome
-from project_service.tables.settings import Preamble
+from project_service.tables.transaction_settings import Preamble
 from tests.unit.tables.planning import CONFIG, planned, preamble, text, waited
 
 ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'

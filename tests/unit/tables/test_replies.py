@@ -16,8 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.http.caller import Claims
 from project_service.role_claim import parse_role_claim
 from project_service.tables.access import Identities, OwnTokens, parse_keys
-from project_service.tables.errors import TableError
-from project_service.tables.failures import from_sqlstate
+from project_service.tables.errors import TableError, from_sqlstate
 from project_service.tables.request.query import parse_query
 from project_service.tables.request.request import RequestHeaders
 from project_service.tables.request.syntax import Field, Filter
@@ -49,10 +48,12 @@ class Tokens(SynchronousTestCase):
         self.assertTrue(any(name == "WWW-Authenticate" for name, _ in error.headers))
         return error.code, error.message
 
-    def test_a_valid_token_is_verified_once_and_cached(self) -> None:
-        token = signed({"role": "author", "exp": NOW + 1})
-        self.assertEqual(self.tokens.claims(token)["role"], "author")
-        self.assertIs(self.tokens.claims(token), self.tokens.claims(token))
+    def test_a_token_is_verified_once_for_requests_with_the_same_headers(self) -> None:
+        identities = Identities(TablesConfig(), parse_role_claim(".role"), self.tokens, None)
+        sent = RequestHeaders.of((("authorization", f"Bearer {signed({'role': 'author', 'exp': NOW + 1})}"),))
+        identity = identities.identify(sent, False)
+        self.assertEqual(identity.role, "author")
+        self.assertIs(identities.identify(sent, False), identity)
 
     def test_exp_nbf_and_iat_allow_30_seconds_of_clock_difference(self) -> None:
         for name, best, step in (("exp", NOW - 30, -1), ("nbf", NOW + 30, 1), ("iat", NOW + 30, 1)):
@@ -63,10 +64,11 @@ class Tokens(SynchronousTestCase):
     def test_a_cached_token_still_expires(self) -> None:
         clock = [NOW]
         tokens = OwnTokens(parse_keys(SECRET, None), None, lambda: clock[0])
-        token = signed({"exp": NOW + 1})
-        tokens.claims(token)
+        identities = Identities(TablesConfig(), parse_role_claim(".role"), tokens, None)
+        sent = RequestHeaders.of((("authorization", f"Bearer {signed({'exp': NOW + 1})}"),))
+        identities.identify(sent, False)
         clock[0] += 100
-        self.assertRaises(TableError, tokens.claims, token)
+        self.assertRaises(TableError, identities.identify, sent, False)
 
     def test_each_fault_of_a_token_has_postgrests_code_and_message(self) -> None:
         self.assertEqual(self.refused("a.b"), ("PGRST301", "Expected 3 parts in JWT; got 2"))

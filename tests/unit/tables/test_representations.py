@@ -6,7 +6,7 @@ from __future__ import annotations
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables import api
+from project_service.tables import endpoints
 from project_service.tables.errors import TableError
 from project_service.tables.openapi import definition_of, document
 from project_service.tables.plan.media import Rendering, negotiate
@@ -60,12 +60,12 @@ class Schemas(SynchronousTestCase):
 
     def test_the_openapi_description_names_the_profile_header_that_is_read(self) -> None:
         asking = (
-            *(api.READ, api.CALL, api.ROOT),
-            *(api.RELATION_OPTIONS, api.ROUTINE_OPTIONS, api.ROOT_OPTIONS),
+            *(endpoints.READ, endpoints.CALL, endpoints.ROOT),
+            *(endpoints.RELATION_OPTIONS, endpoints.ROUTINE_OPTIONS, endpoints.ROOT_OPTIONS),
         )
-        for one in (*api.AT_ROOT, *api.BELOW):
+        for one in (*endpoints.AT_ROOT, *endpoints.BELOW):
             profiles = [found for found in one.parameters if found.name.endswith("-Profile")]
-            expected = api.READS if one in asking else api.WRITES
+            expected = endpoints.READS if one in asking else endpoints.WRITES
             self.assertEqual(profiles, [expected], one.name)
 
     def test_a_single_schema_is_reported_only_if_the_request_named_it(self) -> None:

@@ -19,8 +19,8 @@ from project_service.tables.errors import TableError
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.request.request import RawRequest, RequestHeaders
 from project_service.tables.response import Outcome
-from project_service.tables.settings import Preamble
 from project_service.tables.sql.fragment import Sql
+from project_service.tables.transaction_settings import Preamble
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG
 
@@ -35,6 +35,7 @@ class Executor:
         self.asked: list[str] = []
         self.cleared: list[bool] = []
         self.usable = b'["works"]'
+        self.refusal: Exception | None = None
 
     async def execute(self, planned: Planned, preamble: Preamble, path: str, place: object) -> Outcome:
         assert planned.compiled.routine is not None
@@ -44,6 +45,8 @@ class Executor:
     async def read(
         self, preamble: Preamble, path: str, sql: Sql, leaves_things: bool
     ) -> list[tuple[bytes, bytes]]:
+        if self.refusal is not None:
+            raise self.refusal
         self.asked.append(sql.text)
         self.cleared.append(leaves_things)
         return [(self.usable, b'["find"]')]
@@ -116,6 +119,12 @@ class AtRoot(SynchronousTestCase):
     def test_openapi_mode_disabled_is_404(self) -> None:
         error = self.failureResultOf(self.answering(evolve(CONFIG, openapi="disabled")), TableError).value
         self.assertEqual((error.status, error.code), (404, "PGRST126"))
+
+    def test_the_description_checks_the_callers_role_whatever_the_settings(self) -> None:
+        self.executor.refusal = TableError(403, "42501", "permission denied")
+        for method, config in (("GET", CONFIG), ("GET", PLAIN), ("HEAD", CONFIG)):
+            error = self.failureResultOf(self.answering(config, method=method), TableError).value
+            self.assertIs(error, self.executor.refusal)
 
     def test_session_state_is_cleared_only_if_a_pre_request_may_leave_some(self) -> None:
         for leaves_things in (False, True):

@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from project_service.database.pipeline import Step, Values
 from project_service.tables.access import Identity
-from project_service.tables.failures import has_nul
+from project_service.tables.errors import from_sqlstate
 from project_service.tables.planner import Planned
 from project_service.tables.request.request import Head, RequestHeaders
 from project_service.tables.sql.fragment import ident, literal, qualified
@@ -184,7 +184,8 @@ def _preamble(
     pairs.extend(settings_of_routine(of_routine, config.hoisted_tx_settings))
     pairs.extend(_application(config))
     if any("\0" in value for _, value in pairs):
-        raise has_nul()
+        # The error that PostgreSQL gives for it; psycopg2 refuses to send it in the first place.
+        raise from_sqlstate("22021", 'invalid byte sequence for encoding "UTF8": 0x00')
     limits = [value for name, value in pairs if name == "statement_timeout"]
     return Preamble(
         tuple(dict(pairs).items()),
