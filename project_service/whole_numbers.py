@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 # Stands for all numbers with more digits: it is beyond every limit there is.
@@ -18,6 +19,28 @@ def from_digits(text: str) -> int | None:
     significant = text.lstrip("-").lstrip("0") or "0"
     number = int(significant) if len(significant) <= 1000 else BEYOND
     return -number if text.startswith("-") else number
+
+
+_FLOAT = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]\+?(-?[0-9]+))?")
+
+
+def as_float(text: str) -> float:
+    """The number that ``text`` is in JSON, with a point or an exponent. One that is not whole does not become whole
+    by rounding: below 2**52 it is the next float that is not whole either."""
+    number = float(text)
+    rounded = number.is_integer() and abs(number) < 2**52 and not _is_whole(text)
+    return math.nextafter(number, math.inf) if rounded else number
+
+
+def _is_whole(text: str) -> bool:
+    parsed = _FLOAT.fullmatch(text)
+    assert parsed is not None
+    whole, fraction, exponent = parsed.groups(default="")
+    digits = whole + fraction
+    significant = digits.rstrip("0")
+    # How many digits are behind the point, without the exponent.
+    behind = len(fraction) - (len(digits) - len(significant))
+    return not significant or (from_digits(exponent or "0") or 0) >= behind
 
 
 def from_json(value: object) -> int | None:

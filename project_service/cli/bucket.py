@@ -70,8 +70,8 @@ def _changes(
 
 def _whole(name: str, text: str) -> int:
     number = whole_numbers.from_digits(text)
-    if number is None or not 0 <= number <= MAX_BYTES:
-        why = f"must be none or a whole number up to {MAX_BYTES}"
+    if number is None or not 0 <= number <= MAX_BYTES[name]:
+        why = f"must be none or a whole number up to {MAX_BYTES[name]}"
         raise click.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")
     return number
 

@@ -31,8 +31,10 @@ from project_service.database.pipeline import (
     Step,
     TextRow,
     as_texts,
+    error_that_ended,
     ignore_notices,
     may_be_stale,
+    show_sqlstates,
     unescaped,
 )
 from project_service.errors import Away
@@ -118,7 +120,16 @@ Row = tuple[Any, ...]
 
 
 class DatabaseGone(Away):
-    """The connection was lost, could not be made, or does not answer. The work may or may not have been done."""
+    """The connection was lost, could not be made, or does not answer. The work may or may not have been done.
+
+    ``reason`` is the error by which the server ended the connection, if it sent one."""
+
+    def __init__(self, why: str, reason: psycopg2.Error | None = None) -> None:
+        super().__init__(why)
+        self.reason = reason
+
+    def because(self, reason: psycopg2.Error | None) -> DatabaseGone:
+        return DatabaseGone(str(self), reason)
 
 
 class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not typed
@@ -153,6 +164,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         """Connect with libpq's parameters, for one host. This may be cancelled; then call ``close``."""
         await self._connected(params)
         ignore_notices(self._connection)
+        show_sqlstates(self._connection)
         # libpq closes its socket when the server hangs up, but the reactor must still be able to unregister it. So
         # from here on the reactor watches a duplicate of the descriptor.
         self.reactor.removeReader(self)
@@ -441,7 +453,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         """The exception to raise: an error without SQLSTATE is one of the connection, not of the statement."""
         if self._connection.closed or (fault.pgcode is None and isinstance(fault, _CONNECTION_FAULTS)):
             self._doomed = True
-            return DatabaseGone(type(fault).__name__)
+            return DatabaseGone(type(fault).__name__, error_that_ended(fault))
         return fault
 
 

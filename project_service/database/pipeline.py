@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -38,7 +39,7 @@ from project_service.errors import ApiError, Away
 from project_service.lifecycle import background, cancel
 
 if TYPE_CHECKING:
-    from project_service.database.connection import Connection
+    from project_service.database.connection import Connection, DatabaseGone
 
 
 # Keeps track of the statements that are prepared on a connection.
@@ -140,6 +141,7 @@ _send_prepare = _function("PQsendPrepare", _INT, _P, _TEXT, _TEXT, _INT, _P)
 _send_prepared = _function("PQsendQueryPrepared", _INT, _P, _TEXT, _INT, _P, _P, _P, _INT)
 _send_text = _function("PQsendQueryParams", _INT, _P, _TEXT, _INT, _P, _P, _P, _P, _INT)
 _sync = _function("PQpipelineSync", _INT, _P)
+_set_verbosity = _function("PQsetErrorVerbosity", _INT, _P, _INT)
 _flush = _function("PQflush", _INT, _P)
 _consume = _function("PQconsumeInput", _INT, _P)
 _is_busy = _function("PQisBusy", _INT, _P)
@@ -156,6 +158,7 @@ _error_field = _function("PQresultErrorField", _TEXT, _P, _INT)
 _clear = _function("PQclear", None, _P)
 _set_notice_receiver = _function("PQsetNoticeReceiver", _P, _P, _P, _P)
 _ignored = ctypes.CFUNCTYPE(None, _P, _P)(lambda context, notice: None)
+_VERBOSE = 2
 _COMMAND_OK, _TUPLES_OK, _PIPELINE_SYNC, _PIPELINE_ABORTED = 1, 2, 10, 11
 BYTEA = 17
 
@@ -164,6 +167,11 @@ def ignore_notices(connection: Any) -> None:
     """Drop the notices that SQL raises on a connection of psycopg2's, which would keep them all until it is asked to
     execute something itself."""
     _set_notice_receiver(connection.pgconn_ptr, _ignored, None)
+
+
+def show_sqlstates(connection: Any) -> None:
+    """Have the texts of libpq's errors begin with the SQLSTATE. ``error_that_ended`` reads it there."""
+    _set_verbosity(connection.pgconn_ptr, _VERBOSE)
 
 
 Values = Sequence[bytes | None]
@@ -348,15 +356,16 @@ class Pipeline:
             _clear(result)
         self._since, self._cpu = now, cpu
 
-    def lost(self, fault: Exception) -> None:
-        """The connection is gone: nothing more will be heard of what is under way."""
+    def lost(self, fault: DatabaseGone) -> None:
+        """The connection is gone: nothing more will be heard of what is under way, except for the error that the
+        server may have sent before."""
         self._libpq = None  # with which libpq's functions do nothing
         runs = list(self.waiting)
         self.waiting.clear()
         for run in runs:
             _clear(run.result)
             _clear(run.before)
-            run.done.errback(fault)
+            run.done.errback(fault.because(run.error))
 
     def _held_up(self, waited: float) -> bool:
         """Whether somebody who waits so long is held up: much longer than usual, because on a busy machine everything
@@ -564,6 +573,19 @@ def _refusal(result: int) -> psycopg2.Error:
     if code is None:
         return psycopg2.OperationalError("connection lost")
     return _refused(code.decode())(Diagnosis(*texts))
+
+
+# The severity, which may be translated, the SQLSTATE and the message.
+_WORDED = re.compile(r"[^:\n]+: +([0-9A-Z]{5}): ([^\n]*)")
+
+
+def error_that_ended(fault: psycopg2.Error) -> psycopg2.Error | None:
+    """The error by which the server ended the connection, if it sent one before. psycopg2 hears of both at once, and
+    has that error only as the beginning of a text."""
+    if fault.pgcode is not None:
+        return fault
+    worded = _WORDED.match(str(fault))
+    return None if worded is None else _refused(worded[1])(Diagnosis(worded[2], None, None, None))
 
 
 @lru_cache(maxsize=256)

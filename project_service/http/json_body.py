@@ -27,6 +27,7 @@ refuses 60.0 as a whole number.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any, TypeVar
@@ -52,7 +53,7 @@ def strict_loads(raw: bytes) -> Any:
     """The value of ``raw``; raises ``invalid_json`` (also for duplicate keys, lone surrogates, NaN, great depth).
 
     Numbers may have any number of digits. One beyond ``whole_numbers.BEYOND`` becomes that, and one with a point or
-    an exponent that is beyond all floats becomes infinite.
+    an exponent that is beyond all floats becomes infinite. One that is not whole never becomes whole by rounding.
 
     Depth and duplicates are found by counting in the text. Walking through the values would be slow for a body that
     is all brackets, which anybody may send.
@@ -61,7 +62,7 @@ def strict_loads(raw: bytes) -> Any:
     if _depth(bare, MAX_DEPTH) > MAX_DEPTH:
         raise errors.invalid_json(f"The body is nested deeper than {MAX_DEPTH} levels.")
     try:
-        value, written = _value(raw)
+        value, written = _value(raw, bare)
     except ValueError:
         raise errors.invalid_json() from None
     # Of several equal keys the last is silently kept, and then the value has fewer keys than the text.
@@ -71,16 +72,25 @@ def strict_loads(raw: bytes) -> Any:
     return value
 
 
-def _value(raw: bytes) -> tuple[Any, bytes]:
-    """The value of ``raw``, and the value as JSON. Raises ``ValueError``."""
-    try:
-        value = orjson.loads(raw)
-        return value, orjson.dumps(value)
-    except orjson.JSONDecodeError:
-        # orjson takes no number beyond the largest float. The standard library does, but is slower.
-        value = json.loads(raw.decode("utf-8"), parse_int=_integer, parse_constant=_refused)
-        # Lone surrogates, which are not UTF-8, are refused here.
-        return value, json.dumps(value, ensure_ascii=False).encode("utf-8")
+# A number that a float may not tell from a whole one, as 1.00000000000000001 or 1e-400; or a long whole number.
+_EXACT = re.compile(rb"[0-9.]{17}|[eE]-")
+
+
+def _value(raw: bytes, bare: bytes) -> tuple[Any, bytes]:
+    """The value of ``raw``, and the value as JSON; ``bare`` is ``raw`` without its strings. Raises
+    ``ValueError``."""
+    if not _EXACT.search(bare):
+        try:
+            value = orjson.loads(raw)
+            return value, orjson.dumps(value)
+        except orjson.JSONDecodeError:
+            pass  # orjson takes no number beyond the largest float
+    # The standard library reads every number, but is slower.
+    value = json.loads(
+        raw.decode("utf-8"), parse_int=_integer, parse_float=whole_numbers.as_float, parse_constant=_refused
+    )
+    # Lone surrogates, which are not UTF-8, are refused here.
+    return value, json.dumps(value, ensure_ascii=False).encode("utf-8")
 
 
 def _integer(digits: str) -> int:

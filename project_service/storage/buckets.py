@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from project_service.storage.objects import Objects
 
 MAX_REMEMBERED = 10_000
-MAX_BYTES = 5 * 1024**4 * 1000
+# S3 has no larger objects. A bucket may have a thousand of these.
+MAX_OBJECT_BYTES = 5 * 1024**4
+MAX_BYTES = {"max_object_bytes": MAX_OBJECT_BYTES, "max_bucket_bytes": 1000 * MAX_OBJECT_BYTES}
 MAX_CONTENT_TYPES = 100
 # How often to empty a bucket that is to be deleted, where others put objects into it at the same time.
 EMPTYINGS = 10
@@ -160,5 +162,5 @@ def _fault(name: str, value: Any) -> str | None:
             return None
         return "must be null or a list of media types, as image/png or image/*"
     number = whole_numbers.from_json(value)
-    fine = number is not None and 0 < number <= MAX_BYTES
-    return None if fine else f"must be null or a whole number from 1 to {MAX_BYTES}"
+    fine = number is not None and 0 < number <= MAX_BYTES[name]
+    return None if fine else f"must be null or a whole number from 1 to {MAX_BYTES[name]}"

@@ -245,7 +245,7 @@ DELETE = Operation(
     "Delete an object",
     (Answer(204, "It is gone."),),
     (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
-    errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.object_in_use()),
+    errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.owner_not_taken(), errors.object_in_use()),
     needs=BOTH,
 )
 CHANGE = Operation(
@@ -255,7 +255,7 @@ CHANGE = Operation(
     (json_answer(200, "The metadata as it is now", OBJECT_DETAILS),),
     (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
     takes({"owner": or_null(UUID), "max_age_seconds": or_null(MAX_AGE)}),
-    (NO_BUCKET, _NO_OBJECT, BAD_KEY, *_STATED),
+    (NO_BUCKET, _NO_OBJECT, BAD_KEY, errors.owner_not_taken(), *_STATED),
 )
 PRESIGN = Operation(
     "presign",
@@ -320,7 +320,7 @@ MOVE = evolve(
     name="moveObject",
     summary="Give an object another key",
     answers=(json_answer(200, "The metadata under the new key", OBJECT),),
-    errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.object_in_use()),
+    errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.owner_not_taken(), errors.object_in_use()),
 )
 BULK_DELETE = Operation(
     "deleteObjects",
@@ -335,7 +335,7 @@ BULK_DELETE = Operation(
     ),
     (IN_BUCKET,),
     takes(keys=array(KEY, minItems=1, maxItems=MAX_BULK_KEYS)),
-    (NO_BUCKET, errors.not_owner(), BAD_KEY, errors.object_in_use()),
+    (NO_BUCKET, errors.not_owner(), BAD_KEY, errors.owner_not_taken(), errors.object_in_use()),
     BOTH,
 )
 
@@ -345,11 +345,12 @@ BULK_DELETE = Operation(
 
 BUCKETS_TAG = "buckets"
 
-_LIMIT: Schema = {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_BYTES}
+_LIMITS: Mapping[str, Schema] = {
+    name: {"type": ["integer", "null"], "minimum": 1, "maximum": most} for name, most in MAX_BYTES.items()
+}
 _RULES: Mapping[str, Schema] = {
     "visibility": {"enum": ["public", "private"]},
-    "max_object_bytes": _LIMIT,
-    "max_bucket_bytes": _LIMIT,
+    **_LIMITS,
     "allowed_content_types": {
         "type": ["array", "null"],
         "maxItems": MAX_CONTENT_TYPES,

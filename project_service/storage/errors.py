@@ -94,6 +94,12 @@ def piece_of_an_object() -> ApiError:
     return errors.bad_request("bad_request", "An object is uploaded whole; Content-Range is not supported.")
 
 
+def owner_not_taken() -> ApiError:
+    """400 for ``X-Object-Owner`` where no object is made."""
+    message = "X-Object-Owner is for uploads and copies; PATCH of the object changes its owner."
+    return errors.bad_request("bad_request", message)
+
+
 def length_required() -> ApiError:
     """RFC 9110 section 15.5.12."""
     return ApiError(411, "length_required", "An upload needs a body; an empty one needs Content-Length: 0.")

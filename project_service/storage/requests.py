@@ -114,6 +114,12 @@ def owner_stated(headers: HeaderView, writer: Writer) -> Writer:
     return writer if owner is None else evolve(writer, user_id=parse_owner(owner, writer, "X-Object-Owner"))
 
 
+def refuse_owner(headers: HeaderView) -> None:
+    """Raise for a request that names an owner although it makes no object: the owner would not be changed."""
+    if b"x-object-owner" in headers:
+        raise errors.owner_not_taken()
+
+
 # With these a shared cache asks each time, whatever the age (RFC 9111, 5.2.2).
 _ASK_ANEW = {"no-cache", "no-store", "private"}
 

@@ -369,7 +369,7 @@ class StorageRoutes:
 
     async def delete(self, request: Request) -> Reply:
         key = keys.parse_key(request.path_args["key"])
-        bucket, writer = await self._writable(request)
+        bucket, writer = await self._changeable(request)
         stated = conditions.for_write(request.headers)
         if not await self.objects.delete(bucket, [key], writer, stated):
             raise errors.object_not_found()
@@ -377,7 +377,7 @@ class StorageRoutes:
 
     async def change(self, request: Request) -> Reply:
         key = keys.parse_key(request.path_args["key"])
-        bucket, writer = await self._writable(request)
+        bucket, writer = await self._changeable(request)
         stated = conditions.for_write(request.headers)
         changes = requests.changes(await request.json_object(), writer)
         row = await self.objects.change(bucket, key, changes, stated)
@@ -415,14 +415,14 @@ class StorageRoutes:
         return _created(request, bucket, switched.row)
 
     async def move(self, request: Request) -> Reply:
-        bucket, writer = await self._writable(request)
+        bucket, writer = await self._changeable(request)
         source, target = requests.source_and_target(await request.json_object())
         stated = conditions.for_write(request.headers)
         switched = await self.objects.move(bucket, source, target, writer, stated)
         return json_reply(switched.row.as_json())
 
     async def bulk_delete(self, request: Request) -> Reply:
-        bucket, writer = await self._writable(request)
+        bucket, writer = await self._changeable(request)
         wanted = requests.bulk_keys(await request.json_object())
         deleted = await self.objects.delete(bucket, wanted, writer)
         gone = [key for key in wanted if key in deleted]
@@ -437,6 +437,12 @@ class StorageRoutes:
         """The bucket and who writes, decided by the headers alone: the body has not been asked for yet."""
         writer = requests.owner_stated(request.headers, writer_of(request.caller))
         return await self.buckets.get(request.path_args["bucket"]), writer
+
+    async def _changeable(self, request: Request) -> tuple[Bucket, Writer]:
+        """As ``_writable``, for a request that makes no object and so takes no owner in a header."""
+        writable = await self._writable(request)
+        requests.refuse_owner(request.headers)
+        return writable
 
     async def _check_again(self, bucket: Bucket, key: str, content_type: str, size: int) -> None:
         """Check the bucket's rules at the end of an upload. It may take days, and meanwhile they may have changed, or

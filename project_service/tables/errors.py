@@ -256,10 +256,12 @@ def statement_too_large(limit: int, of: str = "characters") -> TableError:
     return TableError(400, "54001", "The statement for this request is too large", details)
 
 
-def name_too_long(name: str, limit: int) -> TableError:
-    """name_too_long. PostgreSQL itself would use the beginning of the name."""
+def name_too_long(name: str, limit: int, of: str | None = None) -> TableError:
+    """name_too_long. PostgreSQL itself would use the beginning of the name. ``of`` is what has the name, where it is
+    not something that is selected."""
     message = f"The name '{name}' is longer than the {limit} bytes that PostgreSQL allows"
-    return TableError(400, "42622", message, hint="Give what is selected a shorter alias.")
+    hint = f"There is no {of} of that name." if of is not None else "Give what is selected a shorter alias."
+    return TableError(400, "42622", message, hint=hint)
 
 
 def same_name(name: str) -> TableError:
@@ -356,7 +358,8 @@ _STATUSES = {
     # PostgreSQL 18 has 23001 and 23P01 for what was 23503 and 23505: ON DELETE RESTRICT, and keys WITHOUT OVERLAPS.
     409: "23001 23P01 23503 23505",
     500: "09 21000 25 2D 38 39 3B 40 42P17 53400 54 55 57 58 F0 HV P0 XX",
-    503: "08 53 57P01",
+    # The server ends all connections, or this one because nothing was asked on it: a new one will do.
+    503: "08 53 57P01 57P02 57P03 57P05",
 }
 _BY_SQLSTATE = {code: status for status, codes in _STATUSES.items() for code in codes.split()}
 _MESSAGE_HINT = (
@@ -376,6 +379,8 @@ def from_postgres(error: psycopg2.Error | DatabaseGone, authenticated: bool) -> 
 
     A 5xx gets a reason for the log, ``why``, unless a function of the application chose that response.
     """
+    if isinstance(error, DatabaseGone) and error.reason is not None:
+        error = error.reason
     if isinstance(error, DatabaseGone) or error.pgcode is None:
         response = database_unreachable()
         # libpq's own text contains addresses, which do not belong in the log.

@@ -50,7 +50,7 @@ class Preferences:
     @property
     def max_affected(self) -> int | None:
         value = self.get("max-affected")
-        return int(value) if value is not None and self.strict else None
+        return from_digits(value) if value is not None and self.strict else None
 
     def applied(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """The Preference-Applied header for those of ``names`` that were asked for."""
@@ -64,6 +64,9 @@ class Preferences:
         return (("Preference-Applied", ", ".join(found)),) if found else ()
 
 
+_is_digits = re.compile(r"-?0+|[0-9]+").fullmatch
+
+
 def parse_preferences(headers: Iterable[str]) -> Preferences:
     """Raises PGRST122 where ``handling=strict`` comes with a preference that is not known."""
     known: dict[str, str] = {}
@@ -72,10 +75,7 @@ def parse_preferences(headers: Iterable[str]) -> Preferences:
         if not word:
             continue
         name, _, value = word.partition("=")
-        maximum = _maximum(value) if name == "max-affected" else None
-        if maximum is not None:
-            known.setdefault(name, str(maximum))
-        elif value in _VALUES.get(name, ()) or (name == "timezone" and value):
+        if value in _VALUES.get(name, ()) or _is_given(name, value):
             known.setdefault(name, value)
         else:
             unknown.append(word)
@@ -84,10 +84,9 @@ def parse_preferences(headers: Iterable[str]) -> Preferences:
     return Preferences(tuple(known.items()))
 
 
-def _maximum(value: str) -> int | None:
-    number = from_digits(value)
-    # Far more than can be affected is as good as any number, and fits into a header.
-    return None if number is None or number < 0 else min(number, 2**63 - 1)
+def _is_given(name: str, value: str) -> bool:
+    """Whether it is a preference that takes any value of some kind."""
+    return bool(_is_digits(value)) if name == "max-affected" else name == "timezone" and bool(value)
 
 
 ANY = "*/*"

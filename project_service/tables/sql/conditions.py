@@ -424,7 +424,7 @@ def _read(reader: Key, values: Sql) -> Sql:
 def _search(field: str, column: Column | None, found: Filter, operation: Search) -> Sql:
     language = Sql("")
     if operation.language:
-        refuse_long_name(operation.language)
+        refuse_long_name(operation.language, "text search configuration")
         language = parameter(operation.language) + ", "
     document = Sql(field)
     if column is not None and (found.field.path or column.base_type != "tsvector"):

@@ -32,10 +32,10 @@ def ident(name: str) -> str:
     return '"' + name.replace('"', '""').replace("\0", "") + '"'
 
 
-def refuse_long_name(name: str) -> None:
+def refuse_long_name(name: str, of: str | None = None) -> None:
     """Raise 42622 for a name that PostgreSQL would cut. Two names might become one, or one that of something else."""
     if len(name.encode("utf-8")) > NAME_BYTES:
-        raise errors.name_too_long(name, NAME_BYTES)
+        raise errors.name_too_long(name, NAME_BYTES, of)
 
 
 def qualified(key: Key) -> str:
@@ -56,6 +56,7 @@ def cast_type(name: str) -> str:
     folded = " ".join(name.lower().split())
     array = folded.endswith("[]")
     base = folded.removesuffix("[]").strip()
+    refuse_long_name(base, "type")
     spelt = base if base in _KEYWORD_TYPES else ident(base)
     return spelt + ("[]" if array else "")
 

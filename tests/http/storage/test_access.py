@@ -225,6 +225,20 @@ class Owners(TestCase):
             self.assertEqual(refused(self.app.upload(body, headers=SERVICE)), (422, "validation_failed"))
         self.assertEqual(self.app.stored(), [b"hello"])
 
+    def test_an_owner_named_where_no_object_is_made_is_refused(self) -> None:
+        self.app.put("other")
+        for method, path, body in (
+            ("POST", "/storage/buckets/open/move", {"from": "other", "to": "new"}),
+            ("POST", "/storage/buckets/open/delete", {"keys": ["other"]}),
+            ("PATCH", f"{OBJECTS}/other", {"owner": None}),
+            ("DELETE", f"{OBJECTS}/other", None),
+        ):
+            raw = b"" if body is None else json.dumps(body).encode()
+            for headers, expected in ((SERVICE, (400, "bad_request")), (USER, (403, "service_key_required"))):
+                named = {**headers, **(JSON if body is not None else {}), "X-Object-Owner": BOB}
+                self.assertEqual(refused(self.app.request(method, path, named, raw)), expected, method)
+        self.assertEqual(self.app.request("GET", f"{OBJECTS}/other", SERVICE).status, 200)
+
     def test_the_service_key_changes_the_owner(self) -> None:
         def patch(key: str, value: Any, **headers: str) -> Response:
             sent = {**SERVICE, **JSON, **headers}

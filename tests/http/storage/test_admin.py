@@ -94,7 +94,8 @@ class Admin(TestCase):
     def test_bounds_are_included(self) -> None:
         allowed: tuple[dict[str, Any], ...] = (
             {"max_object_bytes": 1},
-            {"max_bucket_bytes": MAX_BYTES},
+            {"max_object_bytes": 5 * 1024**4},
+            {"max_bucket_bytes": MAX_BYTES["max_bucket_bytes"]},
             {"allowed_content_types": ["a/b"] * 100},
         )
         for number, rules in enumerate(allowed):
@@ -102,6 +103,12 @@ class Admin(TestCase):
             self.assertEqual(response.status, 201, rules)
             shown = json.loads(response.body)
             self.assertEqual({name: shown[name] for name in rules}, rules)
+
+    def test_no_object_is_larger_than_s3_has_them(self) -> None:
+        for number in (5 * 1024**4 + 1, 5 * 1024**4 + 1024.0, 10**400):
+            response = self.app.post("/admin/buckets", {"name": "n", "max_object_bytes": number}, SERVICE)
+            self.assertEqual(refused(response), (422, "validation_failed"))
+            self.assertIn(b"from 1 to 5497558138880", response.body)
 
     def test_a_size_may_be_written_as_a_float(self) -> None:
         response = self.app.post("/admin/buckets", {"name": "n", "max_object_bytes": 1e6}, SERVICE)

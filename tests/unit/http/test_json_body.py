@@ -76,9 +76,30 @@ class Json(TestCase):
             b"-1" + b"0" * 400: -(10**400),
             b"[1" + b"0" * 1_000_000 + b".5]": [math.inf],
             b"-1E400": -math.inf,
-            b'[{"a":1e400},0.' + b"0" * 400 + b"1]": [{"a": math.inf}, 0.0],
+            b'[{"a":1e400},0.' + b"0" * 400 + b"1]": [{"a": math.inf}, 5e-324],
         }.items():
             self.assertEqual(strict_loads(raw), value)
+
+    def test_no_number_becomes_whole_by_rounding(self) -> None:
+        for raw, expected in {
+            b"60.00000000000000000000000001": None,
+            b"-60.00000000000000000000000001": None,
+            b"59.99999999999999999999999999": None,
+            b"1e-400": None,
+            b"-1e-400": None,
+            b"1e-999999999999999999999999999": None,
+            b"6000000000000000000000000001e-26": None,
+            b"0.000000000000000000000000000000e5": 0,
+            b"6000000000000000000000000000e-26": 60,
+            b"0.00000000000000000000000006e27": 60,
+            b"60.0000000000000000000000000e0": 60,
+            b"60.0e0": 60,
+            b"6.0E+1": 60,
+            b"-0.0": 0,
+            b"0e-400": 0,
+            b'["1e-400",60.0]': None,
+        }.items():
+            self.assertEqual(whole_numbers.from_json(strict_loads(raw)), expected, raw)
 
     def test_beside_a_long_number_the_rules_are_the_same(self) -> None:
         for raw in (

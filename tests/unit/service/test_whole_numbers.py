@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.whole_numbers import BEYOND, from_digits, from_json
+from project_service.whole_numbers import BEYOND, as_float, from_digits, from_json
 
 
 class WholeNumbers(TestCase):
@@ -30,6 +31,23 @@ class WholeNumbers(TestCase):
     def test_only_ascii_digits_count(self) -> None:
         for text in ("", "-", "+1", "1.0", "1e1", " 1", "1\n", "1_0", "\u0663", "\u00b2", "0x1", "--1"):
             self.assertIsNone(from_digits(text), text)
+
+    @given(
+        st.integers(-(2**52), 2**52),
+        st.text("0123456789", max_size=40),
+        st.integers(-400, 400),
+        st.booleans(),
+    )
+    def test_a_float_is_whole_if_its_text_is(
+        self, whole: int, fraction: str, exponent: int, plus: bool
+    ) -> None:
+        text = f"{whole}.{fraction}0e{'+' if plus and exponent >= 0 else ''}{exponent}"
+        exact = Fraction(f"{whole}.{fraction}0") * Fraction(10) ** exponent
+        number = as_float(text)
+        if abs(exact) < 2**52:
+            self.assertEqual(number.is_integer(), exact.denominator == 1)
+        if number.is_integer():
+            self.assertEqual(number, float(text))
 
     def test_json_writes_whole_numbers_with_a_point_or_an_exponent_too(self) -> None:
         for value, number in ((60, 60), (60.0, 60), (6e1, 60), (-0.0, 0), (1e22, 10**22), (BEYOND, BEYOND)):

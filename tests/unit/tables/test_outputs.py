@@ -47,11 +47,14 @@ class Names(SynchronousTestCase):
             for name in ("n" * 64, "\u00e4" * 32, "n" * 63 + "1", "n" * 9000):
                 error = self.assertRaises(TableError, read, "works", select.format(name))
                 self.assertEqual((error.status, error.code), (400, "42622"), select)
+                self.assertEqual("alias" in (error.hint or ""), select != "id::{}", error.hint)
         for name in ("n" * 63, "\u00e4" * 31 + "n"):
             self.assertIn(f'AS "{name}"', read("works", f"{name}:id"))
         read("works", f"x:data->{'n' * 9000}")
         error = self.assertRaises(TableError, read, "works", "id", ("title", f"fts({'n' * 64}).a"))
-        self.assertEqual(error.code, "42622")
+        self.assertEqual(
+            (error.code, error.hint), ("42622", "There is no text search configuration of that name.")
+        )
 
     def test_of_several_columns_with_one_name_the_last_is_returned(self) -> None:
         for select, expected in (
