@@ -11,9 +11,9 @@ from project_service import whole_numbers
 from project_service.cli import shared
 from project_service.cli.shared import Opened
 from project_service.errors import ApiError
-from project_service.storage.buckets import MAX_BYTES, Buckets, parse_rules
+from project_service.storage.buckets import Buckets, parse_rules
 from project_service.storage.postgres import SqlBuckets
-from project_service.storage.values import Bucket, BucketRules
+from project_service.storage.values import MAX_BYTES, Bucket, BucketRules
 
 
 @click.group()

@@ -1,8 +1,10 @@
 """Buckets and objects: rows in PostgreSQL, bytes in an S3-compatible store, streamed both ways.
 
 ================  =================================================================================================
-``routes``        the endpoints, and the body of an upload as it arrives (``form`` reads one). ``requests`` and
-                  ``conditions`` read what they are sent; ``described`` is for ``/openapi.json``
+``routes``        the endpoints for objects and links, each with its description and body; ``admin``: for buckets
+``access``        who may do what to the objects of a bucket
+``requests``      parameters, headers and form fields; ``conditions``: conditional requests and ranges; ``form``: the
+                  upload form, chunk by chunk
 ``buckets``       buckets and their rules
 ``objects``       changes of objects, in the order of steps that makes every crash harmless
 ``upload``        a new version, until it is an object's or has been given up. ``reservations`` begins one

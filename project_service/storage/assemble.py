@@ -22,15 +22,16 @@ from project_service.lifecycle import Every, start, with_timeout
 from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store as StoreSettings
 from project_service.storage import download
+from project_service.storage.admin import BucketRoutes
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, SmallObjects
 from project_service.storage.durations import START_TIMEOUT_SECONDS, UNUSED_SECONDS
-from project_service.storage.links import Links
+from project_service.storage.links import NO_REFERRER, Links
 from project_service.storage.objects import Objects
 from project_service.storage.postgres import SqlBuckets, SqlGarbage, SqlLinks, SqlObjects
 from project_service.storage.repository import BucketRows, GarbageRows, LinkRows, ObjectRows
 from project_service.storage.reservations import Reservations
-from project_service.storage.routes import BucketRoutes, StorageRoutes
+from project_service.storage.routes import LinkRoutes, StorageRoutes, translated
 from project_service.storage.s3.client import S3Store, connect
 from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError, kind_of
 from project_service.storage.sweeper import Removal, Sweeper
@@ -64,14 +65,17 @@ class Storage:
     objects: Objects
     sweeper: Sweeper
     services: tuple[IService, ...]
-    _routes: tuple[StorageRoutes, BucketRoutes]
+    _routes: StorageRoutes
+    _link_routes: LinkRoutes
+    _bucket_routes: BucketRoutes
     reservations: Reservations = field(repr=False)
     _store: Any = field(repr=False)
     _clock: Any = field(repr=False)
 
     def mount(self, router: Router) -> None:
-        for routes in self._routes:
-            routes.mount(router)
+        router.mount(self._routes, wrap=translated)
+        router.mount(self._link_routes, wrap=partial(translated, headers=(NO_REFERRER,)))
+        router.mount(self._bucket_routes, key="service", wrap=translated)
 
     def reload(self, store: StoreSettings) -> None:
         """Sign with the key pair of ``store`` from now on; everything else about the store stays as it is."""
@@ -153,21 +157,33 @@ def build(
     buckets = Buckets(rows.buckets, reactor)
     objects = Objects(rows.objects, store, uploads, removal, buckets, steps)
     sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
+    downloads = Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), now)
+    links = Links(rows.links, now, lambda: token_urlsafe(32))
     routes = StorageRoutes(
         buckets,
         rows.objects,
         objects,
         uploads,
-        Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), now),
-        Links(rows.links, now, lambda: token_urlsafe(32)),
+        downloads,
+        links,
         current_settings,
     )
     loops = (
         Every(settings.sweep_seconds, _sweeping(sweeper, sweep_lock), reactor, "storage sweeper", outage_of),
         Every(UNUSED_SECONDS, reservations.release_unused, reactor, "reservations", outage_of),
     )
-    admin = BucketRoutes(buckets, objects)
-    return Storage(buckets, objects, sweeper, loops, (routes, admin), reservations, store, reactor)
+    return Storage(
+        buckets,
+        objects,
+        sweeper,
+        loops,
+        routes,
+        LinkRoutes(downloads, links),
+        BucketRoutes(buckets, objects),
+        reservations,
+        store,
+        reactor,
+    )
 
 
 def _sweeping(sweeper: Sweeper, sweep_lock: SweepLock) -> Callable[[], Awaitable[None]]:

@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 from twisted.internet.interfaces import IReactorTime
 
-from project_service import whole_numbers
-from project_service.errors import ApiError, no_text, validation_failed
+from project_service.errors import ApiError
+from project_service.http.json_body import read_members
 from project_service.storage import errors, keys
 from project_service.storage.durations import BUCKET_FRESH_SECONDS, BUCKET_REREAD_SECONDS
 from project_service.storage.repository import BucketRows
-from project_service.storage.values import RULES, Bucket, BucketRules
+from project_service.storage.values import Bucket, BucketRules, read_bucket_name
 
 if TYPE_CHECKING:
     from project_service.storage.objects import Objects
 
 MAX_REMEMBERED = 10_000
-# S3 has no larger objects. A bucket may have a thousand of these.
-MAX_OBJECT_BYTES = 5 * 1024**4
-MAX_BYTES = {"max_object_bytes": MAX_OBJECT_BYTES, "max_bucket_bytes": 1000 * MAX_OBJECT_BYTES}
-MAX_CONTENT_TYPES = 100
+NOT_A_RULE = "is not a rule of a bucket"
 # How often to empty a bucket that is to be deleted, where others put objects into it at the same time.
 EMPTYINGS = 10
 
@@ -79,10 +76,7 @@ class Buckets:
 
     async def create(self, name: str, rules: BucketRules) -> Bucket:
         """Raises ``bucket_exists``, and ``validation_failed`` for a name that is not allowed."""
-        faults = bucket_name_errors(name)
-        if faults:
-            raise validation_failed(faults)
-        return await self.rows.create(name, rules)
+        return await self.rows.create(read_bucket_name("name", name), rules)
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
         """Raises ``bucket_not_found``."""
@@ -114,53 +108,6 @@ class Buckets:
                 return
 
 
-def bucket_name_errors(name: object) -> dict[str, str]:
-    """What is wrong with the name of a new bucket, under ``name``."""
-    if not isinstance(name, str):
-        return {"name": no_text(name)}
-    if keys.is_bucket_name(name):
-        return {}
-    return {"name": "must be 1 to 63 of a-z, 0-9, '.', '_', '-', beginning and ending with a letter or digit"}
-
-
-def parse_rules(given: Mapping[str, Any], found: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The rules in a JSON object, checked; raises ``validation_failed`` naming every field that is wrong.
-
-    ``found`` is what is wrong with other fields.
-    """
-    faults = {name: "is not a rule of a bucket" for name in given if name not in RULES} | dict(found or {})
-    rules: dict[str, Any] = {}
-    for name, value in given.items():
-        if name in RULES:
-            why = _fault(name, value)
-            if why is None:
-                rules[name] = _stored(value)
-            else:
-                faults[name] = why
-    if faults:
-        raise validation_failed(faults)
-    return rules
-
-
-def _stored(value: Any) -> Any:
-    """A valid rule as it is kept: 1e6 is a whole number too."""
-    if isinstance(value, list):
-        return tuple(value)
-    return int(value) if isinstance(value, float) else value
-
-
-def _fault(name: str, value: Any) -> str | None:
-    if name == "visibility":
-        return None if value in ("public", "private") else "must be public or private"
-    if name == "owner_only_writes":
-        return None if isinstance(value, bool) else "must be true or false"
-    if value is None:
-        return None
-    if name == "allowed_content_types":
-        fine = isinstance(value, list) and len(value) <= MAX_CONTENT_TYPES
-        if fine and all(isinstance(one, str) and keys.is_pattern(one) for one in value):
-            return None
-        return "must be null or a list of media types, as image/png or image/*"
-    number = whole_numbers.from_json(value)
-    fine = number is not None and 0 < number <= MAX_BYTES[name]
-    return None if fine else f"must be null or a whole number from 1 to {MAX_BYTES[name]}"
+def parse_rules(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The rules in a JSON object, checked; raises ``validation_failed`` naming every member that is invalid."""
+    return read_members(BucketRules, given, NOT_A_RULE)

@@ -12,7 +12,7 @@ from project_service import whole_numbers
 from project_service.errors import ApiError
 from project_service.http.head import HeaderView
 from project_service.storage import errors
-from project_service.storage.values import UNCONDITIONAL, Conditions, ObjectRow, Writer
+from project_service.storage.values import UNCONDITIONAL, Conditions, ObjectRow
 
 # The ``Range`` header (RFC 9110 section 14). Pure.
 
@@ -74,7 +74,7 @@ def _position(digits: str) -> int:
 _CONDITIONAL = frozenset({b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since"})
 
 
-def for_read(headers: HeaderView, row: ObjectRow) -> bool:
+def is_not_modified(headers: HeaderView, row: ObjectRow) -> bool:
     """Whether a GET or HEAD is answered with 304; raises ``precondition_failed``. The order is section 13.2.2's."""
     if _CONDITIONAL.isdisjoint(headers.first):
         return False
@@ -126,32 +126,13 @@ def continues(headers: HeaderView, row: ObjectRow) -> bool:
     return part is not None and part.first > 0
 
 
-def for_write(headers: HeaderView) -> Conditions:
+def of_write(headers: HeaderView) -> Conditions:
+    """The conditions of a request that changes an object."""
     if _CONDITIONAL.isdisjoint(headers.first):
         return UNCONDITIONAL
     if_match, if_none_match = _tags(headers, b"if-match"), _tags(headers, b"if-none-match")
     since = None if if_match is not None else _date(headers, b"if-unmodified-since")
     return Conditions(if_match, if_none_match, since)
-
-
-def refusal(row: ObjectRow | None, guarded: bool, writer: Writer, stated: Conditions) -> str | None:
-    """The outcome that the SQL function ``storage.refusal`` would give, for refusing early; None where it would
-    allow.
-
-    ``guarded`` says that only the object's owner may write.
-    """
-    if row is None:
-        return None if stated.if_match is None else "precondition_failed"
-    if guarded and row.owner != writer.user_id:
-        return "not_owner"
-    if stated.if_none_match is not None:
-        if "*" in stated.if_none_match:
-            return "object_exists"
-        if row.etag in stated.if_none_match:
-            return "precondition_failed"
-    if stated.if_match is not None and not {"*", row.etag} & set(stated.if_match):
-        return "precondition_failed"
-    return None if _unmodified(row, stated) else "precondition_failed"
 
 
 def without_date(row: ObjectRow | None, stated: Conditions) -> Conditions:
@@ -163,13 +144,9 @@ def without_date(row: ObjectRow | None, stated: Conditions) -> Conditions:
     """
     if row is None:
         return Conditions(if_none_match=("*",))
-    if not _unmodified(row, stated):
+    if not stated.unmodified(row):
         raise errors.precondition_failed()
     return Conditions((row.etag,), stated.if_none_match)
-
-
-def _unmodified(row: ObjectRow, stated: Conditions) -> bool:
-    return stated.unmodified_since is None or row.modified <= stated.unmodified_since
 
 
 def _tags(headers: HeaderView, name: bytes) -> tuple[str, ...] | None:

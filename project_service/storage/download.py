@@ -245,7 +245,7 @@ def _head(
     if request.any_origin:
         validators = (*validators, ANY_ORIGIN)
     whole = ByteRange(0, row.size)
-    if conditions.for_read(sent, row):
+    if conditions.is_not_modified(sent, row):
         return 304, (*validators, NO_SNIFFING), whole
     headers = (*presentation(row.key, row.content_type, terms.inline), *validators)
     if b"range" in sent.first and conditions.range_applies(sent, row, now()):

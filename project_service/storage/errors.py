@@ -131,18 +131,20 @@ def prefetch_refused() -> ApiError:
     return ApiError(503, "prefetch_refused", message, headers=(errors.RETRY_AFTER,))
 
 
+# The outcomes by which functions of the schema ``storage`` refuse a change. If several objects are refused, the first
+# outcome in this order is reported.
 _REFUSALS = {
     "bucket_not_found": bucket_not_found,
     "bucket_not_empty": bucket_not_empty,
     "object_not_found": object_not_found,
+    "not_owner": not_owner,
     "object_exists": object_exists,
     "precondition_failed": precondition_failed,
-    "not_owner": not_owner,
     "bucket_full": bucket_full,
     "upload_expired": upload_expired,
 }
 
 
-def refused(outcome: str) -> ApiError:
-    """The error for an outcome by which a function of the schema ``storage`` refuses a change."""
-    return _REFUSALS[outcome]()
+def refused(*outcomes: str) -> ApiError:
+    """The error for the outcomes of a change that the database refused."""
+    return _REFUSALS[min(outcomes, key=list(_REFUSALS).index)]()

@@ -12,9 +12,9 @@ from uuid import UUID
 from attrs import frozen
 
 from project_service.lifecycle import shield
-from project_service.storage import errors
+from project_service.storage import access, errors
 from project_service.storage.buckets import Buckets
-from project_service.storage.conditions import refusal, without_date
+from project_service.storage.conditions import without_date
 from project_service.storage.download import MAX_READS, ObjectLost
 from project_service.storage.repository import ObjectRows, Store, Switched
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
@@ -96,13 +96,9 @@ class Objects:
 
     async def check_write(self, bucket: Bucket, key: str, writer: Writer, conditions: Conditions) -> None:
         """Refuse early what the switch would refuse, before any byte moves."""
-        guarded = bucket.rules.owner_only_writes and not writer.is_service
-        if not guarded and conditions == UNCONDITIONAL:
-            return
-        row = await self.rows.find(bucket.name, key)
-        outcome = refusal(row, guarded, writer, conditions)
-        if outcome is not None:
-            raise errors.refused(outcome)
+        if conditions != UNCONDITIONAL or access.is_owner_only(bucket.rules, writer):
+            row = await self.rows.find(bucket.name, key)
+            access.check_write(bucket.rules, row, writer, conditions)
 
     async def check_room(self, bucket: Bucket, key: str, size: int) -> None:
         """Raise ``bucket_full`` early where ``size`` more bytes cannot fit into the bucket's quota now.

@@ -17,7 +17,7 @@ from project_service.database.pool import Pool
 from project_service.storage import errors, keys
 from project_service.storage.repository import NewObject, Switched
 from project_service.storage.values import (
-    RULES,
+    RULE_SCHEMAS,
     UNCONDITIONAL,
     Bucket,
     BucketRules,
@@ -89,7 +89,7 @@ class SqlBuckets:
         return await self._existing(name)
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
-        if not changes.keys() <= RULES:
+        if not changes.keys() <= RULE_SCHEMAS.keys():
             raise ValueError("not a rule of a bucket")
         if changes:
             settings = ", ".join(f"{rule} = %({rule})s" for rule in sorted(changes))
@@ -458,10 +458,8 @@ class SqlObjects:
                 f"select * from storage.delete_objects(%s, %s::text[], {_TERMS})",
                 (bucket, list(keys), *_terms(writer, conditions)),
             )
-        outcomes = {outcome for outcome, _, _ in rows}
-        for refusal in ("bucket_not_found", "not_owner", "object_exists", "precondition_failed"):
-            if refusal in outcomes:
-                raise errors.refused(refusal)
+        if refusals := {outcome for outcome, _, _ in rows} - {"deleted", "missing"}:
+            raise errors.refused(*refusals)
         return {key: UUID(version) for _, key, version in rows if version is not None}
 
     async def move(

@@ -1,72 +1,38 @@
-"""Reads the parameters, headers and bodies of storage requests; each value has an error of its own. Pure but for
-Werkzeug's header parsers.
+"""Reads what storage requests bring beside JSON: parameters, headers, page tokens, and the fields of an upload form.
+
+Each value has an error of its own. Pure but for Werkzeug's header parsers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from base64 import b64decode
+from functools import partial
+from hashlib import md5
 from typing import Any
 from uuid import UUID
 
 import orjson
-from attrs import evolve
+from attrs import define, field
 from werkzeug.datastructures import ResponseCacheControl
 from werkzeug.http import parse_cache_control_header
 
 from project_service import base64url, whole_numbers
-from project_service.errors import (
-    ApiError,
-    refuse_unknown,
-    require_text,
-    require_texts,
-    service_key_required,
-    unsupported_media_type,
-    validation_failed,
-)
+from project_service.errors import ApiError, unsupported_media_type, validation_failed
 from project_service.http.head import HeaderView
 from project_service.http.request import Request
-from project_service.storage import errors, keys
-from project_service.storage.links import MAX_EXPIRES_IN_SECONDS, MAX_USES
-from project_service.storage.values import Writer
+from project_service.storage import access, errors, keys
+from project_service.storage.form import Field
+from project_service.storage.values import Bucket, Writer
 
-# Page tokens: where the next page of a listing begins, as an opaque text. Pure.
-#
-# A token holds the last entry of its page and not a position, so that pages do not shift when objects come or go.
-# It is no secret: listing the bucket takes the same rights with a token as without.
-
-
-_VERSION = 1
-
-
-def encode_page_token(last: str, prefix: str, recursive: bool) -> str:
-    packed = orjson.dumps([_VERSION, last, prefix, recursive])
-    return base64url.encode(packed)
-
-
-def decode_page_token(token: str, prefix: str, recursive: bool) -> str:
-    """The last entry seen; raises ``validation_failed`` for a token that is not of this very listing."""
-    bad = validation_failed({"page_token": "is not a token of this listing"})
-    try:
-        packed = base64url.decode(token)
-        version, last, *listing = orjson.loads(packed)
-    except (ValueError, TypeError):
-        raise bad from None
-    if version != _VERSION or listing != [prefix, recursive] or not isinstance(last, str):
-        raise bad
-    if not last.startswith(prefix):
-        raise bad
-    try:
-        # The entry is a key or a folder, so it has to be a possible prefix.
-        return keys.parse_prefix(last)
-    except ApiError:
-        raise bad from None
-
-
-DEFAULT_MAX_KEYS = 100
-MAX_MAX_KEYS = 1000
-MAX_BULK_KEYS = 1000
+DEFAULT_PAGE_KEYS = 100
+MAX_PAGE_KEYS = 1000
 # RFC 9111 section 1.2.2; also PostgreSQL's largest integer.
 MAX_AGE_SECONDS = 2**31 - 1
+# How much of a form's Content-Length may be something else than its file.
+FORM_OVERHEAD_BYTES = 256 * 1024
+# With these a shared cache asks each time, whatever the age (RFC 9111, 5.2.2).
+_ALWAYS_ASK = {"no-cache", "no-store", "private"}
+_TOKEN_VERSION = 1
 
 
 def flag(request: Request, name: str) -> bool:
@@ -80,11 +46,37 @@ def flag(request: Request, name: str) -> bool:
 def max_keys(request: Request) -> int:
     value = request.query_value("max_keys")
     if value is None:
-        return DEFAULT_MAX_KEYS
+        return DEFAULT_PAGE_KEYS
     number = whole_numbers.from_digits(value)
-    if number is None or not 1 <= number <= MAX_MAX_KEYS:
-        raise validation_failed({"max_keys": f"must be a whole number from 1 to {MAX_MAX_KEYS}"})
+    if number is None or not 1 <= number <= MAX_PAGE_KEYS:
+        raise validation_failed({"max_keys": f"must be a whole number from 1 to {MAX_PAGE_KEYS}"})
     return number
+
+
+def encode_page_token(last: str, prefix: str, recursive: bool) -> str:
+    """An opaque text that says where the next page of a listing begins.
+
+    It holds the last entry of its page and not a position, so that pages do not shift when objects come or go. It is
+    no secret: listing the bucket takes the same rights with a token as without.
+    """
+    return base64url.encode(orjson.dumps([_TOKEN_VERSION, last, prefix, recursive]))
+
+
+def decode_page_token(token: str, prefix: str, recursive: bool) -> str:
+    """The last entry seen; raises ``validation_failed`` for a token that is not of this very listing."""
+    bad = validation_failed({"page_token": "is not a token of this listing"})
+    try:
+        version, last, *listing = orjson.loads(base64url.decode(token))
+        same = version == _TOKEN_VERSION and listing == [prefix, recursive] and isinstance(last, str)
+        if not same or not last.startswith(prefix):
+            raise bad
+        # The entry is a key or a folder, so it has to be a possible prefix.
+        return keys.parse_prefix(last)
+    except (ValueError, TypeError, ApiError):
+        raise bad from None
+
+
+# What uploads say of the object that they are to become.
 
 
 def refuse_partial(headers: HeaderView) -> None:
@@ -100,7 +92,7 @@ def refuse_form(headers: HeaderView) -> None:
 
 
 def require_body(request: Request) -> None:
-    """Raise where the request says nothing of a body: somebody forgot it, and would replace the object by nothing.
+    """Raise where the request does not mention a body: it was forgotten, and nothing would replace the object.
 
     An empty object is stored by ``Content-Length: 0``, or by chunks of which there is none.
     """
@@ -108,92 +100,95 @@ def require_body(request: Request) -> None:
         raise errors.length_required()
 
 
-def owner_stated(headers: HeaderView, writer: Writer) -> Writer:
-    """``writer``, for whom ``X-Object-Owner`` may name another owner of what is written. Only the service key may."""
-    owner = headers.text(b"x-object-owner")
-    return writer if owner is None else evolve(writer, user_id=parse_owner(owner, writer, "X-Object-Owner"))
+def least_size(length: int | None, overhead: int = 0) -> int:
+    """The least size that the object can have, given the request's Content-Length; 0 where that is not known."""
+    return 0 if length is None else max(0, length - overhead)
 
 
-def refuse_owner(headers: HeaderView) -> None:
-    """Raise for a request that names an owner although it makes no object: the owner would not be changed."""
-    if b"x-object-owner" in headers:
-        raise errors.owner_not_taken()
+def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
+    """The declared media type, else one guessed from the key.
+
+    Raises ``validation_failed`` where the declared one cannot be read, and ``content_type_not_allowed`` where the
+    bucket does not take it. Without a key (it may come after the file) a guess is not checked yet.
+    """
+    stated = keys.parse_content_type(declared) if declared else None
+    chosen = stated or keys.guess_content_type(key or "")
+    known = stated is not None or key is not None
+    if known and not keys.allowed(chosen, bucket.rules.allowed_content_types):
+        raise errors.content_type_not_allowed(keys.essence(chosen))
+    return chosen
 
 
-# With these a shared cache asks each time, whatever the age (RFC 9111, 5.2.2).
-_ASK_ANEW = {"no-cache", "no-store", "private"}
-
-
-def parse_owner(text: str, writer: Writer, name: str = "owner") -> UUID:
-    """``name`` is the field or header. Raises ``service_key_required``, ``validation_failed``."""
-    if not writer.is_service:
-        raise service_key_required(f"Only the service key can set {name}.")
-    try:
-        return UUID(text)
-    except ValueError:
-        raise validation_failed({name: "must be the id of a user"}) from None
-
-
-def max_age_stated(headers: HeaderView) -> int | None:
+def stated_max_age(headers: HeaderView) -> int | None:
     """``max-age`` of an upload's ``Cache-Control``, which S3 keeps with the object too; 0 where that forbids caches
     to answer by themselves, and None if it says neither."""
     text = b", ".join(headers.all(b"cache-control")).decode("latin-1")
     stated = parse_cache_control_header(text, cls=ResponseCacheControl)
     directives = {name.lower(): value for name, value in stated.items()}
     age = directives.get("max-age")
-    seconds = None if age is None else parse_max_age(age, "Cache-Control")
-    return 0 if _ASK_ANEW & directives.keys() else seconds
+    seconds = None if age is None else _parse_max_age(age, "Cache-Control")
+    return 0 if _ALWAYS_ASK & directives.keys() else seconds
 
 
-def parse_max_age(text: str, name: str = "max_age_seconds") -> int:
+def _parse_max_age(text: str, name: str) -> int:
     number = whole_numbers.from_digits(text)
     if number is None or not 0 <= number <= MAX_AGE_SECONDS:
         raise validation_failed({name: f"must be a whole number from 0 to {MAX_AGE_SECONDS}"})
     return number
 
 
-def changes(body: Mapping[str, Any], writer: Writer) -> dict[str, Any]:
-    """What ``PATCH`` of an object is to change; null removes an owner, or an age of its own."""
-    refuse_unknown(body, {"owner", "max_age_seconds"})
-    given = dict(body)
-    if given.get("owner") is not None:
-        given["owner"] = parse_owner(require_text("owner", given["owner"]), writer)
-    if given.get("max_age_seconds") is not None:
-        given["max_age_seconds"] = whole(given, "max_age_seconds", 0, 0, MAX_AGE_SECONDS)
-    return given
+@define
+class ContentMD5:
+    """Checks a body against its ``Content-MD5`` (RFC 1864, as in S3), if it has one. Raises ``bad_digest``."""
+
+    _stated: bytes | None
+    _seen: Any = field(factory=partial(md5, usedforsecurity=False), init=False)
+
+    @classmethod
+    def of(cls, headers: HeaderView) -> ContentMD5:
+        header = headers.first.get(b"content-md5")
+        if header is None:
+            return cls(None)
+        try:
+            digest = b64decode(header, validate=True)
+        except ValueError:
+            digest = b""
+        if len(digest) != md5(usedforsecurity=False).digest_size:
+            raise errors.bad_digest("is not the base64 of an MD5")
+        return cls(digest)
+
+    def update(self, data: bytes) -> None:
+        if self._stated is not None:
+            self._seen.update(data)
+
+    def check(self) -> None:
+        if self._stated not in (None, self._seen.digest()):
+            raise errors.bad_digest("is not that of the body")
 
 
-def whole(body: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
-    number = whole_numbers.from_json(body.get(name, default))
-    if number is None or not least <= number <= most:
-        raise validation_failed({name: f"must be a whole number from {least} to {most}"})
-    return number
+@define
+class FormFields:
+    """The fields of an upload form beside the bytes of its file, as far as they have come."""
 
+    max_age_seconds: int | None
+    key: str | None = None
+    owner: UUID | None = None
+    filename: str | None = None
+    content_type: str | None = None
 
-def presign(body: Mapping[str, Any], default_seconds: int) -> tuple[str, int, int]:
-    """Key, lifetime in seconds and number of uses (0: any)."""
-    refuse_unknown(body, {"key", "expires_in_seconds", "uses"})
-    key = keys.parse_key(require_text("key", body.get("key")))
-    seconds = whole(body, "expires_in_seconds", default_seconds, 1, MAX_EXPIRES_IN_SECONDS)
-    return key, seconds, whole(body, "uses", 1, 0, MAX_USES)
+    def add(self, sent: Field, writer: Writer) -> None:
+        """Raises ``invalid_key``, ``service_key_required``, ``validation_failed``."""
+        if sent.name == "key":
+            self.key = keys.parse_key(sent.value)
+        elif sent.name == "owner":
+            self.owner = access.parse_owner(sent.value, writer)
+        else:
+            self.max_age_seconds = _parse_max_age(sent.value, "max_age_seconds")
 
-
-def source_and_target(body: Mapping[str, Any]) -> tuple[str, str]:
-    """``from`` and ``to`` of a copy or move."""
-    refuse_unknown(body, {"from", "to"})
-    given = {name: body.get(name) for name in ("from", "to")}
-    require_texts(given)
-    source, target = (keys.parse_key(require_text(name, value), name) for name, value in given.items())
-    if source == target:
-        raise validation_failed({"to": "is the same as from"})
-    return source, target
-
-
-def bulk_keys(body: Mapping[str, Any]) -> list[str]:
-    refuse_unknown(body, {"keys"})
-    value = body.get("keys")
-    if not isinstance(value, list) or not 1 <= len(value) <= MAX_BULK_KEYS:
-        raise validation_failed({"keys": f"must be a list of 1 to {MAX_BULK_KEYS} keys"})
-    if not all(isinstance(key, str) for key in value):
-        raise validation_failed({"keys": "must be strings"})
-    return list(dict.fromkeys(keys.parse_key(key, "keys") for key in value))
+    def object_key(self) -> str:
+        """The field ``key``, else the file's name; to be asked at the end of the form."""
+        if self.key is not None:
+            return self.key
+        if not self.filename:
+            raise errors.invalid_key("there is no field key, and the file has no name")
+        return keys.parse_key(self.filename)

@@ -1,15 +1,13 @@
-"""``/storage/buckets/{bucket}/...`` and ``/storage/download``."""
+"""``/storage/buckets/{bucket}/...`` and ``/storage/download``. Each endpoint has its description and the model of its
+body beside it, and ``translated`` around it."""
 
 from __future__ import annotations
 
-from base64 import b64decode
-from collections.abc import Callable
-from functools import partial
-from hashlib import md5
-from typing import Any
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from uuid import UUID
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, frozen
 from orjson import Fragment
 from twisted.logger import Logger
 
@@ -17,122 +15,233 @@ from project_service.errors import (
     ApiError,
     Headers,
     authentication_required,
+    service_key_required,
     store_unavailable,
+    unsupported_media_type,
     validation_failed,
 )
-from project_service.http.caller import Caller
-from project_service.http.head import HeaderView
+from project_service.http import describe
+from project_service.http.describe import (
+    BOOLEAN,
+    COUNT,
+    JSON,
+    LOCATION,
+    MOMENT,
+    STRING,
+    Answer,
+    Named,
+    Need,
+    Operation,
+    Parameter,
+    RequestBody,
+    Schema,
+    array,
+    exactly,
+    in_header,
+    in_path,
+    obj,
+)
+from project_service.http.json_body import Kind, body_of, member, or_null, read_members, text, whole
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, StreamReply, json_reply
-from project_service.http.routing import Handler, Router
+from project_service.http.routing import Handler, endpoint
 from project_service.lifecycle import timestamp
 from project_service.settings.model import Storage as StorageSettings
-from project_service.storage import conditions, described, errors, keys, requests
-from project_service.storage.buckets import Buckets, bucket_name_errors, parse_rules
+from project_service.storage import access, conditions, errors, keys, requests
+from project_service.storage.buckets import Buckets
 from project_service.storage.download import NO_SNIFFING, Downloads, Terms
-from project_service.storage.errors import STORE_FAILURES
-from project_service.storage.form import Field, FileStart, FormReader, boundary_of
-from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links, as_shown
+from project_service.storage.form import FileStart, FormReader, boundary_of
+from project_service.storage.links import LINK_HEADERS, MAX_EXPIRES_IN_SECONDS, MAX_USES, Links, as_shown
 from project_service.storage.objects import Objects
 from project_service.storage.repository import ObjectRows
+from project_service.storage.requests import DEFAULT_PAGE_KEYS, MAX_AGE_SECONDS, MAX_PAGE_KEYS
 from project_service.storage.s3.errors import kind_of
 from project_service.storage.upload import SizeLimit, Uploads
-from project_service.storage.values import Bucket, BucketRules, ObjectRow, Writer
-
-# What uploads, as a form or as raw bytes, say of the object that they are to become. Pure.
-
-
-# How much of a form's Content-Length may be something else than its file.
-FORM_OVERHEAD_BYTES = 256 * 1024
-
-
-def least_size(length: int | None, overhead: int = 0) -> int:
-    """The least size that the object can have, given the request's Content-Length; 0 where that is not known."""
-    return 0 if length is None else max(0, length - overhead)
-
-
-def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
-    """The declared media type, else one guessed from the key.
-
-    Raises ``validation_failed`` where the declared one cannot be read, and ``content_type_not_allowed`` where the
-    bucket does not take it. Without a key (it may come after the file) a guess is not checked yet.
-    """
-    stated = keys.parse_content_type(declared) if declared else None
-    chosen = stated or keys.guess_content_type(key or "")
-    known = stated is not None or key is not None
-    if known and not keys.allowed(chosen, bucket.rules.allowed_content_types):
-        raise errors.content_type_not_allowed(keys.essence(chosen))
-    return chosen
-
-
-@define
-class ContentMD5:
-    """Checks a body against its ``Content-MD5`` (RFC 1864, as in S3), if it has one. Raises ``bad_digest``."""
-
-    _stated: bytes | None
-    _seen: Any = field(factory=partial(md5, usedforsecurity=False), init=False)
-
-    @classmethod
-    def of(cls, headers: HeaderView) -> ContentMD5:
-        header = headers.first.get(b"content-md5")
-        if header is None:
-            return cls(None)
-        try:
-            digest = b64decode(header, validate=True)
-        except ValueError:
-            digest = b""
-        if len(digest) != md5(usedforsecurity=False).digest_size:
-            raise errors.bad_digest("is not the base64 of an MD5")
-        return cls(digest)
-
-    def update(self, data: bytes) -> None:
-        if self._stated is not None:
-            self._seen.update(data)
-
-    def check(self) -> None:
-        if self._stated not in (None, self._seen.digest()):
-            raise errors.bad_digest("is not that of the body")
-
-
-@define
-class FormFields:
-    """What a form says beside the bytes of its file. Its fields may come before or after the file.
-
-    ``key`` and ``max_age_seconds`` are those fields, as far as they have come.
-    """
-
-    max_age_seconds: int | None
-    key: str | None = None
-    owner: UUID | None = None
-    filename: str | None = None
-    content_type: str | None = None
-
-    def take(self, sent: Field, writer: Writer) -> None:
-        """Raises ``invalid_key``, ``service_key_required``, ``validation_failed``."""
-        if sent.name == "key":
-            self.key = keys.parse_key(sent.value)
-        elif sent.name == "owner":
-            self.owner = requests.parse_owner(sent.value, writer)
-        else:
-            self.max_age_seconds = requests.parse_max_age(sent.value)
-
-    def object_key(self) -> str:
-        """The field ``key``, else the file's name; to be asked at the end of the form."""
-        if self.key is not None:
-            return self.key
-        if not self.filename:
-            raise errors.invalid_key("there is no field key, and the file has no name")
-        return keys.parse_key(self.filename)
-
-
-# Wraps the handlers of storage: turns failures of the store into errors, and completes the headers of refusals.
-
+from project_service.storage.values import Bucket, ObjectRow, Writer
 
 _log = Logger()
 
+BUCKET = "/storage/buckets/<bucket>"
+OBJECTS = f"{BUCKET}/objects"
+OBJECT = f"{OBJECTS}/<path:key>"
+TAG = "storage"
+MAX_BULK_KEYS = 1000
+# Cache-Control of objects and listings of a private bucket.
+NOT_SHARED = ("Cache-Control", "private, no-store")
 # Unless it is told otherwise, a cache may keep a 404 (RFC 9110 section 15.1), and so hide an object that is uploaded
 # a moment later. And a browser must not guess the type of a refusal either.
 _OF_REFUSALS = (NO_STORE, NO_SNIFFING)
+
+# What descriptions have in common: schemas, parameters and refusals.
+
+DATABASE_AND_STORE: tuple[Need, ...] = ("database", "store")
+KEY: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": keys.MAX_KEY_BYTES,
+    "description": f"1 to {keys.MAX_KEY_BYTES} bytes of UTF-8 without control characters; no leading /, no empty, . "
+    "or .. segment.",
+}
+PREFIX: Schema = {"type": "string", "maxLength": keys.MAX_KEY_BYTES}
+# "binary" says it to generators that do not know JSON Schema's contentMediaType, and a type of its own to those that
+# pass over "*/*".
+_BINARY: Schema = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
+_BYTES: Mapping[str, Schema] = {"application/octet-stream": _BINARY, "*/*": {}}
+_OWNER = or_null(Kind(describe.UUID, access.read_user_id))
+_MAX_AGE = or_null(whole(0, MAX_AGE_SECONDS))
+_METADATA: Mapping[str, Schema] = {
+    "key": KEY,
+    "size": COUNT,
+    "content_type": STRING,
+    "last_modified": MOMENT,
+    "etag": {"type": "string", "description": "The store's, without quotes; opaque."},
+}
+_OBJECT = Named("Object", exactly(**_METADATA))
+_DETAILS = Named("ObjectDetails", exactly(**_METADATA, owner=_OWNER.schema, max_age_seconds=_MAX_AGE.schema))
+_NEXT_TOKEN: Schema = {
+    "type": ["string", "null"],
+    "description": "page_token of the next page; null on the last.",
+}
+_LISTING = Named(
+    "ObjectListing",
+    exactly(
+        objects=array(_OBJECT),
+        folders=array({"type": "string", "pattern": "/$"}),
+        prefix=STRING,
+        is_truncated=BOOLEAN,
+        next_token=_NEXT_TOKEN,
+    ),
+)
+_SIGNED_URL = Named(
+    "SignedUrl",
+    exactly(url={"type": "string", "format": "uri"}, expires_at=MOMENT, method={"const": "GET"}),
+)
+
+IN_BUCKET = in_path("bucket", "The bucket's name.")
+_KEY_IN_PATH = in_path("key", "The object's key; its / may be sent as they are or as %2F.", KEY)
+_INLINE = Parameter("inline", "true: to be shown in the browser, in a sandbox; else to be saved.", BOOLEAN)
+_WRITE_IF = (
+    in_header("If-Match", "Only if the object is this very one."),
+    in_header("If-None-Match", "*: only if there is no object with that key."),
+    in_header("If-Unmodified-Since", "Only if the object has not changed since; If-Match counts instead."),
+)
+_OWNER_HEADER = in_header(
+    "X-Object-Owner", "By the service key alone: the user to whom the object is to belong."
+)
+_MAX_AGE_HEADER = in_header(
+    "Cache-Control", "max-age: for how long caches may keep the object without asking, in a public bucket."
+)
+_READ_IF = (
+    in_header("If-Match", "412 unless the object is this one."),
+    in_header("If-Unmodified-Since", "412 if it has changed since."),
+    in_header("If-None-Match", "304 if the object is this one."),
+    in_header("If-Modified-Since", "304 if it has not changed since."),
+    in_header("Range", "One range of bytes; several, and other units, give the whole."),
+    in_header("If-Range", "The range counts only if the object is this one."),
+)
+
+NO_BUCKET, _NO_OBJECT = errors.bucket_not_found(), errors.object_not_found()
+BAD_KEY = errors.invalid_key("why")
+# A private bucket is read by signed-in users alone.
+_READ_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, authentication_required())
+_CONDITIONS_FAILED: tuple[ApiError, ...] = (errors.object_exists(), errors.precondition_failed())
+_WRITE_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, errors.not_owner(), BAD_KEY, *_CONDITIONS_FAILED)
+_UPLOAD_REFUSED: tuple[ApiError, ...] = (
+    service_key_required(),
+    errors.piece_of_an_object(),
+    *_WRITE_REFUSED,
+    errors.bucket_full(),
+    errors.upload_expired(),
+    errors.content_type_not_allowed("a type that the bucket does not take"),
+    validation_failed({}),
+)
+_DOWNLOAD_REFUSED: tuple[ApiError, ...] = (
+    _NO_OBJECT,
+    errors.precondition_failed(),
+    errors.range_not_satisfiable(0),
+)
+
+
+def json_answer(status: int, summary: str, schema: Schema | Named) -> Answer:
+    return Answer(status, summary, {JSON: schema}, LOCATION if status == HTTPStatus.CREATED else {})
+
+
+_OBJECT_HEADERS = {
+    "Content-Disposition": "attachment or inline, with the last segment of the key as file name.",
+    "ETag": "The entity tag, in quotes.",
+    "Last-Modified": "When the object was written.",
+    "Accept-Ranges": "bytes",
+    "Cache-Control": "As the bucket's visibility asks, in a public one with the object's own age.",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "cross-origin, if pages of every origin may read responses.",
+}
+_DOWNLOADED = (
+    Answer(200, "The bytes, with the object's own Content-Type", _BYTES, _OBJECT_HEADERS),
+    Answer(
+        206,
+        "One range of the bytes",
+        _BYTES,
+        {**_OBJECT_HEADERS, "Content-Range": "Which bytes of how many these are."},
+    ),
+    Answer(304, "The object is the one that the condition names"),
+)
+
+
+# Bodies.
+
+
+@frozen
+class FromTo:
+    """The keys of a copy or move."""
+
+    source: str = member(text(KEY), name="from")
+    target: str = member(text(KEY), name="to")
+
+    def parsed(self) -> tuple[str, str]:
+        """Raises ``invalid_key``, and ``validation_failed`` if they are the same."""
+        source, target = keys.parse_key(self.source, "from"), keys.parse_key(self.target, "to")
+        if source == target:
+            raise validation_failed({"to": "is the same as from"})
+        return source, target
+
+
+def _read_keys(name: str, value: object) -> list[str]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_BULK_KEYS:
+        raise validation_failed({name: f"must be a list of 1 to {MAX_BULK_KEYS} keys"})
+    if not all(isinstance(key, str) for key in value):
+        raise validation_failed({name: "must be strings"})
+    return value
+
+
+@frozen
+class Keys:
+    keys: list[str] = member(Kind(array(KEY, minItems=1, maxItems=MAX_BULK_KEYS), _read_keys))
+
+
+@frozen
+class ObjectChanges:
+    """null removes an owner, or an age of the object's own."""
+
+    owner: UUID | None = member(_OWNER, default=None)
+    max_age_seconds: int | None = member(_MAX_AGE, default=None)
+
+
+_USES = whole(0, MAX_USES)
+
+
+@frozen
+class LinkRequest:
+    key: str = member(text(KEY))
+    expires_in_seconds: int | None = member(
+        whole(1, MAX_EXPIRES_IN_SECONDS),
+        default=None,
+        description="storage.default_expires_in_seconds by default, which is 3600 unless it was set.",
+    )
+    uses: int = member(
+        Kind({**_USES.schema, "default": 1}, _USES.read),
+        default=1,
+        description="How many downloads it is good for; 0: any number until it expires.",
+    )
 
 
 def translated(handler: Handler, headers: Headers = ()) -> Handler:
@@ -142,12 +251,12 @@ def translated(handler: Handler, headers: Headers = ()) -> Handler:
     """
 
     async def handling(request: Request) -> Reply | StreamReply:
-        # No variable outlives its clause here: an error that is kept by a call in its own traceback waits for the
-        # garbage collector, with all that the request holds.
+        # No variable outlives its clause here: an error that a frame of its own traceback refers to holds a reference
+        # cycle, with all that the request holds.
         try:
             try:
                 return await handler(request)
-            except STORE_FAILURES as failure:
+            except errors.STORE_FAILURES as failure:
                 kind, request_id = kind_of(failure), request.request_id
                 _log.warn("The store failed: {kind} id={request_id}", kind=kind, request_id=request_id)
                 raise store_unavailable() from None
@@ -158,92 +267,9 @@ def translated(handler: Handler, headers: Headers = ()) -> Handler:
     return handling
 
 
-# Who may do what to a bucket's objects. Pure.
-
-
-def check_read(caller: Caller, bucket: Bucket) -> None:
-    """Listing, downloading and presigning: anyone with a project key where the bucket is public."""
-    if not bucket.public and not caller.signed_in:
-        raise authentication_required()
-
-
-def writer_of(caller: Caller) -> Writer:
-    """Writing always needs a signed-in end user or the service key; raises ``authentication_required``."""
-    if not caller.signed_in:
-        raise authentication_required()
-    user_id = None if caller.user is None else UUID(caller.user.sub)
-    return Writer(user_id, caller.is_service)
-
-
-# ``/admin/buckets``: buckets by the service key.
-
-
-BUCKETS = "/admin/buckets"
-MANAGED_BUCKET = f"{BUCKETS}/<bucket>"
-
-
-@frozen(eq=False)
-class BucketRoutes:
-    buckets: Buckets
-    objects: Objects
-
-    def mount(self, router: Router) -> None:
-        for url, method, said, handler in (
-            (BUCKETS, "POST", described.CREATE_BUCKET, self.create),
-            (BUCKETS, "GET", described.LIST_BUCKETS, self.list),
-            (MANAGED_BUCKET, "GET", described.SHOW_BUCKET, self.show),
-            (MANAGED_BUCKET, "PATCH", described.CHANGE_BUCKET, self.change),
-            (MANAGED_BUCKET, "DELETE", described.DELETE_BUCKET, self.delete),
-            (f"{MANAGED_BUCKET}/objects", "DELETE", described.DELETE_PREFIX, self.delete_prefix),
-        ):
-            router.route(url, said, methods=(method,), key="service")(translated(handler))
-
-    async def create(self, request: Request) -> Reply:
-        body = await request.json_object()
-        name = body.pop("name", None)
-        rules = parse_rules(body, bucket_name_errors(name))
-        bucket = await self.buckets.create(name, BucketRules(**rules))
-        return _answered(bucket.as_json(), 201, request.location(f"{BUCKETS}/{bucket.name}"))
-
-    async def list(self, request: Request) -> Reply:
-        return _answered({"buckets": [bucket.as_json() for bucket in await self.buckets.all()]})
-
-    async def show(self, request: Request) -> Reply:
-        return _answered((await self.buckets.fresh(request.path_args["bucket"])).as_json())
-
-    async def change(self, request: Request) -> Reply:
-        changes = parse_rules(await request.json_object())
-        return _answered((await self.buckets.change(request.path_args["bucket"], changes)).as_json())
-
-    async def delete(self, request: Request) -> Reply:
-        objects = self.objects if requests.flag(request, "force") else None
-        await self.buckets.delete(request.path_args["bucket"], objects)
-        return Reply(204)
-
-    async def delete_prefix(self, request: Request) -> Reply:
-        """A prefix must be given; the empty one means everything."""
-        prefix = request.query_value("prefix")
-        if prefix is None:
-            raise validation_failed({"prefix": "is required"})
-        bucket = await self.buckets.fresh(request.path_args["bucket"])
-        count = await self.objects.delete_prefix(bucket, keys.parse_prefix(prefix))
-        return _answered({"deleted": count})
-
-
-def _answered(value: object, status: int = 200, *more: tuple[str, str]) -> Reply:
-    """By the service key alone, which a cache does not know for a credential."""
-    return json_reply(value, status, (NO_STORE, *more))
-
-
-BUCKET = "/storage/buckets/<bucket>"
-OBJECT = f"{BUCKET}/objects/<path:key>"
-# Cache-Control of objects and listings of a private bucket.
-NOT_SHARED = ("Cache-Control", "private, no-store")
-
-
 @frozen(eq=False)
 class StorageRoutes:
-    """``current_settings`` returns the present settings."""
+    """``current_settings`` returns the settings as they are now."""
 
     buckets: Buckets
     rows: ObjectRows
@@ -253,26 +279,28 @@ class StorageRoutes:
     links: Links
     current_settings: Callable[[], StorageSettings]
 
-    def mount(self, router: Router) -> None:
-        """Declare every endpoint."""
-        objects = f"{BUCKET}/objects"
-        router.route(objects, described.LIST, methods=("GET",))(translated(self.list))
-        for url, method, said, writing in (
-            (objects, "POST", described.UPLOAD_FORM, self.upload_form),
-            (OBJECT, "PUT", described.UPLOAD_RAW, self.upload_raw),
-            (OBJECT, "DELETE", described.DELETE, self.delete),
-            (f"{BUCKET}/copy", "POST", described.COPY, self.copy),
-            (f"{BUCKET}/move", "POST", described.MOVE, self.move),
-            (f"{BUCKET}/delete", "POST", described.BULK_DELETE, self.bulk_delete),
-        ):
-            router.route(url, said, methods=(method,), bearer="required")(translated(writing))
-        router.route(OBJECT, described.DOWNLOAD, methods=("GET",))(translated(self.download))
-        router.route(OBJECT, described.CHANGE, methods=("PATCH",), key="service")(translated(self.change))
-        router.route(f"{BUCKET}/presign", described.PRESIGN, methods=("POST",))(translated(self.presign))
-        router.route(
-            "/storage/download", described.DOWNLOAD_LINK, methods=("GET",), key="optional", bearer="own"
-        )(translated(self.download_link, (NO_REFERRER,)))
-
+    @endpoint(
+        "GET",
+        OBJECTS,
+        Operation(
+            "listObjects",
+            TAG,
+            "List objects, ordered bytewise by key and grouped into folders",
+            (json_answer(200, "A page of the listing", _LISTING),),
+            (
+                IN_BUCKET,
+                Parameter("prefix", "Only keys that begin with it.", PREFIX),
+                Parameter(
+                    "max_keys",
+                    "Objects and folders on a page.",
+                    {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_KEYS, "default": DEFAULT_PAGE_KEYS},
+                ),
+                Parameter("recursive", "true: no folders, every key.", BOOLEAN),
+                Parameter("page_token", "next_token of the page before, with the same prefix and recursive."),
+            ),
+            errors=(*_READ_REFUSED, BAD_KEY),
+        ),
+    )
     async def list(self, request: Request) -> Reply:
         bucket = await self._readable(request)
         prefix = keys.parse_prefix(request.query_value("prefix") or "")
@@ -281,29 +309,62 @@ class StorageRoutes:
         token = request.query_value("page_token")
         after = None if token is None else requests.decode_page_token(token, prefix, recursive)
         page = await self.rows.page(bucket.name, prefix, after, limit, recursive)
+        last = page.last
         return json_reply(
             {
                 "objects": Fragment(page.objects),
                 "folders": Fragment(page.folders),
                 "prefix": prefix,
-                "is_truncated": page.last is not None,
-                "next_token": None
-                if page.last is None
-                else requests.encode_page_token(page.last, prefix, recursive),
+                "is_truncated": last is not None,
+                "next_token": None if last is None else requests.encode_page_token(last, prefix, recursive),
             },
             # Without this header a cache may keep the listing, some do for a day, and show it without any key.
             headers=(NO_STORE if bucket.public else NOT_SHARED,),
         )
 
+    @endpoint(
+        "POST",
+        OBJECTS,
+        Operation(
+            "uploadForm",
+            TAG,
+            "Upload an object from a form; an existing one is replaced",
+            (json_answer(201, "The object's metadata", _OBJECT),),
+            (IN_BUCKET, *_WRITE_IF, _OWNER_HEADER, _MAX_AGE_HEADER),
+            RequestBody(
+                {
+                    "multipart/form-data": obj(
+                        ("file",),
+                        False,
+                        file=_BINARY,
+                        key={**KEY, "description": "The object's key; the name of the file without it."},
+                        owner={**describe.UUID, "description": "As X-Object-Owner."},
+                        max_age_seconds={
+                            **whole(0, MAX_AGE_SECONDS).schema,
+                            "description": "As max-age in Cache-Control.",
+                        },
+                    )
+                },
+                summary="These fields may come before or after the file; others are read past.",
+            ),
+            (
+                *_UPLOAD_REFUSED,
+                errors.invalid_multipart("why"),
+                unsupported_media_type("multipart/form-data"),
+            ),
+            DATABASE_AND_STORE,
+        ),
+        bearer="required",
+    )
     async def upload_form(self, request: Request) -> Reply:
         bucket, writer = await self._writable(request)
         headers, body = request.headers, request.body
-        stated = conditions.for_write(headers)
+        stated = conditions.of_write(headers)
         requests.refuse_partial(headers)
-        limit, least = self._limit(bucket), least_size(body.length, FORM_OVERHEAD_BYTES)
+        limit, least = self._limit(bucket), requests.least_size(body.length, requests.FORM_OVERHEAD_BYTES)
         limit.check(least)
         form = FormReader(boundary_of(headers.text(b"content-type")))
-        fields = FormFields(requests.max_age_stated(headers))
+        fields = requests.FormFields(requests.stated_max_age(headers))
         async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
             while chunk := await body.next_chunk():
                 for event in form.feed(chunk):
@@ -311,16 +372,16 @@ class StorageRoutes:
                         await upload.write(event)
                     elif isinstance(event, FileStart):
                         fields.filename, fields.content_type = event.filename, event.content_type
-                        known_type = chosen_type(bucket, event.content_type, fields.key)
+                        known_type = requests.chosen_type(bucket, event.content_type, fields.key)
                         upload.describe(known_type, fields.key)
                     else:
-                        fields.take(event, writer)
+                        fields.add(event, writer)
                         if event.name == "key":
                             await self.objects.check_write(bucket, event.value, writer, stated)
                             await self.objects.check_room(bucket, event.value, least)
             form.finish()
             key = fields.object_key()
-            content_type = chosen_type(bucket, fields.content_type, key)
+            content_type = requests.chosen_type(bucket, fields.content_type, key)
             await self._check_again(bucket, key, content_type, upload.size)
             await upload.store()
             if fields.owner is not None:
@@ -328,20 +389,45 @@ class StorageRoutes:
             switched = await upload.commit(key, content_type, fields.max_age_seconds, writer, stated)
         return _created(request, bucket, switched.row)
 
+    @endpoint(
+        "PUT",
+        OBJECT,
+        Operation(
+            "uploadRaw",
+            TAG,
+            "Upload an object: the body is its bytes, Content-Type its type",
+            (
+                json_answer(201, "The metadata of a new object", _OBJECT),
+                json_answer(200, "The metadata of an object that replaced another", _OBJECT),
+            ),
+            (
+                IN_BUCKET,
+                _KEY_IN_PATH,
+                *_WRITE_IF,
+                in_header("Content-MD5", "Refused unless the body has this MD5."),
+                _OWNER_HEADER,
+                _MAX_AGE_HEADER,
+            ),
+            RequestBody(_BYTES, required=False, summary="Any bytes; none need Content-Length: 0."),
+            (*_UPLOAD_REFUSED, errors.bad_digest("why"), errors.length_required()),
+            DATABASE_AND_STORE,
+        ),
+        bearer="required",
+    )
     async def upload_raw(self, request: Request) -> Reply:
         key = keys.parse_key(request.path_args["key"])
         bucket, writer = await self._writable(request)
         headers, body = request.headers, request.body
-        stated = conditions.for_write(headers)
+        stated = conditions.of_write(headers)
         requests.refuse_partial(headers)
         requests.refuse_form(headers)
         requests.require_body(request)
-        limit, least = self._limit(bucket), least_size(body.length)
+        limit, least = self._limit(bucket), requests.least_size(body.length)
         limit.check(least)
-        max_age = requests.max_age_stated(headers)
+        max_age = requests.stated_max_age(headers)
         declared = keys.of_body(headers.text(b"content-type"))
-        content_type = chosen_type(bucket, declared, key)
-        digest = ContentMD5.of(headers)
+        content_type = requests.chosen_type(bucket, declared, key)
+        digest = requests.ContentMD5.of(headers)
         await self.objects.check_write(bucket, key, writer, stated)
         await self.objects.check_room(bucket, key, least)
         async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
@@ -357,6 +443,19 @@ class StorageRoutes:
             return json_reply(switched.row.as_json())
         return _created(request, bucket, switched.row)
 
+    @endpoint(
+        "GET",
+        OBJECT,
+        Operation(
+            "downloadObject",
+            TAG,
+            "Download an object",
+            _DOWNLOADED,
+            (IN_BUCKET, _KEY_IN_PATH, _INLINE, *_READ_IF),
+            errors=(*_READ_REFUSED, BAD_KEY, *_DOWNLOAD_REFUSED),
+            needs=DATABASE_AND_STORE,
+        ),
+    )
     async def download(self, request: Request) -> Reply | StreamReply:
         bucket = await self._readable(request)
         key = keys.parse_key(request.path_args["key"])
@@ -367,92 +466,178 @@ class StorageRoutes:
             terms = Terms(inline, (NOT_SHARED,))
         return await self.downloads.answer(request, bucket.name, key, terms)
 
+    @endpoint(
+        "DELETE",
+        OBJECT,
+        Operation(
+            "deleteObject",
+            TAG,
+            "Delete an object",
+            (Answer(204, "It is gone."),),
+            (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
+            errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.owner_not_taken(), errors.object_in_use()),
+            needs=DATABASE_AND_STORE,
+        ),
+        bearer="required",
+    )
     async def delete(self, request: Request) -> Reply:
         key = keys.parse_key(request.path_args["key"])
         bucket, writer = await self._changeable(request)
-        stated = conditions.for_write(request.headers)
+        stated = conditions.of_write(request.headers)
         if not await self.objects.delete(bucket, [key], writer, stated):
             raise errors.object_not_found()
         return Reply(204)
 
+    @endpoint(
+        "PATCH",
+        OBJECT,
+        Operation(
+            "changeObject",
+            TAG,
+            "Change metadata of an object",
+            (json_answer(200, "The metadata as it is now", _DETAILS),),
+            (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
+            body_of(ObjectChanges),
+            (NO_BUCKET, _NO_OBJECT, BAD_KEY, errors.owner_not_taken(), *_CONDITIONS_FAILED),
+        ),
+        key="service",
+    )
     async def change(self, request: Request) -> Reply:
         key = keys.parse_key(request.path_args["key"])
-        bucket, writer = await self._changeable(request)
-        stated = conditions.for_write(request.headers)
-        changes = requests.changes(await request.json_object(), writer)
+        bucket, _ = await self._changeable(request)
+        stated = conditions.of_write(request.headers)
+        changes = read_members(ObjectChanges, await request.json_object())
         row = await self.objects.change(bucket, key, changes, stated)
         return json_reply(row.as_details(), headers=(NO_STORE,))
 
+    @endpoint(
+        "POST",
+        f"{BUCKET}/presign",
+        Operation(
+            "presign",
+            TAG,
+            "Make a link that downloads an object without any key or token",
+            (json_answer(200, "The link", _SIGNED_URL),),
+            (IN_BUCKET,),
+            body_of(LinkRequest),
+            (*_READ_REFUSED, _NO_OBJECT, BAD_KEY),
+        ),
+    )
     async def presign(self, request: Request) -> Reply:
         await self._readable(request)
-        default = self.current_settings().default_expires_in_seconds
-        key, seconds, uses = requests.presign(await request.json_object(), default)
+        body = await request.read_json(LinkRequest)
+        key = keys.parse_key(body.key)
+        seconds = body.expires_in_seconds
+        if seconds is None:
+            seconds = self.current_settings().default_expires_in_seconds
         # Again, because the body may have taken hours, and the bucket may have become private since.
         bucket = await self._readable(request)
         if await self.rows.find(bucket.name, key) is None:
             raise errors.object_not_found()
-        token, expires_at = await self.links.make(bucket.name, key, seconds, uses)
+        token, expires_at = await self.links.make(bucket.name, key, seconds, body.uses)
         url = f"{request.base_url}/storage/download?token={token}"
         signed = {"url": url, "expires_at": timestamp(expires_at), "method": "GET"}
         return json_reply(signed, headers=(NO_STORE,))
 
-    async def download_link(self, request: Request) -> Reply | StreamReply:
-        try:
-            token = request.query_value("token")
-            if not token:
-                raise validation_failed({"token": "is required"})
-            use = await self.links.use(token, request.headers)
-            terms = Terms(requests.flag(request, "inline"), LINK_HEADERS, use=use)
-            return await self.downloads.answer(request, use.link.bucket, use.link.key, terms)
-        except ApiError as refusal:
-            raise as_shown(refusal, request.headers) from None
-
+    @endpoint(
+        "POST",
+        f"{BUCKET}/copy",
+        Operation(
+            "copyObject",
+            TAG,
+            "Copy an object within its bucket",
+            (json_answer(201, "The metadata of the copy", _OBJECT),),
+            (IN_BUCKET, *_WRITE_IF),
+            body_of(FromTo),
+            (*_WRITE_REFUSED, _NO_OBJECT, errors.bucket_full()),
+            DATABASE_AND_STORE,
+        ),
+        bearer="required",
+    )
     async def copy(self, request: Request) -> Reply:
         bucket, writer = await self._writable(request)
-        source, target = requests.source_and_target(await request.json_object())
-        stated = conditions.for_write(request.headers)
+        source, target = (await request.read_json(FromTo)).parsed()
+        stated = conditions.of_write(request.headers)
         switched = await self.objects.copy(bucket, source, target, writer, stated)
         return _created(request, bucket, switched.row)
 
+    @endpoint(
+        "POST",
+        f"{BUCKET}/move",
+        Operation(
+            "moveObject",
+            TAG,
+            "Give an object another key",
+            (json_answer(200, "The metadata under the new key", _OBJECT),),
+            (IN_BUCKET, *_WRITE_IF),
+            body_of(FromTo),
+            (*_WRITE_REFUSED, _NO_OBJECT, errors.owner_not_taken(), errors.object_in_use()),
+            DATABASE_AND_STORE,
+        ),
+        bearer="required",
+    )
     async def move(self, request: Request) -> Reply:
         bucket, writer = await self._changeable(request)
-        source, target = requests.source_and_target(await request.json_object())
-        stated = conditions.for_write(request.headers)
+        source, target = (await request.read_json(FromTo)).parsed()
+        stated = conditions.of_write(request.headers)
         switched = await self.objects.move(bucket, source, target, writer, stated)
         return json_reply(switched.row.as_json())
 
+    @endpoint(
+        "POST",
+        f"{BUCKET}/delete",
+        Operation(
+            "deleteObjects",
+            TAG,
+            "Delete several objects, or none where one may not be deleted",
+            (
+                json_answer(
+                    200,
+                    "Which are gone, and which were not there",
+                    exactly(deleted=array(KEY), missing=array(KEY)),
+                ),
+            ),
+            (IN_BUCKET,),
+            body_of(Keys),
+            (NO_BUCKET, errors.not_owner(), BAD_KEY, errors.owner_not_taken(), errors.object_in_use()),
+            DATABASE_AND_STORE,
+        ),
+        bearer="required",
+    )
     async def bulk_delete(self, request: Request) -> Reply:
         bucket, writer = await self._changeable(request)
-        wanted = requests.bulk_keys(await request.json_object())
+        body = await request.read_json(Keys)
+        wanted = [*dict.fromkeys(keys.parse_key(key, "keys") for key in body.keys)]
         deleted = await self.objects.delete(bucket, wanted, writer)
         gone = [key for key in wanted if key in deleted]
         return json_reply({"deleted": gone, "missing": [key for key in wanted if key not in deleted]})
 
     async def _readable(self, request: Request) -> Bucket:
         bucket = await self.buckets.get(request.path_args["bucket"])
-        check_read(request.caller, bucket)
+        access.check_read(request.caller, bucket)
         return bucket
 
     async def _writable(self, request: Request) -> tuple[Bucket, Writer]:
         """The bucket and who writes, decided by the headers alone: the body has not been asked for yet."""
-        writer = requests.owner_stated(request.headers, writer_of(request.caller))
+        writer = access.writer_of(request.caller, request.headers.text(b"x-object-owner"))
         return await self.buckets.get(request.path_args["bucket"]), writer
 
     async def _changeable(self, request: Request) -> tuple[Bucket, Writer]:
-        """As ``_writable``, for a request that makes no object and so takes no owner in a header."""
+        """As ``_writable``, for a request that makes no object, and so must not name an owner in a header."""
         writable = await self._writable(request)
-        requests.refuse_owner(request.headers)
+        if b"x-object-owner" in request.headers:
+            raise errors.owner_not_taken()
         return writable
 
     async def _check_again(self, bucket: Bucket, key: str, content_type: str, size: int) -> None:
-        """Check the bucket's rules at the end of an upload. It may take days, and meanwhile they may have changed, or
+        """Check the bucket's rules at the end of an upload. It may have taken days, so that they may have changed, or
         the bucket may have been replaced by another of its name."""
         current = await self.buckets.same(bucket)
         self._limit(current).check(size)
-        chosen_type(current, content_type, key)
+        requests.chosen_type(current, content_type, key)
 
     def _limit(self, bucket: Bucket) -> SizeLimit:
-        """The greatest size that an object may have, as far as is known now: the switch has the last word on a
+        """The greatest size that an object may have, as far as is known now: the commit has the last word on a
         quota."""
         own = self.current_settings().max_object_bytes
         if bucket.rules.max_object_bytes is not None:
@@ -462,6 +647,50 @@ class StorageRoutes:
         # The larger of the two, since in a bucket beyond its quota objects may still be replaced by smaller ones.
         quota = max(bucket.rules.max_bucket_bytes, bucket.total_bytes)
         return SizeLimit(min(own, quota), by_quota=quota < own)
+
+
+@frozen(eq=False)
+class LinkRoutes:
+    """The download by a link, of which errors have headers of their own."""
+
+    downloads: Downloads
+    links: Links
+
+    @endpoint(
+        "GET",
+        "/storage/download",
+        Operation(
+            "downloadByLink",
+            TAG,
+            "Download the object of a link",
+            _DOWNLOADED,
+            (
+                Parameter("token", "The link's token.", {"type": "string", "minLength": 1}, required=True),
+                _INLINE,
+                *_READ_IF,
+            ),
+            errors=(
+                errors.token_not_found(),
+                errors.token_used(),
+                errors.token_expired(),
+                errors.prefetch_refused(),
+                *_DOWNLOAD_REFUSED,
+            ),
+            needs=DATABASE_AND_STORE,
+        ),
+        key="optional",
+        bearer="own",
+    )
+    async def download(self, request: Request) -> Reply | StreamReply:
+        try:
+            token = request.query_value("token")
+            if not token:
+                raise validation_failed({"token": "is required"})
+            use = await self.links.use(token, request.headers)
+            terms = Terms(requests.flag(request, "inline"), LINK_HEADERS, use=use)
+            return await self.downloads.answer(request, use.link.bucket, use.link.key, terms)
+        except ApiError as refusal:
+            raise as_shown(refusal, request.headers) from None
 
 
 def _created(request: Request, bucket: Bucket, row: ObjectRow) -> Reply:

@@ -1,4 +1,4 @@
-"""Buckets and objects as values. Pure."""
+"""Buckets and objects as values, and the rules of a bucket, each declared with its schema and its check. Pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,79 @@ from uuid import UUID
 
 from attrs import asdict, fields, frozen
 
+from project_service import whole_numbers
+from project_service.errors import require_text, validation_failed
+from project_service.http.json_body import FLAG, Kind, member
 from project_service.lifecycle import timestamp
+from project_service.storage import keys
 
 Visibility = Literal["public", "private"]
+
+# S3 has no larger objects. A bucket may have a thousand of these.
+MAX_OBJECT_BYTES = 5 * 1024**4
+MAX_BYTES = {"max_object_bytes": MAX_OBJECT_BYTES, "max_bucket_bytes": 1000 * MAX_OBJECT_BYTES}
+MAX_CONTENT_TYPES = 100
+
+
+def _read_visibility(name: str, value: object) -> object:
+    if value not in ("public", "private"):
+        raise validation_failed({name: "must be public or private"})
+    return value
+
+
+def _read_limit(name: str, value: object) -> int | None:
+    number = whole_numbers.from_json(value)
+    if value is not None and (number is None or not 0 < number <= MAX_BYTES[name]):
+        raise validation_failed({name: f"must be null or a whole number from 1 to {MAX_BYTES[name]}"})
+    return number
+
+
+def _read_content_types(name: str, value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    fine = isinstance(value, list) and len(value) <= MAX_CONTENT_TYPES
+    if not fine or not all(isinstance(one, str) and keys.is_pattern(one) for one in value):
+        raise validation_failed({name: "must be null or a list of media types, as image/png or image/*"})
+    return tuple(value)
+
+
+def read_bucket_name(name: str, value: object) -> str:
+    """``value`` if a new bucket may have it as its name; ``name`` is the field for ``validation_failed``."""
+    text = require_text(name, value)
+    if not keys.is_bucket_name(text):
+        why = "must be 1 to 63 of a-z, 0-9, '.', '_', '-', beginning and ending with a letter or digit"
+        raise validation_failed({name: why})
+    return text
+
+
+BUCKET_NAME = Kind({"type": "string", "pattern": f"^{keys.BUCKET_NAME}$"}, read_bucket_name)
+_VISIBILITY = Kind({"enum": ["public", "private"]}, _read_visibility)
+_OBJECT_LIMIT, _BUCKET_LIMIT = (
+    Kind({"type": ["integer", "null"], "minimum": 1, "maximum": most}, _read_limit)
+    for most in MAX_BYTES.values()
+)
+_CONTENT_TYPES = Kind(
+    {
+        "type": ["array", "null"],
+        "maxItems": MAX_CONTENT_TYPES,
+        "items": {"type": "string", "description": "type/subtype, type/* or */*"},
+    },
+    _read_content_types,
+)
 
 
 @frozen
 class BucketRules:
     """What an operator decides about a bucket. None means no limit of its own."""
 
-    visibility: Visibility = "private"
-    max_object_bytes: int | None = None
-    max_bucket_bytes: int | None = None
-    allowed_content_types: tuple[str, ...] | None = None
-    owner_only_writes: bool = False
+    visibility: Visibility = member(_VISIBILITY, default="private")
+    max_object_bytes: int | None = member(_OBJECT_LIMIT, default=None)
+    max_bucket_bytes: int | None = member(_BUCKET_LIMIT, default=None)
+    allowed_content_types: tuple[str, ...] | None = member(_CONTENT_TYPES, default=None)
+    owner_only_writes: bool = member(FLAG, default=False)
 
 
-RULES = frozenset(one.name for one in fields(BucketRules))
+RULE_SCHEMAS = {one.name: one.metadata["kind"].schema for one in fields(BucketRules)}
 
 
 @frozen
@@ -118,6 +174,9 @@ class Conditions:
     if_match: tuple[str, ...] | None = None
     if_none_match: tuple[str, ...] | None = None
     unmodified_since: datetime | None = None
+
+    def unmodified(self, row: ObjectRow) -> bool:
+        return self.unmodified_since is None or row.modified <= self.unmodified_since
 
 
 UNCONDITIONAL = Conditions()

@@ -11,9 +11,8 @@ from uuid import UUID
 import orjson
 from attrs import define, evolve, field, frozen
 
-from project_service.storage import errors, keys
+from project_service.storage import access, errors, keys
 from project_service.storage.assemble import Rows
-from project_service.storage.conditions import refusal
 from project_service.storage.repository import NewObject, Switched
 from project_service.storage.values import (
     UNCONDITIONAL,
@@ -223,10 +222,7 @@ class FakeObjects:
         self, row: ObjectRow | None, rules: BucketRules, writer: Writer, conditions: Conditions
     ) -> None:
         assert conditions.unmodified_since is None, "the database compares tags alone"
-        guarded = rules.owner_only_writes and not writer.is_service
-        outcome = refusal(row, guarded, writer, conditions)
-        if outcome is not None:
-            raise errors.refused(outcome)
+        access.check_write(rules, row, writer, conditions)
 
     def _placed(self, row: ObjectRow, old: ObjectRow | None) -> Switched:
         before = self.tables.removed.get((row.bucket, row.key)) if old is None else old.updated_at

@@ -65,7 +65,7 @@ def catalogue(module: ModuleType) -> Iterator[ApiError]:
     for name, make in inspect.getmembers(module, inspect.isfunction):
         made = inspect.signature(make)
         if make.__module__ == module.__name__ and made.return_annotation in ("ApiError", "TableError"):
-            if name.startswith("_") or {"code", "outcome", "error"} & set(made.parameters):
+            if name.startswith("_") or {"code", "outcomes", "error"} & set(made.parameters):
                 continue  # a shorthand for others
             given = [one for one in made.parameters.values() if one.default is inspect.Parameter.empty]
             yield make(*(fitting.get(str(one.annotation), []) for one in given))

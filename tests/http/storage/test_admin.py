@@ -13,8 +13,8 @@ from twisted.trial.unittest import TestCase
 from project_service.errors import ApiError, database_unavailable
 from project_service.lifecycle import start
 from project_service.storage import buckets as buckets_module
-from project_service.storage.buckets import EMPTYINGS, MAX_BYTES
-from project_service.storage.values import Bucket, BucketRules
+from project_service.storage.buckets import EMPTYINGS
+from project_service.storage.values import MAX_BYTES, Bucket, BucketRules
 from tests.fakes.common import raw_request
 from tests.fakes.storage import START, FakeBuckets
 from tests.http.storage.app import ANON, SERVICE, USER, StorageApp, refused

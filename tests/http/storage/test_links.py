@@ -291,7 +291,7 @@ class Links(TestCase):
 
     def test_a_request_that_loses_the_race_drops_its_read(self) -> None:
         path = self.path()
-        links = self.app.storage._routes[0].links
+        links = self.app.storage._routes.links
         token_hash = next(iter(self.app.tables.links))
         find = links.rows.find
         raced: list[bool] = []

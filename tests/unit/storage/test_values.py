@@ -21,7 +21,7 @@ from project_service.http.caller import Caller, Claims
 from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.lifecycle import start, timestamp
-from project_service.storage import durations, routes, upload
+from project_service.storage import access, durations, upload
 from project_service.storage.buckets import parse_rules
 from project_service.storage.routes import translated
 from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
@@ -69,12 +69,12 @@ class Rules(SynchronousTestCase):
     def test_who_may_read_and_write(self) -> None:
         user = Claims("11111111-1111-4111-8111-111111111111", "a@b.test", "authenticated", "s", 1)
         private = Bucket("b", BucketRules(), 0, 0, datetime(2026, 1, 1, tzinfo=UTC))
-        self.assertRaises(ApiError, routes.check_read, Caller("anon"), private)
-        routes.check_read(Caller("anon", user), private)
-        routes.check_read(Caller("service"), private)
-        self.assertRaises(ApiError, routes.writer_of, Caller("anon"))
-        self.assertEqual(routes.writer_of(Caller("service", user)).user_id, UUID(user.sub))
-        self.assertFalse(routes.writer_of(Caller("anon", user)).is_service)
+        self.assertRaises(ApiError, access.check_read, Caller("anon"), private)
+        access.check_read(Caller("anon", user), private)
+        access.check_read(Caller("service"), private)
+        self.assertRaises(ApiError, access.writer_of, Caller("anon"))
+        self.assertEqual(access.writer_of(Caller("service", user)).user_id, UUID(user.sub))
+        self.assertFalse(access.writer_of(Caller("anon", user)).is_service)
 
 
 class Small(SynchronousTestCase):
