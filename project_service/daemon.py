@@ -1,4 +1,8 @@
-"""The daemon's whole life: embedded parts, migrations, the application, signals, the end."""
+"""The life of the process, from ``twistd`` to its end.
+
+``Daemon`` is the service that ``twistd`` runs: signals, and what happens when a start fails. ``Startup`` goes from a
+configuration to a service that answers, step by step: embedded servers, migrations, first keys, serving.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ from project_service.database.migrate import expose, lacking, migrate, shipped, 
 from project_service.database.pool import Pool
 from project_service.dsn import read_dsn
 from project_service.embedded.assemble import Embedded
-from project_service.lifecycle import Backoff, Ordered, start
+from project_service.lifecycle import Backoff, Components, start
 from project_service.log import on_output, set_level
 from project_service.network import Binder, bind_endpoints, url_of
 from project_service.process import allow_descriptors, tune_memory
@@ -37,41 +41,80 @@ from project_service.settings.reading import Launch, log_failed_reload
 from project_service.workers.shared import worker_count
 from project_service.workers.supervisor import Workers
 
-# What a start says on standard output, beside the log or in its place.
-
-
 log = Logger()
 
-
-def say(line: str) -> None:
-    """Tell whoever has started us, and write it to the log, unless the log goes to the same output as text."""
-    if on_output() != "text":
-        log.info("{line}", line=line)
-    show(line)
-
-
-def show(text: str) -> None:
-    """Print to standard output; not if there are lines of JSON of the log, unless it is a terminal."""
-    if on_output() == "json" and not on_terminal():
-        return
-    if sys.__stdout__ is not None and not sys.__stdout__.closed:
-        try:
-            print(text, file=sys.__stdout__, flush=True)  # progress is meant to be seen
-        except OSError:
-            return
-
-
-def on_terminal() -> bool:
-    """Whether standard output is a terminal."""
-    out = sys.__stdout__
-    return out is not None and not out.closed and out.isatty()
-
-
-# From a launch to a service that answers: each step in order, and back.
-
-
+# The first and the longest pause before the database is tried again, in seconds.
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
+
+
+class Daemon(Service):
+    """The service that ``twistd`` runs. A failure at the start is logged and ends the process with exit code 1."""
+
+    log = Logger()
+
+    def __init__(self, reactor: Any, launch: Launch) -> None:
+        self.setName("project-service")
+        self._reactor = reactor
+        self._startup = Startup(reactor, launch)
+        self._starting: Deferred[None] | None = None
+        self._stopping = False
+
+    def startService(self) -> None:
+        super().startService()
+        # The reactor installs its own signal handlers when it starts, and ours have to replace them. Nothing is begun
+        # before that, because until then a signal would simply end the process in the middle of a step.
+        self._reactor.callWhenRunning(self._begin)
+
+    def _begin(self) -> None:
+        self._take_signals()
+        self._starting = start(self._startup.start())
+        self._starting.addErrback(self._failed)
+
+    def stopService(self) -> Deferred[None]:
+        super().stopService()
+        return start(self._stop())
+
+    async def _stop(self) -> None:
+        if self._starting is not None and not self._starting.called:
+            self._starting.cancel()
+        await self._startup.stop()
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.check(CancelledError) or not self.running:
+            return  # it was stopped while it started, and what was interrupted may have raised anything
+        self.log.critical("the service cannot start: {why}", why=failure.getErrorMessage())
+        self.log.debug("{traceback}", traceback=failure.getTraceback())
+        # twistd has no exit code of its own for this. At exit everything else has been cleaned up.
+        atexit.register(_exit_failed)
+        self._reactor.callWhenRunning(self._stop_once)
+
+    def _take_signals(self) -> None:
+        """Handle signals ourselves. With twistd's handlers SIGTERM would show as death by a signal, but a requested
+        stop has to end with exit code 0."""
+
+        def stop(signum: int, frame: object) -> None:
+            self._reactor.callFromThread(self._stop_once)
+
+        def reload(signum: int, frame: object) -> None:
+            self._reactor.callFromThread(self._startup.reload)
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        signal.signal(signal.SIGHUP, reload)
+
+    def _stop_once(self) -> None:
+        # The reactor runs until everything has been stopped, and raises if it is stopped a second time.
+        if self._reactor.running and not self._stopping:
+            self._stopping = True
+            self._reactor.stop()
+
+
+def _exit_failed() -> None:
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            stream.flush()
+    os._exit(1)
 
 
 class Startup:
@@ -83,7 +126,7 @@ class Startup:
         self._reactor = reactor
         self._launch = launch
         self._settings = launch.settings
-        self._ordered = Ordered()
+        self._components = Components()
         self._serving: Application | Workers | None = None
         self._certificates = Certificates()
         self._admin_dsn: str | None = None
@@ -102,7 +145,7 @@ class Startup:
             self.log.info("ready on {url}", url=self._base_url())
 
     async def stop(self) -> None:
-        await self._ordered.stop()
+        await self._components.stop()
 
     def reload(self) -> None:
         """On SIGHUP: read the configuration again and apply what can change without a restart. If it cannot be used,
@@ -125,8 +168,8 @@ class Startup:
     def _renew(self) -> None:
         """Read certificates again, even if the configuration cannot be used: with an expired one clients could not
         connect any more."""
-        for found in self._certificates.renew():
-            self.log.info("a new certificate was taken over at {found}", found=found)
+        for renewed in self._certificates.renew():
+            self.log.info("a new certificate was taken over at {found}", found=renewed)
         if isinstance(self._serving, Workers):
             self._serving.renew()
 
@@ -140,7 +183,7 @@ class Startup:
             bucket=self._settings.store.bucket,
             say=say,
         )
-        self._ordered.adopt(embedded)
+        self._components.adopt(embedded)
         running = await embedded.start()
         self._admin_dsn = running.admin_dsn
         if running.dsn is not None:
@@ -149,7 +192,7 @@ class Startup:
             self._settings = self._settings.with_store(running.store)
 
     async def _migrate(self) -> None:
-        """Migrate the database, and wait for it while it is away. Raises if it cannot be migrated."""
+        """Migrate the database, after waiting for it while it is away. Raises if it cannot be migrated."""
         connect = evolve(connector(self._reactor, self._settings), statement_timeout_seconds=0.0)
         backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
@@ -186,9 +229,9 @@ class Startup:
         tokens.load_or_create_keys(Path(self._settings.auth.jwt_keys_file), self._settings.auth.jwt_algorithm)
         pool = Pool(connector(self._reactor, self._settings), 1, 10.0, self._reactor)
         try:
-            made = await bootstrap.ensure_keys(pool, data_dir)
+            keys = await bootstrap.ensure_keys(pool, data_dir)
             await bootstrap.ensure_buckets(pool)
-            return made
+            return keys
         finally:
             await pool.close()
 
@@ -201,7 +244,7 @@ class Startup:
             serving = Application(self._reactor, self._settings, self._binder(server.listen), admin)
         else:
             serving = Workers(self._reactor, self._launch, self._settings, count, self._certificates)
-        self._ordered.adopt(serving)
+        self._components.adopt(serving)
         self._serving = serving
         await serving.start()
         tune_memory()
@@ -214,9 +257,9 @@ class Startup:
             return self._settings.server.public_url
         addresses = self._serving.addresses if self._serving is not None else []
         for address, endpoint in zip(addresses, self._settings.server.listen, strict=False):
-            found = url_of(address, endpoint.startswith("ssl:"))
-            if found is not None:
-                return found
+            url = url_of(address, endpoint.startswith("ssl:"))
+            if url is not None:
+                return url
         return self._settings.server.listen[0] if self._settings.server.listen else "-"
 
     def _announce(self, data_dir: Path, keys: tuple[str, str]) -> None:
@@ -230,71 +273,28 @@ class Startup:
         show("\n".join(bootstrap.first_words(credentials, path, on_terminal())))
 
 
-class Daemon(Service):
-    """The service that ``twistd`` runs. What goes wrong at the start is logged and ends the process with exit code
-    1."""
-
-    log = Logger()
-
-    def __init__(self, reactor: Any, launch: Launch) -> None:
-        self.setName("project-service")
-        self._reactor = reactor
-        self._startup = Startup(reactor, launch)
-        self._starting: Deferred[None] | None = None
-        self._stopping = False
-
-    def startService(self) -> None:
-        super().startService()
-        # The reactor installs its own signal handlers when it starts, and ours have to replace them. Nothing is begun
-        # before that, because until then a signal would simply end the process, in the middle of something.
-        self._reactor.callWhenRunning(self._begin)
-
-    def _begin(self) -> None:
-        self._take_signals()
-        self._starting = start(self._startup.start())
-        self._starting.addErrback(self._failed)
-
-    def stopService(self) -> Deferred[None]:
-        super().stopService()
-        return start(self._stop())
-
-    async def _stop(self) -> None:
-        if self._starting is not None and not self._starting.called:
-            self._starting.cancel()
-        await self._startup.stop()
-
-    def _failed(self, failure: Failure) -> None:
-        if failure.check(CancelledError) or not self.running:
-            return  # it was stopped while it started, and whatever was interrupted may have raised anything
-        self.log.critical("the service cannot start: {why}", why=failure.getErrorMessage())
-        self.log.debug("{traceback}", traceback=failure.getTraceback())
-        # twistd has no exit code of its own for this; everything else has been cleaned up by then.
-        atexit.register(_exit_failed)
-        self._reactor.callWhenRunning(self._stop_once)
-
-    def _take_signals(self) -> None:
-        """Handle signals ourselves. With twistd's handlers SIGTERM would show as death by a signal; a stop that was
-        asked for has to end with exit code 0."""
-
-        def stop(signum: int, frame: object) -> None:
-            self._reactor.callFromThread(self._stop_once)
-
-        def reload(signum: int, frame: object) -> None:
-            self._reactor.callFromThread(self._startup.reload)
-
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
-        signal.signal(signal.SIGHUP, reload)
-
-    def _stop_once(self) -> None:
-        # The reactor runs until everything has been stopped, and refuses to be stopped again meanwhile.
-        if self._reactor.running and not self._stopping:
-            self._stopping = True
-            self._reactor.stop()
+# What a start prints on standard output, beside the log or in its place
 
 
-def _exit_failed() -> None:
-    for stream in (sys.__stdout__, sys.__stderr__):
-        if stream is not None:
-            stream.flush()
-    os._exit(1)
+def say(line: str) -> None:
+    """Print ``line`` and log it, unless the log goes to the same output as text."""
+    if on_output() != "text":
+        log.info("{line}", line=line)
+    show(line)
+
+
+def show(text: str) -> None:
+    """Print to standard output; not between the JSON lines of a log, unless it is a terminal."""
+    if on_output() == "json" and not on_terminal():
+        return
+    if sys.__stdout__ is not None and not sys.__stdout__.closed:
+        try:
+            print(text, file=sys.__stdout__, flush=True)  # progress is meant to be seen
+        except OSError:
+            return
+
+
+def on_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    out = sys.__stdout__
+    return out is not None and not out.closed and out.isatty()

@@ -432,7 +432,7 @@ class Program:
 
 
 class Supervised:
-    """A ``Part``: ``start`` returns when the program is ready, ``stop`` when it is gone.
+    """A ``Component``: ``start`` returns when the program is ready, ``stop`` when it is gone.
 
     ``start`` raises ``ChildFailed``. If the program dies later, that is logged with its last output, and it is
     started again after a pause that grows, until it succeeds or ``stop`` is called.

@@ -59,7 +59,7 @@ def sql_rows(database: Pool) -> Rows:
 
 @frozen(eq=False)
 class Storage:
-    """Storage as a ``Part``. ``services`` are its loops, to be started by the caller."""
+    """Storage as a ``Component``. ``services`` are its loops, to be started by the caller."""
 
     buckets: Buckets
     objects: Objects

@@ -127,7 +127,7 @@ class Service:
         return self.callers[0]
 
     def cache(self, database: str = "main") -> SchemaCache:
-        built = self.api.application._built
+        built = self.api.application._assembled
         assert built is not None
         (tables,) = [part for part in built.mounted if isinstance(part, Tables)]
         return tables.routes.services["dev", database].holder.current
@@ -197,7 +197,7 @@ def service(
     monkeypatch.setattr(pipeline, "SLOW_SECONDS", 60.0)
     monkeypatch.setattr(pipeline, "OLD_SECONDS", 60.0)
     # So that one shared connection gets many requests at once.
-    monkeypatch.setattr(application, "PLACES_MORE", 200)
+    monkeypatch.setattr(application, "EXTRA_SLOTS", 200)
     run_sql(module_database, SCHEMA)
     main = StageDatabase(pool_size=4, max_rows=0, extra_search_path=("public",))
     settings = settings_for(

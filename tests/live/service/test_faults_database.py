@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import Deferred, gatherResults
 
-from project_service.application import PLACES_MORE
+from project_service.application import EXTRA_SLOTS
 from project_service.database import connecting
 from project_service.lifecycle import start
 from project_service.settings.model import Stage, StageDatabase, Store
@@ -173,7 +173,7 @@ async def test_statements_that_hang_are_ended_and_do_not_delay_other_parts(shake
         # One for each place; one more would wait for a place, and be refused as ``overloaded``.
         hanging = [
             start(shaken.api.request("GET", "/dev/db/main/rest/kept", key="service"))
-            for _ in range(POOL_SIZE + PLACES_MORE)
+            for _ in range(POOL_SIZE + EXTRA_SLOTS)
         ]
         statuses = await bounded(start(shaken.kinds()))
         assert statuses["tables"] >= 500

@@ -1,18 +1,30 @@
-"""A serving process from start to end, with fake parts and ports."""
+"""A serving process from start to end with fake ports, its admission limits, and its knowledge of revocations."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.trial.unittest import TestCase
+from twisted.logger import formatEvent
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from project_service import application
-from project_service.application import LEAST_SECONDS, Application, Parts
+from project_service.application import (
+    FRESH_SECONDS,
+    MIN_STOP_SECONDS,
+    POLL_SECONDS,
+    Application,
+    Assembled,
+    Revocations,
+    admission_limits,
+    edge_settings,
+)
+from project_service.errors import ApiError
+from project_service.http.admission import lane_of
 from project_service.http.caller import Callers
 from project_service.http.connection import ChannelFactory
 from project_service.http.request import Request
@@ -20,13 +32,15 @@ from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from project_service.lifecycle import start
 from project_service.network import CannotListen
-from project_service.settings.model import Server, Settings
+from project_service.settings.model import Server, Settings, Stage, StageDatabase
+from tests.captured_log import captured_logs
 from tests.fakes.common import (
     Client,
     FakeKeys,
     FakeRevocations,
     FakeTokens,
     MemoryTransport,
+    held,
     parse_response,
     raw_request,
 )
@@ -65,8 +79,8 @@ class FakePort:
 
 
 @define(eq=False)
-class FakeParts:
-    """Fake parts with one route, whose responses wait."""
+class FakePart:
+    """A fake part with one route, whose responses wait."""
 
     done: list[str]
     answers: list[Deferred[None]] = field(factory=list)
@@ -85,8 +99,10 @@ class FakeParts:
         await self.answers[-1]
         return envelope({})
 
-    def assembled(self) -> Parts:
-        return Parts(Callers(FakeKeys(), FakeTokens(), FakeRevocations()), [self], [self], {}, lambda _: None)
+    def assembled(self) -> Assembled:
+        return Assembled(
+            Callers(FakeKeys(), FakeTokens(), FakeRevocations()), [self], [self], {}, lambda _: None
+        )
 
 
 class Case(TestCase):
@@ -94,8 +110,8 @@ class Case(TestCase):
         self.clock = Clock()
         self.clock.advance(10)
         self.done: list[str] = []
-        self.parts = FakeParts(self.done)
-        self.patch(application, "assemble", lambda *_: self.parts.assembled())
+        self.part = FakePart(self.done)
+        self.patch(application, "assemble", lambda *_: self.part.assembled())
         self.port, self.admin = FakePort("clients", self.done), FakePort("admin", self.done)
 
     def application(self, admin: bool = False) -> Application:
@@ -152,7 +168,7 @@ class Stopping(Case):
         stopping = start(made.stop())
         self.assertEqual(self.done, ["start", "close clients", "close admin"])
         self.clock.advance(SHUTDOWN - 0.1)
-        self.parts.answers[0].callback(None)
+        self.part.answers[0].callback(None)
         answer = parse_response(busy.received())
         self.assertEqual((answer.status, answer.header("connection")), (200, "close"))
         self.assertTrue(busy.transport.disconnecting)
@@ -172,7 +188,155 @@ class Stopping(Case):
         self.assertEqual((answer.status, json.loads(answer.body)["error"]["code"]), (503, "shutting_down"))
         self.assertFalse(client.transport.aborted)
         self.assertNoResult(stopping)
-        self.clock.advance(LEAST_SECONDS)
+        self.clock.advance(MIN_STOP_SECONDS)
         self.assertTrue(client.transport.aborted)
         self.successResultOf(stopping)
         self.assertEqual(self.done, ["start", "close clients", "stop"])
+
+
+SETTINGS = Settings(
+    stages={
+        "dev": Stage({"main": StageDatabase(pool_size=4), "other": StageDatabase()}),
+        "live": Stage({"main": StageDatabase()}),
+    }
+)
+
+
+class AdmissionLimits(SynchronousTestCase):
+    def test_each_part_and_each_database_has_an_admission_class(self) -> None:
+        limits = admission_limits(SETTINGS, 2)
+        for target in (
+            b"/auth/user",
+            b"/storage/buckets",
+            b"/dev/db/main/rest/t",
+            b"/dev/db/other/rest",
+            b"/live/db/main/rest/t",
+        ):
+            self.assertIn(lane_of("GET", target), limits)
+        self.assertIn(lane_of("POST", b"/auth/login"), limits)
+        self.assertEqual(len(limits), 6)
+
+    def test_trace_headers_are_those_of_the_databases_that_configure_one(self) -> None:
+        traced = evolve(
+            SETTINGS,
+            stages={"dev": Stage({"a": StageDatabase(trace_header="X-Trace"), "b": StageDatabase()})},
+        )
+        self.assertEqual(edge_settings(traced).trace_headers, {lane_of("GET", b"/dev/db/a/rest"): "X-Trace"})
+
+    def test_a_class_has_a_slot_for_each_connection_and_two_more(self) -> None:
+        limits = admission_limits(SETTINGS, 2)
+        self.assertEqual(limits["tables:dev/main"].slots, 4 + 2)
+        self.assertEqual(limits["tables:dev/other"].slots, 10 + 2)
+        self.assertEqual(limits["auth"].slots, SETTINGS.database.pool_size + 2)
+        self.assertEqual(limits["storage"].slots, SETTINGS.store.max_connections)
+        few = evolve(SETTINGS, store=evolve(SETTINGS.store, max_connections=1))
+        self.assertEqual(admission_limits(few, 2)["storage"].slots, 16)
+
+    def test_hashing_has_two_slots_for_each_thread(self) -> None:
+        self.assertEqual(admission_limits(SETTINGS, 3)["passwords"].slots, 6)
+
+    def test_requests_wait_no_longer_than_for_a_connection(self) -> None:
+        settings = evolve(SETTINGS, database=evolve(SETTINGS.database, acquire_timeout_seconds=1.5))
+        for name, one in admission_limits(settings, 1).items():
+            self.assertEqual(one.timeout_seconds, 1.5, name)
+
+
+class CurrentRevocations(TestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.readings: list[Deferred[None]] = []
+        self.revocations = Revocations(self.read, self.clock, timeout_seconds=5.0)
+
+    async def read(self) -> None:
+        await held(self.readings)
+
+    def catch_up(self) -> Deferred[None]:
+        return start(self.revocations.catch_up())
+
+    def test_before_the_first_read_requests_wait(self) -> None:
+        self.assertFalse(self.revocations.current)
+        waiting = self.catch_up()
+        self.assertNoResult(waiting)
+        self.readings[0].callback(None)
+        self.successResultOf(waiting)
+        self.assertTrue(self.revocations.current)
+
+    def test_revocations_are_current_for_a_second_from_the_beginning_of_their_read(self) -> None:
+        self.catch_up()
+        self.clock.advance(FRESH_SECONDS / 2)
+        self.readings[0].callback(None)
+        self.clock.advance(FRESH_SECONDS / 2)
+        self.assertTrue(self.revocations.current)
+        self.clock.advance(0.01)
+        self.assertFalse(self.revocations.current)
+
+    def test_two_polls_may_fail_before_requests_have_to_wait(self) -> None:
+        self.catch_up()
+        self.readings[0].callback(None)
+        self.clock.advance(2 * POLL_SECONDS)
+        self.assertTrue(self.revocations.current)
+
+    def test_all_waiting_requests_share_the_next_read(self) -> None:
+        first = self.catch_up()
+        later = [self.catch_up() for _ in range(100)]
+        self.assertEqual(len(self.readings), 1)
+        self.readings[0].callback(None)
+        self.successResultOf(first)
+        # They asked after it had begun, when something may have been revoked already.
+        for one in later:
+            self.assertNoResult(one)
+        self.assertEqual(len(self.readings), 2)
+        self.readings[1].callback(None)
+        for one in later:
+            self.successResultOf(one)
+        self.assertEqual(len(self.readings), 2)
+
+    def test_a_failed_read_fails_the_waiting_requests_and_no_later_ones(self) -> None:
+        first = self.catch_up()
+        self.readings[0].errback(RuntimeError("the database is away"))
+        self.failureResultOf(first, RuntimeError)
+        self.assertFalse(self.revocations.current)
+        again = self.catch_up()
+        self.readings[1].callback(None)
+        self.successResultOf(again)
+
+    def test_a_request_waits_no_longer_than_configured(self) -> None:
+        waiting = self.catch_up()
+        self.clock.advance(5.0)
+        self.assertEqual(self.failureResultOf(waiting, ApiError).value.code, "database_unavailable")
+        self.readings[0].callback(None)
+
+    def test_nothing_is_kept_of_who_gave_up_while_a_reading_hangs(self) -> None:
+        self.catch_up().addErrback(lambda _: None)
+        waiting = [self.catch_up() for _ in range(100)]
+        self.clock.advance(5.0)
+        for one in waiting:
+            self.failureResultOf(one, ApiError)
+        self.readings[0].callback(None)
+        self.assertEqual(len(self.readings), 1, "nobody waits for another one")
+
+    def test_a_cancelled_wait_does_not_stop_the_read_for_others(self) -> None:
+        leaver, stayer = self.catch_up(), self.catch_up()
+        leaver.cancel()
+        leaver.addErrback(lambda _: None)
+        self.readings[0].callback(None)
+        self.readings[1].callback(None)
+        self.successResultOf(stayer)
+
+    def test_only_the_first_of_failed_polls_in_a_row_is_logged(self) -> None:
+        with captured_logs() as events:
+            for number in range(3):
+                polling = start(self.revocations.poll())
+                self.readings[number].errback(RuntimeError("away"))
+                self.successResultOf(polling)
+        self.assertEqual(
+            [formatEvent(event) for event in events],
+            ["revoked keys and sessions cannot be read: RuntimeError"],
+        )
+        polling = start(self.revocations.poll())
+        self.readings[3].callback(None)
+        self.successResultOf(polling)
+        with captured_logs() as events:
+            start(self.revocations.poll())
+            self.readings[4].errback(RuntimeError("away again"))
+        self.assertEqual(len(events), 1)

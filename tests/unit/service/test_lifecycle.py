@@ -13,13 +13,13 @@ from twisted.trial.unittest import TestCase
 from project_service import errors
 from project_service.database.connection import DatabaseGone
 from project_service.database.errors import outage_of
-from project_service.lifecycle import Closing, Every, Ordered, ServicePart, start
+from project_service.lifecycle import ClosedLast, Components, Every, ServiceComponent, start
 from project_service.storage.s3.errors import StoreUnreachable
 from tests.captured_log import captured_logs
 
 
 @define
-class FakePart:
+class FakeComponent:
     """A part that records its calls, and fails if its name is in ``broken``."""
 
     name: str
@@ -41,13 +41,13 @@ class InOrder(TestCase):
     def setUp(self) -> None:
         self.done: list[str] = []
 
-    def parts(self, *broken: str) -> Ordered:
-        return Ordered([FakePart(name, self.done, broken) for name in "abc"])
+    def parts(self, *broken: str) -> Components:
+        return Components([FakeComponent(name, self.done, broken) for name in "abc"])
 
     def test_parts_are_stopped_in_reverse_order_starting_with_adopted_ones(self) -> None:
         parts = self.parts()
         self.successResultOf(start(parts.start()))
-        parts.adopt(FakePart("d", self.done))
+        parts.adopt(FakeComponent("d", self.done))
         self.successResultOf(start(parts.stop()))
         self.assertEqual(" ".join(self.done), "start a start b start c stop d stop c stop b stop a")
         self.successResultOf(start(parts.stop()))
@@ -76,12 +76,12 @@ class Slow(Service):
         return self.gone
 
 
-class AsParts(TestCase):
-    """Twisted services, and things that only need closing, as parts."""
+class AsComponents(TestCase):
+    """Twisted services, and things that only need closing, as components."""
 
     def test_stopping_a_service_waits_for_it(self) -> None:
         service = Slow()
-        part = ServicePart(service)
+        part = ServiceComponent(service)
         self.successResultOf(start(part.start()))
         self.assertTrue(service.running)
         stopping = start(part.stop())
@@ -97,7 +97,7 @@ class AsParts(TestCase):
         async def work() -> None:
             await Deferred[None](cancelled.append)
 
-        part = ServicePart(Every(5.0, work, clock, "counting", outage_of), cancels=True)
+        part = ServiceComponent(Every(5.0, work, clock, "counting", outage_of), cancels=True)
         for seconds in (5, 1):
             self.successResultOf(start(part.start()))
             clock.advance(seconds)
@@ -106,11 +106,11 @@ class AsParts(TestCase):
         self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_a_service_that_returns_nothing_has_stopped_at_once(self) -> None:
-        self.successResultOf(start(ServicePart(Service()).stop()))
+        self.successResultOf(start(ServiceComponent(Service()).stop()))
 
     def test_closing_is_waited_for(self) -> None:
         service = Slow()
-        part = Closing(service.stopService)
+        part = ClosedLast(service.stopService)
         self.successResultOf(start(part.start()))
         stopping = start(part.stop())
         self.assertNoResult(stopping)
