@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import orjson
 
 from project_service.tables.plan.call import RAW_TYPES
-from project_service.tables.request import headers, scanning
+from project_service.tables.request import headers
+from project_service.tables.request.scanning import as_parameter
 from project_service.tables.sql.fragment import Sql, parameter
 from project_service.tables.values import Argument, Column, Relation, Relationship, Routine, SchemaCache
 
@@ -120,7 +121,7 @@ def summary_of(comment: str | None) -> dict[str, str]:
 
 def path_of(relation: Relation) -> dict[str, Any]:
     # openapi-typescript fails for the whole document if the name of a parameter has quotes, so those are left out.
-    plain = [name for name in relation.columns if scanning.as_parameter(name) == name]
+    plain = [name for name in relation.columns if as_parameter(name) == name]
     filters = [_ref(f"rowFilter.{relation.name}.{name}") for name in plain]
     common = {"tags": [relation.name], **summary_of(relation.description)}
     rows = {"items": _rows_of(relation), "type": "array"}
@@ -209,7 +210,7 @@ def parameters_of(relation: Relation) -> Iterator[tuple[str, dict[str, Any]]]:
         },
     )
     for name, column in relation.columns.items():
-        parameter = scanning.as_parameter(name)
+        parameter = as_parameter(name)
         found: dict[str, Any] = {"name": parameter, "required": False, "in": "query", "type": "string"}
         if column.description:
             found["description"] = column.description

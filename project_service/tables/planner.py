@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from functools import cached_property
 
 from attrs import Factory, define, evolve, field, frozen
@@ -17,8 +17,7 @@ from project_service.tables.plan.nodes import ReadPlan, as_stored
 from project_service.tables.plan.read import ReadPlanner
 from project_service.tables.plan.write import WritePlan, plan_write
 from project_service.tables.request.body import Payload
-from project_service.tables.request.filters import shape_of_filter
-from project_service.tables.request.query import EVERYTHING, is_argument, parse_query
+from project_service.tables.request.query import EVERYTHING, parse_query, shape_of_query
 from project_service.tables.request.request import (
     READING,
     Head,
@@ -28,7 +27,6 @@ from project_service.tables.request.request import (
     parse_head,
     range_of,
 )
-from project_service.tables.request.scanning import PATH_PARAMETERS, REQUEST_PARAMETERS
 from project_service.tables.request.syntax import Operand, Query, Range
 from project_service.tables.response import Outcome
 from project_service.tables.sql.statement import (
@@ -259,31 +257,6 @@ def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compile
 # The shape of a request: everything but the operands of its filters, the values of its arguments, and its body.
 #
 # Requests of one shape have the same plan; only the parameters differ.
-
-
-def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[Hashable, list[str]]:
-    """The shape, and the operands in the order in which ``parse_query`` numbers them. Raises PGRST100.
-
-    ``arguments``: parameters may be arguments of a function.
-    """
-    shape: list[tuple[str, str]] = []
-    operands: list[str] = []
-    for name, value in pairs:
-        if "\0" in value or "\0" in name:
-            raise errors.invalid_parameter("A parameter holds a NUL character")
-        if name in REQUEST_PARAMETERS:
-            shape.append((name, value))
-        elif arguments and is_argument(name, value):
-            shape.append((name, "="))
-            operands.append(value)
-        elif name.rpartition(".")[2] in PATH_PARAMETERS:
-            shape.append((name, value))
-        elif (found := shape_of_filter(value)) is None:
-            shape.append((name, "." + value))
-        else:
-            shape.append((name, found[0]))
-            operands.append(found[1])
-    return tuple(shape), operands
 
 
 def shape_of_payload(payload: Payload | None) -> Hashable | None:

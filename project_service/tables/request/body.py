@@ -19,85 +19,34 @@ from project_service.http.json_body import depth_of
 from project_service.tables import errors
 from project_service.tables.request import headers
 
-# CSV as the JSON that PostgreSQL gets: an array with one object for each line.
-
-
-# How many lines are objects at a time: a megabyte may have half a million, which would take 150 MB.
-_LINES = 500
-# Each line's object repeats the columns' names. A cell takes at least one byte, and a name in PostgreSQL has at most
-# 63, so the JSON is at most so many times larger. Longer names are refused where they would make gigabytes of a small
-# body.
-_MOST_AS_NAMES = 63
-# Lifts Python's limit of 128 KiB for a cell. The size of a body is limited where it is read.
-csv.field_size_limit(sys.maxsize)
-
-
-@frozen
-class CsvRows:
-    """``names`` are those of the first line, and ``json`` is an array of the ``count`` lines below it."""
-
-    names: tuple[str, ...]
-    count: int
-    json: str = field(repr=False)
-
-
-def read_csv(body: bytes) -> CsvRows:
-    """Read CSV (RFC 4180) with a line of names. The cell ``NULL`` is null; empty lines are left out. Raises
-    PGRST102."""
-    try:
-        # Spreadsheets begin the CSV that they write with a byte order mark. It is no part of the first column's name.
-        text = body.decode("utf-8-sig")
-        return _read(filter(None, csv.reader(io.StringIO(text, newline=""), strict=True)), len(body))
-    except (UnicodeDecodeError, csv.Error) as fault:
-        raise errors.invalid_body(f"Invalid CSV: {fault}") from None
-
-
-def _read(lines: Iterator[list[str]], size: int) -> CsvRows:
-    names = next(lines, None)
-    if names is None:
-        raise errors.invalid_body("Empty or invalid CSV")
-    length_of_names = sum(map(len, names))
-    count, pieces = 0, []
-    while some := list(islice(lines, _LINES)):
-        if {*map(len, some)} != {len(names)}:
-            raise errors.invalid_body("All lines must have same number of fields")
-        count += len(some)
-        if length_of_names * count > _MOST_AS_NAMES * size:
-            raise errors.invalid_body("The names of the columns are too long for so many lines")
-        pieces.append(_objects(names, some))
-    return CsvRows(tuple(names), count, f"[{b','.join(pieces).decode()}]")
-
-
-def _objects(names: list[str], lines: list[list[str]]) -> bytes:
-    """The lines' objects with commas between. One expression, since there may be a line for every two bytes."""
-    objects = [dict(zip(names, line if "NULL" not in line else _nulled(line))) for line in lines]  # noqa: B905  # as long as each other
-    return orjson.dumps(objects)[1:-1]
-
-
-def _nulled(line: list[str]) -> list[str | None]:
-    return [None if cell == "NULL" else cell for cell in line]
-
-
 _EMPTY_OR_INVALID = "Empty or invalid json"
 # The white space that JSON allows around a value (RFC 8259 section 2).
 _WHITESPACE = " \t\n\r"
 # Strings, and brackets with those that follow at once.
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]+|[\]}]+', re.DOTALL)
 # The fields of a form at most: as many as fit into a URL. A megabyte of fields would keep a worker busy for seconds.
-_MOST_FIELDS = 25_000
+_MAX_FIELDS = 25_000
 
 # PostgreSQL reads JSON of at least this depth, whatever its platform and settings.
 DEEP = 100
 
 # Larger CSV is worth a thread.
 INLINE_CSV_BYTES = 16 * 1024
+# How many lines are objects at a time: a megabyte may have half a million, which would take 150 MB.
+_CSV_LINES = 500
+# Each line's object repeats the columns' names. A cell takes at least one byte, and a name in PostgreSQL has at most
+# 63, so the JSON is at most so many times larger. Longer names are rejected where gigabytes would be made of a
+# small body.
+_MAX_GROWTH = 63
+# Lifts Python's limit of 128 KiB for a cell. The size of a body is limited where it is read.
+csv.field_size_limit(sys.maxsize)
 
 
 @frozen
 class Payload:
     """A request body. ``text`` is the JSON that PostgreSQL gets. ``keys`` are the members of its objects, ordered by
-    name. An array whose items have no members in common has none, and ``keys_match`` is False: only a function that
-    takes the whole body can use it.
+    name. If the items of an array have different members there are none, and ``keys_match`` is False: only a function
+    that takes the whole body can use it.
 
     ``raw`` is the body as it came, for a function's single unnamed argument. ``arguments`` are the pairs of a form.
     """
@@ -148,7 +97,7 @@ def parse_payload(
             return Payload("json", name, "{}", raw=b"{}")
         return _json(body, routine) if columns is None else _unread(body, columns)
     if name == headers.CSV:
-        return _csv(body, columns)
+        return parse_csv(body, columns)
     if name == headers.FORM:
         return _form(body, columns)
     if routine and name in (headers.TEXT, headers.XML, headers.OCTETS):
@@ -180,13 +129,13 @@ def _check_text(body: bytes) -> None:
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
     """The names without repetitions, sorted, so that their order in a request makes no difference."""
-    found = tuple(sorted(set(names)))
+    ordered = tuple(sorted(set(names)))
     try:
-        "".join(found).encode("utf-8")
+        "".join(ordered).encode("utf-8")
     except UnicodeEncodeError:
         # JSON may have a lone surrogate, by an escape. No column or argument can be called like that.
         raise errors.invalid_body(_EMPTY_OR_INVALID) from None
-    return found
+    return ordered
 
 
 def _unread(body: bytes, columns: tuple[str, ...]) -> Payload:
@@ -235,7 +184,7 @@ def _value(body: bytes) -> Any:
 
 
 def _with_any_numbers(text: str) -> Any:
-    return json.loads(text, parse_float=str, parse_int=str, parse_constant=_refused)
+    return json.loads(text, parse_float=str, parse_int=str, parse_constant=_reject_constant)
 
 
 def _shallow(text: str) -> str:
@@ -244,25 +193,25 @@ def _shallow(text: str) -> str:
     Whether these are JSON is left to PostgreSQL, whose stack allows several thousand levels. Raises ``ValueError`` if
     not all are closed.
     """
-    kept, depth, at = [], 0, 0
-    for found in _BRACKETS.finditer(text):
-        start, end = found.span()
+    pieces, depth, rest = [], 0, 0
+    for match in _BRACKETS.finditer(text):
+        start, end = match.span()
         if text[start] in "[{":
             deeper = depth + end - start
             if depth < 3 <= deeper:
-                kept.append(text[at : start + 2 - depth] + "0")
+                pieces.append(text[rest : start + 2 - depth] + "0")
             depth = deeper
         elif text[start] != '"':
             higher = depth - (end - start)
             if higher < 3 <= depth:
-                at = start + depth - 2
+                rest = start + depth - 2
             depth = higher
     if depth:
         raise ValueError("not all brackets are closed")
-    return "".join([*kept, text[at:]])
+    return "".join([*pieces, text[rest:]])
 
 
-def _refused(word: str) -> None:
+def _reject_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
@@ -279,17 +228,50 @@ def _common_keys(rows: list[Any]) -> tuple[str, ...] | None:
     return _in_order(first)
 
 
-def _csv(body: bytes, columns: tuple[str, ...] | None) -> Payload:
-    found = read_csv(body)
-    keys = columns if columns is not None else _in_order(found.names)
-    return Payload("json", headers.CSV, found.json, keys, True, not found.count, raw=body)
+def parse_csv(body: bytes, columns: tuple[str, ...] | None = None) -> Payload:
+    """CSV (RFC 4180) with a line of names, as a JSON array with one object for each line below it. The cell ``NULL``
+    is null; empty lines are left out. Raises PGRST102."""
+    try:
+        # Spreadsheets begin the CSV that they write with a byte order mark. It is no part of the first column's name.
+        text = body.decode("utf-8-sig")
+        lines = filter(None, csv.reader(io.StringIO(text, newline=""), strict=True))
+        names = next(lines, None)
+        if names is None:
+            raise errors.invalid_body("Empty or invalid CSV")
+        chunks = list(_chunks_of_objects(names, lines, len(body)))
+    except (UnicodeDecodeError, csv.Error) as fault:
+        raise errors.invalid_body(f"Invalid CSV: {fault}") from None
+    keys = columns if columns is not None else _in_order(names)
+    json_text = f"[{b','.join(chunks).decode()}]"
+    return Payload("json", headers.CSV, json_text, keys, True, not chunks, raw=body)
+
+
+def _chunks_of_objects(names: list[str], lines: Iterator[list[str]], size: int) -> Iterator[bytes]:
+    """The objects of some lines at a time, with commas between. ``size`` is that of the body."""
+    names_length, count = sum(map(len, names)), 0
+    while chunk := list(islice(lines, _CSV_LINES)):
+        if {*map(len, chunk)} != {len(names)}:
+            raise errors.invalid_body("All lines must have same number of fields")
+        count += len(chunk)
+        if names_length * count > _MAX_GROWTH * size:
+            raise errors.invalid_body("The names of the columns are too long for so many lines")
+        # One expression, since there may be a line for every two bytes.
+        objects = [
+            dict(zip(names, line if "NULL" not in line else _with_nulls(line)))  # noqa: B905  # as long as each other
+            for line in chunk
+        ]
+        yield orjson.dumps(objects)[1:-1]
+
+
+def _with_nulls(line: list[str]) -> list[str | None]:
+    return [None if cell == "NULL" else cell for cell in line]
 
 
 def _form(body: bytes, columns: tuple[str, ...] | None) -> Payload:
     try:
         pairs = tuple(
             parse_qsl(
-                body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
+                body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS
             )
         )
     except ValueError:

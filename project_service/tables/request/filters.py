@@ -1,4 +1,7 @@
-"""Operators and their operands. PostgREST's reference: "Horizontal Filtering", "Operators"."""
+"""Filters and logic trees. PostgREST's reference: "Horizontal Filtering", "Operators", "Logical operators".
+
+The operators themselves are in ``syntax.OPERATORS``.
+"""
 
 from __future__ import annotations
 
@@ -8,72 +11,44 @@ from typing import Literal, NoReturn, cast
 from attrs import define
 
 from project_service.tables.errors import TableError
-from project_service.tables.request import scanning
-from project_service.tables.request.scanning import Scanner
+from project_service.tables.request.scanning import DELIMITER, FIELD_NAME, Scanner
 from project_service.tables.request.syntax import (
+    OPERATORS,
     Compare,
     Condition,
+    Field,
     Filter,
     In,
     Is,
     Logic,
     Operand,
     Operation,
+    Operator,
     Quantifier,
     Search,
 )
-from project_service.tables.request.syntax import Field as FieldName
 
-# Operators: the name in the request and the operator in SQL. Those of the first group take the modifiers any and all.
-QUANTIFIABLE = {
-    "eq": "=",
-    "gte": ">=",
-    "gt": ">",
-    "lte": "<=",
-    "lt": "<",
-    "like": "LIKE",
-    "ilike": "ILIKE",
-    "match": "~",
-    "imatch": "~*",
-}
-SIMPLE = {
-    "neq": "<>",
-    "cs": "@>",
-    "cd": "<@",
-    "ov": "&&",
-    "sl": "<<",
-    "sr": ">>",
-    "nxr": "&<",
-    "nxl": "&>",
-    "adj": "-|-",
-    "isdistinct": "IS DISTINCT FROM",
-}
-COMPARISONS = QUANTIFIABLE | SIMPLE
-SEARCHES = {
-    "fts": "to_tsquery",
-    "plfts": "plainto_tsquery",
-    "phfts": "phraseto_tsquery",
-    "wfts": "websearch_to_tsquery",
-}
-OPERATORS = {*COMPARISONS, *SEARCHES, "in", "is"}
-# In their operands ``*`` stands for ``%``, which would have to be escaped in a URL.
-_PATTERNS = ("like", "ilike")
+# What errors say was expected.
+_OPERATOR = "operator (eq, gt, ...)"
+_LOGIC_NEGATION = "negation operator (not)"
+_LOGIC_OPERATOR = "logic operator (and, or)"
 
-_OPERATION = "operator (eq, gt, ...)"
-_PLAIN = re.compile(rf"(?:not\.)?({'|'.join(sorted([*COMPARISONS, 'in'], key=len, reverse=True))})\.")
+# Operators whose operand is a parameter of the statement, so that a plan can be used again with another one.
+_PLAIN_NAMES = [name for name, one in OPERATORS.items() if one.operand in ("value", "pattern", "list")]
+_PLAIN = re.compile(rf"(?:not\.)?({'|'.join(sorted(_PLAIN_NAMES, key=len, reverse=True))})\.")
 _WORD = re.compile(r"[a-z]+")
 _QUANTIFIER = re.compile(r"\((any|all)\)")
 _LANGUAGE = re.compile(r"\(([\w$ -]+)\)")
 _LANGUAGE_NAME = re.compile(r"[\w$ -]+")
-_IS_LITERALS = ("null", "not_null", "true", "false", "unknown")
-_IS = re.compile(rf"({'|'.join(_IS_LITERALS)})(?=$|[\s,)])", re.IGNORECASE)
+_IS_VALUES = ("null", "not_null", "true", "false", "unknown")
+_IS = re.compile(rf"({'|'.join(_IS_VALUES)})(?=$|[\s,)])", re.IGNORECASE)
 _UP_TO_END = re.compile(r"[^,)]*")
 _LOGIC_ARRAY = re.compile(r"\{[^{}]*\}")
 
 
 @define
 class Operands:
-    """Numbers the operands of plain comparisons, so that a kept plan can be run with other values in their places."""
+    """Numbers the operands of plain comparisons, so that a cached plan can be run with other values instead."""
 
     count: int = 0
 
@@ -95,100 +70,101 @@ def shape_of_filter(value: str) -> tuple[str, str] | None:
     The operator is returned with its dots, the operand as PostgreSQL takes it. None for any other value, which
     belongs to the request's shape as a whole. Raises PGRST100 for a bad list.
     """
-    found = _PLAIN.match(value)
-    if found is None:
+    match = _PLAIN.match(value)
+    if match is None:
         return None
-    operator, rest = found.group(1), value[found.end() :]
-    if operator == "in":
-        scanner = Scanner(value, "filter", value, found.end())
+    operator = OPERATORS[match.group(1)]
+    if operator.operand == "list":
+        scanner = Scanner(value, "filter", value, match.end())
         values = _list(scanner)
         # A bracket in an unquoted value ends the list. What follows it must not be dropped silently.
         scanner.end()
-        return found.group(), array_literal(values)
-    return found.group(), rest.replace("*", "%") if operator in _PATTERNS else rest
+        return match.group(), array_literal(values)
+    return match.group(), _operand(operator, value[match.end() :])
 
 
-def parse_filter(target: FieldName, value: str, operands: Operands) -> Filter:
+def parse_filter(field: Field, value: str, operands: Operands) -> Filter:
     """The filter of a parameter such as ``age=not.gte.18``."""
     shape = shape_of_filter(value)
     if shape is not None:
         prefix, text = shape
-        operator = prefix.removeprefix("not.").removesuffix(".")
+        name = prefix.removeprefix("not.").removesuffix(".")
         operand = operands.add(text)
-        found = In(operand) if operator == "in" else Compare(COMPARISONS[operator], operand)
-        return Filter(target, found, prefix.startswith("not."))
+        plain = In(operand) if OPERATORS[name].operand == "list" else Compare(name, operand)
+        return Filter(field, plain, prefix.startswith("not."))
     scanner = Scanner(value, "filter", value)
-    negated = negation(scanner)
-    made = Filter(target, operation(scanner, in_logic=False), negated)
+    negated = _negation(scanner)
+    operation = _operation(scanner, in_logic=False)
     scanner.spaces()
     scanner.end()
-    return made
+    return Filter(field, operation, negated)
 
 
-def operation(scanner: Scanner, in_logic: bool) -> Operation:
+def _operation(scanner: Scanner, in_logic: bool) -> Operation:
     """An operator, a dot and its operand; inside a logic tree the operand ends at ``,`` or ``)``."""
-    word, modifier = _operator(scanner)
-    if word == "in":
+    operator, modifier = _operator(scanner)
+    if operator.operand == "list":
         return In(Operand(array_literal(_list(scanner))))
-    if word == "is":
+    if operator.operand == "keyword":
         return _is(scanner)
     text = _value(scanner, in_logic)
-    if word in SEARCHES:
-        return Search(SEARCHES[word], Operand(text), modifier)
-    operand = Operand(text.replace("*", "%") if word in _PATTERNS else text)
-    return Compare(COMPARISONS[word], operand, cast("Quantifier | None", modifier))
+    if operator.operand == "search":
+        return Search(operator.name, Operand(text), modifier)
+    operand = Operand(_operand(operator, text))
+    return Compare(operator.name, operand, cast("Quantifier | None", modifier))
 
 
-def negation(scanner: Scanner) -> bool:
+def _operand(operator: Operator, text: str) -> str:
+    return text.replace("*", "%") if operator.operand == "pattern" else text
+
+
+def _negation(scanner: Scanner) -> bool:
     """Step over ``not.`` before an operator; whether it was there."""
     if scanner.take("not.", '"not"'):
         return True
     if scanner.peek("not"):
         scanner.pos += len("not")
-        scanner.fail("delimiter (.)")
+        scanner.fail(DELIMITER)
     return False
 
 
-def _operator(scanner: Scanner) -> tuple[str, str | None]:
+def _operator(scanner: Scanner) -> tuple[Operator, str | None]:
     """An operator up to its dot, and the language or quantifier in brackets behind it.
 
-    Raises PGRST100 for anything else, at the place where it ceases to be the operator that it begins like.
+    Raises PGRST100 for anything else, where it ceases to be the operator that it begins like.
     """
-    found = scanner.match(_WORD)
-    if found is None:
-        scanner.fail(_OPERATION)
-    word = _longest_operator(found)
-    if word != found:
-        scanner.pos -= len(found) - len(word)
-        scanner.fail(_OPERATION)
+    word = scanner.match(_WORD)
+    if word is None:
+        scanner.fail(_OPERATOR)
+    name = max((name for name in OPERATORS if word.startswith(name)), key=len, default="")
+    if name != word:
+        scanner.pos -= len(word) - len(name)
+        scanner.fail(_OPERATOR)
+    operator = OPERATORS[name]
+    pattern = _LANGUAGE if operator.operand == "search" else _QUANTIFIER if operator.quantified_sql else None
     modifier: str | None = None
-    pattern = _LANGUAGE if word in SEARCHES else _QUANTIFIER if word in QUANTIFIABLE else None
     if pattern is not None and scanner.peek("("):
         modifier = scanner.match(pattern)
         if modifier is None:
-            _refuse_modifier(scanner, pattern)
-    scanner.need(".", _OPERATION)
-    return word, modifier[1:-1] if modifier else None
+            _reject_modifier(scanner, pattern)
+    scanner.need(".", _OPERATOR)
+    return operator, modifier[1:-1] if modifier else None
 
 
-def _longest_operator(word: str) -> str:
-    return max((name for name in OPERATORS if word.startswith(name)), key=len, default="")
-
-
-def _refuse_modifier(scanner: Scanner, pattern: re.Pattern[str]) -> NoReturn:
+def _reject_modifier(scanner: Scanner, pattern: re.Pattern[str]) -> NoReturn:
     """Raise PGRST100 where PostgREST does: behind the characters of a language, or at the quantifier."""
     scanner.pos += 1
     if pattern is _LANGUAGE:
         scanner.match(_LANGUAGE_NAME)
-    scanner.fail(_OPERATION)
+    scanner.fail(_OPERATOR)
 
 
 def _is(scanner: Scanner) -> Is:
-    found = scanner.match(_IS)
-    if found is None:
-        scanner.along(_IS_LITERALS)
-        scanner.fail("isVal: (null, not_null, true, false, unknown)")
-    return Is(found.lower())  # type: ignore[arg-type]  # the pattern allows the five literals only
+    value = scanner.match(_IS)
+    if value is None:
+        scanner.skip_common_prefix(_IS_VALUES)
+        scanner.fail(f"isVal: ({', '.join(_IS_VALUES)})")
+    return Is(value.lower())  # type: ignore[arg-type]  # the pattern allows the five values only
 
 
 def _list(scanner: Scanner) -> list[str]:
@@ -197,13 +173,13 @@ def _list(scanner: Scanner) -> list[str]:
     scanner.spaces()
     if scanner.take(")"):
         return []
-    found = [_element(scanner)]
+    values = [_element(scanner)]
     while scanner.take(","):
         scanner.spaces()
-        found.append(_element(scanner))
+        values.append(_element(scanner))
     scanner.need(")")
     scanner.spaces()
-    return found
+    return values
 
 
 def _element(scanner: Scanner) -> str:
@@ -213,18 +189,18 @@ def _element(scanner: Scanner) -> str:
 
 def _enclosed(scanner: Scanner) -> str | None:
     start = scanner.pos
-    found = scanning.quoted(scanner)
-    if found is not None and (scanner.at_end or scanner.text[scanner.pos] in ",)"):
-        return found
+    text = scanner.quoted()
+    if text is not None and (scanner.at_end or scanner.text[scanner.pos] in ",)"):
+        return text
     scanner.pos = start
     return None
 
 
 def _value(scanner: Scanner, in_logic: bool) -> str:
-    if not in_logic:
-        text, scanner.pos = scanner.text[scanner.pos :], len(scanner.text)
-        return text
     start = scanner.pos
+    if not in_logic:
+        scanner.pos = len(scanner.text)
+        return scanner.text[start:]
     enclosed = _enclosed(scanner)
     if enclosed is not None:
         return enclosed
@@ -241,34 +217,30 @@ def array_literal(values: list[str]) -> str:
     return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
 
 
-# Logic trees: ``or=(a.eq.1,not.and(b.lt.2,c.is.null))``. PostgREST's reference: "Logical operators".
-
-
-_NEGATION = "negation operator (not)"
-_OPERATOR = "logic operator (and, or)"
-
-
-def parse_logic(operator: str, negated: bool, value: str) -> Logic:
-    """The tree of a parameter named ``and``, ``or``, ``not.and`` or ``not.or``."""
+def parse_logic(operator: Literal["and", "or"], negated: bool, value: str) -> Logic:
+    """The tree of a parameter named ``and``, ``or``, ``not.and`` or ``not.or``: ``or=(a.eq.1,not.and(b.lt.2,…))``."""
     prefix = f"not.{operator}" if negated else operator
     scanner = Scanner(prefix + value, "logic tree", value)
     scanner.pos = len(prefix)
-    found = _terms(scanner, "and" if operator == "and" else "or", negated)
+    tree = _terms(scanner, operator, negated)
     scanner.end_past_brackets()
-    return found
+    return tree
 
 
 def _terms(scanner: Scanner, operator: Literal["and", "or"], negated: bool) -> Logic:
     scanner.deeper()
     scanner.spaces()
     scanner.need("(")
-    found = [_term(scanner)]
+    terms = [_term(scanner)]
     while scanner.take(","):
-        found.append(_term(scanner))
+        terms.append(_term(scanner))
     scanner.need(")")
     scanner.spaces()
     scanner.depth -= 1
-    return Logic(operator, tuple(found), negated)
+    return Logic(operator, tuple(terms), negated)
+
+
+_LOGIC: tuple[Literal["and", "or"], ...] = ("and", "or")
 
 
 def _term(scanner: Scanner) -> Condition:
@@ -276,41 +248,39 @@ def _term(scanner: Scanner) -> Condition:
     start = scanner.pos
     negated = scanner.peek("not.")
     scanner.pos += len("not.") if negated else 0
-    for operator in ("and", "or"):
-        mark = scanner.pos
-        if scanner.peek(operator):
-            scanner.pos += len(operator)
-            scanner.spaces()
-            if scanner.peek("("):
-                return _terms(scanner, "and" if operator == "and" else "or", negated)
-            scanner.pos = mark
+    operator = next((name for name in _LOGIC if scanner.peek(name)), None)
+    if operator is not None:
+        scanner.pos += len(operator)
+        scanner.spaces()
+        if scanner.peek("("):
+            return _terms(scanner, operator, negated)
     scanner.pos = start
     try:
         return _filter(scanner)
     except TableError:
-        _refuse_operator(scanner, start)
+        _reject_operator(scanner, start)
         raise
 
 
 def _filter(scanner: Scanner) -> Filter:
-    if not scanning.begins(scanner):
-        scanner.fail(scanning.FIELD_NAME, _NEGATION, _OPERATOR)
-    field = scanning.field(scanner)
-    scanner.need(".", "delimiter (.)")
-    negated = negation(scanner)
-    found = Filter(field, operation(scanner, in_logic=True), negated)
+    if not scanner.at_name():
+        scanner.fail(FIELD_NAME, _LOGIC_NEGATION, _LOGIC_OPERATOR)
+    field = scanner.field()
+    scanner.need(".", DELIMITER)
+    negated = _negation(scanner)
+    operation = _operation(scanner, in_logic=True)
     scanner.spaces()
-    return found
+    return Filter(field, operation, negated)
 
 
-def _refuse_operator(scanner: Scanner, start: int) -> None:
+def _reject_operator(scanner: Scanner, start: int) -> None:
     """Raise PGRST100 for terms such as ``ord(…)`` and ``not.xor(…)``, which begin like a logical operator and are no
     filter either. Does nothing for others."""
-    fresh = Scanner(scanner.text, scanner.what, scanner.shown, start)
+    fresh = Scanner(scanner.text, scanner.parameter, scanner.shown, start)
     negated = fresh.take("not.")
-    for operator in ("and", "or"):
+    for operator in _LOGIC:
         if fresh.peek(operator):
             fresh.pos += len(operator)
             fresh.fail('"("')
     if negated:
-        fresh.fail(_OPERATOR)
+        fresh.fail(_LOGIC_OPERATOR)

@@ -1,4 +1,5 @@
-"""Media types of ``Accept`` and ``Content-Type`` (RFC 9110 section 12.5.1) and PostgREST's vendored ones."""
+"""The headers of a request: ``Prefer`` (RFC 7240), and the media types of ``Accept`` (RFC 9110 section 12.5.1) and
+``Content-Type``, with PostgREST's own."""
 
 from __future__ import annotations
 
@@ -11,10 +12,7 @@ from attrs import evolve, frozen
 from project_service.tables import errors
 from project_service.whole_numbers import from_digits
 
-# The ``Prefer`` header (RFC 7240) with the preferences that PostgREST knows.
-
-
-_VALUES = {
+_PREFERENCES = {
     "resolution": ("merge-duplicates", "ignore-duplicates"),
     "missing": ("default", "null"),
     "return": ("minimal", "headers-only", "representation"),
@@ -23,14 +21,16 @@ _VALUES = {
     "handling": ("strict", "lenient"),
 }
 # The order in which Preference-Applied lists them.
-_ORDER = ("resolution", "missing", "return", "count", "tx", "handling", "timezone", "max-affected")
+_ORDER = (*_PREFERENCES, "timezone", "max-affected")
+
+_MAX_AFFECTED = re.compile(r"-?0+|[0-9]+")
 
 Representation = Literal["minimal", "headers-only", "representation"]
 
 
 @frozen
 class Preferences:
-    """The preferences that were sent and understood. Of several values for one preference the first counts."""
+    """``Prefer: name=value, name=value``: those that PostgREST knows. Of several values for one the first counts."""
 
     values: tuple[tuple[str, str], ...] = ()
 
@@ -60,11 +60,8 @@ class Preferences:
         if not self.strict:
             wanted.discard("max-affected")
         given = dict(self.values)
-        found = [f"{name}={given[name]}" for name in _ORDER if name in wanted and name in given]
-        return (("Preference-Applied", ", ".join(found)),) if found else ()
-
-
-_is_digits = re.compile(r"-?0+|[0-9]+").fullmatch
+        applied = [f"{name}={given[name]}" for name in _ORDER if name in wanted and name in given]
+        return (("Preference-Applied", ", ".join(applied)),) if applied else ()
 
 
 def parse_preferences(headers: Iterable[str]) -> Preferences:
@@ -75,7 +72,7 @@ def parse_preferences(headers: Iterable[str]) -> Preferences:
         if not word:
             continue
         name, _, value = word.partition("=")
-        if value in _VALUES.get(name, ()) or _is_given(name, value):
+        if value in _PREFERENCES.get(name, ()) or _takes(name, value):
             known.setdefault(name, value)
         else:
             unknown.append(word)
@@ -84,9 +81,11 @@ def parse_preferences(headers: Iterable[str]) -> Preferences:
     return Preferences(tuple(known.items()))
 
 
-def _is_given(name: str, value: str) -> bool:
-    """Whether it is a preference that takes any value of some kind."""
-    return bool(_is_digits(value)) if name == "max-affected" else name == "timezone" and bool(value)
+def _takes(name: str, value: str) -> bool:
+    """Whether it is one of the preferences that have more values than can be listed, with such a value."""
+    if name == "max-affected":
+        return _MAX_AFFECTED.fullmatch(value) is not None
+    return name == "timezone" and bool(value)
 
 
 ANY = "*/*"
@@ -103,22 +102,22 @@ OCTETS = "application/octet-stream"
 FORM = "application/x-www-form-urlencoded"
 NDJSON = "application/x-ndjson"
 
-_CHARSET = {JSON, OBJECT, ARRAY, OPENAPI, GEOJSON, CSV, TEXT, XML, NDJSON}
-_VENDORED = {
+_WITH_CHARSET = {JSON, OBJECT, ARRAY, OPENAPI, GEOJSON, CSV, TEXT, XML, NDJSON}
+_SHORT_NAMES = {
     "application/vnd.pgrst.object": OBJECT,
     "application/vnd.pgrst.array": ARRAY,
 }
+_PLANS = (PLAN + "+json", PLAN + "+text")
+_PLAN_OPTIONS = ("analyze", "verbose", "settings", "buffers", "wal")
 _PIECE = re.compile(r'(?:[^,"]|"[^"]*")+')
 _PARAMETER = re.compile(r';\s*([\w-]+)\s*=\s*("[^"]*"|[^;\s]*)')
 _WEIGHT = re.compile(r";\s*q\s*=\s*[^;\s]*", re.IGNORECASE)
-_PLANS = (PLAN + "+json", PLAN + "+text")
-_PLAN_OPTIONS = ("analyze", "verbose", "settings", "buffers", "wal")
 
 
 @frozen
 class MediaType:
-    """A media type. ``shown`` is how the client wrote it. ``refused`` is one that it does not accept (``q=0``).
-    ``plan_of`` and ``plan_options`` are for execution plans."""
+    """``name;parameter=value``. ``shown`` is how the client wrote it. ``refused`` is one that it does not accept
+    (``q=0``). ``plan_of`` and ``plan_options`` are for execution plans (``for="…"; options=…|…``)."""
 
     name: str
     shown: str = ""
@@ -133,19 +132,19 @@ class MediaType:
 
     @property
     def content_type(self) -> str:
-        """What the Content-Type header says of a body in this type."""
+        """The Content-Type header of a body in this type."""
         stripped = ";nulls=stripped" if self.nulls_stripped else ""
         if self.is_plan:
             options = f"; options={'|'.join(self.plan_options)}" if self.plan_options else ""
             return f'{self.name}; for="{self.plan_of}{stripped}"{options}; charset=utf-8'
-        return self.name + stripped + ("; charset=utf-8" if self.name in _CHARSET else "")
+        return self.name + stripped + ("; charset=utf-8" if self.name in _WITH_CHARSET else "")
 
 
 def parse_media(text: str) -> MediaType:
     shown = text.strip()
     name = shown.partition(";")[0].strip().lower()
     given = {key.lower(): value.strip('"') for key, value in _PARAMETER.findall(shown)}
-    name = _VENDORED.get(name, name)
+    name = _SHORT_NAMES.get(name, name)
     if name in (PLAN, *_PLANS):
         name = PLAN + ("+json" if name.endswith("+json") else "+text")
         wanted = [option.strip() for option in given.get("options", "").split("|")]
@@ -172,7 +171,7 @@ def parse_accept(header: str) -> tuple[MediaType, ...]:
             weighed.append((-weight, bare.count("*") - bare.count(";"), media))
     if not weighed:
         return (MediaType(ANY, ANY),)
-    return tuple(media for _, _, media in sorted(weighed, key=lambda found: found[:2]))
+    return tuple(media for _, _, media in sorted(weighed, key=lambda one: one[:2]))
 
 
 def _weight(piece: str) -> float:

@@ -1,18 +1,33 @@
-"""Parses the whole query string: what it selects, filters, orders and limits."""
+"""The query string: what a request selects, filters, orders and limits, and its shape; and the ``Range`` header.
+
+PostgREST's reference: "Vertical Filtering", "Resource Embedding", "Ordering", "Limits and Pagination".
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Literal, NoReturn
 
 from attrs import define, field
 
 from project_service.tables import errors
 from project_service.tables.errors import TableError
-from project_service.tables.request import scanning
-from project_service.tables.request.filters import Operands, looks_like_filter, parse_filter, parse_logic
-from project_service.tables.request.scanning import END, Scanner
+from project_service.tables.request.filters import (
+    Operands,
+    looks_like_filter,
+    parse_filter,
+    parse_logic,
+    shape_of_filter,
+)
+from project_service.tables.request.scanning import (
+    DELIMITER,
+    END,
+    FIELD_NAME,
+    PATH_PARAMETERS,
+    REQUEST_PARAMETERS,
+    Scanner,
+)
 from project_service.tables.request.syntax import (
     Condition,
     Field,
@@ -29,16 +44,194 @@ from project_service.tables.request.syntax import (
 )
 from project_service.whole_numbers import from_digits
 
-# The ``select`` parameter. PostgREST's reference: "Vertical Filtering", "Resource Embedding".
-
-
 EVERYTHING: tuple[SelectItem, ...] = (SelectAll(),)
 
 _CAST = re.compile(r"[\w ]+(?:\[\])?")
 _AGGREGATES = ("sum", "avg", "count", "max", "min")
-_ALIAS = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[\w$ ]+(?:-(?!>)[\w$ ]+)*):(?!:)')
-_COUNTS = re.compile(r"count\((?!\))")
-_OPENS_EMBED = re.compile(r'\s*(?:"(?:[^"\\]|\\.)*"|[\w$ ]+(?:-(?!>)[\w$ ]+)*)[!(]')
+_NAME = r'\s*(?:"(?:[^"\\]|\\.)*"|[\w$ ]+(?:-(?!>)[\w$ ]+)*)'
+_ALIAS = re.compile(_NAME + r":(?!:)")
+_EMBED = re.compile(_NAME + r"[!(]")
+# ``count()`` is the aggregate. With anything in its brackets it is an error, not an embedded relation.
+_COUNT = re.compile(r"count\((?!\))")
+_RANGE = re.compile(r"([0-9]+)-([0-9]+)?")
+# What HTTP libraries append to the name of a parameter that is a list: ``x[0]=gt.1&x[1]=lt.9`` or ``x[]=gt.1``.
+_LIST_INDEX = re.compile(r"\[[0-9]*\]$")
+
+
+def shape_of_query(pairs: Sequence[tuple[str, str]], arguments: bool) -> tuple[Hashable, list[str]]:
+    """The query without its operands and arguments, and these in the order in which ``parse_query`` numbers them:
+    requests of one shape have the same plan. Raises PGRST100.
+
+    ``arguments``: parameters may be arguments of a function.
+    """
+    shape: list[tuple[str, str]] = []
+    operands: list[str] = []
+    for name, value in pairs:
+        if "\0" in value or "\0" in name:
+            _reject_nul()
+        if name in REQUEST_PARAMETERS:
+            shape.append((name, value))
+        elif arguments and is_argument(name, value):
+            shape.append((name, "="))
+            operands.append(value)
+        elif name.rpartition(".")[2] in PATH_PARAMETERS:
+            shape.append((name, value))
+        elif (plain := shape_of_filter(value)) is None:
+            shape.append((name, "." + value))
+        else:
+            shape.append((name, plain[0]))
+            operands.append(plain[1])
+    return tuple(shape), operands
+
+
+def parse_query(pairs: Sequence[tuple[str, str]], arguments: bool = False) -> Query:
+    """The parameters by their meaning. With ``arguments``, values without an operator are arguments of a function.
+    Raises PGRST100, and PGRST103 for a negative limit."""
+    parser = _QueryParser(arguments)
+    for name, value in pairs:
+        if "\0" in value or "\0" in name:
+            _reject_nul()
+        parser.add(name, value)
+    return parser.query()
+
+
+def is_argument(name: str, value: str) -> bool:
+    """Whether a parameter of a function's URL is an argument rather than a filter on its result."""
+    last = name.rpartition(".")[2]
+    reserved = last in ("order", "limit", "offset") or (last in ("and", "or") and value.startswith("("))
+    return not reserved and "." not in name and "->" not in name and not looks_like_filter(value)
+
+
+def _reject_nul() -> NoReturn:
+    # PostgreSQL's text cannot hold it.
+    raise errors.invalid_parameter("A parameter holds a NUL character")
+
+
+@define
+class _QueryParser:
+    """Gathers the parameters. Limits and offsets that are not numbers are None: that means an offset of 0, and no
+    limit or, where there is an offset too, a limit of 0."""
+
+    arguments_allowed: bool
+    given: set[str] = field(factory=set)
+    select: tuple[SelectItem, ...] = EVERYTHING
+    filters: list[tuple[Path, Condition]] = field(factory=list)
+    orders: list[tuple[Path, tuple[OrderTerm, ...]]] = field(factory=list)
+    limits: dict[Path, int | None] = field(factory=dict)
+    offsets: dict[Path, int | None] = field(factory=dict)
+    columns: tuple[str, ...] | None = None
+    on_conflict: tuple[str, ...] | None = None
+    arguments: list[tuple[str, Operand]] = field(factory=list)
+    operands: Operands = field(factory=Operands)
+
+    def add(self, name: str, value: str) -> None:
+        if name in REQUEST_PARAMETERS:
+            # The first one counts; later ones are not even parsed.
+            if name not in self.given:
+                self.given.add(name)
+                self._add_to_request(name, value)
+        elif self.arguments_allowed and is_argument(name, value):
+            self.arguments.append((name, self.operands.add(value)))
+        else:
+            self._add_at_path(name, value)
+
+    def _add_to_request(self, name: str, value: str) -> None:
+        if name == "select":
+            self.select = parse_select(value)
+        elif name == "columns":
+            self.columns = _names(value, "columns parameter")
+        else:
+            self.on_conflict = _names(value, "on_conflict parameter")
+
+    def _add_at_path(self, name: str, value: str) -> None:
+        path, _, last = name.rpartition(".")
+        if last == "order":
+            self.orders.append((_path(path), parse_order(value)))
+        elif last in ("limit", "offset"):
+            # The last one counts.
+            numbers = self.offsets if last == "offset" else self.limits
+            numbers[_path(path)] = _integer(value)
+        elif last in ("and", "or"):
+            negated = path == "not" or path.endswith(".not")
+            path = path.removesuffix("not").removesuffix(".") if negated else path
+            self.filters.append((_path(path), parse_logic("and" if last == "and" else "or", negated, value)))
+        else:
+            target, filtered = _filter_target(name)
+            self.filters.append((target, parse_filter(filtered, value, self.operands)))
+
+    def query(self) -> Query:
+        paths = [*self.limits, *(path for path in self.offsets if path not in self.limits)]
+        return Query(
+            self.select,
+            tuple(self.filters),
+            tuple(self.orders),
+            tuple((path, self._range(path)) for path in paths),
+            self.columns,
+            self.on_conflict,
+            tuple(self.arguments),
+        )
+
+    def _range(self, path: Path) -> Range:
+        """The rows that limit and offset ask for. Raises PGRST103 for a negative limit, and for a range of the
+        requested relation that can hold no row, except for one that is empty from the first row on."""
+        if path not in self.offsets:
+            limit = self.limits[path]
+            if limit is not None and limit < 0:
+                _reject_range()
+            return Range(0, limit)
+        offset = self.offsets[path] or 0
+        if path not in self.limits:
+            return Range(max(0, offset))
+        end = offset + (self.limits[path] or 0)
+        # Positions before the first row have none.
+        first = max(0, offset)
+        if end > first:
+            return Range(first, end - first)
+        if path == () and not offset == end == 0:
+            _reject_range()
+        return Range(0, 0)
+
+
+def _integer(value: str) -> int | None:
+    # In a URL a plus is a space: ``limit=+5``.
+    return from_digits(value.strip())
+
+
+def _path(text: str) -> Path:
+    if not text:
+        return ()
+    scanner = Scanner(text, "tree path", text)
+    path = scanner.names(".")
+    scanner.end()
+    return tuple(path)
+
+
+def _filter_target(text: str) -> tuple[Path, Field]:
+    """Splits ``a.b.column->>key`` into the path to an embedded relation and the field there.
+
+    An index behind it (``[0]``) is dropped: all filters on a field hold anyway. react-admin's provider for PostgREST
+    writes ranges that way.
+    """
+    scanner = Scanner(text, "tree path", text)
+    *path, name = scanner.names(".")
+    steps = scanner.json_path()
+    scanner.match(_LIST_INDEX)
+    scanner.end()
+    return tuple(path), Field(name, steps)
+
+
+def _names(text: str, parameter: str) -> tuple[str, ...]:
+    scanner = Scanner(text, parameter, text)
+    names = []
+    while True:
+        scanner.spaces()
+        names.append(scanner.name())
+        if not scanner.take(","):
+            scanner.end()
+            return tuple(names)
+
+
+# select=alias:name->path::cast,alias:target!hint(…),...target(…),*,count()
 
 
 def parse_select(text: str) -> tuple[SelectItem, ...]:
@@ -52,38 +245,35 @@ def parse_select(text: str) -> tuple[SelectItem, ...]:
 
 
 def _items(scanner: Scanner) -> tuple[SelectItem, ...]:
-    found = [_item(scanner)]
+    items = [_item(scanner)]
     while scanner.take(","):
-        found.append(_item(scanner))
-    return tuple(found)
+        items.append(_item(scanner))
+    return tuple(items)
 
 
 def _item(scanner: Scanner) -> SelectItem:
     scanner.spaces()
     if scanner.take("..."):
         return _embed(scanner, spread=True)
-    if scanner.take("*", label=scanning.FIELD_NAME):
+    if scanner.take("*", label=FIELD_NAME):
         scanner.spaces()
         return SelectAll()
-    scanner.expecting('"*"', '"count()"')
-    alias = _alias(scanner)
-    # ``count()`` is the aggregate; with anything in its brackets it is not an embedded relation either.
-    if _OPENS_EMBED.match(scanner.text, scanner.pos) and not _COUNTS.match(scanner.text, scanner.pos):
-        return _embed_or_count(scanner, alias)
-    return _column(scanner, alias)
-
-
-def _alias(scanner: Scanner) -> str | None:
-    if not _ALIAS.match(scanner.text, scanner.pos):
-        return None
-    alias = scanning.name(scanner)
-    scanner.need(":")
-    scanner.spaces()
-    return alias
+    scanner.expect('"*"', '"count()"')
+    alias: str | None = None
+    if _ALIAS.match(scanner.text, scanner.pos):
+        alias = scanner.name()
+        scanner.need(":")
+        scanner.spaces()
+    if not _EMBED.match(scanner.text, scanner.pos) or _COUNT.match(scanner.text, scanner.pos):
+        return _column(scanner, alias)
+    embed = _embed(scanner, alias=alias)
+    if embed == SelectEmbed("count", (), alias):
+        return SelectColumn(None, alias, aggregate="count", aggregate_cast=_cast(scanner))
+    return embed
 
 
 def _column(scanner: Scanner, alias: str | None) -> SelectColumn:
-    field = scanning.field(scanner)
+    field = scanner.field()
     cast = _cast(scanner)
     aggregate = _aggregate(scanner)
     aggregate_cast = _cast(scanner) if aggregate else None
@@ -106,26 +296,16 @@ def _aggregate(scanner: Scanner) -> str | None:
 def _cast(scanner: Scanner) -> str | None:
     if not scanner.take("::"):
         return None
-    found = scanner.match(_CAST)
-    if found is None or not found.strip():
-        scanner.fail("cast type")
-    return found.strip()
+    cast = (scanner.match(_CAST) or "").strip()
+    return cast or scanner.fail("cast type")
 
 
-def _embed_or_count(scanner: Scanner, alias: str | None) -> SelectItem:
-    embed = _embed(scanner, spread=False, alias=alias)
-    if embed.target == "count" and not embed.items and embed.hint is None and embed.join is None:
-        cast = _cast(scanner)
-        return SelectColumn(None, alias, aggregate="count", aggregate_cast=cast)
-    return embed
-
-
-def _embed(scanner: Scanner, spread: bool, alias: str | None = None) -> SelectEmbed:
-    target = scanning.name(scanner)
+def _embed(scanner: Scanner, spread: bool = False, alias: str | None = None) -> SelectEmbed:
+    target = scanner.name()
     hint: str | None = None
     join: Join | None = None
     while scanner.take("!"):
-        word = scanning.name(scanner)
+        word = scanner.name()
         if word in ("inner", "left") and join is None:
             join = "inner" if word == "inner" else "left"
         else:
@@ -140,69 +320,61 @@ def _embed(scanner: Scanner, spread: bool, alias: str | None = None) -> SelectEm
     return SelectEmbed(target, items, alias, hint, join, spread)
 
 
-# The ``order`` parameter: ``a.desc.nullslast,b->>c,relation(d).asc``. PostgREST's reference: "Ordering".
-
-
-_DELIMITER = "delimiter (.)"
+# order=a.desc.nullslast,b->>c,relation(d).asc
 
 
 def parse_order(text: str) -> tuple[OrderTerm, ...]:
     scanner = Scanner(text, "order", text)
-    found = [_term(scanner)]
+    terms = [_order_term(scanner)]
     while scanner.take(","):
-        found.append(_term(scanner))
+        terms.append(_order_term(scanner))
     scanner.end()
-    return tuple(found)
+    return tuple(terms)
 
 
-def _term(scanner: Scanner) -> OrderTerm:
+def _order_term(scanner: Scanner) -> OrderTerm:
     scanner.spaces()
-    field = scanning.field(scanner)
+    field = scanner.field()
     relation: str | None = None
     if not field.path and scanner.peek("("):
-        relation, field = field.name, _related(scanner)
+        relation, field = field.name, _field_of_relation(scanner)
     direction: Literal["asc", "desc"] | None = None
     nulls: Literal["nullsfirst", "nullslast"] | None = None
-    if scanner.take(".", _DELIMITER):
+    if scanner.take(".", DELIMITER):
         direction = "asc" if scanner.take("asc") else "desc" if scanner.take("desc") else None
-        if direction is None or scanner.take(".", _DELIMITER):
+        if direction is None or scanner.take(".", DELIMITER):
             nulls = _nulls(scanner)
     scanner.spaces()
     return OrderTerm(field, direction, nulls, relation)
 
 
-def _related(scanner: Scanner) -> Field:
+def _field_of_relation(scanner: Scanner) -> Field:
     """The field in brackets after a relation's name. Raises PGRST100 at the opening bracket if there is none."""
-    inside = Scanner(scanner.text, scanner.what, scanner.shown, scanner.pos + 1)
+    inside = Scanner(scanner.text, scanner.parameter, scanner.shown, scanner.pos + 1)
     try:
-        found = scanning.field(inside)
+        field = inside.field()
         inside.need(")")
     except TableError:
-        scanner.fail(_DELIMITER, '","', END)
+        scanner.fail(DELIMITER, '","', END)
     scanner.pos = inside.pos
-    return found
+    return field
 
 
 def _nulls(scanner: Scanner) -> Literal["nullsfirst", "nullslast"]:
     if scanner.take("nullsfirst"):
         return "nullsfirst"
-    if scanner.take("nullslast"):
-        return "nullslast"
-    return scanner.fail()
+    return "nullslast" if scanner.take("nullslast") else scanner.fail()
 
 
-# The ``Range`` header, counted in rows. PostgREST's reference: "Limits and Pagination".
-
-
-_RANGE = re.compile(r"([0-9]+)-([0-9]+)?")
+# Ranges of rows: the ``Range`` header, and what it has in common with limit and offset.
 
 
 def parse_range(header: str | None) -> Range:
-    """The rows from first to last, both included. A header in another form asks for every row."""
-    found = _RANGE.fullmatch(header.strip()) if header else None
-    if found is None:
+    """The rows from first to last, both included. A header in another form asks for every row. Raises PGRST103."""
+    match = _RANGE.fullmatch(header.strip()) if header else None
+    if match is None:
         return Range()
-    first, last = (from_digits(digits or "") for digits in found.groups())
+    first, last = (from_digits(digits or "") for digits in match.groups())
     assert first is not None
     if last is None:
         return Range(first)
@@ -213,22 +385,6 @@ def parse_range(header: str | None) -> Range:
     return Range(first, last - first + 1)
 
 
-def limited(limit: int | None) -> Range:
-    """The first ``limit`` rows, or all for None. Raises PGRST103 where it is negative."""
-    if limit is not None and limit < 0:
-        refuse()
-    return Range(0, limit)
-
-
-def window(offset: int, limit: int) -> Range | None:
-    """The rows from ``offset`` on, ``limit`` of them, without those at negative positions. None if no row is left,
-    except that an offset and limit of 0 are a valid (empty) range."""
-    if offset == limit == 0:
-        return Range(0, 0)
-    first, end = max(0, offset), offset + limit
-    return Range(first, end - first) if end > first else None
-
-
 def intersect(a: Range, b: Range) -> Range:
     """The rows that are in both ranges. Raises PGRST103 where there can be none, unless none were asked for."""
     offset = max(a.offset, b.offset)
@@ -237,58 +393,11 @@ def intersect(a: Range, b: Range) -> Range:
         return Range(offset)
     end = min(ends)
     if offset and end <= offset:
-        refuse()
+        _reject_range()
     return Range(offset, end - offset)
 
 
-def refuse() -> NoReturn:
-    raise errors.unsatisfiable_range("Limit should be greater than or equal to zero.")
-
-
-# What HTTP libraries append to the name of a parameter that is a list: ``x[0]=gt.1&x[1]=lt.9`` or ``x[]=gt.1``.
-_LISTED = re.compile(r"\[[0-9]*\]$")
-
-
-@define
-class _Gathered:
-    whole: set[str] = field(factory=set)
-    select: tuple[SelectItem, ...] = EVERYTHING
-    filters: list[tuple[Path, Condition]] = field(factory=list)
-    orders: list[tuple[Path, tuple[OrderTerm, ...]]] = field(factory=list)
-    limits: dict[Path, int | None] = field(factory=dict)
-    offsets: dict[Path, int | None] = field(factory=dict)
-    columns: tuple[str, ...] | None = None
-    on_conflict: tuple[str, ...] | None = None
-    arguments: list[tuple[str, Operand]] = field(factory=list)
-    operands: Operands = field(factory=Operands)
-
-
-def parse_query(pairs: Sequence[tuple[str, str]], arguments: bool = False) -> Query:
-    """The parameters sorted out. With ``arguments``, values without an operator are arguments of a function."""
-    found = _Gathered()
-    for name, value in pairs:
-        refuse_nul(name, value)
-        _sort(found, name, value, arguments)
-    paths = [*found.limits, *(path for path in found.offsets if path not in found.limits)]
-    ranges = tuple((path, _range(found, path)) for path in paths)
-    return Query(
-        found.select,
-        tuple(found.filters),
-        tuple(found.orders),
-        ranges,
-        found.columns,
-        found.on_conflict,
-        tuple(found.arguments),
-    )
-
-
-def refuse_nul(name: str, value: str) -> None:
-    """Raise PGRST100 for a parameter with a NUL character, which PostgreSQL's text cannot hold."""
-    if "\0" in name or "\0" in value:
-        raise errors.invalid_parameter("A parameter holds a NUL character")
-
-
-def refuse_no_numbers(pairs: Sequence[tuple[str, str]]) -> None:
+def reject_limits_without_number(pairs: Sequence[tuple[str, str]]) -> None:
     """Raise PGRST100 for a ``limit`` or ``offset`` that is not a number. For writes, which must not ignore it: more
     rows than the client meant would be written."""
     for name, value in pairs:
@@ -296,107 +405,5 @@ def refuse_no_numbers(pairs: Sequence[tuple[str, str]]) -> None:
             raise errors.invalid_parameter(f"The {name} of a write has to be a number")
 
 
-def _integer(value: str) -> int | None:
-    # In a URL a plus is a space: ``limit=+5``.
-    return from_digits(value.strip())
-
-
-def _range(found: _Gathered, path: Path) -> Range:
-    if path not in found.offsets:
-        return limited(found.limits[path])
-    if path not in found.limits:
-        return Range(max(0, found.offsets[path] or 0))
-    range_ = window(found.offsets[path] or 0, found.limits[path] or 0)
-    # An empty window is an error for the requested relation, and no rows for an embedded one.
-    return range_ or (refuse() if path == () else Range(0, 0))
-
-
-def _sort(found: _Gathered, name: str, value: str, arguments: bool) -> None:
-    if name in scanning.REQUEST_PARAMETERS:
-        # The first one counts; later ones are not even parsed.
-        if name not in found.whole:
-            found.whole.add(name)
-            _sort_whole(found, name, value)
-    elif arguments and is_argument(name, value):
-        found.arguments.append((name, found.operands.add(value)))
-    else:
-        _sort_by_path(found, name, value)
-
-
-def _sort_whole(found: _Gathered, name: str, value: str) -> None:
-    if name == "select":
-        found.select = parse_select(value)
-    elif name == "columns":
-        found.columns = _names(value, "columns parameter")
-    else:
-        found.on_conflict = _names(value, "on_conflict parameter")
-
-
-def is_argument(name: str, value: str) -> bool:
-    """Whether a parameter of a function's URL is an argument rather than a filter on its result."""
-    last = name.rpartition(".")[2]
-    reserved = last in ("order", "limit", "offset") or (last in ("and", "or") and value.startswith("("))
-    return not reserved and "." not in name and "->" not in name and not looks_like_filter(value)
-
-
-def _sort_by_path(found: _Gathered, name: str, value: str) -> None:
-    path, _, last = name.rpartition(".")
-    if last == "order":
-        found.orders.append((_path(path), parse_order(value)))
-    elif last in ("limit", "offset"):
-        _cut(found, last, _path(path), value)
-    elif last in ("and", "or"):
-        negated = path == "not" or path.endswith(".not")
-        where = path.removesuffix("not").removesuffix(".") if negated else path
-        found.filters.append((_path(where), parse_logic(last, negated, value)))
-    else:
-        where_, target = _target(name)
-        found.filters.append((where_, parse_filter(target, value, found.operands)))
-
-
-def _cut(found: _Gathered, which: str, path: Path, value: str) -> None:
-    """Note a ``limit`` or ``offset``; the last one counts.
-
-    One that is not a number is noted as None. For an offset that means 0; for a limit it means none, or, where there
-    is an offset too, 0 (see ``_range``).
-    """
-    numbers = found.offsets if which == "offset" else found.limits
-    numbers[path] = _integer(value)
-
-
-def _path(text: str) -> Path:
-    if not text:
-        return ()
-    scanner = Scanner(text, "tree path", text)
-    found = [scanning.name(scanner)]
-    while scanner.take("."):
-        found.append(scanning.name(scanner))
-    scanner.end()
-    return tuple(found)
-
-
-def _target(text: str) -> tuple[Path, Field]:
-    """Splits ``a.b.column->>key`` into the path to an embedded relation and the field there.
-
-    An index behind it (``[0]``) is dropped: all filters on a field hold anyway. react-admin's provider for PostgREST
-    writes ranges that way.
-    """
-    scanner = Scanner(text, "tree path", text)
-    found = [scanning.name(scanner)]
-    while scanner.take("."):
-        found.append(scanning.name(scanner))
-    steps = scanning.json_path(scanner)
-    scanner.match(_LISTED)
-    scanner.end()
-    return tuple(found[:-1]), Field(found[-1], steps)
-
-
-def _names(text: str, what: str) -> tuple[str, ...]:
-    scanner = Scanner(text, what, text)
-    found = []
-    while True:
-        scanner.spaces()
-        found.append(scanning.name(scanner))
-        if not scanner.take(","):
-            scanner.end()
-            return tuple(found)
+def _reject_range() -> NoReturn:
+    raise errors.unsatisfiable_range("Limit should be greater than or equal to zero.")

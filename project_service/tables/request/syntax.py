@@ -1,6 +1,7 @@
-"""The values that ``parse`` makes of a request and that ``plan`` reads.
+"""The syntax of a request's query: each type stands for a piece of what clients write, which its docstring shows.
 
-Names are as the client wrote them; nothing has been looked up in the schema cache.
+``request`` makes these values and ``plan`` reads them. Names are as the client wrote them; nothing has been looked up
+in the schema cache. ``OPERATORS`` is the one table of operators.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class JsonStep:
 
 @frozen
 class Field:
+    """``name->step->>step``"""
+
     name: str
     path: tuple[JsonStep, ...] = ()
 
@@ -72,8 +75,57 @@ SelectItem = SelectColumn | SelectAll | SelectEmbed
 
 
 @frozen
+class Operator:
+    """An operator of filters.
+
+    ``sql`` is PostgreSQL's operator; for full-text search it is the function that makes the tsquery.
+    ``quantified_sql`` is the operator before ``ANY (array)`` and ``ALL (array)``, None if the modifiers ``any`` and
+    ``all`` are not allowed. ``operand`` is what follows the dot: a single value; a pattern, in which ``*`` stands for
+    ``%`` (which would have to be escaped in a URL); a list in brackets; one of the key words of ``Is``; or the words
+    to search for.
+    """
+
+    name: str
+    sql: str
+    quantified_sql: str | None = None
+    operand: Literal["value", "pattern", "list", "keyword", "search"] = "value"
+
+
+OPERATORS = {
+    operator.name: operator
+    for operator in (
+        Operator("eq", "=", "="),
+        Operator("neq", "<>"),
+        Operator("gt", ">", ">"),
+        Operator("gte", ">=", ">="),
+        Operator("lt", "<", "<"),
+        Operator("lte", "<=", "<="),
+        Operator("like", "LIKE", "LIKE", "pattern"),
+        Operator("ilike", "ILIKE", "ILIKE", "pattern"),
+        Operator("match", "~", "~"),
+        Operator("imatch", "~*", "~*"),
+        Operator("in", "= ANY", operand="list"),
+        Operator("is", "IS", operand="keyword"),
+        Operator("isdistinct", "IS DISTINCT FROM"),
+        Operator("fts", "to_tsquery", operand="search"),
+        Operator("plfts", "plainto_tsquery", operand="search"),
+        Operator("phfts", "phraseto_tsquery", operand="search"),
+        Operator("wfts", "websearch_to_tsquery", operand="search"),
+        Operator("cs", "@>"),
+        Operator("cd", "<@"),
+        Operator("ov", "&&"),
+        Operator("sl", "<<"),
+        Operator("sr", ">>"),
+        Operator("nxr", "&<"),
+        Operator("nxl", "&>"),
+        Operator("adj", "-|-"),
+    )
+}
+
+
+@frozen
 class Compare:
-    """An operator with one operand; ``quantifier`` turns it into ``op ANY/ALL (array)``."""
+    """``operator.operand``, or with ``quantifier`` ``operator(any).{operand,operand}``; ``operator`` is a name."""
 
     operator: str
     operand: Operand
@@ -82,21 +134,23 @@ class Compare:
 
 @frozen
 class In:
-    """``operand`` is the list as an array literal, so that any number of values takes one parameter."""
+    """``in.(value,value)``; ``operand`` is an array literal, so that any number of values takes one parameter."""
 
     operand: Operand
 
 
 @frozen
 class Is:
+    """``is.value``"""
+
     value: Literal["null", "not_null", "true", "false", "unknown"]
 
 
 @frozen
 class Search:
-    """Full-text search: ``function`` makes the tsquery, ``language`` names the text search configuration."""
+    """``operator(language).operand``: full-text search. The language is the name of a text search configuration."""
 
-    function: str
+    operator: str
     operand: Operand
     language: str | None = None
 
@@ -106,6 +160,8 @@ Operation = Compare | In | Is | Search
 
 @frozen
 class Filter:
+    """``field=not.operation``, or ``field.not.operation`` within a logic tree."""
+
     field: Field
     operation: Operation
     negated: bool = False
@@ -113,13 +169,20 @@ class Filter:
     @property
     def is_equality(self) -> bool:
         """Whether a whole column is compared with one value: ``column=eq.value``."""
-        found = self.operation
-        plain = not self.negated and not self.field.path
-        return plain and isinstance(found, Compare) and found.operator == "=" and found.quantifier is None
+        operation = self.operation
+        return (
+            isinstance(operation, Compare)
+            and operation.operator == "eq"
+            and operation.quantifier is None
+            and not self.negated
+            and not self.field.path
+        )
 
 
 @frozen
 class Logic:
+    """``not.and(term,term)``"""
+
     operator: Literal["and", "or"]
     terms: tuple[Filter | Logic, ...]
     negated: bool = False
@@ -130,7 +193,7 @@ Condition = Filter | Logic
 
 @frozen
 class OrderTerm:
-    """``relation`` names the embedded to-one relation that ``field`` belongs to, if it is not the plan's own."""
+    """``field.desc.nullslast``, or ``relation(field).desc.nullslast`` for a column of an embedded to-one relation."""
 
     field: Field
     direction: Literal["asc", "desc"] | None = None
@@ -149,11 +212,11 @@ class Range:
     def whole(self) -> bool:
         return self.offset == 0 and self.limit is None
 
-    def capped(self, most: int) -> Range:
-        """The same range with at most ``most`` rows (0: no limit)."""
-        if most <= 0:
+    def capped(self, max_rows: int) -> Range:
+        """The same range with at most ``max_rows`` rows (0: no limit)."""
+        if max_rows <= 0:
             return self
-        return Range(self.offset, most if self.limit is None else min(self.limit, most))
+        return Range(self.offset, max_rows if self.limit is None else min(self.limit, max_rows))
 
 
 Path = tuple[str, ...]

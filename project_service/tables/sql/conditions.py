@@ -22,7 +22,7 @@ from project_service.tables.plan.nodes import (
     result_names,
 )
 from project_service.tables.plan.read import sql_alias
-from project_service.tables.request.syntax import Compare, Field, Filter, In, Is, Search
+from project_service.tables.request.syntax import OPERATORS, Compare, Field, Filter, In, Is, Search
 from project_service.tables.sql.fragment import (
     NOTHING,
     Sql,
@@ -349,15 +349,6 @@ def _ordered_by(plan: ReadPlan, order: Order, orderings: Mapping[str, _Ordering]
 
 Presence = Callable[[EmbedIsNull], Sql]
 
-_IS = {
-    "null": "IS NULL",
-    "not_null": "IS NOT NULL",
-    "true": "IS TRUE",
-    "false": "IS FALSE",
-    "unknown": "IS UNKNOWN",
-}
-_PATTERNS = ("LIKE", "ILIKE")
-
 
 def condition_sql(plan: ReadPlan, condition: PlannedCondition, presence: Presence | None = None) -> Sql:
     """A planned condition as SQL. ``presence`` renders tests whether an embedded relation has rows, where the
@@ -391,7 +382,7 @@ def filtered_value(field: str, column: Column | None, found: Filter) -> Sql:
 def _operation(field: str, column: Column | None, found: Filter, reader: Key | None) -> Sql:
     operation = found.operation
     if isinstance(operation, Is):
-        return Sql(f"{field} {_IS[operation.value]}")
+        return Sql(f"{field} IS {operation.value.upper().replace('_', ' ')}")
     if isinstance(operation, In):
         return _in(field, operation, reader)
     if isinstance(operation, Search):
@@ -400,16 +391,16 @@ def _operation(field: str, column: Column | None, found: Filter, reader: Key | N
 
 
 def _compare(field: str, operation: Compare, reader: Key | None) -> Sql:
-    value = parameter(operation.operand)
-    if operation.operator in _PATTERNS:
+    operator, value = OPERATORS[operation.operator], parameter(operation.operand)
+    if operator.operand == "pattern":
         # A pattern is no value of the column's type, so it is not read as one.
         reader = None
     if operation.quantifier is not None:
         value = value if reader is None else _read(reader, value)
-        return f"{field} {operation.operator} {operation.quantifier.upper()} (" + value + ")"
+        return f"{field} {operator.quantified_sql} {operation.quantifier.upper()} (" + value + ")"
     if reader is not None:
         value = f"{qualified(reader)}(" + value + "::text)"
-    return f"{field} {operation.operator} " + value
+    return f"{field} {operator.sql} " + value
 
 
 def _in(field: str, operation: In, reader: Key | None) -> Sql:
@@ -429,4 +420,6 @@ def _search(field: str, column: Column | None, found: Filter, operation: Search)
     document = Sql(field)
     if column is not None and (found.field.path or column.base_type != "tsvector"):
         document = "to_tsvector(" + language + document + ")"
-    return document + f" @@ {operation.function}(" + language + parameter(operation.operand) + ")"
+    return (
+        document + f" @@ {OPERATORS[operation.operator].sql}(" + language + parameter(operation.operand) + ")"
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from project_service.tables.request.filters import COMPARISONS, QUANTIFIABLE, SEARCHES
 from project_service.tables.request.syntax import (
+    OPERATORS,
     Compare,
     Field,
     Filter,
@@ -23,8 +23,9 @@ from project_service.tables.request.syntax import (
     SelectItem,
 )
 
-_BY_SQL = {sql: name for name, sql in COMPARISONS.items()}
-_BY_FUNCTION = {function: name for name, function in SEARCHES.items()}
+_COMPARISONS = [name for name, one in OPERATORS.items() if one.operand in ("value", "pattern")]
+_QUANTIFIABLE = [name for name, one in OPERATORS.items() if one.quantified_sql is not None]
+_SEARCHES = [name for name, one in OPERATORS.items() if one.operand == "search"]
 
 anything = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 names = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
@@ -48,17 +49,17 @@ def _key(key: str | int) -> str:
 
 
 operations: st.SearchStrategy[Operation] = st.one_of(
-    st.builds(Compare, st.sampled_from(sorted(COMPARISONS.values())), operands),
+    st.builds(Compare, st.sampled_from(_COMPARISONS), operands),
     st.builds(
         Compare,
-        st.sampled_from(sorted(QUANTIFIABLE.values())),
+        st.sampled_from(_QUANTIFIABLE),
         operands,
         st.sampled_from(["any", "all"]),
     ),
     st.builds(Is, st.sampled_from(["null", "not_null", "true", "false", "unknown"])),
     st.builds(
         Search,
-        st.sampled_from(sorted(SEARCHES.values())),
+        st.sampled_from(_SEARCHES),
         operands,
         st.sampled_from([None, "english", "simple"]),
     ),
@@ -78,9 +79,9 @@ def operation_text(operation: Operation) -> str:
         return f"in.({operation.operand.text[1:-1]})"
     if isinstance(operation, Search):
         language = f"({operation.language})" if operation.language else ""
-        return f"{_BY_FUNCTION[operation.function]}{language}.{quoted(operation.operand.text)}"
+        return f"{operation.operator}{language}.{quoted(operation.operand.text)}"
     quantifier = f"({operation.quantifier})" if operation.quantifier else ""
-    return f"{_BY_SQL[operation.operator]}{quantifier}.{quoted(operation.operand.text)}"
+    return f"{operation.operator}{quantifier}.{quoted(operation.operand.text)}"
 
 
 filters = st.builds(Filter, fields, operations, st.booleans())

@@ -13,7 +13,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service import tables
 from project_service.tables.errors import TableError
-from project_service.tables.planner import shape_of_query
 from project_service.tables.request import headers
 from project_service.tables.request.body import parse_payload
 from project_service.tables.request.filters import parse_logic
@@ -24,6 +23,7 @@ from project_service.tables.request.query import (
     parse_query,
     parse_range,
     parse_select,
+    shape_of_query,
 )
 from project_service.tables.request.request import parse_head
 from project_service.tables.request.syntax import (
@@ -136,7 +136,7 @@ class RoundTrips(SynchronousTestCase):
     def test_a_plain_filter_keeps_its_operand(self, name: str, value: str, negated: bool) -> None:
         query = parse_query([(rendered.quoted(name), ("not." if negated else "") + "eq." + value)])
         ((path, found),) = query.filters
-        self.assertEqual((path, found), ((), Filter(Field(name), Compare("=", Operand(value)), negated)))
+        self.assertEqual((path, found), ((), Filter(Field(name), Compare("eq", Operand(value)), negated)))
 
 
 class Pipeline(SynchronousTestCase):

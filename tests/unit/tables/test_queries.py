@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.request.filters import Operands, parse_filter, parse_logic
 from project_service.tables.request.query import is_argument, parse_order, parse_query, parse_select
 from project_service.tables.request.syntax import (
+    OPERATORS,
     Compare,
     Condition,
     Field,
@@ -23,10 +27,11 @@ from project_service.tables.request.syntax import (
     SelectEmbed,
     SelectItem,
 )
+from tests.unit.tables.planning import planned
 
 
 def equal(name: str, text: str = "1") -> Filter:
-    return Filter(Field(name), Compare("=", Operand(text)))
+    return Filter(Field(name), Compare("eq", Operand(text)))
 
 
 def query(name: str, value: str) -> Query:
@@ -123,6 +128,50 @@ class Arguments(SynchronousTestCase):
             self.assertIs(is_argument(name, value), expected, (name, value))
 
 
+class Operators(SynchronousTestCase):
+    """The table of operators is the only one: it agrees with the page, the parser and the statement."""
+
+    def test_the_page_names_every_operator(self) -> None:
+        page = (Path(__file__).parents[3] / "docs" / "tables.rst").read_text("utf-8")
+        table = page.partition("``column=operator.value``")[2].partition("``or`` and ``and`` combine")[0]
+        rows = re.findall(r"^``([a-z ]+)`` {2,}", table, re.MULTILINE)
+        named = [name for row in rows for name in row.split()]
+        self.assertEqual(sorted(named), sorted([*OPERATORS, "not"]))
+        (quantifiable,) = re.findall(r"^ +``([a-z ]+)``$", table, re.MULTILINE)
+        self.assertEqual(
+            sorted(quantifiable.split()),
+            sorted(name for name, one in OPERATORS.items() if one.quantified_sql is not None),
+        )
+
+    def test_each_operator_becomes_its_sql(self) -> None:
+        given = {"list": "(a,b)", "keyword": "not_null"}
+        for name, operator in OPERATORS.items():
+            for negation in ("", "not."):
+                value = f"{negation}{name}.{given.get(operator.operand, 'a*')}"
+                for parameter in (("title", value), ("or", f"(title.{value})")):
+                    statement = planned("GET", "works", parameter).compiled.statement.sql
+                    self.assertIn(operator.sql, statement.text, value)
+                    self.assertEqual("NOT " in statement.text.replace("IS NOT", ""), bool(negation), value)
+                    expected = {"pattern": ["a%"], "list": ['{"a","b"}'], "keyword": []}
+                    values = [
+                        one.text
+                        for one in statement.parameters
+                        if isinstance(one, Operand) and one.slot >= -1
+                    ]
+                    self.assertEqual(values, expected.get(operator.operand, ["a*"]), value)
+
+    def test_any_and_all_are_for_the_operators_that_have_sql_for_them(self) -> None:
+        for name, operator in OPERATORS.items():
+            for quantifier in ("any", "all"):
+                value = f"{name}({quantifier}).{{a,b}}"
+                if operator.quantified_sql is not None:
+                    statement = planned("GET", "works", ("title", value)).compiled.statement.sql.text
+                    self.assertIn(f'"title" {operator.quantified_sql} {quantifier.upper()} (', statement)
+                elif operator.operand != "search":
+                    error = self.assertRaises(TableError, planned, "GET", "works", ("title", value))
+                    self.assertEqual(error.code, "PGRST100", value)
+
+
 class Values(SynchronousTestCase):
     """Outside of logic trees an operand is all that follows; inside them quotes and braces delimit it."""
 
@@ -149,20 +198,15 @@ class Values(SynchronousTestCase):
             self.assertEqual(found, equal("x", text))
 
     def test_a_star_is_a_wildcard_only_for_like_and_ilike(self) -> None:
-        for operator, sql, expected in (
-            ("like", "LIKE", "a%%"),
-            ("ilike", "ILIKE", "a%%"),
-            ("match", "~", "a*%"),
-            ("eq", "=", "a*%"),
-        ):
-            comparison = Compare(sql, Operand(expected))
+        for operator, expected in (("like", "a%%"), ("ilike", "a%%"), ("match", "a*%"), ("eq", "a*%")):
+            comparison = Compare(operator, Operand(expected))
             for found in (
                 parse_filter(Field("x"), f"{operator}.a*%", Operands()),
                 parse_logic("and", False, f"(x.{operator}.a*%)").terms[0],
             ):
                 self.assertEqual(found, Filter(Field("x"), comparison), operator)
         quantified = parse_filter(Field("x"), "like(any).{a*,b}", Operands())
-        self.assertEqual(quantified.operation, Compare("LIKE", Operand("{a%,b}"), "any"))
+        self.assertEqual(quantified.operation, Compare("like", Operand("{a%,b}"), "any"))
 
     def test_operands_of_in(self) -> None:
         for text, expected in (

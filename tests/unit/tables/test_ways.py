@@ -32,7 +32,7 @@ def through(junction: str, schema: str = "api") -> Relationship:
 
 AUTHOR = way("people", "books_author", ("author", "id"))
 EDITOR = way("people", "books_editor", ("editor", "id"))
-PLACEHOLDER = way("places", "books_place", ("country", "country"), ("town", "name"))
+TOWN = way("places", "books_place", ("country", "country"), ("town", "name"))
 WROTE, READ = through("wrote"), through("read")
 SHOWN = way("shown", "books_author", ("author", "id"), target_is_view=True)
 SEEN = way("people", "books_author", ("author", "id"), schema="other")
@@ -48,16 +48,16 @@ class Ways(SynchronousTestCase):
         return error
 
     def test_a_hint_is_a_constraint_a_column_of_either_side_or_a_junction(self) -> None:
-        ways = (AUTHOR, EDITOR, PLACEHOLDER, WROTE, READ)
+        ways = (AUTHOR, EDITOR, TOWN, WROTE, READ)
         for target, hint, expected in (
             ("people", "books_author", AUTHOR),
             ("people", "editor", EDITOR),
             ("people", "wrote", WROTE),
             ("people", "read", READ),
-            ("places", "books_place", PLACEHOLDER),
+            ("places", "books_place", TOWN),
         ):
             self.assertIs(self.found(ways, target, hint), expected)
-        self.assertIs(self.found((AUTHOR, PLACEHOLDER), "people", "id"), AUTHOR)
+        self.assertIs(self.found((AUTHOR, TOWN), "people", "id"), AUTHOR)
         for target, hint in (
             # One column of several, a constraint of a junction, and a hint for a target that is itself a constraint
             # or a column.
@@ -72,8 +72,8 @@ class Ways(SynchronousTestCase):
             self.assertIn(f"using the hint '{hint}' in the schema 'api'", error.json_details)
 
     def test_a_composite_foreign_key_is_named_by_its_constraint_only(self) -> None:
-        self.assertIs(self.found((PLACEHOLDER,), "books_place"), PLACEHOLDER)
-        self.assertEqual(self.refused((PLACEHOLDER,), "country").code, "PGRST200")
+        self.assertIs(self.found((TOWN,), "books_place"), TOWN)
+        self.assertEqual(self.refused((TOWN,), "country").code, "PGRST200")
 
     def test_targets_in_other_schemas_are_not_found(self) -> None:
         self.assertIs(self.found((SEEN, AUTHOR), "people"), AUTHOR)
@@ -105,7 +105,7 @@ class Ways(SynchronousTestCase):
         self.assertEqual(self.refused((AUTHOR, WROTE, there), "people").code, "PGRST201")
 
     def test_ambiguous_relationships_are_described_by_constraints_and_junctions(self) -> None:
-        error = self.refused((PLACEHOLDER, AUTHOR, WROTE, READ), "people")
+        error = self.refused((TOWN, AUTHOR, WROTE, READ), "people")
         self.assertEqual((error.status, error.code), (300, "PGRST201"))
         self.assertEqual(
             error.json_details,
@@ -138,4 +138,4 @@ class Ways(SynchronousTestCase):
             ("peple", "author", suggested),
             ("people", "peple", None),
         ):
-            self.assertEqual(self.refused((AUTHOR, PLACEHOLDER), target, hint).hint, expected, (target, hint))
+            self.assertEqual(self.refused((AUTHOR, TOWN), target, hint).hint, expected, (target, hint))
