@@ -14,7 +14,8 @@ from project_service.cli.shared import Opened
 from project_service.database.pool import Transaction, in_transaction
 from project_service.settings.model import StageDatabase
 from project_service.tables.openapi import document, public_url, rights_sql
-from project_service.tables.schema_cache import build, read
+from project_service.tables.schema_cache.build import build
+from project_service.tables.schema_cache.holder import read
 from project_service.tables.values import SchemaCache
 
 # The URL to show if server.public_url is not set.

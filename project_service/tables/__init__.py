@@ -9,7 +9,7 @@
 ``stream``                replies too large for one piece
 ``response``              from the outcome to the reply
 ``openapi``               the description of a database at its root
-``schema_cache``          how the schema cache is read (from ``catalog``) and kept current; ``values``: its values
+``schema_cache``          how the schema cache is read and kept current; ``values``: its values
 ``errors``                error responses: our own and PostgreSQL's
 ``assemble``              puts it together
 ========================  =========================================================================================

@@ -47,7 +47,7 @@ from project_service.tables.response import (
     read_utf8,
     reply_to,
 )
-from project_service.tables.schema_cache import CacheHolder, Freshness
+from project_service.tables.schema_cache.holder import CacheHolder, Freshness
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.stream import LargeReplies
 from project_service.tables.transaction_settings import preamble_of, preamble_of_head

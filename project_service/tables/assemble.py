@@ -28,11 +28,11 @@ from project_service.tables.access import Identities, OwnTokens, from_base64, pa
 from project_service.tables.api import Root, TableRoutes, TableService
 from project_service.tables.execution import Executor
 from project_service.tables.planner import Planner
-from project_service.tables.schema_cache import CHANNEL as SYNC_CHANNEL
-from project_service.tables.schema_cache import (
+from project_service.tables.schema_cache.holder import CHANNEL as SYNC_CHANNEL
+from project_service.tables.schema_cache.holder import (
     LOOK_SECONDS,
     CacheHolder,
-    CatalogueWatch,
+    CatalogWatch,
     Echo,
     Freshness,
     loader,
@@ -73,7 +73,7 @@ class Tables:
     @property
     def ready(self) -> bool:
         """True once every database's schema cache has been read."""
-        return all(holder.loaded for holder in self.holders.values())
+        return all(holder.cache is not None for holder in self.holders.values())
 
     def read_again(self) -> None:
         """Read every schema cache again, for changes that were not announced."""
@@ -104,7 +104,7 @@ def assemble(
         own, listener, service = _database(reactor, settings, config, identities, in_thread, where)
         services[stage, name] = service
         listeners.append(listener)
-        watch = CatalogueWatch(service.holder, listener.query)
+        watch = CatalogWatch(service.holder, listener.query)
         watches.append(
             Every(LOOK_SECONDS, watch.look, reactor, f"watching the catalogue of {where}", outage_of)
         )

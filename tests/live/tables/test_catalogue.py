@@ -15,7 +15,7 @@ from project_service.database.connection import Connection, Params, Row
 from project_service.database.pool import Pool
 from project_service.embedded.postgres import OWNER
 from project_service.tables.assemble import raw
-from project_service.tables.schema_cache import CacheHolder, Echo, Freshness, loader
+from project_service.tables.schema_cache.holder import CacheHolder, Echo, Freshness, loader
 from project_service.tables.values import TablesConfig
 from tests.captured_log import captured_logs
 from tests.live.services import Services

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg2
 import pytest
 
-from project_service.tables import catalog
+from project_service.tables.schema_cache.queries import SETS_FOR_SESSION
 
 FUNCTIONS = (
     ("sql", "select set_config('a.b', 'c', true)", False),
@@ -84,7 +84,7 @@ def counts(cursor: psycopg2.extensions.cursor, sql: str) -> bool:
     cursor.connection.rollback()
     cursor.execute("set check_function_bodies = off")
     cursor.execute(sql)
-    cursor.execute(f"select {catalog.SETS_FOR_SESSION}", {"schemas": ["public"]})
+    cursor.execute(f"select {SETS_FOR_SESSION}", {"schemas": ["public"]})
     ((found,),) = cursor.fetchall()
     cursor.connection.rollback()
     return bool(found)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_twisted
 
-from project_service.tables.catalog import FINGERPRINT
+from project_service.tables.schema_cache.queries import FINGERPRINT
 from tests.live.tables.service import Tables, tables
 
 __all__ = ["tables"]

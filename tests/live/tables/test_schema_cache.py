@@ -10,7 +10,7 @@ from twisted.internet import reactor as _reactor
 
 from project_service.database.pool import Pool
 from project_service.tables.assemble import raw
-from project_service.tables.schema_cache import CacheHolder, loader
+from project_service.tables.schema_cache.holder import CacheHolder, loader
 from project_service.tables.values import Argument, Column, Handler, Relationship, SchemaCache, TablesConfig
 from tests.live.services import wait
 from tests.live.sql import connector, run_sql

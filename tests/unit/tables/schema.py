@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from project_service.tables.schema_cache import build
+from project_service.tables.schema_cache.build import build
 from project_service.tables.values import SchemaCache
 
 EXTRAS = {

@@ -15,7 +15,7 @@ from project_service.settings.model import Secret, Settings, Stage, StageDatabas
 from project_service.tables import assemble as assembling
 from project_service.tables.assemble import assemble, heard
 from project_service.tables.errors import TableError
-from project_service.tables.schema_cache import CacheHolder
+from project_service.tables.schema_cache.holder import CacheHolder
 from project_service.tables.values import SchemaCache
 
 

@@ -11,17 +11,17 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.connection import DatabaseGone
 from project_service.lifecycle import start
-from project_service.tables.catalog import sections
-from project_service.tables.schema_cache import (
+from project_service.tables.schema_cache.holder import (
     CHANNEL,
     LOOK_SECONDS,
     ROUND_SECONDS,
     WAIT_SECONDS,
     CacheHolder,
-    CatalogueWatch,
+    CatalogWatch,
     Echo,
     Freshness,
 )
+from project_service.tables.schema_cache.queries import sections
 from project_service.tables.values import SchemaCache
 
 
@@ -239,7 +239,7 @@ class Watched(SynchronousTestCase):
             return SchemaCache(version)
 
         self.holder = CacheHolder(load, Clock())
-        self.watch = CatalogueWatch(self.holder, self.catalogue.query)
+        self.watch = CatalogWatch(self.holder, self.catalogue.query)
 
     def round(self) -> None:
         for _ in range(int(ROUND_SECONDS / LOOK_SECONDS) + 1):

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
-from project_service.tables.schema_cache import CacheHolder
+from project_service.tables.schema_cache.holder import CacheHolder
 from project_service.tables.values import SchemaCache
 
 
@@ -77,9 +77,9 @@ class Holding(SynchronousTestCase):
         """Where the schema changes all the time, one load follows the other without end."""
         self.holder.announce()
         for version in range(1, 4):
-            under_way = start(self.holder.settled())
+            under_way = start(self.holder.up_to_date())
             self.holder.announce()
-            announced = start(self.holder.settled())
+            announced = start(self.holder.up_to_date())
             self.succeed(version)
             self.successResultOf(under_way)
             self.assertNoResult(announced)

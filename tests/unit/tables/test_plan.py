@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog import base_columns
 from project_service.tables.errors import TableError
 from project_service.tables.plan import names
 from project_service.tables.plan.names import nearest
 from project_service.tables.plan.read import sql_alias
 from project_service.tables.planner import Planner
 from project_service.tables.request.query import parse_query
+from project_service.tables.schema_cache.build import base_columns
 from project_service.tables.sql.fragment import cast_type, ident, literal
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text

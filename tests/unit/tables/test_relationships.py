@@ -9,13 +9,13 @@ import sys
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables.catalog import ALL, base_columns
 from project_service.tables.errors import TableError
 from project_service.tables.plan.names import find_relationship
 from project_service.tables.plan.read import ReadPlanner
 from project_service.tables.request.query import parse_query
 from project_service.tables.request.syntax import Range
-from project_service.tables.schema_cache import build
+from project_service.tables.schema_cache.build import base_columns, build
+from project_service.tables.schema_cache.queries import QUERIES
 from project_service.tables.sql.read import select_sql
 from project_service.tables.values import PlanOptions, Relation, Relationship, SchemaCache
 from tests.unit.tables.schema import EXTRAS
@@ -49,7 +49,7 @@ def _foreign_key(name: str, origin: int, column: int, target: int) -> dict[str, 
 
 def _cache() -> SchemaCache:
     answers: dict[str, object] = {
-        **{name: [] for name in ALL if name not in ("keys", "foreign_keys", "rules", "extras")},
+        **{name: [] for name in QUERIES if name not in ("keys", "foreign_keys", "rules", "extras")},
         "roles": [],
         "keys": [
             {

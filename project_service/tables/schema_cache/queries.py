@@ -1,24 +1,15 @@
-"""The catalogue queries. Each returns one JSON text, because making tuples of many rows would block the reactor.
+"""The queries that read PostgreSQL's catalogs into the schema cache, and those that notice changes.
 
-They run with an empty search path, so that ``format_type`` qualifies the names of all types but PostgreSQL's own.
+Each returns one JSON text, because making tuples of many rows would block the reactor. They run with an empty search
+path, so that ``format_type`` qualifies the names of all types but PostgreSQL's own.
 """
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from attrs import frozen
-
-from project_service.tables.values import Junction, Key, Pairs, Relationship
-
-# What the text of an application's functions tells about them, as SQL expressions for a query of the catalogue.
-#
-# PostgreSQL records only how a function was declared, so its text is searched for words. PostgreSQL's own functions
-# and those of extensions are left out.
+# What an application's functions do, as SQL expressions. PostgreSQL records only how a function was declared, so its
+# text is searched for words. PostgreSQL's own functions and those of extensions are left out.
 
 
 _NOT_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema')"
@@ -35,7 +26,7 @@ where {_NOT_SYSTEM} and not exists (select from pg_depend d
 """
 
 
-def _speaks(text: str, words: str) -> str:
+def _any_mentions(text: str, words: str) -> str:
     return f"exists (select from {_OWN} and {text} ~* '{words}')"
 
 
@@ -43,9 +34,9 @@ def _speaks(text: str, words: str) -> str:
 # the default isolation level, because the next transaction has already begun when RESET ALL runs in it. If no
 # function's text mentions any of these, and no view takes a lock itself, nothing has to be cleared away. Temporary
 # tables can be made neither by a body in standard SQL nor by a request that only reads.
-MAKES_TEMPORARY = _speaks("p.prosrc", "\\mtemp(orary)?\\M|\\mpg_temp\\.")
-_LEAVES = _speaks(_ANY_TEXT, "advisory_lock|\\mwith\\s+hold\\M|\\mlisten\\M|isolation")
-LEAVES_BY_READING = f"""
+_MAKES_TEMPORARY = _any_mentions("p.prosrc", "\\mtemp(orary)?\\M|\\mpg_temp\\.")
+_LEAVES = _any_mentions(_ANY_TEXT, "advisory_lock|\\mwith\\s+hold\\M|\\mlisten\\M|isolation")
+_LEAVES_BY_READING = f"""
 {_LEAVES}
 or exists (select from pg_rewrite r
   join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
@@ -83,7 +74,9 @@ or exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 """
 
 # A pre-request function may do so: then requests that began with the same role differ in their rights.
-CHANGES_ROLE = _speaks(_ANY_TEXT, "\\mset\\s+(local\\s+|session\\s+)?role\\M|set_config\\s*\\(\\s*''role''")
+_CHANGES_ROLE = _any_mentions(
+    _ANY_TEXT, "\\mset\\s+(local\\s+|session\\s+)?role\\M|set_config\\s*\\(\\s*''role''"
+)
 
 _FUNCTIONS = f"""
 own as materialized (
@@ -94,14 +87,14 @@ own as materialized (
 
 # The functions that are declared immutable although their text, or that of a function they call, reads settings or
 # the current user. Which functions a text calls is judged by their names alone, without schemas.
-FALSE_CONSTANTS = f"""
+_FALSE_CONSTANTS = f"""
 (with recursive {_FUNCTIONS}, needed as (
   select oid as constant, oid, text from own where provolatile = 'i'
   union
   select needed.constant, own.oid, own.text
   from needed
-  cross join lateral regexp_matches(lower(needed.text), '("[^"]+"|\\w+)\\s*\\(', 'g') as found (called)
-  join own on own.name = trim(found.called[1], '"')
+  cross join lateral regexp_matches(lower(needed.text), '("[^"]+"|\\w+)\\s*\\(', 'g') as match (called)
+  join own on own.name = trim(match.called[1], '"')
 )
 select coalesce(json_agg(distinct constant::regprocedure::text), '[]') from needed
 where text ~* '\\m(current_setting|current_user|current_role|session_user)\\M')
@@ -110,7 +103,7 @@ where text ~* '\\m(current_setting|current_user|current_role|session_user)\\M')
 # Whether some function calls another that not every role may execute, and that PostgreSQL may evaluate or inline
 # while planning. The plan of the calling function is then made with the rights of its first caller, and used for all
 # others.
-GUARDED_WITHIN = f"""
+_GUARDED_WITHIN = f"""
 (with {_FUNCTIONS}, guarded as (
   select string_agg(regexp_replace(name, '(\\W)', '\\\\\\1', 'g'), '|') as names from own
   where (provolatile = 'i' or prolang = (select oid from pg_language where lanname = 'sql'))
@@ -119,205 +112,6 @@ GUARDED_WITHIN = f"""
 )
 select exists (select from own, guarded where own.text ~* ('\\m(' || names || ')"?\\s*\\(')))
 """
-
-
-# Finds out which base column each column of a view shows, from the rule that defines the view.
-#
-# PostgreSQL stores a view's rule as a ``pg_node_tree`` text. Each entry of its outermost target list names the
-# relation and column that it comes from (``resorigtbl``, ``resorigcol``), which may belong to a view again.
-
-
-Origin = tuple[int, int]
-
-_BRACKET = re.compile(r"\\.|[(){}]", re.DOTALL)
-_ENTRY = re.compile(r":resno (\d+) .*:resorigtbl (\d+) :resorigcol (\d+) :resjunk false\}?$", re.DOTALL)
-# In "({QUERY … :targetList ({TARGETENTRY …" the fourth bracket opens an entry.
-_ENTRY_DEPTH = 4
-
-
-def target_list(rule: str) -> dict[int, Origin]:
-    """For each column of the view, by number, that shows another unchanged: that column's (relation, number)."""
-    found: dict[int, Origin] = {}
-    depth, opened = 0, -1
-    for bracket in _BRACKET.finditer(rule):
-        found_one = bracket.group()
-        if found_one in "({":
-            depth += 1
-            if depth == _ENTRY_DEPTH and rule.startswith("{TARGETENTRY", bracket.start()):
-                opened = bracket.start()
-        elif found_one in ")}":
-            if depth == _ENTRY_DEPTH and opened >= 0:
-                _note(found, rule[opened : bracket.end()])
-                opened = -1
-            depth -= 1
-    return found
-
-
-def _note(found: dict[int, Origin], entry: str) -> None:
-    parsed = _ENTRY.search(entry)
-    if parsed is not None and parsed.group(2) != "0":
-        found[int(parsed.group(1))] = (int(parsed.group(2)), int(parsed.group(3)))
-
-
-def base_columns(rules: Mapping[int, str]) -> dict[int, dict[Origin, list[int]]]:
-    """For each view: by base column, (relation, number), the numbers of the view's columns that show it, directly or
-    through other views."""
-    direct = {view: target_list(rule) for view, rule in rules.items()}
-    found: dict[int, dict[Origin, list[int]]] = {}
-    for view, columns in direct.items():
-        shown: dict[Origin, list[int]] = defaultdict(list)
-        for number, origin in columns.items():
-            base = _resolve(direct, origin)
-            if base is not None:
-                shown[base].append(number)
-        found[view] = dict(shown)
-    return found
-
-
-def _resolve(direct: Mapping[int, Mapping[int, Origin]], origin: Origin) -> Origin | None:
-    seen = set()
-    current: Origin | None = origin
-    while current is not None and current[0] in direct:
-        if current in seen:
-            return None
-        seen.add(current)
-        current = direct[current[0]].get(current[1])
-    return current
-
-
-# Derives relationships from foreign keys: between tables, between views that show the keys, and through junctions.
-#
-# PostgREST's reference: "Resource Embedding".
-
-
-@frozen
-class Keyed:
-    """A relation as foreign keys refer to it: by oid, with the names of its columns by number."""
-
-    oid: int
-    key: Key
-    is_view: bool
-    columns: Mapping[int, str]
-    primary_key: tuple[str, ...]
-
-
-@frozen
-class _Showing:
-    """The names of a relation's columns that show the columns of a key, in the key's order."""
-
-    relation: Keyed
-    columns: tuple[str, ...]
-
-
-class Shown:
-    """Finds which relations show given columns of a table: the table itself and views of it."""
-
-    def __init__(self, keyed: Mapping[int, Keyed], bases: Mapping[int, Mapping[Origin, list[int]]]) -> None:
-        self._keyed = keyed
-        self._by_origin: dict[Origin, list[tuple[Keyed, str]]] = defaultdict(list)
-        for view, origins in bases.items():
-            relation = keyed.get(view)
-            if relation is None:
-                continue
-            for origin, numbers in origins.items():
-                names = [
-                    (relation, relation.columns[number]) for number in numbers if number in relation.columns
-                ]
-                self._by_origin[origin].extend(names)
-
-    def showings(self, oid: int, numbers: tuple[int, ...]) -> Iterator[_Showing]:
-        table = self._keyed.get(oid)
-        if table is None:
-            return
-        yield _Showing(table, tuple(table.columns[number] for number in numbers))
-        shown: list[dict[int, tuple[Keyed, list[str]]]] = []
-        for number in numbers:
-            by_view: dict[int, tuple[Keyed, list[str]]] = {}
-            for view, name in self._by_origin.get((oid, number), ()):
-                by_view.setdefault(view.oid, (view, []))[1].append(name)
-            shown.append(by_view)
-        for view_oid, (view, _) in shown[0].items() if shown else ():
-            if all(view_oid in by_view for by_view in shown):
-                for names in itertools.product(*(by_view[view_oid][1] for by_view in shown)):
-                    yield _Showing(view, names)
-
-
-def from_foreign_keys(
-    rows: Iterable[Mapping[str, Any]], shown: Shown, exposed: frozenset[str]
-) -> list[Relationship]:
-    """Both directions of every foreign key, as far as the target is in an exposed schema."""
-    found: list[Relationship] = []
-    back: list[Relationship] = []
-    for row in rows:
-        origins = list(shown.showings(row["origin"], tuple(row["origin_key"])))
-        targets = list(shown.showings(row["target"], tuple(row["target_key"])))
-        is_self = row["origin"] == row["target"]
-        for near, far in itertools.product(origins, targets):
-            for way in _both_ways(row, near, far, is_self and near.relation.oid == far.relation.oid, exposed):
-                (back if way.is_parent else found).append(way)
-    return back + found
-
-
-def _both_ways(
-    row: Mapping[str, Any], near: _Showing, far: _Showing, is_self: bool, exposed: frozenset[str]
-) -> Iterator[Relationship]:
-    pairs: Pairs = tuple(zip(near.columns, far.columns, strict=True))
-    unique = row["is_unique"]
-    if far.relation.key[0] in exposed:
-        yield Relationship(
-            near.relation.key,
-            far.relation.key,
-            "o2o" if unique else "m2o",
-            row["name"],
-            pairs,
-            is_self,
-            far.relation.is_view,
-        )
-    if near.relation.key[0] in exposed:
-        yield Relationship(
-            far.relation.key,
-            near.relation.key,
-            "o2o" if unique else "o2m",
-            row["name"],
-            tuple((theirs, ours) for ours, theirs in pairs),
-            is_self,
-            near.relation.is_view,
-            is_parent=True,
-        )
-
-
-def through_junctions(
-    found: Iterable[Relationship], primary_keys: Mapping[Key, frozenset[str]]
-) -> list[Relationship]:
-    """Many-to-many relationships, through relations two of whose foreign keys lie within the primary key.
-
-    The junction itself need not be exposed.
-    """
-    leading: dict[Key, list[Relationship]] = defaultdict(list)
-    for way in found:
-        if way.cardinality == "m2o":
-            leading[way.origin].append(way)
-    made = []
-    for key, ways in leading.items():
-        primary = primary_keys.get(key, frozenset())
-        inside = [way for way in ways if primary.issuperset(ours for ours, _ in way.pairs)]
-        for one, other in itertools.permutations(inside, 2):
-            if one.constraint != other.constraint:
-                made.append(_through(key, one, other))
-    return made
-
-
-def _through(key: Key, one: Relationship, other: Relationship) -> Relationship:
-    back: Pairs = tuple((theirs, ours) for ours, theirs in one.pairs)
-    junction = Junction(key, one.constraint, other.constraint, back, other.pairs)
-    return Relationship(
-        one.target,
-        other.target,
-        "m2m",
-        junction=junction,
-        is_self=one.target == other.target,
-        target_is_view=other.target_is_view,
-    )
 
 
 _SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname not like 'pg\\_t%%'"
@@ -329,7 +123,7 @@ _ANY_ROW = "'record', 'any', 'anyelement', 'anynonarray', 'anycompatible', 'anyc
 
 def _json(query: str, ctes: str = "") -> str:
     """``ctes`` is its WITH clause."""
-    return f"{ctes} select coalesce(json_agg(found), '[]')::text from ({query}) as found"
+    return f"{ctes} select coalesce(json_agg(answer), '[]')::text from ({query}) as answer"
 
 
 # The base type of each domain, also of domains over domains.
@@ -364,7 +158,7 @@ _EXPANDING = """
 )
 """
 
-RELATIONS = _json(
+_RELATIONS = _json(
     """
 select n.nspname as schema, c.relname as name, c.relkind as kind, obj_description(c.oid, 'pg_class') as description,
   c.relhassubclass and c.relkind <> 'p' as inherited, expanding.relation is not null as expands,
@@ -421,7 +215,7 @@ with needed as (
 )
 """
 
-PRIMARY_KEYS = _json(
+_PRIMARY_KEYS = _json(
     f"""
 select c.oid::int8 as oid, n.nspname as schema, c.relname as name, c.relkind in ('v', 'm') as is_view,
   named.columns, k.conkey as key
@@ -435,7 +229,7 @@ where {_SYSTEM}
 )
 
 # Keys with PERIOD (PostgreSQL 18; before it the column does not exist) relate overlapping ranges, not equal ones.
-FOREIGN_KEYS = _json(f"""
+_FOREIGN_KEYS = _json(f"""
 select con.conname as name, con.conrelid::int8 as origin, con.confrelid::int8 as target,
   con.conkey as origin_key, con.confkey as target_key,
   exists (select from pg_constraint u where u.conrelid = con.conrelid and u.contype in ('p', 'u')
@@ -448,7 +242,7 @@ where con.contype = 'f' and con.conparentid = 0 and {_SYSTEM}
 order by con.conrelid, con.conname
 """)
 
-VIEW_RULES = _json(f"""
+_VIEW_RULES = _json(f"""
 select c.oid::int8 as oid, r.ev_action as rule
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
@@ -456,7 +250,7 @@ join pg_rewrite r on r.ev_class = c.oid and r.rulename = '_RETURN'
 where c.relkind in ('v', 'm') and {_SYSTEM}
 """)
 
-ROUTINES = _json(
+_ROUTINES = _json(
     """
 select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc') as description,
   p.provolatile as volatility, p.proretset as is_set,
@@ -499,7 +293,7 @@ order by n.nspname, p.proname, p.pronargs, pg_get_function_identity_arguments(p.
     _BASES,
 )
 
-COMPUTED_RELATIONSHIPS = _json("""
+_COMPUTED_RELATIONSHIPS = _json("""
 select n.nspname as schema, p.proname as name,
   json_build_array(an.nspname, ac.relname) as origin, json_build_array(rn.nspname, rc.relname) as target,
   not p.proretset or p.prorows = 1 as to_one
@@ -517,7 +311,7 @@ order by n.nspname, p.proname, p.oid
 
 # Functions that are computed columns, with the relations that have them: those of the row type that a function takes,
 # those that inherit from it and tables OF it. Without a relation: of any row.
-COMPUTED_COLUMNS = _json(
+_COMPUTED_COLUMNS = _json(
     """
 select n.nspname as schema, p.proname as name,
   p.returned = 'record'::regtype as is_record,
@@ -553,7 +347,7 @@ with recursive taking as (
 )
 
 # The columns of row types that functions return, where they are not those of exposed relations.
-ROW_COLUMNS = _json(
+_ROW_COLUMNS = _json(
     """
 select n.nspname as schema, c.relname as name, (
     select json_agg(a.attname order by a.attnum) from pg_attribute a
@@ -569,7 +363,7 @@ where (c.relkind = 'c' or c.relispartition or n.nspname <> all(%(schemas)s)) and
     _BASES,
 )
 
-REPRESENTATIONS = _json("""
+_REPRESENTATIONS = _json("""
 select format_type(c.castsource, null) as source, format_type(c.casttarget, null) as target,
   n.nspname as schema, p.proname as name
 from pg_cast c
@@ -582,7 +376,7 @@ where c.castcontext = 'i' and c.castmethod = 'f'
     or (t.typtype = 'd' and s.oid in ('json'::regtype, 'text'::regtype)))
 """)
 
-HANDLERS = _json("""
+_HANDLERS = _json("""
 select n.nspname as schema, p.proname as name, lower(t.typname) as media,
   case when at.typrelid <> 0 then json_build_array(an.nspname, ac.relname) end as relation
 from pg_aggregate ag
@@ -619,36 +413,36 @@ order by r.rolname, d.setdatabase
 """)
 
 
-# The catalogs that the schema cache is read from, each with how many blocks of it are looked at together, and with
-# what tells its rows apart. A row that is written is a new version, with another ``ctid`` and ``xmin``. Those of
-# pg_class are compared by value, because TRUNCATE and the like write new versions of them too. Temporary relations
-# are left out.
-_VERSION = "hashtextextended(xmin::text, hashtid(ctid))"
-_RELATION = "oid, relname, relnamespace, relkind, relnatts, relhassubclass, relispartition, reloftype"
+# The catalogs that the schema cache is read from, with the condition for the rows that matter: all but those of
+# temporary relations.
 _LASTING = "{} <> all(array(select objid from temporary))"
 _LASTING_SCHEMA = "{} <> all(array(select oid from passing))"
-_WATCHED: Mapping[str, tuple[int, str, str]] = {
-    "pg_class": (
-        *(32, f"hashtextextended(concat_ws(' ', {_RELATION}), 0)"),
-        "relpersistence <> 't' and relkind in ('r', 'v', 'm', 'f', 'p', 'c')",
+_WATCHED: Mapping[str, str] = {
+    "pg_class": "relpersistence <> 't' and relkind in ('r', 'v', 'm', 'f', 'p', 'c')",
+    "pg_attribute": "attnum > 0 and " + _LASTING.format("attrelid"),
+    "pg_constraint": _LASTING.format("conrelid"),
+    "pg_attrdef": _LASTING.format("adrelid"),
+    "pg_rewrite": _LASTING.format("ev_class"),
+    "pg_trigger": "not tgisinternal and " + _LASTING.format("tgrelid"),
+    "pg_inherits": _LASTING.format("inhrelid"),
+    "pg_type": _LASTING_SCHEMA.format("typnamespace"),
+    "pg_proc": _LASTING_SCHEMA.format("pronamespace"),
+    "pg_namespace": _LASTING_SCHEMA.format("oid"),
+    **dict.fromkeys(
+        (
+            *("pg_aggregate", "pg_cast", "pg_enum", "pg_description", "pg_foreign_table", "pg_extension"),
+            "pg_db_role_setting",
+        ),
+        "true",
     ),
-    "pg_attribute": (32, _VERSION, "attnum > 0 and " + _LASTING.format("attrelid")),
-    "pg_constraint": (32, _VERSION, _LASTING.format("conrelid")),
-    "pg_attrdef": (32, _VERSION, _LASTING.format("adrelid")),
-    "pg_rewrite": (32, _VERSION, _LASTING.format("ev_class")),
-    "pg_trigger": (64, _VERSION, "not tgisinternal and " + _LASTING.format("tgrelid")),
-    "pg_inherits": (32, _VERSION, _LASTING.format("inhrelid")),
-    "pg_type": (32, _VERSION, _LASTING_SCHEMA.format("typnamespace")),
-    "pg_proc": (32, _VERSION, _LASTING_SCHEMA.format("pronamespace")),
-    "pg_namespace": (32, _VERSION, _LASTING_SCHEMA.format("oid")),
-    "pg_aggregate": (32, _VERSION, "true"),
-    "pg_cast": (32, _VERSION, "true"),
-    "pg_enum": (32, _VERSION, "true"),
-    "pg_description": (32, _VERSION, "true"),
-    "pg_foreign_table": (32, _VERSION, "true"),
-    "pg_extension": (32, _VERSION, "true"),
-    "pg_db_role_setting": (32, _VERSION, "true"),
 }
+# What tells a row's versions apart: one that is written has another ``ctid`` and ``xmin``. Rows of pg_class are
+# compared by value, because TRUNCATE and the like write new versions of them too.
+_VERSION = "hashtextextended(xmin::text, hashtid(ctid))"
+_RELATION = "oid, relname, relnamespace, relkind, relnatts, relhassubclass, relispartition, reloftype"
+_RELATION_VERSION = f"hashtextextended(concat_ws(' ', {_RELATION}), 0)"
+# How many blocks of a catalog are looked at together.
+_SECTION_BLOCKS = 32
 # An index leads from a temporary schema to its relations.
 _TEMPORARY = """
 with passing as materialized (
@@ -679,24 +473,23 @@ def sections(sizes: Iterable[tuple[str, int]]) -> list[str]:
     a section so small that it takes about a millisecond, however many tables there are; so nothing else has to wait
     for them."""
     return [
-        _section(
-            catalog, first, None if first + _WATCHED[catalog][0] >= blocks else first + _WATCHED[catalog][0]
-        )
+        _section(catalog, first, blocks)
         for catalog, blocks in sizes
-        for first in range(0, max(blocks, 1), _WATCHED[catalog][0])
+        for first in range(0, max(blocks, 1), _SECTION_BLOCKS)
     ]
 
 
-def _section(catalog: str, first: int, end: int | None) -> str:
-    """The last section has no end, so that rows in new blocks are seen at once."""
-    _, version, condition = _WATCHED[catalog]
+def _section(catalog: str, first: int, blocks: int) -> str:
+    condition, end = _WATCHED[catalog], first + _SECTION_BLOCKS
     temporary = _TEMPORARY if "all(array" in condition else ""
-    upper = f" and ctid < '({end},0)'" if end is not None else ""
+    # The last section has no end, so that rows in new blocks are seen at once.
+    upper = f" and ctid < '({end},0)'" if end < blocks else ""
     rows = f"ctid >= '({first},0)'{upper} and {condition}"
+    version = _RELATION_VERSION if catalog == "pg_class" else _VERSION
     return f"{temporary}select concat(count(*), ':', bit_xor({version})) from {catalog} where {rows}"
 
 
-# A value that differs after nearly every change of the catalogue that matters here, though not after a change of a
+# A value that differs after nearly every change of the catalog that matters here, though not after a change of a
 # column's name or type. It is asked for whenever a name is not found, so it has to be quick. Temporary tables and
 # functions do not count.
 FINGERPRINT = """
@@ -719,31 +512,32 @@ _ROW_FUNCTIONS = f"""
    and (n.nspname = 'pg_catalog' or n.nspname = any(%(search_path)s)))
 """
 
-EXTRAS = f"""
+_EXTRAS = f"""
 select json_build_object(
   'fingerprint', {FINGERPRINT},
   'row_functions', {_ROW_FUNCTIONS},
-  'makes_temporary', {MAKES_TEMPORARY},
-  'leaves_by_reading', {LEAVES_BY_READING},
+  'makes_temporary', {_MAKES_TEMPORARY},
+  'leaves_by_reading', {_LEAVES_BY_READING},
   'sets_for_session', {SETS_FOR_SESSION},
-  'changes_role', {CHANGES_ROLE},
-  'guarded_within', {GUARDED_WITHIN},
-  'false_constants', {FALSE_CONSTANTS},
+  'changes_role', {_CHANGES_ROLE},
+  'guarded_within', {_GUARDED_WITHIN},
+  'false_constants', {_FALSE_CONSTANTS},
   'postgis', exists (select from pg_extension where extname = 'postgis'),
   'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')
                from pg_namespace n where n.nspname = any(%(schemas)s)))::text
 """
 
-ALL = {
-    "relations": RELATIONS,
-    "keys": PRIMARY_KEYS,
-    "foreign_keys": FOREIGN_KEYS,
-    "rules": VIEW_RULES,
-    "routines": ROUTINES,
-    "computed": COMPUTED_RELATIONSHIPS,
-    "computed_columns": COMPUTED_COLUMNS,
-    "row_columns": ROW_COLUMNS,
-    "representations": REPRESENTATIONS,
-    "handlers": HANDLERS,
-    "extras": EXTRAS,
+# The answers that ``build`` takes, besides the settings of roles.
+QUERIES = {
+    "relations": _RELATIONS,
+    "keys": _PRIMARY_KEYS,
+    "foreign_keys": _FOREIGN_KEYS,
+    "rules": _VIEW_RULES,
+    "routines": _ROUTINES,
+    "computed": _COMPUTED_RELATIONSHIPS,
+    "computed_columns": _COMPUTED_COLUMNS,
+    "row_columns": _ROW_COLUMNS,
+    "representations": _REPRESENTATIONS,
+    "handlers": _HANDLERS,
+    "extras": _EXTRAS,
 }
