@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from attrs import field, frozen
 
 from benchmarks.running import Running
-from project_service.embedded.assemble import running_beside
+from project_service.embedded.data_directory import running_beside
 from project_service.storage.s3.signing import EMPTY_SHA256, Address, Signer
 
 _READ_BYTES = 1024 * 1024

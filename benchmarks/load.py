@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from attrs import define, field, frozen
 from psycopg2.extensions import parse_dsn
 
-from project_service.embedded.postgres import programs
+from project_service.embedded.postgres import program_directory
 
 CLIENTS = 16
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
@@ -157,7 +157,7 @@ def _latency(output: str, percent: int) -> float:
 
 def pgbench(dsn: str, sql: str, seconds: float) -> float:
     """Transactions a second of ``sql`` in one message."""
-    program = programs().directory / "pgbench"
+    program = program_directory() / "pgbench"
     known = parse_dsn(dsn)
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(f"{sql};\n")

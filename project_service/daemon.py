@@ -181,7 +181,7 @@ class Startup:
             database=launch.embeds_database,
             store=launch.embeds_store,
             bucket=self._settings.store.bucket,
-            say=say,
+            progress=say,
         )
         self._components.adopt(embedded)
         running = await embedded.start()

@@ -23,8 +23,8 @@ from project_service.database.connecting import Connector, connector
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.migrate import MigrationRefused
 from project_service.database.pool import Pool
-from project_service.embedded.assemble import Embedded, InUse, Running, running_beside
-from project_service.embedded.sockets import NAME as SECRETS
+from project_service.embedded.assemble import Embedded
+from project_service.embedded.data_directory import SECRETS_FILE, InUse, Running, running_beside
 from project_service.embedded.supervised import ChildFailed
 from project_service.errors import ApiError
 from project_service.files import printable
@@ -148,7 +148,7 @@ async def _reached(
     if launch.data_dir is None or not any(wants):
         yield launch.settings, False, None
         return
-    if not (launch.data_dir / SECRETS).exists():
+    if not (launch.data_dir / SECRETS_FILE).exists():
         raise ChildFailed(
             f"there is no project in {launch.data_dir}; start the service once (`make run`, or "
             "`twistd project-service`), or name another --data-dir or a --config"

@@ -1,5 +1,5 @@
-"""Runs PostgreSQL and SeaweedFS as supervised children, with their state below one data directory.
+"""PostgreSQL and SeaweedFS as supervised children of the service, with their state below one data directory.
 
-The entry point is ``assemble.Embedded``. The service starts both itself as direct children, so that their output is
-in its log and it notices their end; the wheels only supply the programs.
+The entry point is ``assemble.Embedded``. The wheels only supply the programs: as direct children they write to the
+service's log, and it notices their end.
 """

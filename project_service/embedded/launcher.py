@@ -18,15 +18,15 @@ def main(argv: list[str]) -> None:
     # A SIGINT may come this early. Python would turn it into an exception, which gets lost if it is raised inside an
     # import; then the program would run on until it is killed.
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-    parent, signal, uid, gid, most_bytes = (int(one) for one in argv[:5])
+    parent, signal, uid, gid, max_bytes = (int(one) for one in argv[:5])
     # Imported and looked up while this is still root: the other user may not be able to read the standard library.
     import ctypes
 
     prctl = ctypes.CDLL(None).prctl
     os.setsid()
-    _be_patient()
-    if most_bytes:
-        _be_modest(most_bytes)
+    use_batch_scheduling()
+    if max_bytes:
+        limit_memory(max_bytes)
     if uid >= 0:
         os.setgroups([])
         os.setgid(gid)
@@ -41,10 +41,9 @@ def main(argv: list[str]) -> None:
         sys.exit(f"{argv[5]} cannot be run: {fault.strerror}")
 
 
-def _be_patient() -> None:
+def use_batch_scheduling() -> None:
     """Use the policy SCHED_BATCH (sched(7)): the program does not preempt the service when that sends it something,
-    so that the service goes on with its work and its CPU caches stay warm. A policy that somebody has chosen is
-    kept."""
+    so the service's CPU caches stay warm. A policy that somebody has chosen is left alone."""
     try:
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -52,12 +51,12 @@ def _be_patient() -> None:
         return  # a container, say, that does not allow it
 
 
-def _be_modest(most_bytes: int) -> None:
-    """Limit what a process may allocate (getrlimit(2), RLIMIT_DATA). A lower limit that is there already is kept."""
+def limit_memory(max_bytes: int) -> None:
+    """Limit what a process may allocate (getrlimit(2), RLIMIT_DATA). A lower limit that is there already stays."""
     import resource
 
     try:
-        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
+        resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, max_bytes))
     except (OSError, ValueError):
         return  # the limit is lower
 

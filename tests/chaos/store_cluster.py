@@ -11,8 +11,7 @@ from time import monotonic
 
 import requests
 
-from project_service.embedded.seaweed import program_file
-from project_service.embedded.sockets import SOCKETS
+from project_service.embedded.seaweed import SOCKETS, program_file
 from tests.chaos.reading import Reading
 from tests.live.daemon import answers, eventually
 from tests.live.loaded_service import judge, load_on, make_ledger, started

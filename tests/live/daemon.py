@@ -17,7 +17,7 @@ from types import TracebackType
 
 import requests
 
-from project_service.embedded.supervised import PROC, identify, works_on
+from project_service.embedded.leftovers import PROC, identify, works_on
 
 ROOT = Path(__file__).parents[2]
 READY = re.compile(r"ready on (http://[^\s\"]+)")  # a line of text, or of JSON

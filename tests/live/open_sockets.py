@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from project_service.embedded.supervised import PROC
+from project_service.embedded.leftovers import PROC
 
 
 def sockets_of(pid: int) -> int:

@@ -37,7 +37,8 @@ from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import Pool
 from project_service.dsn import read_dsn
 from project_service.embedded import postgres
-from project_service.embedded.assemble import Embedded, Running
+from project_service.embedded.assemble import Embedded
+from project_service.embedded.data_directory import Running
 from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store, connect
 from tests.live.sql import connection_to, run_sql

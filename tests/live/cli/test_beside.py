@@ -10,7 +10,7 @@ import pytest
 
 from project_service import files
 from project_service.cli import shared
-from project_service.embedded.assemble import DirectoryLock
+from project_service.embedded.data_directory import DirectoryLock
 from tests.live.cli.command_here import beside_the_reactor, commands_of, failed
 
 ELSEWHERE = "the service that runs on the data directory has a {} elsewhere; give its --config too"

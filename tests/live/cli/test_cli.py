@@ -16,7 +16,8 @@ import pytest
 import pytest_twisted
 
 from project_service import keys
-from project_service.embedded.assemble import Embedded, running_beside
+from project_service.embedded.assemble import Embedded
+from project_service.embedded.data_directory import running_beside
 from tests.live.cli.command_here import Command, beside_the_reactor, commands_of
 from tests.live.cli.command_line import beginning, cli
 from tests.live.daemon import children_on

@@ -19,7 +19,7 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import DeferredSemaphore, gatherResults
 
 from project_service.database.connection import DatabaseGone
-from project_service.embedded.postgres import NAME
+from project_service.embedded.postgres import USER
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
 from tests.live.application import serving, settings_for
@@ -63,9 +63,9 @@ def pgbouncer(database: str, mode: str, size: int) -> Iterator[str]:
     config = folder / "pgbouncer.ini"
     own = {"folder": folder, "listen": listen, "mode": mode, "size": size}
     config.write_text(CONFIG.format(**{"port": 5432, **parse_dsn(database)}, **own))
-    as_user = ("setpriv", f"--reuid={NAME}", "--clear-groups") if os.geteuid() == 0 else ()
+    as_user = ("setpriv", f"--reuid={USER}", "--clear-groups") if os.geteuid() == 0 else ()
     if as_user:
-        shutil.chown(folder, NAME)
+        shutil.chown(folder, USER)
     process = subprocess.Popen([*as_user, program, "-q", str(config)], stderr=subprocess.DEVNULL)
     dsn = str(make_dsn(host="127.0.0.1", port=listen, dbname="pooled", user="anybody"))
     try:

@@ -10,7 +10,8 @@ import pytest_twisted
 from psycopg2.extensions import parse_dsn
 from twisted.internet import reactor as _reactor
 
-from project_service.embedded.assemble import Embedded, Running
+from project_service.embedded.assemble import Embedded
+from project_service.embedded.data_directory import Running
 from project_service.lifecycle import all_of
 from project_service.settings.model import Store
 from project_service.storage.s3.errors import NoSuchObject

@@ -15,10 +15,11 @@ import pytest_twisted
 from psycopg2.extensions import parse_dsn
 
 from project_service.database.connection import DatabaseGone
-from project_service.embedded import postgres, sockets
-from project_service.embedded.assemble import Embedded, Running, running_beside
-from project_service.embedded.postgres import NAME
-from project_service.embedded.supervised import Identity, alive, identify
+from project_service.embedded import postgres, seaweed
+from project_service.embedded.assemble import Embedded
+from project_service.embedded.data_directory import Running, running_beside
+from project_service.embedded.leftovers import Identity, alive, identify
+from project_service.embedded.postgres import USER
 from project_service.lifecycle import start
 from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store
@@ -62,7 +63,7 @@ async def test_killed_servers_come_back_with_their_data(
     await _query(running.dsn, "create table public.kept as select 7 as n")
     store = _client(running.store)
     await store.put("kept", b"bytes", "text/plain", {})
-    before = embedded.pids
+    before = _pids(embedded)
     assert set(before) == {"postgres", "weed"}
     # A backend too busy to notice that its server is gone still holds the shared memory the next server needs.
     busy = start(_query(running.dsn, "select count(*) from generate_series(1, 100000000)"))
@@ -73,7 +74,7 @@ async def test_killed_servers_come_back_with_their_data(
     await until(is_busy)
     for pid in before.values():
         os.kill(pid, signal.SIGKILL)
-    await until(lambda: set(embedded.ready_pids) == set(before) and _disjoint(embedded.pids, before))
+    await until(lambda: _all_ready(embedded) and _disjoint(_pids(embedded), before))
     assert await _query(running.dsn, "select n from public.kept") == 7
     # Under the same address, which the service has known since its start.
     assert (await store.requests.whole("GET", "kept")).body == b"bytes"
@@ -81,6 +82,14 @@ async def test_killed_servers_come_back_with_their_data(
     assert len(logged_errors.flush("died (signal SIGKILL)")) == 2
     with pytest.raises(DatabaseGone):
         await busy
+
+
+def _pids(embedded: Embedded) -> dict[str, int]:
+    return {name: child.pid for name, child in embedded.children.items() if child.pid is not None}
+
+
+def _all_ready(embedded: Embedded) -> bool:
+    return all(child.is_ready for child in embedded.children.values())
 
 
 def _disjoint(one: dict[str, int], other: dict[str, int]) -> bool:
@@ -91,11 +100,11 @@ def _disjoint(one: dict[str, int], other: dict[str, int]) -> bool:
 async def test_stop_leaves_no_process_and_no_socket(embedded: Embedded) -> None:
     running = await embedded.start()
     assert running_beside(embedded.data_dir) == running
-    children = [_identity(pid) for pid in embedded.pids.values()]
+    children = [_identity(pid) for pid in _pids(embedded).values()]
     await embedded.stop()
     assert not any(alive(child) for child in children)
     assert running_beside(embedded.data_dir) is None
-    assert not (sockets.SOCKETS / f"seaweedfs-s3-{_port(running.store)}.sock").exists()  # a test
+    assert not (seaweed.SOCKETS / f"seaweedfs-s3-{_port(running.store)}.sock").exists()  # a test
 
 
 def _identity(pid: int) -> Identity:
@@ -113,7 +122,7 @@ from project_service.embedded.assemble import Embedded
 from project_service.lifecycle import start
 embedded = Embedded(reactor, Path(sys.argv[1]))
 def up(running):
-    print(*embedded.pids.values(), flush=True)
+    print(*(child.pid for child in embedded.children.values()), flush=True)
 reactor.callWhenRunning(lambda: start(embedded.start()).addCallback(up))
 reactor.run()
 """
@@ -172,7 +181,7 @@ async def test_a_server_that_the_killed_service_had_not_noted_yet_is_stopped(
 @pytest.fixture
 def stranger() -> Iterator[int]:
     """The pid of a process of the user that PostgreSQL runs as; it takes no notice of other users' processes."""
-    user = NAME if os.geteuid() == 0 else None
+    user = USER if os.geteuid() == 0 else None
     with subprocess.Popen(["sleep", "600"], cwd="/", user=user) as process:
         yield process.pid
         process.kill()
@@ -234,7 +243,7 @@ async def test_a_database_of_another_major_version_is_refused(embedded: Embedded
     version.write_text("17\n")
     with pytest.raises(Exception, match="made by PostgreSQL 17 and this program brings 18"):
         await embedded.start()
-    assert embedded.pids == {}
+    assert _pids(embedded) == {}
     version.write_text("18\n")
     running = await embedded.start()
     assert await _query(running.dsn, "select 1") == 1

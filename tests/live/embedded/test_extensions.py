@@ -14,7 +14,7 @@ import pytest
 import pytest_twisted
 from psycopg2 import errors as pg
 
-from project_service.embedded import extensions
+from project_service.cli.extension import available, create_extension, drop_extension
 from tests.live.cli.command_here import beside_the_reactor, commands_of, failed
 from tests.live.daemon import ROOT, Daemon
 from tests.live.service.test_readme import commands
@@ -27,15 +27,15 @@ from tests.live.tables.service import blocks
 async def test_every_extension_there_is_can_be_created_and_dropped(database: str, services: Services) -> None:
     session = await connection_to(services.admin_dsn(database), 0)
     try:
-        names = [one.name for one in await extensions.available(session)]
+        names = [one.name for one in await available(session)]
         assert {"vector", "pg_trgm", "postgres_fdw", "dblink", "earthdistance"} <= set(names)
         for name in names:
-            created = {one.name for one in await extensions.available(session) if one.version is not None}
+            created = {one.name for one in await available(session) if one.version is not None}
             if name not in created:
-                await extensions.create(session, name)
-        while made := {one.name for one in await extensions.available(session) if one.version} - {"plpgsql"}:
-            await extensions.drop(session, made.pop(), cascade=True)
-        left = [(one.name, one.schema) for one in await extensions.available(session) if one.version]
+                await create_extension(session, name)
+        while made := {one.name for one in await available(session) if one.version} - {"plpgsql"}:
+            await drop_extension(session, made.pop(), cascade=True)
+        left = [(one.name, one.schema) for one in await available(session) if one.version]
         assert left == [("plpgsql", "pg_catalog")]
     finally:
         session.close()
@@ -47,30 +47,30 @@ async def test_the_owner_can_use_what_the_superuser_created(database: str, servi
         run_sql(database, "create extension vector")
     session = await connection_to(services.admin_dsn(database), 0)
     try:
-        await extensions.create(session, "vector")
-        await extensions.create(session, "postgres_fdw")
-        await extensions.create(session, "hstore", schema="public")
+        await create_extension(session, "vector")
+        await create_extension(session, "postgres_fdw")
+        await create_extension(session, "hstore", schema="public")
         run_sql(
             database,
             "create table points (at vector(2), about hstore);"
             "create server there foreign data wrapper postgres_fdw options (dbname 'x')",
         )
-        schemas = {one.name: one.schema for one in await extensions.available(session) if one.version}
+        schemas = {one.name: one.schema for one in await available(session) if one.version}
         assert (schemas["vector"], schemas["hstore"]) == ("extensions", "public")
         run_sql(database, "set role anon; select '[1]'::vector")
         with pytest.raises(pg.DependentObjectsStillExist):
-            await extensions.drop(session, "vector")
-        await extensions.drop(session, "vector", cascade=True)
+            await drop_extension(session, "vector")
+        await drop_extension(session, "vector", cascade=True)
         assert run_sql(database, "select * from points") == []
         with pytest.raises(pg.UndefinedColumn):
             run_sql(database, "select at from points")
         for name in ("nonsense", 'vector"; drop table points'):
             with pytest.raises(ValueError, match="there is no extension"):
-                await extensions.create(session, name)
+                await create_extension(session, name)
         with pytest.raises(psycopg2.Error, match="nine"):
-            await extensions.create(session, "vector", version="nine")
+            await create_extension(session, "vector", version="nine")
         with pytest.raises(ValueError, match="needs plpgsql"):
-            await extensions.drop(session, "plpgsql", cascade=True)
+            await drop_extension(session, "plpgsql", cascade=True)
     finally:
         session.close()
 

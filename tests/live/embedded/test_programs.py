@@ -11,10 +11,11 @@ import pytest_twisted
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import CancelledError
 
-from project_service.embedded import sockets
+from project_service.embedded import seaweed
 from project_service.embedded.assemble import Embedded
-from project_service.embedded.sockets import load_ports
-from project_service.embedded.supervised import ChildFailed, Command, identify, run_command
+from project_service.embedded.leftovers import identify
+from project_service.embedded.seaweed import load_ports
+from project_service.embedded.supervised import ChildFailed, Command, run_command
 from project_service.lifecycle import start
 from tests.live.waiting import until
 
@@ -27,21 +28,20 @@ def shell(text: str, place: Path) -> Command:
 
 @pytest_twisted.ensureDeferred
 async def test_output_working_directory_and_environment_of_a_program(tmp_path: Path) -> None:
-    said = await run_command(
-        reactor, shell("echo $GREETING; pwd; echo aside >&2; echo ${PATH_INFO:-none}", tmp_path)
-    )
-    assert said.decode() == f"hello\n{tmp_path}\nnone\n"
+    script = "(echo $GREETING; pwd; echo ${PATH_INFO:-none}) > output"
+    await run_command(reactor, shell(script, tmp_path))
+    assert (tmp_path / "output").read_text() == f"hello\n{tmp_path}\nnone\n"
 
 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("/bin/sh", "-c", "echo out; echo why >&2; exit 3"), "sh ended with exit code 3:\nwhy"),
+        (("/bin/sh", "-c", "echo out; echo why >&2; exit 3"), "sh ended with exit code 3:\nout\nwhy"),
         (("/bin/sh", "-c", "echo out; exit 3"), "sh ended with exit code 3:\nout"),
-        (("/bin/sh", "-c", "kill -9 $$"), "sh was killed"),
+        (("/bin/sh", "-c", "kill -9 $$"), "sh ended with signal SIGKILL:"),
         (("/no/such/program",), "ended with exit code 1:\n/no/such/program cannot be run: No such file"),
     ],
-    ids=["its-error", "its-output", "killed", "missing"],
+    ids=["output-and-errors", "output", "killed", "missing"],
 )
 @pytest_twisted.ensureDeferred
 async def test_the_error_says_how_a_program_failed(argv: tuple[str, ...], words: str, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ async def test_a_cancelled_program_and_all_it_started_are_gone(tmp_path: Path) -
 async def test_a_port_taken_after_it_was_found_free_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedded, free = Embedded(reactor, tmp_path / "var", database=False), sockets.is_free
+    embedded, free = Embedded(reactor, tmp_path / "var", database=False), seaweed.is_free
     with socket.socket() as other:
 
         def taken_after_the_look(port: int) -> bool:
@@ -81,7 +81,7 @@ async def test_a_port_taken_after_it_was_found_free_is_replaced(
                 other.listen()
             return found
 
-        monkeypatch.setattr(sockets, "is_free", taken_after_the_look)
+        monkeypatch.setattr(seaweed, "is_free", taken_after_the_look)
         try:
             running = await embedded.start()
             assert running.store is not None

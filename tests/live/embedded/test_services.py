@@ -12,7 +12,8 @@ import pytest_twisted
 from psycopg2.extensions import make_dsn
 from twisted.internet.defer import Deferred, fail
 
-from project_service.embedded.assemble import Embedded, InUse
+from project_service.embedded.assemble import Embedded
+from project_service.embedded.data_directory import InUse
 from project_service.settings.model import Store
 from tests.live.logged import LoggedErrors
 from tests.live.services import Services
@@ -54,12 +55,12 @@ def test_each_test_module_has_a_bucket_of_its_own(store_settings: Store) -> None
 
 def test_everything_listens_on_loopback_only(services: Services) -> None:
     """This is read from the kernel's tables, for the servers and all processes they started."""
-    ports = _listening(set(services.embedded.pids.values()))
+    ports = _listening({child.pid for child in services.embedded.children.values()})
     assert len(ports) >= 8
     assert {address for address, _ in ports} == {"0100007F"}, ports
 
 
-def _listening(pids: set[int]) -> set[tuple[str, str]]:
+def _listening(pids: set[int | None]) -> set[tuple[str, str]]:
     inodes = set()
     for pid in pids:
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():

@@ -93,7 +93,7 @@ async def copy_store(source: Store, target: Store) -> int:
 
 def program(name: str, *arguments: str) -> None:
     done = subprocess.run(
-        [postgres.programs().directory / name, *arguments],
+        [postgres.program_directory() / name, *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -12,7 +12,7 @@ from secrets import token_urlsafe
 import orjson
 import requests
 
-from project_service.embedded.supervised import PROC
+from project_service.embedded.leftovers import PROC
 from project_service.settings.reading import Source
 from tests.certificates import issue
 from tests.live.cli.command_line import cli

@@ -18,7 +18,7 @@ import psycopg2
 import pytest
 import requests
 
-from project_service.embedded.supervised import PROC
+from project_service.embedded.leftovers import PROC
 from project_service.http.metrics import MULTIPROCESS
 from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, workers_of
 from tests.live.loaded_service import credentials, load_on, make_ledger
