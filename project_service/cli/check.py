@@ -335,7 +335,7 @@ async def _store(open_: Opened) -> str:
         raise
     await open_.store.put(key, PROBE, "text/plain", {})
     try:
-        if (await open_.store.requests.whole("GET", key)).body != PROBE:
+        if (await open_.store.requests.send("GET", key)).body != PROBE:
             raise shared.Failed("gave back something else than was stored")
     finally:
         await open_.store.delete(key)
@@ -345,7 +345,7 @@ async def _store(open_: Opened) -> str:
 async def _why_refused(store: S3Store, key: str) -> None:
     """Raises the error with the reason, by a GET: the response to a HEAD has no body that could say it."""
     with suppress(NoSuchObject):
-        await store.requests.whole("GET", key)
+        await store.requests.send("GET", key)
 
 
 async def _token_keys(name: str) -> str:

@@ -69,7 +69,7 @@ class StoreBucket:
     folder: str
 
     async def found(self) -> AsyncIterator[tuple[str, Read]]:
-        async for page in download.pages(self.store, self.folder):
+        async for page in download.list_all(self.store, self.folder):
             for entry in page.objects:
                 # Other programs make such objects to represent empty folders.
                 if not (entry.key.endswith("/") and entry.size == 0):
@@ -105,7 +105,7 @@ async def _object(store: Store, name: str, key: str, upload: Upload) -> str:
     upload.describe(content_type, key)
     for first in range(0, before.size, READ_BYTES):
         length = min(READ_BYTES, before.size - first)
-        await upload.write(await download.whole(await store.open(name, first, length, before.size)))
+        await upload.write(await download.read_all(await store.open(name, first, length, before.size)))
     if await store.stat(name) != before:
         # It was overwritten meanwhile, so part of what was read may be old and part new.
         raise errors.precondition_failed()

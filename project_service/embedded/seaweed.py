@@ -171,7 +171,7 @@ class ObjectStore:
         try:
             await store.ensure_bucket()
             await store.put(PROBE_KEY, PROBE, "text/plain", {})
-            if (await store.requests.whole("GET", PROBE_KEY)).body != PROBE:
+            if (await store.requests.send("GET", PROBE_KEY)).body != PROBE:
                 raise StoreUnreachable("it returned something else than was stored")
             await store.delete(PROBE_KEY)
         finally:

@@ -114,7 +114,7 @@ class Storage:
         await self._store.close()
 
     async def _read_probe(self) -> None:
-        await download.whole(await self._store.open(PROBE, 0, len(PROBE), len(PROBE)))
+        await download.read_all(await self._store.open(PROBE, 0, len(PROBE), len(PROBE)))
 
 
 # Runs the work it is given unless another process is doing it; False in that case.

@@ -24,7 +24,7 @@ from project_service.http.response import Reply, Sink, StreamReply
 from project_service.storage import conditions, errors
 from project_service.storage.conditions import ByteRange, parse_range
 from project_service.storage.links import LinkUse
-from project_service.storage.repository import ObjectRows, Opened, Store
+from project_service.storage.repository import ObjectRows, ObjectStream, Store
 from project_service.storage.s3.errors import SAME_PAGE, NoSuchObject, ReaderLeft, StoreUnreachable
 from project_service.storage.s3.xml import StoredPage
 from project_service.storage.values import ObjectRow
@@ -108,17 +108,17 @@ class SmallObjects:
 # How the service itself reads from the store: small objects into memory, and the list of everything.
 
 
-async def whole(opened: Opened) -> bytes:
-    """All bytes of ``opened``. Raises ``BrokenRead`` where the store stops before the end."""
-    at_hand = opened.at_hand()
-    if at_hand is not None:
-        return at_hand
+async def read_all(stream: ObjectStream) -> bytes:
+    """All bytes of ``stream``. Raises ``BrokenRead`` where the store stops before the end."""
+    body = stream.buffered()
+    if body is not None:
+        return body
     gathered = _Gathered()
-    await opened.pour(gathered)
+    await stream.pipe_to(gathered)
     return bytes(gathered.data)
 
 
-async def pages(store: Store, prefix: str = "") -> AsyncIterator[StoredPage]:
+async def list_all(store: Store, prefix: str = "") -> AsyncIterator[StoredPage]:
     """Everything that the store has under ``prefix``, page by page.
 
     Raises ``StoreUnreachable`` where a page comes twice, as from a store that ignores where to go on: there would be
@@ -220,16 +220,16 @@ class Downloads:
             if terms.use is not None:
                 await terms.use.take()
             return Reply(status, headers, known[part.first : part.first + part.length])
-        opened = await self.store.open(row.path, part.first, part.length, row.size)
+        stream = await self.store.open(row.path, part.first, part.length, row.size)
         if terms.use is not None:
             try:
                 await terms.use.take()
             except Exception:
-                opened.drop()
+                stream.close()
                 raise
-        body = opened.at_hand()
+        body = stream.buffered()
         if body is None:
-            return StreamReply(status, headers, part.length, _pouring(opened))
+            return StreamReply(status, headers, part.length, _piping(stream))
         if part.length == row.size:
             self.small.keep(row.version, body)
         # A whole reply: head and body are written together.
@@ -279,10 +279,10 @@ def _http_date(moment: datetime) -> str:
     return format_date_time(moment.timestamp())
 
 
-def _pouring(opened: Opened) -> Callable[[Sink], Awaitable[None]]:
+def _piping(stream: ObjectStream) -> Callable[[Sink], Awaitable[None]]:
     async def source(sink: Sink) -> None:
         try:
-            await opened.pour(sink)
+            await stream.pipe_to(sink)
         except ReaderLeft:
             raise ClientGone from None
         except errors.STORE_FAILURES as failure:

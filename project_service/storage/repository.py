@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
 from attrs import frozen
 
-from project_service.storage.s3.connection import ByteSink, KeepAlive, Payload
-from project_service.storage.s3.xml import OpenMultipart, StoredPage
+from project_service.storage.s3.connection import ByteSink, Payload
+from project_service.storage.s3.xml import OpenMultipart, StoredPage, StoredStat
 from project_service.storage.values import (
     UNCONDITIONAL,
     Bucket,
@@ -158,30 +158,18 @@ class LinkRows(Protocol):
     async def sweep(self, expired_before: datetime) -> int: ...
 
 
-class Opened(Protocol):
+class ObjectStream(Protocol):
     """An object, or a range of one, whose bytes wait at the store."""
 
-    def at_hand(self) -> bytes | None:
+    def buffered(self) -> bytes | None:
         """All bytes, where they have arrived already; else None."""
 
-    async def pour(self, sink: ByteSink) -> None: ...
-    def drop(self) -> None: ...
-
-
-class Stat(Protocol):
-    @property
-    def size(self) -> int: ...
-    @property
-    def etag(self) -> str: ...
-    @property
-    def content_type(self) -> str: ...
-    @property
-    def coding(self) -> str:
-        """Its ``Content-Encoding``, or ""."""
+    async def pipe_to(self, sink: ByteSink) -> None: ...
+    def close(self) -> None: ...
 
 
 class Store(Protocol):
-    """The bytes. Raises what ``s3.errors`` lists. ``s3.client.S3Store`` documents each method."""
+    """The bytes. Raises what ``s3.errors`` lists; ``s3.client.S3Store`` documents each method."""
 
     async def put(
         self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]
@@ -190,10 +178,15 @@ class Store(Protocol):
     async def put_part(self, key: str, upload_id: str, number: int, payload: Payload) -> str: ...
     async def complete_multipart(self, key: str, upload_id: str, etags: Sequence[str]) -> str: ...
     async def abort_multipart(self, key: str, upload_id: str) -> None: ...
-    async def open(self, key: str, first: int, length: int, whole: int) -> Opened: ...
-    async def stat(self, key: str) -> Stat: ...
+    async def open(self, key: str, first: int, length: int, whole: int) -> ObjectStream: ...
+    async def stat(self, key: str) -> StoredStat: ...
     async def copy(
-        self, source: str, target: str, size: int, content_type: str, keep_alive: KeepAlive
+        self,
+        source: str,
+        target: str,
+        size: int,
+        content_type: str,
+        keep_alive: Callable[[], Awaitable[None]],
     ) -> str: ...
     async def delete(self, key: str) -> None: ...
     async def delete_many(self, keys: Sequence[str]) -> tuple[str, ...]: ...

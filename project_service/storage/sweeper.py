@@ -219,7 +219,7 @@ class Sweeper:
         return len(dead) - len(refusals)
 
     async def _orphans(self) -> AsyncIterator[list[str]]:
-        async for page in download.pages(self.store):
+        async for page in download.list_all(self.store):
             found = [(version_at(entry.key), entry.key) for entry in page.objects]
             ours = {version: path for version, path in found if version is not None}
             unknown = await self.rows.unknown(list(ours))

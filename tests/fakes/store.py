@@ -11,21 +11,13 @@ from attrs import define, field, frozen
 
 from project_service.storage.s3.connection import ByteSink, Payload
 from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
-from project_service.storage.s3.xml import OpenMultipart, StoredObject, StoredPage
+from project_service.storage.s3.xml import OpenMultipart, StoredObject, StoredPage, StoredStat
 
-AT_HAND_BYTES = 4096
+BUFFERED_BYTES = 4096
 
 
 async def unneeded() -> None:
     """A ``keep_alive`` for ``copy`` that does nothing."""
-
-
-@frozen
-class FakeStat:
-    size: int
-    etag: str
-    content_type: str
-    coding: str = ""
 
 
 @frozen
@@ -37,31 +29,31 @@ class FakeObject:
 
 
 @define(eq=False)
-class FakeOpened:
-    """An opened object. A small one has its bytes at once, others are poured in pieces. ``dropped`` says how it
+class FakeStream:
+    """An object that is read. A small one has its bytes at once, others are piped in pieces. ``closed`` says how it
     ended."""
 
     payload: bytes
-    dropped: bool = False
+    closed: bool = False
 
     @property
     def length(self) -> int:
         return len(self.payload)
 
-    def at_hand(self) -> bytes | None:
-        return self.payload if len(self.payload) <= AT_HAND_BYTES else None
+    def buffered(self) -> bytes | None:
+        return self.payload if len(self.payload) <= BUFFERED_BYTES else None
 
-    async def pour(self, sink: ByteSink) -> None:
+    async def pipe_to(self, sink: ByteSink) -> None:
         sink.register_producer(self)
         for first in range(0, len(self.payload), 65536):
             sink.write(self.payload[first : first + 65536])
         sink.unregister_producer()
 
-    def drop(self) -> None:
-        self.dropped = True
+    def close(self) -> None:
+        self.closed = True
 
     def pauseProducing(self) -> None:
-        """What is poured is in memory already."""
+        """What is piped is in memory already."""
 
     def resumeProducing(self) -> None:
         """See above."""
@@ -76,7 +68,7 @@ class MemoryStore:
 
     objects: dict[str, FakeObject] = field(factory=dict)
     multiparts: dict[tuple[str, str], dict[int, bytes]] = field(factory=dict)
-    opened: list[FakeOpened] = field(factory=list)
+    streams: list[FakeStream] = field(factory=list)
     calls: list[str] = field(factory=list)
     away: bool = False
     _types: dict[str, tuple[str, Mapping[str, str]]] = field(factory=dict)
@@ -126,16 +118,16 @@ class MemoryStore:
         self._called("abort_multipart")
         self.multiparts.pop((key, upload_id), None)
 
-    async def open(self, key: str, first: int, length: int, whole: int) -> FakeOpened:
+    async def open(self, key: str, first: int, length: int, whole: int) -> FakeStream:
         self._called("open")
-        opened = FakeOpened(self._present(key).payload[first : first + length])
-        self.opened.append(opened)
-        return opened
+        stream = FakeStream(self._present(key).payload[first : first + length])
+        self.streams.append(stream)
+        return stream
 
-    async def stat(self, key: str) -> FakeStat:
+    async def stat(self, key: str) -> StoredStat:
         self._called("stat")
         found = self._present(key)
-        return FakeStat(len(found.payload), found.etag, found.content_type)
+        return StoredStat(len(found.payload), found.etag, found.content_type)
 
     async def copy(self, source: str, target: str, size: int, content_type: str, keep_alive: Any) -> str:
         self._called("copy")

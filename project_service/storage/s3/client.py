@@ -1,14 +1,12 @@
 """The client of one store bucket, with the operations that the service needs, for any S3-compatible store.
 
-The operations on single objects are here, those on the whole bucket in ``bucket``.
-
-Source: Amazon S3 API Reference. Every method raises ``StoreUnreachable`` when the store gives no usable answer
-and ``StoreError`` when it refuses; ``NoSuchObject`` where that is the reason.
+Source: Amazon S3 API Reference. Every method raises ``StoreUnreachable`` when the store gives no usable response and
+``StoreError`` when it refuses; ``NoSuchObject`` where that is the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -22,12 +20,12 @@ from twisted.web.client import URI, BrowserLikePolicyForHTTPS
 
 from project_service.lifecycle import all_of
 from project_service.settings.model import Store
+from project_service.storage.s3.agent import TreqClient
 from project_service.storage.s3.connection import (
     ByteSink,
     ConnectionPool,
-    KeepAlive,
     Payload,
-    Pour,
+    Pipe,
     StoreResponse,
 )
 from project_service.storage.s3.errors import (
@@ -39,11 +37,12 @@ from project_service.storage.s3.errors import (
     StoreError,
     StoreUnreachable,
 )
-from project_service.storage.s3.requests import RetryingClient, Sender, TreqClient
+from project_service.storage.s3.requests import RetryingClient, Sender
 from project_service.storage.s3.signing import INLINE_DIGEST_BYTES, Address, Digests, Signer, bare
 from project_service.storage.s3.xml import (
     OpenMultipart,
     StoredPage,
+    StoredStat,
     document,
     parse_failed_deletes,
     parse_multiparts,
@@ -51,7 +50,8 @@ from project_service.storage.s3.xml import (
     text_of,
 )
 
-# Operations on the store bucket as a whole: making it, listing it, and deleting from it.
+# One CopyObject takes at most 5 GiB (S3 API Reference, CopyObject); above, parts of this size are copied.
+COPY_PART_BYTES = 1024 * 1024 * 1024
 
 
 # How many objects to delete at the same time in a store that takes one object a request.
@@ -59,13 +59,202 @@ DELETES_AT_ONCE = 16
 
 
 @frozen(eq=False)
-class WholeBucket:
+class S3Stream:
+    """An object whose head has arrived and whose bytes wait at the store until they are piped or closed."""
+
+    length: int
+    _response: StoreResponse
+    _clock: IReactorTime
+    _idle_seconds: float
+
+    def buffered(self) -> bytes | None:
+        """All bytes, if they came together with the head, as those of small objects do; else None.
+
+        There is nothing to pipe then.
+        """
+        body = self._response.buffered()
+        return body if body is not None and len(body) == self.length else None
+
+    async def pipe_to(self, sink: ByteSink) -> None:
+        """Write every byte into ``sink``, as fast as its reader takes them. Raises ``BrokenRead`` or
+        ``ReaderLeft``."""
+        await Pipe(self._response, sink, self.length, self._clock, self._idle_seconds).finished
+
+    def close(self) -> None:
+        """Close without reading."""
+        self._response.close()
+
+
+@frozen(eq=False)
+class S3Store:
+    """``in_thread`` runs a function off the reactor's thread. ``close`` closes the idle connections."""
+
     requests: RetryingClient
+    in_thread: Callable[..., Any]
+    close: Callable[[], Any] = lambda: None
+
+    def sign_as(self, settings: Store) -> None:
+        """Sign with the key pair of ``settings`` from now on."""
+        self.requests.sender.signer = Signer.of(settings)
+
+    async def digest(self, payload: Payload) -> Digests:
+        """The digests of ``payload``; large ones are computed in a thread."""
+        if len(payload) <= INLINE_DIGEST_BYTES:
+            return Digests.of(payload)
+        result: Digests = await self.in_thread(Digests.of, payload)
+        return result
+
+    def put(
+        self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]
+    ) -> Coroutine[Any, Any, str]:
+        """Store a whole object; its ETag. Raises ``CorruptTransfer``."""
+        headers = {"content-type": content_type, **_metadata(metadata)}
+        return self._sent(key, None, payload, headers)
+
+    async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str:
+        """Begin a multipart upload; its upload id."""
+        headers = {"content-type": content_type, **_metadata(metadata)}
+        answer = await self.requests.send("POST", key, query={"uploads": ""}, headers=headers)
+        return text_of(answer.body, "UploadId")
+
+    async def put_part(self, key: str, upload_id: str, number: int, payload: Payload) -> str:
+        """Send part ``number`` (from 1); its ETag. Raises ``CorruptTransfer``."""
+        query = {"partNumber": str(number), "uploadId": upload_id}
+        return await self._sent(key, query, payload, {})
+
+    async def complete_multipart(self, key: str, upload_id: str, etags: Sequence[str]) -> str:
+        """Make one object of the parts; its ETag. Completing again what is complete is no error."""
+        parts = "".join(
+            f'<Part><PartNumber>{number}</PartNumber><ETag>"{escape(etag)}"</ETag></Part>'
+            for number, etag in enumerate(etags, 1)
+        )
+        body = document("CompleteMultipartUpload", parts)
+        query = {"uploadId": upload_id}
+        try:
+            answer = await self.requests.send(
+                "POST", key, query=query, body=body, digest=Digests.of(body).sha256
+            )
+        except NoSuchObject:
+            # An earlier try may have succeeded, with only its answer lost.
+            return (await self.stat(key)).etag
+        return bare(text_of(answer.body, "ETag"))
+
+    async def abort_multipart(self, key: str, upload_id: str) -> None:
+        """Drop a multipart upload and its parts; one that is gone already is no error."""
+        try:
+            await self.requests.send("DELETE", key, query={"uploadId": upload_id})
+        except NoSuchObject:
+            return
+
+    async def open(self, key: str, first: int, length: int, whole: int) -> S3Stream:
+        """Open ``length`` bytes from position ``first`` of an object of ``whole`` bytes. They stay at the store until
+        they are piped.
+
+        Raises ``NoSuchObject``, and ``BrokenRead`` where the store has another number of bytes.
+        """
+        headers = {} if length == whole else {"range": f"bytes={first}-{first + length - 1}"}
+        response = await self.requests.send("GET", key, headers=headers, streamed=True)
+        if response.code != (206 if headers else 200) or response.length not in (length, None):
+            response.close()
+            raise BrokenRead("the store has another number of bytes")
+        return S3Stream(length, response, self.requests.clock, self.requests.idle_seconds)
+
+    async def stat(self, key: str) -> StoredStat:
+        """What the store knows of an object. Raises ``StoreUnreachable`` where it does not tell the size."""
+        answer = await self.requests.send("HEAD", key)
+        size = answer.header("content-length")
+        if not size.isdecimal():
+            raise StoreUnreachable(NO_SIZE)
+        etag, content_type, coding = (
+            answer.header(name) for name in ("etag", "content-type", "content-encoding")
+        )
+        return StoredStat(int(size), bare(etag), content_type, coding)
+
+    async def copy(
+        self,
+        source: str,
+        target: str,
+        size: int,
+        content_type: str,
+        keep_alive: Callable[[], Awaitable[None]],
+    ) -> str:
+        """Copy inside the store, without the bytes passing through here; the ETag of the copy.
+
+        A large object is copied in parts, and ``keep_alive`` is called before each. After a failure the parts are
+        dropped.
+        """
+        if size > COPY_PART_BYTES:
+            try:
+                return await self._copied_in_parts(source, target, size, content_type, keep_alive)
+            except StoreError as refused:
+                if not refused.not_offered:
+                    raise
+        # In one piece also for stores that cannot copy parts (Storj): they may take larger objects at once than AWS.
+        answer = await self.requests.send("PUT", target, headers=self._copy_source(source))
+        return bare(text_of(answer.body, "ETag"))
+
+    async def _copied_in_parts(
+        self,
+        source: str,
+        target: str,
+        size: int,
+        content_type: str,
+        keep_alive: Callable[[], Awaitable[None]],
+    ) -> str:
+        upload_id = await self.start_multipart(target, content_type, {})
+        try:
+            etags = await self._copied_parts(source, target, size, upload_id, keep_alive)
+            return await self.complete_multipart(target, upload_id, etags)
+        except BaseException:
+            # If this fails too, the sweeper aborts it.
+            with suppress(StoreError, StoreUnreachable):
+                await self.abort_multipart(target, upload_id)
+            raise
+
+    async def _copied_parts(
+        self, source: str, target: str, size: int, upload_id: str, keep_alive: Callable[[], Awaitable[None]]
+    ) -> list[str]:
+        etags = []
+        for number, first in enumerate(range(0, size, COPY_PART_BYTES), 1):
+            await keep_alive()
+            last = min(first + COPY_PART_BYTES, size) - 1
+            answer = await self.requests.send(
+                "PUT",
+                target,
+                query={"partNumber": str(number), "uploadId": upload_id},
+                headers={**self._copy_source(source), "x-amz-copy-source-range": f"bytes={first}-{last}"},
+            )
+            etags.append(bare(text_of(answer.body, "ETag")))
+        return etags
+
+    def _copy_source(self, source: str) -> dict[str, str]:
+        return {"x-amz-copy-source": f"/{self.requests.sender.address.bucket}/{source}"}
+
+    async def _sent(
+        self, key: str, query: Mapping[str, str] | None, payload: Payload, headers: Mapping[str, str]
+    ) -> str:
+        digests = await self.digest(payload)
+        answer = await self.requests.send(
+            "PUT",
+            key,
+            query=query,
+            headers={**headers, "content-md5": digests.content_md5},
+            body=payload,
+            digest=digests.sha256,
+        )
+        etag = bare(answer.header("etag"))
+        # Where the store encrypts with a key of its own, an ETag may look like an MD5 and not be one.
+        encrypted = answer.header("x-amz-server-side-encryption") not in ("", "AES256")
+        if not encrypted and not digests.may_have(etag):
+            raise CorruptTransfer(f"the store's checksum of {key} differs from ours")
+        return etag
+
+    # The store bucket as a whole.
 
     async def delete(self, key: str) -> None:
         """Delete an object; one that is gone already is no error."""
         try:
-            await self.requests.whole("DELETE", key)
+            await self.requests.send("DELETE", key)
         except NoSuchObject:
             return
 
@@ -84,7 +273,7 @@ class WholeBucket:
         body = document("Delete", f"<Quiet>true</Quiet>{listed}")
         digests = Digests.of(body)
         headers = {"content-md5": digests.content_md5, "content-type": "application/xml"}
-        answer = await self.requests.whole(
+        answer = await self.requests.send(
             "POST", "", query={"delete": ""}, headers=headers, body=body, digest=digests.sha256
         )
         return parse_failed_deletes(answer.body)
@@ -110,7 +299,7 @@ class WholeBucket:
         query = {"list-type": "2", "max-keys": str(limit), "prefix": prefix, "encoding-type": "url"}
         if token is not None:
             query["continuation-token"] = token
-        answer = await self.requests.whole("GET", "", query=query)
+        answer = await self.requests.send("GET", "", query=query)
         return parse_objects(answer.body)
 
     async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
@@ -120,7 +309,7 @@ class WholeBucket:
         last: tuple[str, str] | None = None
         while True:
             try:
-                answer = await self.requests.whole("GET", "", query=query)
+                answer = await self.requests.send("GET", "", query=query)
             except StoreError as refused:
                 if not refused.not_offered:
                     raise
@@ -136,13 +325,13 @@ class WholeBucket:
     async def ensure_bucket(self) -> None:
         """Create the store bucket unless it is there."""
         try:
-            await self.requests.whole("HEAD", "")
+            await self.requests.send("HEAD", "")
         except NoSuchObject:
             await self._make_bucket()
 
     async def _make_bucket(self, body: bytes = b"") -> None:
         try:
-            await self.requests.whole("PUT", "", body=body, digest=Digests.of(body).sha256)
+            await self.requests.send("PUT", "", body=body, digest=Digests.of(body).sha256)
         except StoreError as refused:
             # Only AWS insists on the region of its endpoint here; other stores may not know the document at all.
             if refused.code == "IllegalLocationConstraintException" and not body:
@@ -154,40 +343,8 @@ class WholeBucket:
                 raise
 
 
-# An object that has been opened for reading at the store.
-
-
-@frozen(eq=False)
-class OpenedObject:
-    """An object whose head has arrived and whose bytes wait at the store until somebody takes or drops them."""
-
-    length: int
-    _response: StoreResponse
-    _clock: IReactorTime
-    _idle_seconds: float
-
-    def at_hand(self) -> bytes | None:
-        """All bytes, if they came together with the head, as those of small objects do; else None.
-
-        There is nothing to pour then.
-        """
-        whole = self._response.whole()
-        return whole if whole is not None and len(whole) == self.length else None
-
-    async def pour(self, sink: ByteSink) -> None:
-        """Write every byte into ``sink``, as fast as its reader takes them. Raises ``BrokenRead`` or
-        ``ReaderLeft``."""
-        pour = Pour(sink, self.length, self._clock, self._idle_seconds)
-        self._response.deliverBody(pour)
-        pour.watch()
-        await pour.finished
-
-    def drop(self) -> None:
-        """Close without reading."""
-        self._response.loseConnection()
-
-
-# Where the store listens, and whose certificates it must have.
+def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    return {f"x-amz-meta-{name}": value for name, value in metadata.items()}
 
 
 def store_endpoint(
@@ -202,189 +359,14 @@ def store_endpoint(
     if uri.scheme == b"https":
         policy = BrowserLikePolicyForHTTPS(_trust_root(ca_pem) if ca_pem else None)
         endpoint = wrapClientTLS(policy.creatorForNetloc(uri.host, uri.port), endpoint)
-    found: IStreamClientEndpoint = endpoint
-    return found
+    store: IStreamClientEndpoint = endpoint
+    return store
 
 
 def _trust_root(ca_pem: bytes) -> Any:
     end = b"-----END CERTIFICATE-----"
     blocks = [block + end for block in ca_pem.split(end)[:-1]]
     return trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
-
-
-# One CopyObject takes at most 5 GiB (S3 API Reference, CopyObject); above, parts of this size are copied.
-COPY_PART_BYTES = 1024 * 1024 * 1024
-
-
-@frozen
-class Stat:
-    """What a HEAD says."""
-
-    size: int
-    etag: str
-    content_type: str
-    coding: str = ""
-
-
-@frozen(eq=False)
-class S3Store(WholeBucket):
-    """``in_thread`` runs a function off the reactor's thread. ``close`` closes the idle connections."""
-
-    in_thread: Callable[..., Any]
-    close: Callable[[], Any] = lambda: None
-
-    def sign_as(self, settings: Store) -> None:
-        """Sign with the key pair of ``settings`` from now on."""
-        self.requests.sender.signer = Signer.of(settings)
-
-    async def digest(self, payload: Payload) -> Digests:
-        """The digests of ``payload``; large ones are computed in a thread."""
-        if len(payload) <= INLINE_DIGEST_BYTES:
-            return Digests.of(payload)
-        result: Digests = await self.in_thread(Digests.of, payload)
-        return result
-
-    def put(
-        self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]
-    ) -> Coroutine[Any, Any, str]:
-        """Store a whole object; its ETag. Raises ``CorruptTransfer``."""
-        headers = {"content-type": content_type, **_metadata(metadata)}
-        return self._sent(key, None, payload, headers)
-
-    async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str:
-        """Begin a multipart upload; its upload id."""
-        headers = {"content-type": content_type, **_metadata(metadata)}
-        answer = await self.requests.whole("POST", key, query={"uploads": ""}, headers=headers)
-        return text_of(answer.body, "UploadId")
-
-    async def put_part(self, key: str, upload_id: str, number: int, payload: Payload) -> str:
-        """Send part ``number`` (from 1); its ETag. Raises ``CorruptTransfer``."""
-        query = {"partNumber": str(number), "uploadId": upload_id}
-        return await self._sent(key, query, payload, {})
-
-    async def complete_multipart(self, key: str, upload_id: str, etags: Sequence[str]) -> str:
-        """Make one object of the parts; its ETag. Completing again what is complete is no error."""
-        parts = "".join(
-            f'<Part><PartNumber>{number}</PartNumber><ETag>"{escape(etag)}"</ETag></Part>'
-            for number, etag in enumerate(etags, 1)
-        )
-        body = document("CompleteMultipartUpload", parts)
-        query = {"uploadId": upload_id}
-        try:
-            answer = await self.requests.whole(
-                "POST", key, query=query, body=body, digest=Digests.of(body).sha256
-            )
-        except NoSuchObject:
-            # An earlier try may have succeeded, with only its answer lost.
-            return (await self.stat(key)).etag
-        return bare(text_of(answer.body, "ETag"))
-
-    async def abort_multipart(self, key: str, upload_id: str) -> None:
-        """Drop a multipart upload and its parts; one that is gone already is no error."""
-        try:
-            await self.requests.whole("DELETE", key, query={"uploadId": upload_id})
-        except NoSuchObject:
-            return
-
-    async def open(self, key: str, first: int, length: int, whole: int) -> OpenedObject:
-        """Open ``length`` bytes from position ``first`` of an object of ``whole`` bytes. They stay at the store until
-        they are poured.
-
-        Raises ``NoSuchObject``, and ``BrokenRead`` where the store has another number of bytes.
-        """
-        headers = {} if length == whole else {"range": f"bytes={first}-{first + length - 1}"}
-        response = (await self.requests.opened(key, headers)).response
-        if response.code != (206 if headers else 200) or response.length not in (length, None):
-            response.loseConnection()
-            raise BrokenRead("the store has another number of bytes")
-        return OpenedObject(length, response, self.requests.clock, self.requests.idle_seconds)
-
-    async def stat(self, key: str) -> Stat:
-        """What the store knows of an object. Raises ``StoreUnreachable`` where it does not tell the size."""
-        answer = await self.requests.whole("HEAD", key)
-        size = answer.header("content-length")
-        if not size.isdecimal():
-            raise StoreUnreachable(NO_SIZE)
-        etag, content_type, coding = (
-            answer.header(name) for name in ("etag", "content-type", "content-encoding")
-        )
-        return Stat(int(size), bare(etag), content_type, coding)
-
-    async def copy(
-        self, source: str, target: str, size: int, content_type: str, keep_alive: KeepAlive
-    ) -> str:
-        """Copy inside the store, without the bytes passing through here; the ETag of the copy.
-
-        A large object is copied in parts, and ``keep_alive`` is called before each. After a failure the parts are
-        dropped.
-        """
-        if size > COPY_PART_BYTES:
-            try:
-                return await self._copied_in_parts(source, target, size, content_type, keep_alive)
-            except StoreError as refused:
-                if not refused.not_offered:
-                    raise
-        # In one piece also for stores that cannot copy parts (Storj): they may take larger objects at once than AWS.
-        answer = await self.requests.whole("PUT", target, headers=self._copy_source(source))
-        return bare(text_of(answer.body, "ETag"))
-
-    async def _copied_in_parts(
-        self, source: str, target: str, size: int, content_type: str, keep_alive: KeepAlive
-    ) -> str:
-        upload_id = await self.start_multipart(target, content_type, {})
-        try:
-            etags = await self._copied_parts(source, target, size, upload_id, keep_alive)
-            return await self.complete_multipart(target, upload_id, etags)
-        except BaseException:
-            # If this fails too, the sweeper aborts it.
-            with suppress(StoreError, StoreUnreachable):
-                await self.abort_multipart(target, upload_id)
-            raise
-
-    async def _copied_parts(
-        self, source: str, target: str, size: int, upload_id: str, keep_alive: KeepAlive
-    ) -> list[str]:
-        etags = []
-        for number, first in enumerate(range(0, size, COPY_PART_BYTES), 1):
-            await keep_alive()
-            last = min(first + COPY_PART_BYTES, size) - 1
-            answer = await self.requests.whole(
-                "PUT",
-                target,
-                query={"partNumber": str(number), "uploadId": upload_id},
-                headers={**self._copy_source(source), "x-amz-copy-source-range": f"bytes={first}-{last}"},
-            )
-            etags.append(bare(text_of(answer.body, "ETag")))
-        return etags
-
-    def _copy_source(self, source: str) -> dict[str, str]:
-        return {"x-amz-copy-source": f"/{self.requests.sender.address.bucket}/{source}"}
-
-    async def _sent(
-        self, key: str, query: Mapping[str, str] | None, payload: Payload, headers: Mapping[str, str]
-    ) -> str:
-        digests = await self.digest(payload)
-        answer = await self.requests.whole(
-            "PUT",
-            key,
-            query=query,
-            headers={**headers, "content-md5": digests.content_md5},
-            body=payload,
-            digest=digests.sha256,
-        )
-        etag = bare(answer.header("etag"))
-        # Where the store encrypts with a key of its own, an ETag may look like an MD5 and not be one.
-        encrypted = answer.header("x-amz-server-side-encryption") not in ("", "AES256")
-        if not encrypted and not digests.may_have(etag):
-            raise CorruptTransfer(f"the store's checksum of {key} differs from ours")
-        return etag
-
-
-def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    return {f"x-amz-meta-{name}": value for name, value in metadata.items()}
-
-
-# Builds the client of the store that the settings name.
 
 
 def connect(

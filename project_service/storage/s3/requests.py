@@ -1,28 +1,23 @@
-"""One request to the store and its answer: timeouts, retry, and failures in our terms."""
+"""One request to the store and its response: signed over exactly what is sent, with timeouts, retry, and failures in
+the service's terms."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
 
 from attrs import define, field, frozen
-from hyperlink import EncodedURL
-from treq.client import HTTPClient
-from treq.cookies import IndexableCookieJar
 from twisted.internet import error
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent, IBodyProducer
-from zope.interface import implementer
+from twisted.web.iweb import IBodyProducer
 
 from project_service.storage.durations import MAX_RESPONSE_SECONDS
+from project_service.storage.s3.agent import TreqClient
 from project_service.storage.s3.connection import (
-    ConnectionPool,
     Gather,
     IdleTimer,
     MemoryBody,
@@ -33,113 +28,7 @@ from project_service.storage.s3.errors import BrokenAnswer, BrokenRead, StoreErr
 from project_service.storage.s3.signing import EMPTY_SHA256, Address, Signer
 from project_service.storage.s3.xml import error_text, refusal, worth_retrying
 
-# Sends requests through treq so that it changes nothing: heads go out as they were signed, answers come as sent.
-#
-# ::
-#
-#     Sender -> TreqClient.send -> treq's client -> _PoolAgent -> ConnectionPool
-#                               <- _BareResponse <-            <- StoreResponse
-#
-# By default treq parses URLs and writes them again, copies headers and adds to them, keeps cookies, follows
-# redirects and decodes compressed bodies. Some of that would invalidate the signature, and an object's bytes must
-# arrive as stored.
-
-
-class _NoURL(EncodedURL):
-    """Stands for the URL, which the head already has in its final form. treq would parse and write each one again."""
-
-    def __init__(self) -> None:
-        super().__init__(scheme="http", host="store")
-
-    def to_uri(self) -> _NoURL:
-        return self
-
-    def to_text(self, with_password: bool = False) -> str:
-        # Always the same one, which urllib remembers.
-        return "http://store/"
-
-
-_NO_URL = _NoURL()
-
-
-class _ReadyHead(Headers):
-    """A finished request head that treq takes for headers: there seem to be none, and it cannot add any."""
-
-    def __init__(self, head: bytes) -> None:
-        super().__init__()
-        self.head = head
-
-    def copy(self) -> _ReadyHead:
-        return self
-
-    def addRawHeader(self, name: bytes | str, value: bytes | str) -> None:
-        """Ignored."""
-
-
-class _NoCookies(IndexableCookieJar):
-    """A cookie jar that always stays empty."""
-
-    def add_cookie_header(self, request: Any) -> None:
-        """Nothing to add."""
-
-    def extract_cookies(self, response: Any, request: Any) -> None:
-        """Nothing is kept."""
-
-
-@implementer(IAgent)
-@frozen(eq=False)
-class _PoolAgent:
-    """The agent beneath treq, which hands requests to our own pool."""
-
-    pool: ConnectionPool
-
-    def request(
-        self, method: bytes, uri: bytes, headers: Any = None, bodyProducer: IBodyProducer | None = None
-    ) -> Deferred[Any]:
-        return self.pool.request(method, headers.head, bodyProducer).addCallback(_BareResponse)
-
-
-class _BareResponse:
-    """What treq sees of an answer: no headers, so that it decodes nothing."""
-
-    __slots__ = ("answer",)
-    headers = Headers()
-
-    def __init__(self, answer: StoreResponse) -> None:
-        self.answer = answer
-
-
-@frozen(eq=False)
-class TreqClient:
-    """``send`` sends a request by treq's client."""
-
-    pool: ConnectionPool
-    clock: Any
-    _cookies: _NoCookies = field(factory=_NoCookies, init=False)
-    _client: HTTPClient = field(init=False)
-
-    @_client.default
-    def _made(self) -> HTTPClient:
-        return HTTPClient(_PoolAgent(self.pool), self._cookies)
-
-    def send(self, method: str, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
-        """Send ``head``, a whole request but for its body; fires with the answer once its head is there."""
-        sent: Deferred[Any] = self._client.request(
-            method,
-            _NO_URL,
-            headers=_ReadyHead(head),
-            data=body,
-            cookies=self._cookies,
-            allow_redirects=False,
-            unbuffered=True,
-            reactor=self.clock,
-        )
-        # Unwrapped, since treq's own response reads bodies without back-pressure.
-        return sent.addCallback(lambda response: response.original.answer)
-
-
-# Requests to the store as they go out: signed over exactly what is sent.
-
+_log = Logger()
 
 # Sent but not signed. Some firewalls in front of stores refuse clients without a User-Agent.
 USER_AGENT = "project-service"
@@ -150,7 +39,7 @@ class Sender:
     """Signs requests to one store and sends them.
 
     Raises ``ValueError`` for a header that would break the request's framing. ``signer`` may be replaced at any time;
-    each attempt of a request is signed anew.
+    a request that is sent again is signed anew.
     """
 
     client: TreqClient
@@ -183,16 +72,14 @@ class Sender:
 def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
     head = "\r\n".join((f"{method} {target} HTTP/1.1", *map(": ".join, headers.items())))
     if head.count("\n") != len(headers) or head.count("\r") != len(headers) or target.split() != [target]:
-        raise ValueError("a header or the URL is none")
+        raise ValueError("a header or the URL is invalid")
     return head.encode("latin-1") + b"\r\n\r\n"
 
 
-_log = Logger()
-
-ATTEMPTS = 4
+MAX_TRIES = 4
 FIRST_PAUSE_SECONDS = 0.1
-# Answers that are read whole: lists of 1,000 keys and error documents.
-MAX_ANSWER_BYTES = 8 * 1024 * 1024
+# Responses that are read whole: lists of 1,000 keys and error documents.
+MAX_RESPONSE_BYTES = 8 * 1024 * 1024
 
 # Failures after which the request is sent again. A kept-alive connection that the store has closed shows as one of
 # these.
@@ -205,18 +92,6 @@ _UNANSWERED = (
     BrokenRead,
     OSError,
 )
-
-
-@frozen
-class WholeResponse:
-    """An answer with its body; that is b"" where it was only ``opened``."""
-
-    response: StoreResponse
-    body: bytes
-
-    def header(self, name: str) -> str:
-        """The last value of ``name``, which is in lower case, or ""."""
-        return self.response.headers.get(name.encode("ascii"), b"").decode("utf-8", "replace")
 
 
 class _Progress:
@@ -238,10 +113,10 @@ class _Progress:
 
 @frozen(eq=False)
 class RetryingClient:
-    """Sends requests to one store. Every method raises ``StoreUnreachable`` where no usable answer comes.
+    """Sends requests to one store. ``send`` raises ``StoreUnreachable`` where no usable response comes.
 
-    A request that failed is sent again, up to ``ATTEMPTS`` times with growing, random pauses, as long as no more than
-    ``retry_seconds`` have passed since the last byte moved. Every request of this client is safe to repeat.
+    A request that failed is sent again, ``MAX_TRIES`` times in all with growing, random pauses, as long as no more
+    than ``retry_seconds`` have passed since the last byte moved. Every request of this client is safe to repeat.
     """
 
     sender: Sender
@@ -250,7 +125,7 @@ class RetryingClient:
     retry_seconds: float
     jitter: Callable[[], float] = field(default=random.random)
 
-    def whole(
+    async def send(
         self,
         method: str,
         key: str,
@@ -259,55 +134,39 @@ class RetryingClient:
         headers: Mapping[str, str] | None = None,
         body: Payload = b"",
         digest: str = EMPTY_SHA256,
-    ) -> Coroutine[Any, Any, WholeResponse]:
-        """The answer with its body; raises ``StoreError`` for a refusal."""
-        return self._answered(method, key, query, headers or {}, body, digest, True)
+        streamed: bool = False,
+    ) -> StoreResponse:
+        """The response, with its ``body`` unless it is ``streamed``: then the body is still with the store.
 
-    def opened(self, key: str, headers: Mapping[str, str]) -> Coroutine[Any, Any, WholeResponse]:
-        """The answer to a GET, whose body is still with the store; raises ``StoreError`` for a refusal."""
-        return self._answered("GET", key, None, headers, b"", EMPTY_SHA256, False)
-
-    async def _answered(
-        self,
-        method: str,
-        key: str,
-        query: Mapping[str, str] | None,
-        headers: Mapping[str, str],
-        body: Payload,
-        digest: str,
-        whole: bool,
-    ) -> WholeResponse:
-        """The answer to a request that is sent until there is one; with its body if ``whole``, or if it is a
-        refusal."""
+        ``digest`` is the SHA-256 of the request's body. Raises ``StoreError`` for a refusal.
+        """
         progress = _Progress(self.clock)
         failed = 0
         while True:
             try:
                 sent = MemoryBody(body, progress.made) if method in {"PUT", "POST"} else None
-                sending = self.sender.send(method, key, query, headers, digest, sent)
+                sending = self.sender.send(method, key, query, headers or {}, digest, sent)
                 response = await self._head(sending, progress)
-                if not whole and response.code < 300:
-                    return WholeResponse(response, b"")
-                at_hand = response.whole()
-                answered = await self._gathered(response, progress) if at_hand is None else at_hand
-                # S3 sends 200 before it knows whether completing or copying succeeds; the document may then be an
-                # error.
-                if response.code >= 300 or (b"<Error" in answered and error_text(answered)):
-                    region = response.headers.get(b"x-amz-bucket-region", b"").decode("utf-8", "replace")
-                    raise refusal(response.code, answered, region)
-                return WholeResponse(response, answered)
+                if streamed and response.code < 300:
+                    return response
+                buffered = response.buffered()
+                response.body = await self._gathered(response, progress) if buffered is None else buffered
+                # S3 sends 200 before it knows whether completing or copying succeeds; the document may be an error.
+                if response.code >= 300 or (b"<Error" in response.body and error_text(response.body)):
+                    raise refusal(response.code, response.body, response.header("x-amz-bucket-region"))
+                return response
             except Exception as problem:
                 if not _may_pass(problem):
                     raise
                 pause = FIRST_PAUSE_SECONDS * 2**failed * self.jitter()
                 failed += 1
                 too_late = self.clock.seconds() + pause - progress.last > self.retry_seconds
-                if failed == ATTEMPTS or too_late:
+                if failed == MAX_TRIES or too_late:
                     raise _unreachable(problem) from None
                 await deferLater(self.clock, pause)
 
     async def _head(self, sending: Deferred[StoreResponse], progress: _Progress) -> StoreResponse:
-        """The answer's head, within the idle timeout of the last progress."""
+        """The response's head, within the idle timeout of the last progress."""
         timer = progress.timer = IdleTimer(self.clock, self.idle_seconds, sending.cancel)
         try:
             return await sending
@@ -323,8 +182,7 @@ class RetryingClient:
             timer.stop()
 
     async def _gathered(self, response: StoreResponse, progress: _Progress) -> bytes:
-        gather = Gather(MAX_ANSWER_BYTES)
-        response.deliverBody(gather)
+        gather = Gather(response, MAX_RESPONSE_BYTES)
         if gather.finished.called:
             return await gather.finished
         timer = IdleTimer(self.clock, self.idle_seconds, gather.finished.cancel)

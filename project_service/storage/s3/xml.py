@@ -75,6 +75,16 @@ def document(name: str, content: str) -> bytes:
 
 
 @frozen
+class StoredStat:
+    """What a HEAD says of an object. ``coding`` is its ``Content-Encoding``, or ""."""
+
+    size: int
+    etag: str
+    content_type: str
+    coding: str = ""
+
+
+@frozen
 class StoredObject:
     key: str
     size: int

@@ -17,10 +17,11 @@ from twisted.internet.threads import deferToThread
 from project_service.settings.model import Secret
 from project_service.settings.model import Store as StoreSettings
 from project_service.storage.s3 import client
+from project_service.storage.s3.agent import TreqClient
 from project_service.storage.s3.client import S3Store, connect
 from project_service.storage.s3.connection import ConnectionPool
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
-from project_service.storage.s3.requests import RetryingClient, Sender, TreqClient
+from project_service.storage.s3.requests import RetryingClient, Sender
 from project_service.storage.s3.signing import Address, Signer
 from tests.fakes.store import Collected, MemoryStore, unneeded
 from tests.live.services import wait
@@ -88,7 +89,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 async def read(store: Any, key: str, first: int, length: int, whole: int) -> bytes:
     sink = Collected()
-    await (await store.open(key, first, length, whole)).pour(sink)
+    await (await store.open(key, first, length, whole)).pipe_to(sink)
     return bytes(sink.data)
 
 
@@ -102,8 +103,8 @@ async def test_put_stat_open_and_delete(store: Any) -> None:
     assert await read(store, "b/one", 1, 3, 5) == b"ell"
     assert await read(store, "b/one", 4, 1, 5) == b"o"
     opened = await store.open("b/one", 1, 3, 5)
-    assert opened.at_hand() in (None, b"ell")
-    opened.drop()
+    assert opened.buffered() in (None, b"ell")
+    opened.close()
     await store.put("b/one", b"", "text/plain", {})
     assert (await store.stat("b/one")).size == 0
     assert await read(store, "b/one", 0, 0, 0) == b""

@@ -9,7 +9,7 @@ from itertools import product
 from twisted.trial.unittest import TestCase
 
 from tests.fakes.common import Response
-from tests.fakes.store import FakeOpened
+from tests.fakes.store import FakeStream
 from tests.http.storage.app import ANON, USER, StorageApp
 
 LATER, EARLIER = "Sun, 22 Nov 2026 00:00:00 GMT", "Fri, 20 Nov 2026 00:00:00 GMT"
@@ -95,7 +95,7 @@ class Alike(TestCase):
                 for asked in questions():
                     found = essence(memory(who, *asked))
                     self.assertEqual(found, essence(fetched(who, *asked)), (who, asked))
-                    with_body = self.patch(FakeOpened, "at_hand", lambda _: None)
+                    with_body = self.patch(FakeStream, "buffered", lambda _: None)
                     self.assertEqual(found, essence(fetched(who, *asked)), (who, asked))
                     with_body.restore()
                     self.assertEqual(found, expected.setdefault(str(asked), found), (who, asked))

@@ -51,14 +51,14 @@ class Whole(TestCase):
                     self.assertEqual(response.header("cross-origin-resource-policy"), policy, (path, headers))
 
     def test_head_has_the_same_headers_and_does_not_ask_the_store(self) -> None:
-        opened = len(self.app.store.opened)
+        opened = len(self.app.store.streams)
         for headers in ({}, {"Range": "bytes=1-2"}, {"If-None-Match": "*"}):
             sent = {**ANON, **headers}
             headed = self.app.request("HEAD", f"{BASE}/d/%C3%B6.png", sent)
-            self.assertEqual(len(self.app.store.opened), opened)
+            self.assertEqual(len(self.app.store.streams), opened)
             got = self.app.request("GET", f"{BASE}/d/%C3%B6.png", sent)
             self.assertEqual((headed.status, headed.headers), (got.status, got.headers))
-            opened = len(self.app.store.opened)
+            opened = len(self.app.store.streams)
 
     def test_inline(self) -> None:
         for value, kind in {"true": "inline", "false": "attachment"}.items():

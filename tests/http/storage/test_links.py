@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 from project_service.http.response import JSON
 from tests.captured_log import logged_until_the_end
 from tests.fakes.storage import FakeLinks
-from tests.fakes.store import FakeOpened, MemoryStore
+from tests.fakes.store import FakeStream, MemoryStore
 from tests.http.storage.app import SERVICE, USER, StorageApp, code, refused
 
 PRESIGN = "/storage/buckets/shut/presign"
@@ -134,7 +134,7 @@ class Links(TestCase):
                 self.assertEqual(response.header("cache-control"), "no-store")
                 if method == "GET":
                     self.assertEqual(code(response), "prefetch_refused")
-        self.assertEqual(self.app.store.opened, [])
+        self.assertEqual(self.app.store.streams, [])
         for other in ("navigate", "prefetching", ""):
             again = self.path()
             self.assertEqual(self.app.request("GET", again, {"Sec-Purpose": other}).status, 200, other)
@@ -304,19 +304,19 @@ class Links(TestCase):
 
         self.patch(type(links.rows), "find", slow_find)
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_used"))
-        self.assertTrue(self.app.store.opened[-1].dropped)
+        self.assertTrue(self.app.store.streams[-1].closed)
 
     def test_a_link_that_expires_while_the_object_is_fetched(self) -> None:
         path = self.path(expires_in_seconds=10)
         real = MemoryStore.open
 
-        async def late(store: MemoryStore, *args: Any) -> FakeOpened:
+        async def late(store: MemoryStore, *args: Any) -> FakeStream:
             self.app.clock.advance(10)
             return await real(store, *args)
 
         self.patch(MemoryStore, "open", late)
         self.assertEqual(refused(self.app.request("GET", path)), (410, "token_expired"))
-        self.assertTrue(self.app.store.opened[-1].dropped)
+        self.assertTrue(self.app.store.streams[-1].closed)
 
     def test_a_link_belongs_to_its_key(self) -> None:
         path = self.path(uses=0)

@@ -19,7 +19,7 @@ class FromMemory(TestCase):
         self.app.get(KEY)
 
     def fetched(self) -> int:
-        return len(self.app.store.opened)
+        return len(self.app.store.streams)
 
     def test_the_store_is_asked_once(self) -> None:
         before = self.fetched()
@@ -90,4 +90,4 @@ class FromMemory(TestCase):
         app = StorageApp(cache_bytes=0)
         app.put(KEY, b"hello")
         self.assertEqual([app.get(KEY).body for _ in range(2)], [b"hello"] * 2)
-        self.assertEqual(len(app.store.opened), 2)
+        self.assertEqual(len(app.store.streams), 2)

@@ -17,7 +17,7 @@ from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
 from tests.captured_log import captured_logs, logged_until_the_end
 from tests.fakes.common import raw_request
 from tests.fakes.storage import FakeGarbage, FakeObjects
-from tests.fakes.store import FakeOpened, MemoryStore
+from tests.fakes.store import FakeStream, MemoryStore
 from tests.http.storage.app import ANON, OBJECTS, USER, StorageApp, refused
 
 JSON = {"Content-Type": "application/json"}
@@ -32,12 +32,12 @@ class Streaming(TestCase):
     def pouring(self, failure: BaseException, before: bytes = b"") -> bytes:
         """What a client gets if the stream fails after ``before``."""
 
-        async def pour(opened: FakeOpened, sink: ByteSink) -> None:
+        async def pipe_to(stream: FakeStream, sink: ByteSink) -> None:
             if before:
                 sink.write(before)
             raise failure
 
-        self.patch(FakeOpened, "pour", pour)
+        self.patch(FakeStream, "pipe_to", pipe_to)
         client = self.app.connect()
         client.send(raw_request("GET", f"{OBJECTS}/k", ANON, None))
         self.aborted = client.transport.aborted
@@ -80,7 +80,7 @@ class Streaming(TestCase):
     def test_an_object_that_is_replaced_again_and_again_is_503(self) -> None:
         real = MemoryStore.open
 
-        async def late(store: MemoryStore, key: str, *args: int) -> FakeOpened:
+        async def late(store: MemoryStore, key: str, *args: int) -> FakeStream:
             self.app.put("k", PAYLOAD)
             return await real(store, key, *args)
 

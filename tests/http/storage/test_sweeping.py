@@ -14,11 +14,12 @@ from project_service.lifecycle import start
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage.assemble import PROBE, build
 from project_service.storage.s3.errors import NoSuchBucket, StoreError, StoreUnreachable
+from project_service.storage.s3.xml import StoredStat
 from project_service.storage.sweeper import Swept, Verified
 from project_service.storage.values import Link, store_path
 from tests.captured_log import logged_until_the_end
 from tests.fakes.storage import START
-from tests.fakes.store import FakeOpened, FakeStat, MemoryStore
+from tests.fakes.store import FakeStream, MemoryStore
 from tests.http.storage.app import StorageApp, refused
 
 MINUTE = 60
@@ -239,7 +240,7 @@ class Verifying(TestCase):
         del app.store.objects[app.tables.objects["open", "lost"].path]
         stat = MemoryStore.stat
 
-        async def late(store: MemoryStore, path: str) -> FakeStat:
+        async def late(store: MemoryStore, path: str) -> StoredStat:
             self.patch(MemoryStore, "stat", stat)
             app.put("replaced")
             app.post("/storage/buckets/open/delete", {"keys": ["deleted"]})
@@ -272,7 +273,7 @@ class Readiness(TestCase):
         app = StorageApp()
         opened, missing = MemoryStore.open, [NoSuchBucket(404, "NoSuchBucket")]
 
-        async def first_missing(store: MemoryStore, *what: Any) -> FakeOpened:
+        async def first_missing(store: MemoryStore, *what: Any) -> FakeStream:
             if missing:
                 raise missing.pop()
             return await opened(store, *what)

@@ -77,7 +77,7 @@ async def test_killed_servers_come_back_with_their_data(
     await until(lambda: _all_ready(embedded) and _disjoint(_pids(embedded), before))
     assert await _query(running.dsn, "select n from public.kept") == 7
     # Under the same address, which the service has known since its start.
-    assert (await store.requests.whole("GET", "kept")).body == b"bytes"
+    assert (await store.requests.send("GET", "kept")).body == b"bytes"
     await store.close()
     assert len(logged_errors.flush("died (signal SIGKILL)")) == 2
     with pytest.raises(DatabaseGone):
@@ -268,7 +268,7 @@ async def test_a_store_whose_port_is_taken_gets_another_and_keeps_its_objects(em
         again = await embedded.start()
     assert _port(again.store) != _port(running.store)
     store = _client(again.store)
-    assert (await store.requests.whole("GET", "kept")).body == b"bytes"
+    assert (await store.requests.send("GET", "kept")).body == b"bytes"
     await store.close()
 
 

@@ -80,7 +80,7 @@ async def copy_store(source: Store, target: Store) -> int:
         while True:
             page = await here.list(token=token)
             for entry in page.objects:
-                got = await here.requests.whole("GET", entry.key)
+                got = await here.requests.send("GET", entry.key)
                 await there.put(entry.key, got.body, "application/octet-stream", {})
                 copied += 1
             token = page.next_token

@@ -87,7 +87,7 @@ async def content(storage: Storage, key: str) -> bytes | None:
     if row is None:
         return None
     sink = Collected()
-    await (await storage.objects.store.open(row.path, 0, row.size, row.size)).pour(sink)
+    await (await storage.objects.store.open(row.path, 0, row.size, row.size)).pipe_to(sink)
     return bytes(sink.data)
 
 

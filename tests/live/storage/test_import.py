@@ -186,7 +186,7 @@ async def test_an_object_overwritten_while_it_is_read_is_not_imported(older: Any
 async def test_a_compressed_object_is_not_imported(older: Any) -> None:
     """Uploads with a Content-Encoding are refused too; aws-chunked, which some stores keep, does not count."""
     for coding, refused in (("gzip", True), ("aws-chunked,gzip", True), ("aws-chunked", False)):
-        await older.requests.whole("PUT", "packed/page", headers={"content-encoding": coding})
+        await older.requests.send("PUT", "packed/page", headers={"content-encoding": coding})
         ((_, upload),) = [one async for one in storage.StoreBucket(older, "packed/").found()]
         parts: Any = _Parts()
         if refused:

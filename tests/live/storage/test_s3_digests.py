@@ -21,7 +21,7 @@ async def test_corrupted_bytes_are_refused_by_the_store(store_settings: Store) -
     meant = await store.digest(b"what was meant")
     arrived = await store.digest(b"what arrived  ")
     with pytest.raises(StoreUnreachable) as caught:
-        await store.requests.whole(
+        await store.requests.send(
             "PUT",
             "c/corrupt",
             headers={"content-md5": meant.content_md5},

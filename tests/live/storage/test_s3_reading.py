@@ -32,7 +32,7 @@ async def test_a_body_that_stops_early_is_an_error() -> None:
             opened = await store.open("k", 0, 10, 10)
             sink = Collected()
             with pytest.raises(BrokenRead):
-                await opened.pour(sink)
+                await opened.pipe_to(sink)
             assert sink.data == b"half"
         for _ in range(2):
             with pytest.raises(BrokenRead):
@@ -64,7 +64,7 @@ async def test_a_paused_reader_pauses_the_store_and_a_leaving_one_closes_the_con
     async def work(store: S3Store) -> None:
         opened = await store.open("k", 0, total, total)
         sink = Pausing()
-        pouring = Deferred.fromCoroutine(opened.pour(sink))
+        pouring = Deferred.fromCoroutine(opened.pipe_to(sink))
         await until(lambda: sink.size > 0)
         # Longer than the idle timeout, which does not count while the reader is the slow one.
         before = -1
@@ -136,7 +136,7 @@ async def test_bytes_are_not_decoded_and_no_encoding_is_asked_for() -> None:
 
     async def work(store: S3Store) -> None:
         sink = Collected()
-        await (await store.open("k", 0, len(packed), len(packed))).pour(sink)
+        await (await store.open("k", 0, len(packed), len(packed))).pipe_to(sink)
         assert sink.data == packed
         with pytest.raises(StoreError):
             await store.stat("k")

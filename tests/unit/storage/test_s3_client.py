@@ -12,10 +12,11 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.lifecycle import start
+from project_service.storage.s3.agent import TreqClient
 from project_service.storage.s3.client import COPY_PART_BYTES, S3Store
 from project_service.storage.s3.connection import ConnectionPool
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject, StoreError, StoreUnreachable
-from project_service.storage.s3.requests import RetryingClient, Sender, TreqClient
+from project_service.storage.s3.requests import RetryingClient, Sender
 from project_service.storage.s3.signing import INLINE_DIGEST_BYTES
 from project_service.storage.s3.xml import OpenMultipart
 from tests.fakes.store import unneeded
@@ -233,7 +234,7 @@ class Opening(Case):
             self.assertEqual(self.sent()[1].get("range"), wanted)
             self.answer(status, announced)
             if fine:
-                self.assertEqual(self.successResultOf(asked).at_hand(), announced.encode())
+                self.assertEqual(self.successResultOf(asked).buffered(), announced.encode())
             else:
                 self.failureResultOf(asked, BrokenRead)
 
@@ -254,4 +255,4 @@ class Opening(Case):
         asked = self.ask(self.store.open("k", 0, 5, 5))
         chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
         self.endpoint.connections[-1].dataReceived(chunked)
-        self.assertEqual(self.successResultOf(asked).at_hand(), b"hello")
+        self.assertEqual(self.successResultOf(asked).buffered(), b"hello")

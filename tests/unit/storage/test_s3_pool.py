@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from project_service.storage.s3 import client
 from project_service.storage.s3.client import store_endpoint
-from project_service.storage.s3.connection import KEPT_SECONDS, ConnectionPool, StoreResponse
+from project_service.storage.s3.connection import IDLE_CONNECTION_SECONDS, ConnectionPool, StoreResponse
 from project_service.storage.s3.signing import Address
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -86,15 +86,15 @@ class Pooled(SynchronousTestCase):
         self.assertEqual(self.asked(), [1, 1])
 
     def test_idle_connections_are_closed_after_a_while(self) -> None:
-        self.clock.advance(KEPT_SECONDS)
+        self.clock.advance(IDLE_CONNECTION_SECONDS)
         for _ in range(2):
             self.ask()
         self.answer(0)
-        self.clock.advance(KEPT_SECONDS / 2)
+        self.clock.advance(IDLE_CONNECTION_SECONDS / 2)
         self.answer(1)
-        self.clock.advance(KEPT_SECONDS / 2)
+        self.clock.advance(IDLE_CONNECTION_SECONDS / 2)
         self.assertEqual(self.closed(), [True, False])
-        self.clock.advance(KEPT_SECONDS / 2)
+        self.clock.advance(IDLE_CONNECTION_SECONDS / 2)
         self.assertEqual((self.closed(), self.clock.getDelayedCalls()), ([True, True], []))
 
     def test_closing_waits_for_an_idle_connection_to_close(self) -> None:

@@ -10,7 +10,6 @@ from twisted.internet.error import ConnectingCancelledError, ConnectionAborted, 
 from twisted.python.failure import Failure
 
 from project_service.storage.durations import MAX_RESPONSE_SECONDS
-from project_service.storage.s3.client import Stat
 from project_service.storage.s3.connection import SLICE
 from project_service.storage.s3.errors import (
     CorruptTransfer,
@@ -19,7 +18,8 @@ from project_service.storage.s3.errors import (
     StoreError,
     StoreUnreachable,
 )
-from project_service.storage.s3.requests import MAX_ANSWER_BYTES
+from project_service.storage.s3.requests import MAX_RESPONSE_BYTES
+from project_service.storage.s3.xml import StoredStat
 from tests.unit.storage.test_s3_client import IDLE, RETRY, Case
 
 
@@ -73,7 +73,7 @@ class Refusals(Case):
             self.clock.advance(0.4)
             self.assertEqual(self.sent(), first)
         self.answer(ETag='"e"', Content_Type="a/b")
-        self.assertEqual(self.successResultOf(asked), Stat(0, "e", "a/b"))
+        self.assertEqual(self.successResultOf(asked), StoredStat(0, "e", "a/b"))
 
     def test_a_truncated_document_is_requested_again(self) -> None:
         asked = self.ask(self.store.list())
@@ -194,13 +194,13 @@ class Silence(Case):
         connection.dataReceived(b"HTTP/1.1 200 OK\r\n\r\n")
         for _ in range(8):
             self.assertFalse(self.wire.aborted)
-            connection.dataReceived(b"x" * (MAX_ANSWER_BYTES // 8))
+            connection.dataReceived(b"x" * (MAX_RESPONSE_BYTES // 8))
         connection.dataReceived(b"x")
         self.assertTrue(self.wire.aborted)
         connection.connectionLost(Failure(ConnectionAborted()))
         self.clock.advance(0.1)
         # The same goes for a long response that does end.
-        self.answer(body="<R/>" + " " * MAX_ANSWER_BYTES)
+        self.answer(body="<R/>" + " " * MAX_RESPONSE_BYTES)
         self.clock.advance(0.2)
         self.answer(body="<R/>")
         self.assertEqual(self.successResultOf(asked).objects, ())

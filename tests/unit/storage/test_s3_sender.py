@@ -9,8 +9,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.storage.s3.agent import TreqClient
 from project_service.storage.s3.connection import Connection, MemoryBody, ResponseParser, StoreResponse
-from project_service.storage.s3.requests import Sender, TreqClient
+from project_service.storage.s3.requests import Sender
 from project_service.storage.s3.signing import EMPTY_SHA256, Address, Signer
 
 ADDRESS = Address("http://store:9000/base", "bucket")

@@ -12,7 +12,7 @@ class Bodies(Case):
         self.assertEqual((self.wire.value(), self.wire.producer), (HEAD + b"hello", None))
         self.connection.dataReceived(OK % 0)
         self.successResultOf(answer)
-        self.assertEqual(self.owner.events, ["free"])
+        self.assertEqual(self.pool.events, ["free"])
 
     def test_a_large_body_waits_for_the_socket(self) -> None:
         payload = bytes(range(256)) * (3 * SLICE // 256)
@@ -24,14 +24,14 @@ class Bodies(Case):
         self.assertEqual((self.wire.value(), self.wire.producer), (HEAD + payload, None))
         self.connection.dataReceived(OK % 0)
         self.successResultOf(answer)
-        self.assertEqual((self.wire.aborted, self.owner.events), (False, ["free"]))
+        self.assertEqual((self.wire.aborted, self.pool.events), (False, ["free"]))
 
     def test_a_response_before_the_end_of_the_body_closes_the_connection(self) -> None:
         body = MemoryBody(b"x" * (3 * SLICE))
         answer = self.send(body, b"PUT")
         self.connection.dataReceived(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n")
         self.assertEqual(self.successResultOf(answer).code, 503)
-        self.assertEqual((self.wire.aborted, self.owner.events), (True, []))
+        self.assertEqual((self.wire.aborted, self.pool.events), (True, []))
 
     def test_a_body_that_is_sent_no_more_lets_go_of_its_memory(self) -> None:
         payload = bytearray(3 * SLICE)

@@ -8,7 +8,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from project_service.lifecycle import start
-from project_service.storage.s3.client import OpenedObject
+from project_service.storage.s3.client import S3Stream
 from project_service.storage.s3.connection import READ_BYTES
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft
 from tests.unit.storage.test_s3_connection import Case
@@ -53,34 +53,34 @@ class OpenCase(Case):
         super().setUp()
         self.clock = Clock()
 
-    def open(self, length: int, answer: bytes) -> OpenedObject:
+    def open(self, length: int, answer: bytes) -> S3Stream:
         asked = self.send()
         self.connection.dataReceived(b"HTTP/1.1 200 OK\r\n" + answer)
-        return OpenedObject(length, self.successResultOf(asked), self.clock, IDLE)
+        return S3Stream(length, self.successResultOf(asked), self.clock, IDLE)
 
-    def pour(self, sink: Sink, length: int, answer: bytes) -> Deferred[None]:
-        return start(self.open(length, answer).pour(sink))
+    def pipe(self, sink: Sink, length: int, answer: bytes) -> Deferred[None]:
+        return start(self.open(length, answer).pipe_to(sink))
 
 
 class Opened(OpenCase):
     """What ``S3Store.open`` returns, for a response that came at once."""
 
     def test_a_small_object_that_has_arrived_is_at_hand(self) -> None:
-        self.assertEqual(self.open(5, b"Content-Length: 5\r\n\r\nhello").at_hand(), b"hello")
-        self.assertIsNone(self.open(9, b"Content-Length: 9\r\n\r\nhello").at_hand())
+        self.assertEqual(self.open(5, b"Content-Length: 5\r\n\r\nhello").buffered(), b"hello")
+        self.assertIsNone(self.open(9, b"Content-Length: 9\r\n\r\nhello").buffered())
 
     def test_dropping_an_incomplete_object_closes_its_connection(self) -> None:
-        self.open(9, b"Content-Length: 9\r\n\r\nhello").drop()
+        self.open(9, b"Content-Length: 9\r\n\r\nhello").close()
         self.assertTrue(self.wire.aborted)
 
     def test_dropping_a_complete_object_keeps_its_connection(self) -> None:
-        self.open(5, b"Content-Length: 5\r\n\r\nhello").drop()
-        self.assertEqual((self.wire.aborted, self.owner.events), (False, ["free"]))
+        self.open(5, b"Content-Length: 5\r\n\r\nhello").close()
+        self.assertEqual((self.wire.aborted, self.pool.events), (False, ["free"]))
 
     def test_a_complete_response_of_another_length_is_not_the_object(self) -> None:
         opened = self.open(9, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
-        self.assertIsNone(opened.at_hand())
-        self.failureResultOf(start(opened.pour(Sink())), BrokenRead)
+        self.assertIsNone(opened.buffered())
+        self.failureResultOf(start(opened.pipe_to(Sink())), BrokenRead)
 
 
 class Taking(OpenCase):
@@ -90,7 +90,7 @@ class Taking(OpenCase):
         super().setUp()
         self.sink = Sink()
         self.length = 2 * READ_BYTES + 10
-        self.poured = self.pour(self.sink, self.length, b"Content-Length: %d\r\n\r\nhello" % self.length)
+        self.piped = self.pipe(self.sink, self.length, b"Content-Length: %d\r\n\r\nhello" % self.length)
 
     def test_what_is_taken_counts_and_the_end_comes_as_data(self) -> None:
         self.sink.takes = READ_BYTES
@@ -99,8 +99,8 @@ class Taking(OpenCase):
         self.assertEqual(self.sink.asked, [(7, READ_BYTES)] * 2, "not all that is left: never the end")
         self.assertFalse(self.connection.passed_on(7), "what is left is the end")
         self.connection.dataReceived(b"x" * 5)
-        self.successResultOf(self.poured)
-        self.assertEqual((self.sink.data, self.owner.events), (b"helloxxxxx", ["free"]))
+        self.successResultOf(self.piped)
+        self.assertEqual((self.sink.data, self.pool.events), (b"helloxxxxx", ["free"]))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_more_than_was_announced_is_noticed(self) -> None:
@@ -108,7 +108,7 @@ class Taking(OpenCase):
         for _ in range(2):
             self.connection.passed_on(7)
         self.connection.dataReceived(b"x" * 6)
-        self.failureResultOf(self.poured, BrokenRead)
+        self.failureResultOf(self.piped, BrokenRead)
         self.assertTrue(self.wire.aborted)
 
     def test_what_is_not_taken_is_read(self) -> None:
@@ -121,21 +121,21 @@ class Taking(OpenCase):
         for _ in range(3):
             self.clock.advance(IDLE * 0.9)
             self.connection.passed_on(7)
-        self.assertNoResult(self.poured)
+        self.assertNoResult(self.piped)
         self.clock.advance(IDLE)
-        self.failureResultOf(self.poured, BrokenRead)
+        self.failureResultOf(self.piped, BrokenRead)
         self.assertFalse(self.connection.passed_on(7))
 
 
-class Pouring(OpenCase):
+class Piping(OpenCase):
     def test_it_ends_with_the_last_byte_and_leaves_nothing_running(self) -> None:
         for answer in (b"Content-Length: 5\r\n\r\nhello", b"Content-Length: 5\r\n\r\n"):
             sink = Sink()
-            poured = self.pour(sink, 5, answer)
+            piped = self.pipe(sink, 5, answer)
             if not sink.data:
-                self.assertNoResult(poured)
+                self.assertNoResult(piped)
                 self.connection.dataReceived(b"hello")
-            self.successResultOf(poured)
+            self.successResultOf(piped)
             self.assertEqual((sink.data, sink.producer, self.clock.getDelayedCalls()), (b"hello", None, []))
 
     def test_nothing_is_taken_from_the_socket_before_there_is_a_reader_or_without_a_length(self) -> None:
@@ -145,80 +145,80 @@ class Pouring(OpenCase):
             self.assertFalse(self.connection.passed_on(7))
             opened = self.open(9999999, length + b"\r\n\r\n")
             self.assertFalse(self.connection.passed_on(7))
-            poured = start(opened.pour(sink))
+            piped = start(opened.pipe_to(sink))
             self.assertFalse(self.connection.passed_on(7))
             self.assertEqual(len(sink.asked), 1 if b"Length" in length else 0)
-            poured.cancel()
-            self.failureResultOf(poured, CancelledError)
+            piped.cancel()
+            self.failureResultOf(piped, CancelledError)
 
     def test_bytes_beyond_the_object_are_not_passed_on(self) -> None:
         sink = Sink()
-        poured = self.pour(sink, 5, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+        piped = self.pipe(sink, 5, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
         self.connection.dataReceived(b"1\r\n!\r\n")
-        self.failureResultOf(poured, BrokenRead)
+        self.failureResultOf(piped, BrokenRead)
         self.assertEqual((sink.data, sink.producer, self.wire.aborted), (b"hello", None, True))
 
     def test_a_short_response_is_an_error(self) -> None:
         for end in (b"0\r\n\r\n", None):
             self.setUp()
             sink = Sink()
-            poured = self.pour(sink, 9, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+            piped = self.pipe(sink, 9, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
             if end is None:
                 self.lose()
             else:
                 self.connection.dataReceived(end)
-            self.failureResultOf(poured, BrokenRead)
+            self.failureResultOf(piped, BrokenRead)
             self.assertEqual((sink.data, sink.producer, self.clock.getDelayedCalls()), (b"hello", None, []))
 
     def test_a_reader_that_leaves_gets_nothing_more(self) -> None:
         opened = self.open(9, b"Content-Length: 9\r\n\r\none")
         self.connection.dataReceived(b"two")
         sink = Sink(leaves=True)
-        self.failureResultOf(start(opened.pour(sink)), ReaderLeft)
+        self.failureResultOf(start(opened.pipe_to(sink)), ReaderLeft)
         self.assertEqual((sink.data, self.wire.aborted), (b"one", True))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_cancelling_closes_the_connection(self) -> None:
         sink = Sink()
-        poured = self.pour(sink, 9, b"Content-Length: 9\r\n\r\none")
-        poured.cancel()
-        self.failureResultOf(poured, CancelledError)
+        piped = self.pipe(sink, 9, b"Content-Length: 9\r\n\r\none")
+        piped.cancel()
+        self.failureResultOf(piped, CancelledError)
         self.assertEqual((sink.producer, self.wire.aborted), (None, True))
         self.lose()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_a_silent_store_is_given_up_after_its_last_bytes(self) -> None:
         sink = Sink()
-        poured = self.pour(sink, 9, b"Content-Length: 9\r\n\r\none")
+        piped = self.pipe(sink, 9, b"Content-Length: 9\r\n\r\none")
         self.clock.advance(IDLE * 0.9)
         self.connection.dataReceived(b"two")
         self.clock.advance(IDLE * 0.9)
-        self.assertNoResult(poured)
+        self.assertNoResult(piped)
         self.clock.advance(IDLE * 0.2)
-        self.failureResultOf(poured, BrokenRead)
+        self.failureResultOf(piped, BrokenRead)
         self.assertEqual((sink.producer, self.wire.aborted), (None, True))
 
     def test_resuming_twice_starts_one_timer(self) -> None:
         sink = Sink()
-        poured = self.pour(sink, 6, b"Content-Length: 6\r\n\r\none")
+        piped = self.pipe(sink, 6, b"Content-Length: 6\r\n\r\none")
         for _ in range(2):
             sink.producer.resumeProducing()
         self.connection.dataReceived(b"two")
-        self.successResultOf(poured)
+        self.successResultOf(piped)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_a_pause_of_the_reader_does_not_count_as_the_stores_silence(self) -> None:
         sink = Sink(pauses=True)
-        poured = self.pour(sink, 9, b"Content-Length: 9\r\n\r\none")
+        piped = self.pipe(sink, 9, b"Content-Length: 9\r\n\r\none")
         self.assertEqual(self.clock.getDelayedCalls(), [])
         for _ in range(2):
             self.clock.advance(IDLE * 2)
             sink.producer.resumeProducing()
             self.assertEqual(self.wire.producerState, "producing")
             self.clock.advance(IDLE * 0.9)
-            self.assertNoResult(poured)
+            self.assertNoResult(piped)
             sink.producer.pauseProducing()
             self.assertEqual(self.wire.producerState, "paused")
         sink.producer.resumeProducing()
         self.clock.advance(IDLE)
-        self.failureResultOf(poured, BrokenRead)
+        self.failureResultOf(piped, BrokenRead)
