@@ -14,7 +14,7 @@ from twisted.python import usage
 from project_service import log
 from project_service.settings.model import Settings
 from project_service.settings.reading import BadSettings, Launch, Source, absolute_path
-from project_service.workers.shared import TooManyWorkers, worker_count
+from project_service.workers.assignment import TooManyWorkers, worker_count
 
 DEFAULT_DATA_DIR = "var"
 

@@ -1,49 +1,66 @@
-"""Several processes on one port: the parent opens the ports, the workers adopt them and are replaced when they die.
+"""Several processes on one port: the supervisor opens it, the workers adopt it and are replaced when they die.
 
-A worker reads what it has to know from its standard input, so that no secret shows in the process list. That pipe
-stays open as long as the parent lives; a worker that reads its end stops.
+``Workers`` starts, reloads and stops them; ``Readiness`` asks all of them on behalf of ``/ready``; ``MetricsFolder``
+is where they keep their metrics for each other. The messages are in ``assignment``.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
+from shutil import rmtree
+from tempfile import gettempdir, mkdtemp
 from typing import Any
 
-from attrs import evolve
+from attrs import evolve, frozen
 from prometheus_client.multiprocess import mark_process_dead
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.error import ProcessExitedAlready
-from twisted.internet.interfaces import IListeningPort
+from twisted.internet.interfaces import IDelayedCall, IListeningPort
 from twisted.internet.protocol import Factory, ProcessProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from project_service import log
 from project_service.auth.assemble import issuer_of
 from project_service.certificates import Certificates
 from project_service.http.metrics import MULTIPROCESS
 from project_service.lifecycle import CHILD_PAUSES, STEADY_SECONDS, Backoff, cancel
+from project_service.log import write_lines
 from project_service.network import bind_endpoints, leave
 from project_service.settings.model import Settings
 from project_service.settings.reading import Launch
-from project_service.workers.shared import RENEW, MetricsFolder, Readiness, assignment
+from project_service.workers.assignment import (
+    ASK,
+    CHECK,
+    FAILS,
+    FIRST_PORT_FD,
+    READY,
+    RENEW,
+    STATUS_FD,
+    WORKS,
+    Assignment,
+)
 
-# Where a worker finds the ports, after its standard streams and the status pipe.
-STATUS_FD = 3
-FIRST_PORT_FD = 4
-READY = b"ready"
+log = Logger()
+
 # How much longer than shutdown_seconds a worker may take before it is killed.
 STOP_MARGIN_SECONDS = 5.0
+# How long the supervisor waits for all answers to a question about readiness: a little longer than a worker has.
+ROUND_SECONDS = 4.0
+# Versions that took no lock used another prefix, so that their folders are never taken for abandoned ones.
+PREFIX = "project-service-numbers-"
 
 
 class Workers:
-    """The parent's side: ``start`` returns when every worker answers requests, ``stop`` when all are gone.
+    """A ``Component``: ``start`` returns when every worker answers requests, ``stop`` when all have ended.
 
-    ``settings`` are the totals for all ``count`` workers together. ``certificates`` registers those that the parent
-    reads when it opens the ports.
+    ``settings`` are the totals for all ``count`` workers together. ``certificates`` registers those that the
+    supervisor reads when it opens the ports.
     """
 
     log = Logger()
@@ -54,7 +71,7 @@ class Workers:
         self._reactor = reactor
         self._settings = settings
         self._certificates = certificates
-        self._assignment = assignment(launch, settings, count)
+        self._assignment = Assignment.of(launch, settings, count)
         self._count = count
         self._ports: list[IListeningPort] = []
         self._workers: dict[int, _Worker] = {}
@@ -74,9 +91,9 @@ class Workers:
         self._ports = ports
         for port in ports:
             port.stopReading()  # the workers accept, not we
-        self._metrics = MetricsFolder.made()
-        waiting = [self._spawn(number) for number in range(self._count)]
-        ended = await DeferredList([worker.ready for worker in waiting], consumeErrors=True)
+        self._metrics = MetricsFolder.create()
+        workers = [self._spawn(number) for number in range(self._count)]
+        ended = await DeferredList([worker.ready for worker in workers], consumeErrors=True)
         failures: list[Any] = [result for good, result in ended if not good]
         if failures:
             failures[0].raiseException()
@@ -92,13 +109,9 @@ class Workers:
             worker.reload()
 
     def renew(self) -> None:
-        """Have each worker read the certificates again. One that is still starting finds the line in its pipe
-        later."""
+        """Have each worker read the certificates again. One that is still starting reads the line later."""
         for worker in self._workers.values():
-            worker.tell(RENEW)
-
-    def _serving(self) -> list[_Worker]:
-        return [worker for worker in self._workers.values() if worker.was_ready and not worker.ended.called]
+            worker.send(RENEW)
 
     async def stop(self) -> None:
         self._stopping = True
@@ -108,19 +121,22 @@ class Workers:
         workers = list(self._workers.values())
         for worker in workers:
             worker.signal(signal.SIGTERM)
-        patience = self._settings.server.shutdown_seconds + STOP_MARGIN_SECONDS
 
         def kill_all() -> None:
             for worker in workers:
                 worker.signal(signal.SIGKILL)
 
-        kill = self._reactor.callLater(patience, kill_all)
+        timeout = self._settings.server.shutdown_seconds + STOP_MARGIN_SECONDS
+        kill = self._reactor.callLater(timeout, kill_all)
         for worker in workers:
             await worker.ended
         cancel(kill)
         if self._metrics is not None:
             self._metrics.remove()
             self._metrics = None
+
+    def _serving(self) -> list[_Worker]:
+        return [worker for worker in self._workers.values() if worker.was_ready and not worker.ended.called]
 
     def _spawn(self, number: int) -> _Worker:
         ports: Any = self._ports
@@ -140,25 +156,25 @@ class Workers:
             path=None,  # the current directory, even if it has been removed
         )
         self._workers[number] = worker
-        born = self._reactor.seconds()
-        worker.ended.addCallback(lambda _: self._died(number, worker, born))
+        started = self._reactor.seconds()
+        worker.ended.addCallback(lambda _: self._worker_ended(number, worker, started))
         return worker
 
     def _metrics_path(self) -> str:
         """The folder for the workers' metrics; a new one if somebody has removed it."""
         assert self._metrics is not None
-        if not self._metrics.there:
+        if not self._metrics.exists:
             self.log.warn("{path} is gone, and what its workers had counted", path=self._metrics.path)
-            gone, self._metrics = self._metrics, MetricsFolder.made()
-            gone.remove()
+            lost, self._metrics = self._metrics, MetricsFolder.create()
+            lost.remove()
         return self._metrics.path
 
-    def _died(self, number: int, worker: _Worker, born: float) -> None:
+    def _worker_ended(self, number: int, worker: _Worker, started: float) -> None:
         if self._metrics is not None:
             mark_process_dead(worker.pid, self._metrics.path)
         if self._stopping:
             return
-        uptime = self._reactor.seconds() - born
+        uptime = self._reactor.seconds() - started
         pause = self._pause(number, worker.was_ready, uptime)
         self.log.error(
             "worker {number} died after {uptime:.1f} s ({why}); the next one starts in {pause} s",
@@ -172,8 +188,8 @@ class Workers:
     def _pause(self, number: int, was_ready: bool, uptime: float) -> float:
         """How many seconds to wait before the next start.
 
-        The first death, and the first one after ``STEADY_SECONDS`` of life, is answered by a new worker at once. A
-        worker that dies again and again is started after longer and longer pauses.
+        After the first death, and the first one after ``STEADY_SECONDS``, a new worker starts at once. If it dies
+        again and again, the pauses grow.
         """
         backoff = self._backoffs[number]
         if uptime >= STEADY_SECONDS:
@@ -197,15 +213,15 @@ class Workers:
 
 
 class _Worker(ProcessProtocol):
-    """One worker process, as the parent sees it.
+    """One worker process, as the supervisor sees it.
 
-    ``ready`` fires when it answers requests, and fails where it ends before that; ``ended`` fires at its end.
+    ``ready`` fires when it answers requests, and fails if it ends before that; ``ended`` fires at its end.
     """
 
     log = Logger()
 
-    def __init__(self, told: bytes, readiness: Readiness) -> None:
-        self._told = told
+    def __init__(self, assignment: bytes, readiness: Readiness) -> None:
+        self._assignment = assignment
         self._readiness = readiness
         self._rests: dict[int, bytes] = {}
         self.ready: Deferred[None] = Deferred()
@@ -218,50 +234,171 @@ class _Worker(ProcessProtocol):
     def connectionMade(self) -> None:
         assert self.transport is not None
         self.pid = self.transport.pid
-        # The pipe stays open after this line: its end tells the worker that we are gone.
-        self.transport.write(self._told + b"\n")
+        self.send(self._assignment)
 
-    def childDataReceived(self, childFD: int, data: bytes) -> None:
-        *lines, self._rests[childFD] = (self._rests.get(childFD, b"") + data).split(b"\n")
-        if childFD != STATUS_FD:
-            log.write_lines([line.decode("utf-8", "replace") for line in lines])
-            return
-        for line in lines:
-            self._heard(line)
+    def send(self, line: bytes) -> None:
+        assert self.transport is not None
+        self.transport.write(line + b"\n")  # lost if the worker has ended
 
-    def _heard(self, line: bytes) -> None:
-        if line != READY:
-            self._readiness.heard(self, line)
-        elif not self.ready.called:
-            self.was_ready = True
-            if self._outdated:
-                self.signal(signal.SIGHUP)
-            self.ready.callback(None)
+    def signal(self, number: int) -> None:
+        assert self.transport is not None
+        with suppress(ProcessExitedAlready):
+            self.transport.signalProcess(number)
 
     def reload(self) -> None:
-        """Have it read the configuration again. One that is still starting, and would die of the signal, gets it when
-        it has started."""
+        """Have it read the configuration again. The signal would end a worker that is still starting, so that one
+        gets it when it has started."""
         self._outdated = not self.was_ready
         if self.was_ready:
             self.signal(signal.SIGHUP)
 
-    def tell(self, line: bytes) -> None:
-        assert self.transport is not None
-        self.transport.write(line + b"\n")  # lost where nobody is there to read it
+    def childDataReceived(self, childFD: int, data: bytes) -> None:
+        *lines, self._rests[childFD] = (self._rests.get(childFD, b"") + data).split(b"\n")
+        if childFD != STATUS_FD:
+            write_lines([line.decode("utf-8", "replace") for line in lines])
+            return
+        for line in lines:
+            if line != READY:
+                self._readiness.received(self, line)
+            elif not self.ready.called:
+                self.was_ready = True
+                if self._outdated:
+                    self.signal(signal.SIGHUP)
+                self.ready.callback(None)
 
     def processEnded(self, reason: Failure) -> None:
         value: Any = reason.value
         self._rests.pop(STATUS_FD, None)
         for rest in self._rests.values():
             if rest:
-                log.write_lines([rest.decode("utf-8", "replace")])
+                write_lines([rest.decode("utf-8", "replace")])
         self.why = f"signal {value.signal}" if value.signal else f"exit code {value.exitCode}"
         if not self.ready.called:
             self.ready.errback(RuntimeError(f"a worker ended while starting: {self.why}"))
         self.ended.callback(None)
-        self._readiness.gone(self)
+        self._readiness.ended(self)
 
-    def signal(self, number: int) -> None:
-        assert self.transport is not None
-        with suppress(ProcessExitedAlready):
-            self.transport.signalProcess(number)
+
+class Readiness:
+    """Answers a worker's ``/ready`` for all workers. There is one round at a time; a worker that asks during a round
+    gets its verdict as well.
+
+    A round succeeds if ``present`` returns ``count`` workers and each of them answers that it works.
+    """
+
+    def __init__(self, reactor: Any, count: int, present: Callable[[], Sequence[_Worker]]) -> None:
+        self._reactor = reactor
+        self._count = count
+        self._present = present
+        self._round = 0
+        self._asking: list[_Worker] = []
+        self._unanswered: list[_Worker] = []
+        self._timeout: IDelayedCall | None = None
+
+    def received(self, worker: _Worker, line: bytes) -> None:
+        """To be called with each line that a worker sends. An answer to an earlier round is ignored."""
+        word, _, number = line.partition(b" ")
+        if word == ASK:
+            self._asking.append(worker)
+            if self._timeout is None:
+                self._begin()
+        elif number == b"%d" % self._round and worker in self._unanswered:
+            self._unanswered.remove(worker)
+            if word != WORKS:
+                self._end(FAILS)
+            elif not self._unanswered:
+                self._end(WORKS)
+
+    def ended(self, worker: _Worker) -> None:
+        """To be called when a worker has ended. The round fails, even if this worker has answered already."""
+        self._asking = [one for one in self._asking if one is not worker]
+        self._end(FAILS)
+
+    def _begin(self) -> None:
+        self._round += 1
+        self._unanswered = list(self._present())
+        if len(self._unanswered) < self._count:
+            self._end(FAILS)
+            return
+        self._timeout = self._reactor.callLater(ROUND_SECONDS, self._end, FAILS)
+        for worker in list(self._unanswered):
+            worker.send(b"%s %d" % (CHECK, self._round))
+
+    def _end(self, verdict: bytes) -> None:
+        cancel(self._timeout)
+        self._timeout = None
+        self._unanswered = []
+        asking, self._asking = self._asking, []
+        for worker in asking:
+            worker.send(b"%s %s" % (ASK, verdict))
+
+
+@frozen
+class MetricsFolder:
+    """The temporary folder in which the workers of one service keep their metrics for each other.
+
+    Every process that uses the folder holds a shared lock on it. The kernel drops the lock however the process ends,
+    so a folder without a lock was left behind by a service that was killed, and may be removed. A process id in the
+    folder's name would not do: another container may share the temporary folder and count its processes on its own.
+    systemd-tmpfiles leaves a locked folder alone, too.
+    """
+
+    path: str
+    _lock: int
+
+    @classmethod
+    def create(cls) -> MetricsFolder:
+        """A new folder, locked by this process. Abandoned ones are removed first."""
+        remove_abandoned()
+        while True:
+            path = mkdtemp(prefix=PREFIX)
+            lock = lock_folder(path)
+            if lock is not None:
+                return cls(path, lock)
+
+    @property
+    def exists(self) -> bool:
+        """False once somebody who ignores locks has removed it, even if there is another folder of that name now."""
+        try:
+            return os.path.samestat(Path(self.path).lstat(), os.fstat(self._lock))
+        except FileNotFoundError:
+            return False
+
+    def remove(self) -> None:
+        """Remove the folder and give up the lock."""
+        if self.exists:
+            rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def lock_folder(path: str) -> int | None:
+    """Lock the folder so that no other service removes it while this process lives. Returns the lock's descriptor;
+    None if another service has just removed the folder."""
+    with suppress(FileNotFoundError):
+        lock = _open_folder(path)
+        with suppress(OSError):  # a file system without locks: ``remove_abandoned`` does nothing there
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        if Path(path).exists():
+            return lock
+        os.close(lock)
+    return None
+
+
+def remove_abandoned() -> None:
+    """Remove those metrics folders of this user that no process holds a lock on."""
+    for path in Path(gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            folder = _open_folder(path)
+            try:
+                if os.fstat(folder).st_uid == os.geteuid():
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    rmtree(path)
+                    log.info(
+                        "removed {path}, which a service that was killed had left behind", path=str(path)
+                    )
+            finally:
+                os.close(folder)
+
+
+def _open_folder(path: str | Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -18,7 +18,8 @@ from project_service.certificates import Certificates
 from project_service.lifecycle import start
 from project_service.settings.model import Server, Settings
 from project_service.settings.reading import Launch, Source
-from project_service.workers.supervisor import READY, STATUS_FD, Workers
+from project_service.workers.assignment import READY, STATUS_FD
+from project_service.workers.supervisor import Workers
 from tests.live.logged import errors_logged
 from tests.temporary import temporary_directory
 
@@ -82,7 +83,7 @@ class FakeProcess:
     pid: int
     protocol: Any
     argv: list[str]
-    born_with: dict[str, Any]
+    options: dict[str, Any]
     written: bytes = b""
     ended: bool = False
     stubborn: bool = False

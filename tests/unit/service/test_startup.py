@@ -14,7 +14,7 @@ from project_service import log
 from project_service.daemon import Startup, say
 from project_service.settings.model import Settings
 from project_service.settings.reading import BadSettings, Launch, Source
-from project_service.workers.shared import Assignment
+from project_service.workers.assignment import Assignment
 from project_service.workers.worker import Worker
 from tests.captured_log import captured_logs
 from tests.live.logged import errors_logged
@@ -78,5 +78,5 @@ class Reloading(TestCase):
         [said] = errors.flush("the configuration was not reloaded")
         self.assertEqual(said["fault"], f"{pipe}: is a pipe, which is read at the start only")
         worker = Worker.__new__(Worker)
-        worker._told = Assignment(Source(pipe), 2, None)
+        worker._assignment = Assignment(Source(pipe), 2, None)
         self.assertRaises(BadSettings, worker._load)

@@ -10,8 +10,8 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.workers import shared
-from project_service.workers.shared import PREFIX, MetricsFolder, hold
+from project_service.workers import supervisor
+from project_service.workers.supervisor import PREFIX, MetricsFolder, lock_folder
 from tests.temporary import temporary_directory
 
 
@@ -20,27 +20,27 @@ class Folders(TestCase):
         self.place = temporary_directory(self)
         self.patch(tempfile, "tempdir", str(self.place))
 
-    def forsaken(self) -> Path:
+    def abandoned(self) -> Path:
         """A metrics folder that a killed service has left."""
         left = Path(tempfile.mkdtemp(prefix=PREFIX))
-        (left / "counter_7.db").write_bytes(b"numbers")
+        (left / "counter_7.db").write_bytes(b"metrics")
         return left
 
     def made(self) -> MetricsFolder:
-        folder = MetricsFolder.made()
+        folder = MetricsFolder.create()
         self.addCleanup(folder.remove)
         return folder
 
     def test_an_abandoned_folder_is_removed_when_another_is_made(self) -> None:
-        left = self.forsaken()
+        left = self.abandoned()
         folder = self.made()
         self.assertFalse(left.exists())
         self.assertEqual([str(one) for one in self.place.iterdir()], [folder.path])
 
     def test_a_folder_that_a_process_holds_is_kept(self) -> None:
-        first, left = self.made(), self.forsaken()
+        first, left = self.made(), self.abandoned()
         # This is a worker that outlives its parent.
-        held = hold(str(left))
+        held = lock_folder(str(left))
         assert held is not None
         self.made()
         self.assertTrue(Path(first.path).exists() and left.exists())
@@ -56,7 +56,7 @@ class Folders(TestCase):
             one.mkdir()
         (self.place / f"{PREFIX}link").symlink_to(pointed)
         (self.place / f"{PREFIX}file").touch()
-        left = self.forsaken()
+        left = self.abandoned()
         self.patch(os, "geteuid", lambda: left.stat().st_uid + 1)
         before = set(self.place.iterdir())
         folder = self.made()
@@ -72,10 +72,10 @@ class Folders(TestCase):
             made: str = make(**named)
             if not unlucky:
                 unlucky.append(made)
-                shared.remove_forsaken()
+                supervisor.remove_abandoned()
             return made
 
-        self.patch(shared, "mkdtemp", slow)
+        self.patch(supervisor, "mkdtemp", slow)
         folder = self.made()
         self.assertNotIn(folder.path, unlucky)
         self.assertEqual([str(one) for one in self.place.iterdir()], [folder.path])
@@ -98,7 +98,7 @@ class Folders(TestCase):
         def without(descriptor: int, operation: int) -> None:
             raise OSError(95, "Operation not supported")
 
-        left = self.forsaken()
+        left = self.abandoned()
         self.patch(fcntl, "flock", without)
         self.assertTrue(Path(self.made().path).exists())
         self.assertTrue(left.exists())

@@ -1,16 +1,21 @@
-"""A worker process: what it reads again, and how it ends if it cannot start."""
+"""A worker process: what it reads again, how it ends, and its line to the supervisor."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionDone, ReactorNotRunning
+from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+from project_service.lifecycle import start
 from project_service.settings.reading import Source
-from project_service.workers.shared import Assignment
-from project_service.workers.worker import Worker
+from project_service.workers.assignment import Assignment
+from project_service.workers.worker import WORKER_SECONDS, SupervisorPipe, Worker
 from tests.captured_log import captured_logs
 from tests.fakes.workers import FakeReactor
 from tests.live.logged import errors_logged
@@ -48,10 +53,136 @@ class OneOfSeveral(TestCase):
     def test_a_worker_that_cannot_start_says_why_and_ends(self) -> None:
         codes: list[int] = []
         self.patch(os, "_exit", codes.append)
-        with captured_logs() as said:
+        with captured_logs() as events:
             self.worker._failed(Failure(ValueError("no such key file")))
         self.assertEqual(codes, [1])
         self.assertEqual(
-            [formatEvent(event) for event in said], ["the worker cannot start: no such key file"]
+            [formatEvent(event) for event in events], ["the worker cannot start: no such key file"]
         )
         self.assertEqual(len(self.errors.flush("cannot start")), 1)
+
+
+class RunningReactor(FakeReactor):
+    """A reactor that refuses to be stopped twice, as Twisted's do."""
+
+    running = True
+    stopped = False
+
+    def stop(self) -> None:
+        if self.stopped:
+            raise ReactorNotRunning
+        self.stopped = True
+
+
+class Stopping(TestCase):
+    def test_stopping_twice_stops_the_reactor_once(self) -> None:
+        reactor = RunningReactor()
+        worker = Worker(reactor, Assignment(Source(data_dir=Path("/nowhere")), 1, None))
+        worker.stop()
+        worker.stop()
+        self.assertTrue(reactor.stopped)
+
+
+class PipeReactor(Clock):
+    """A clock that also records readers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: list[object] = []
+
+    def addReader(self, reader: object) -> None:
+        self.readers.append(reader)
+
+    def removeReader(self, reader: object) -> None:
+        self.readers.remove(reader)
+
+
+class Pipe(TestCase):
+    """A worker's line to the supervisor."""
+
+    def setUp(self) -> None:
+        self.reactor = PipeReactor()
+        incoming, self.to_worker = os.pipe()
+        self.from_worker, outgoing = os.pipe()
+        for descriptor in (incoming, self.from_worker, outgoing):
+            self.addCleanup(os.close, descriptor)
+        os.set_blocking(self.from_worker, False)
+        self.checks: list[Deferred[None]] = []
+        self.ended = 0
+        self.renewed = 0
+        self.pipe = SupervisorPipe(
+            self.reactor, self.works, self.supervisor_ended, self.renew, incoming, outgoing
+        )
+        self.pipe.watch()
+
+    async def works(self) -> None:
+        self.checks.append(Deferred())
+        await self.checks[-1]
+
+    def supervisor_ended(self) -> None:
+        self.ended += 1
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+    def receive(self, data: bytes) -> None:
+        os.write(self.to_worker, data)
+        self.assertEqual(self.reactor.readers, [self.pipe])
+        self.pipe.doRead()
+
+    def sent(self) -> bytes:
+        try:
+            return os.read(self.from_worker, 1000)
+        except BlockingIOError:
+            return b""
+
+    def test_a_worker_answers_with_the_number_of_the_round(self) -> None:
+        self.receive(b"check 1\nche")
+        self.receive(b"ck 2\ncheck 3\n")
+        self.assertEqual((len(self.checks), self.sent()), (3, b""))
+        self.checks[1].callback(None)
+        self.checks[0].errback(RuntimeError("away"))
+        self.assertEqual(self.sent(), b"works 2\nfails 1\n")
+        self.reactor.advance(WORKER_SECONDS)
+        self.assertEqual(self.sent(), b"fails 3\n")
+
+    def test_all_requests_waiting_in_a_worker_share_one_question(self) -> None:
+        for verdict in (b"works", b"fails"):
+            first, leaving, last = (start(self.pipe.all_work()) for _ in range(3))
+            leaving.addErrback(lambda _: None)
+            leaving.cancel()
+            self.assertEqual(self.sent(), b"all\n")
+            self.receive(b"all " + verdict + b"\n")
+            for one in (first, last):
+                if verdict == b"works":
+                    self.successResultOf(one)
+                else:
+                    self.failureResultOf(one, RuntimeError)
+
+    def test_a_cancelled_request_is_forgotten(self) -> None:
+        first = start(self.pipe.all_work())
+        first.cancel()
+        self.failureResultOf(first, CancelledError)
+        second = start(self.pipe.all_work())
+        self.assertEqual(self.sent(), b"all\nall\n")
+        self.receive(b"all works\nall works\n")
+        self.successResultOf(second)
+
+    def test_certificates_are_renewed_on_request(self) -> None:
+        self.receive(b"check 1\nrenew\n")
+        self.assertEqual((self.renewed, self.sent()), (1, b""))
+
+    def test_the_end_of_the_pipe_means_that_the_supervisor_has_ended(self) -> None:
+        os.close(self.to_worker)
+        self.pipe.doRead()
+        self.assertEqual((self.ended, self.reactor.readers), (1, []))
+
+    def test_so_does_a_lost_pipe_that_the_reactor_reports(self) -> None:
+        os.close(self.to_worker)
+        self.pipe.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(self.ended, 1)
+
+    def test_a_supervisor_that_does_not_read_does_not_block_a_worker(self) -> None:
+        for _ in range(20_000):
+            self.pipe.send(b"works 1")
+        os.close(self.to_worker)
