@@ -19,9 +19,8 @@ from twisted.internet import endpoints
 from project_service.database.errors import translate
 from project_service.http.caller import Callers, Claims, KeyKind
 from project_service.http.connection import ChannelFactory
-from project_service.http.edge import Edge, HttpDate
+from project_service.http.edge import Edge, EdgeSettings, HttpDate
 from project_service.http.metrics import Metrics
-from project_service.http.request import EdgeSettings
 from project_service.http.routing import Router
 from project_service.lifecycle import background
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase

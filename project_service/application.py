@@ -21,6 +21,7 @@ from twisted.logger import Logger
 
 from project_service import __version__, keys
 from project_service.auth import assemble as auth
+from project_service.auth.routes import PASSWORDS
 from project_service.database import errors
 from project_service.database.connecting import connector
 from project_service.database.listener import SWEEPER, AdvisoryLock, Listener
@@ -29,12 +30,11 @@ from project_service.errors import database_unavailable
 from project_service.http.admission import Limits
 from project_service.http.caller import Callers
 from project_service.http.connection import ChannelFactory
-from project_service.http.edge import Edge, HttpDate
+from project_service.http.edge import Edge, EdgeSettings, HttpDate
 from project_service.http.head import parse_networks
 from project_service.http.health import Check, Health, NotReady
 from project_service.http.metrics import Metrics
 from project_service.http.openapi import OpenApi
-from project_service.http.request import EdgeSettings
 from project_service.http.routing import Router
 from project_service.lifecycle import (
     ClosedLast,
@@ -53,6 +53,7 @@ from project_service.process import cpus, room_for_clients, trim_memory
 from project_service.settings.model import Settings, StageDatabase
 from project_service.storage import assemble as storage
 from project_service.tables import assemble as tables
+from project_service.tables.api import admission_class
 
 _log = Logger()
 
@@ -78,6 +79,14 @@ EXTRA_SLOTS = 2
 MIN_STORAGE_SLOTS = 16
 # One password is hashed while the next is made ready.
 SLOTS_PER_THREAD = 2
+# The description of the whole service in ``/openapi.json``.
+INTRODUCTION = """\
+Authentication, object storage and a table REST API of one project.
+
+Every response has `X-Request-Id`; a request may bring its own (1 to 128 of `A-Za-z0-9._-`). `OPTIONS` is answered \
+on every path, for preflights too. Unknown paths return 404 `not_found`, and methods that a path lacks return \
+405 `method_not_allowed` with `Allow`. What each database of the table API holds is described at the database's own \
+root, `/{stage}/db/{database}/rest/`, to whoever may use it."""
 
 
 class Application:
@@ -136,12 +145,12 @@ class Application:
             part.mount(router)
         if self._admin_binder is None:
             health.mount(router)
-        OpenApi(__version__).mount(router)
+        OpenApi(__version__, INTRODUCTION).mount(router)
         await self._serve(self._binder, router, assembled, metrics)
         if self._admin_binder is not None:
             admin = Router()
             health.mount(admin)
-            OpenApi(__version__).mount(admin)
+            OpenApi(__version__, INTRODUCTION).mount(admin)
             # With metrics of its own, which nobody sees: these requests are not counted among the service's.
             await self._serve(self._admin_binder, admin, assembled, Metrics())
 
@@ -419,9 +428,9 @@ def admission_limits(settings: Settings, threads: int) -> dict[str, Limits]:
     """How many requests are served at a time, by admission class (``http.admission``). ``settings`` are one process's
     share; ``threads`` is how many threads hash its passwords."""
     slots = {
-        "auth": settings.database.pool_size + EXTRA_SLOTS,
-        "passwords": threads * SLOTS_PER_THREAD,
-        "storage": max(settings.store.max_connections, MIN_STORAGE_SLOTS),
+        auth.ADMISSION: settings.database.pool_size + EXTRA_SLOTS,
+        PASSWORDS: threads * SLOTS_PER_THREAD,
+        storage.ADMISSION: max(settings.store.max_connections, MIN_STORAGE_SLOTS),
     }
     for name, database in _databases(settings):
         slots[name] = database.pool_size + EXTRA_SLOTS
@@ -445,4 +454,4 @@ def edge_settings(settings: Settings) -> EdgeSettings:
 def _databases(settings: Settings) -> Iterator[tuple[str, StageDatabase]]:
     """Every database of the table API with the name of its admission class."""
     for stage, name, database in settings.stage_databases():
-        yield f"tables:{stage}/{name}", database
+        yield admission_class(stage, name), database

@@ -36,7 +36,8 @@ def with_required(status: int, headers: Headers) -> Headers:
 class ApiError(Exception):
     """A refusal or failure with its HTTP status and code.
 
-    It may be raised anywhere; only ``http/edge`` turns it into a response, by ``body()`` and ``headers``.
+    It may be raised anywhere; only ``http/edge`` turns it into a response. ``details`` has the reason by field.
+    ``counted``: the metric of failures counts it by its code, and not among the others.
     """
 
     content_type = "application/json; charset=utf-8"
@@ -44,8 +45,6 @@ class ApiError(Exception):
     reason: str | None = None
     # What was wrong, for the log only, if the response must not say it.
     why: str | None = None
-    # The code on paths of the table API, if PostgREST has one of its own for this.
-    table_code: str | None = None
 
     def __init__(
         self,
@@ -54,6 +53,8 @@ class ApiError(Exception):
         message: str,
         details: Mapping[str, str] | None = None,
         headers: Headers = (),
+        *,
+        counted: bool = False,
     ) -> None:
         super().__init__(status, code, message)
         self.status = status
@@ -61,24 +62,14 @@ class ApiError(Exception):
         self.message = message
         self.details = details
         self.headers = with_required(status, headers)
+        self.counted = counted
 
     def body(self) -> bytes:
-        """The error in the JSON envelope of authentication and storage."""
+        """The body of the response: JSON in an envelope. Subclasses may have another form."""
         error: dict[str, object] = {"code": self.code, "message": self.message}
         if self.details:
             error["details"] = dict(self.details)
         return orjson.dumps({"data": None, "error": error})
-
-    def table_body(self) -> bytes:
-        """The same error with PostgREST's four members, for paths of the table API. ``details`` by field do not occur
-        there."""
-        code = self.table_code or self.code
-        return orjson.dumps({"code": code, "message": self.message, "details": None, "hint": None})
-
-    def table_headers(self) -> Headers:
-        """The headers, with the code in one of them, where PostgREST's clients look for it: the response to a HEAD
-        has no body."""
-        return (*self.headers, ("Proxy-Status", f"PostgREST; error={self.table_code or self.code}"))
 
 
 class Away(Exception):
@@ -229,17 +220,13 @@ def refused_by_project(status: int, message: str) -> ApiError:
 
 
 def overloaded() -> ApiError:
-    return ApiError(503, "overloaded", "The service has more to do than it can; try again shortly.")
+    message = "The service has more to do than it can; try again shortly."
+    return ApiError(503, "overloaded", message, counted=True)
 
 
 def database_unavailable() -> ApiError:
-    error = ApiError(503, "database_unavailable", "The database cannot be reached at the moment.")
-    error.table_code = "PGRST000"
-    return error
-
-
-def store_unavailable() -> ApiError:
-    return ApiError(503, "store_unavailable", "The object store cannot be reached at the moment.")
+    message = "The database cannot be reached at the moment."
+    return ApiError(503, "database_unavailable", message, counted=True)
 
 
 def shutting_down() -> ApiError:
@@ -251,4 +238,5 @@ def request_timeout() -> ApiError:
 
 
 def internal_error(request_id: str) -> ApiError:
-    return ApiError(500, "internal_error", f"Something went wrong here; the request id is {request_id}.")
+    message = f"Something went wrong here; the request id is {request_id}."
+    return ApiError(500, "internal_error", message, counted=True)

@@ -35,7 +35,7 @@ from project_service.auth.values import moment
 from project_service.database.errors import outage_of
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
-from project_service.http.routing import Router
+from project_service.http.routing import Policy, Router
 from project_service.lifecycle import Every
 from project_service.process import cpus
 from project_service.settings.model import Settings
@@ -43,6 +43,8 @@ from project_service.settings.model import Settings
 # The issuer of tokens if neither auth.issuer nor server.public_url is set.
 DEFAULT_ISSUER = "project-service"
 CLEAN_SECONDS = 60.0
+# The admission class of requests that do not hash a password.
+ADMISSION = "auth"
 
 
 @frozen
@@ -58,8 +60,9 @@ class Auth:
     context: Context
 
     def mount(self, router: Router) -> None:
-        self.routes.mount(router)
-        self.admin.mount(router)
+        part = router.of_part(Policy(admission=ADMISSION))
+        self.routes.mount(part)
+        self.admin.mount(part)
 
     def reload(self, settings: Settings) -> None:
         """Apply changed limits, lifetimes and keys. Raises ``KeySetError``; then nothing is changed."""

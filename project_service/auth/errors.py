@@ -58,7 +58,7 @@ def invalid_one_time_token() -> ApiError:
 
 
 def email_not_configured() -> ApiError:
-    return ApiError(501, "email_not_configured", "This service is not set up to send mail.")
+    return ApiError(501, "email_not_configured", "This service is not set up to send mail.", counted=True)
 
 
 def user_not_found() -> ApiError:

@@ -44,6 +44,8 @@ from project_service.http.routing import Router
 
 
 TAG, ADMIN_TAG = "authentication", "users"
+# The admission class of requests that hash a password.
+PASSWORDS = "passwords"
 
 EMAIL: Schema = {"type": "string", "format": "idn-email", "maxLength": EMAIL_MAX_BYTES}
 PASSWORD: Schema = {
@@ -336,7 +338,9 @@ class AuthRoutes:
             ("/auth/verify", VERIFY, self.verify),
             ("/auth/resend", RESEND, self.resend),
         ):
-            router.route(url, said, methods=("POST",), key=key, bearer="own")(handler)
+            router.route(url, said, methods=("POST",), key=key, bearer="own", admission=_admission_of(said))(
+                handler
+            )
         for url, method, said, signed_handler in (
             ("/auth/logout", "POST", LOG_OUT, self.log_out),
             ("/auth/user", "GET", READ_USER, self.user),
@@ -345,9 +349,11 @@ class AuthRoutes:
             ("/auth/sessions", "GET", LIST_SESSIONS, self.list_sessions),
             ("/auth/sessions/<session_id>", "DELETE", END_SESSION, self.end_session),
         ):
-            router.route(url, said, methods=(method,), key=key, bearer="required")(signed_handler)
+            router.route(
+                url, said, methods=(method,), key=key, bearer="required", admission=_admission_of(said)
+            )(signed_handler)
         jwks = "/.well-known/jwks.json"
-        router.route(jwks, READ_KEYS, methods=("GET",), key="optional", bearer="own")(self.jwks)
+        router.route(jwks, READ_KEYS, methods=("GET",), key="optional", bearer="own", admission="")(self.jwks)
 
     async def sign_up(self, request: Request) -> Reply:
         body = await request.members("email", "password", "metadata")
@@ -429,6 +435,13 @@ class AuthRoutes:
 # The operator's endpoints, below ``/admin/users``, for the service key only.
 
 
+_HASHING = (SIGN_UP, LOG_IN, RESET, CHANGE_USER, DELETE_USER, CREATE_USER, UPDATE_USER)
+
+
+def _admission_of(described: Operation) -> str | None:
+    return PASSWORDS if described in _HASHING else None
+
+
 @frozen
 class AdminRoutes:
     administration: Administration
@@ -443,7 +456,9 @@ class AdminRoutes:
             (one, "DELETE", REMOVE_USER, self.delete),
             (f"{one}/sessions", "DELETE", END_USER_SESSIONS, self.end_sessions),
         ):
-            router.route(url, said, methods=(method,), key="service", bearer="own")(handler)
+            router.route(
+                url, said, methods=(method,), key="service", bearer="own", admission=_admission_of(said)
+            )(handler)
 
     async def page(self, request: Request) -> Reply:
         page = await self.administration.page(request.query_value("cursor"), request.query_value("limit"))

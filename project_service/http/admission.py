@@ -1,22 +1,21 @@
 """Which requests are served now and which wait for their turn.
 
-Each part of the service has a *lane* with a number of places, about as many as it has connections to the database or
-to the store. Requests beyond these wait. Clients take turns, so that one with very many requests does not keep others
-out. Whoever has waited for ``timeout_seconds`` is refused with 503; nobody is refused before, unless the requests
-that wait take more memory than they may.
+Requests that use the same resource form an *admission class*, which has a number of slots: about as many as there
+are connections to the database or to the store. Requests beyond these wait. Clients take turns, so that one with very
+many requests does not keep others out. A request that has waited for ``timeout_seconds`` is refused with 503; none is
+refused before, unless the waiting requests take more memory than they may.
 
 This is also what keeps the service fast when there is far too much to do: a client that waits cannot ask again, so
-refusing costs next to nothing, and nothing is made for a request before its turn.
+refusing costs next to nothing.
 
-A request has a place only while it waits for the service. While it waits for a client, it has none: for its own, to
-send its body or to read its answer, or for those who read the streams before its own.
+A request has a slot only while it waits for the service. While it waits for a client, it has none: for its own, to
+send its body or to read its response, or for those who read the streams before its own.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Literal
-from urllib.parse import unquote_to_bytes
 
 from attrs import frozen
 from twisted.internet.defer import Deferred, succeed
@@ -28,47 +27,13 @@ from project_service.errors import ApiError
 from project_service.http.metrics import Metrics
 from project_service.wait_queue import WaitQueue
 
-# Which lane a request belongs to (see ``admission``). It depends on the request line alone.
-
-
-_PASSWORD_PATHS = frozenset({b"/auth/signup", b"/auth/login", b"/auth/reset", b"/auth/user"})
-
-
-LANE_BYTES = 1024
-
-
-@lru_cache(maxsize=1024)
-def lane_of(method: str, path: bytes) -> str:
-    """The lane of a request: ``auth``, ``passwords`` (requests that hash one), ``storage``,
-    ``tables:STAGE/DATABASE``, or ``-`` for all others. It depends on the first ``LANE_BYTES`` of the path
-    alone, and no more is to be given, since the answers are kept."""
-    segments = path.split(b"/", 5)
-    if len(segments) < 3:
-        return "-"
-    first, second = segments[1], segments[2]
-    if first == b"admin" and second == b"users":
-        return "passwords" if method in ("POST", "PATCH") else "auth"
-    if first == b"auth":
-        return "passwords" if path in _PASSWORD_PATHS and method in ("POST", "PATCH", "DELETE") else "auth"
-    if first == b"storage" or (first == b"admin" and second == b"buckets"):
-        return "storage"
-    if second == b"db" and len(segments) > 4 and segments[4] == b"rest":
-        return f"tables:{_plain(first)}/{_plain(segments[3])}"
-    return "-"
-
-
-def _plain(segment: bytes) -> str:
-    return unquote_to_bytes(segment).decode("utf-8", "replace")
-
-
-# Counts what is refused because there is too much to do, and logs it.
-
-
 # Refusals are logged together, at most this often: a line for each would make a flood of requests one of lines.
 LOG_SECONDS = 1.0
 
 
 class Refusals:
+    """Counts what is refused because there is too much to do, and logs it."""
+
     log = Logger()
 
     def __init__(self, clock: IReactorTime, metrics: Metrics) -> None:
@@ -78,7 +43,7 @@ class Refusals:
         self._reported_at = float("-inf")
 
     def count(self, part: str, reason: str) -> None:
-        """Count one refusal in ``part``, which is the name of a lane, or ``-``."""
+        """Count one refusal in ``part``, which is the name of an admission class, or ``-``."""
         self._metrics.refused(part, reason)
         self._unreported += 1
         now = self._clock.seconds()

@@ -517,14 +517,14 @@ class ChannelFactory(Factory):
         these, and ``curl -0`` offers only HTTP/1.0."""
         return [b"http/1.1", b"http/1.0"]
 
-    def buildProtocol(self, addr: IAddress | None) -> LeanChannel | TurnedAway:
+    def buildProtocol(self, addr: IAddress | None) -> LeanChannel | RejectedConnection:
         if not self._limit.for_one_more():
             self.throttle.rejected()
-            return TurnedAway(self._dispatch, self._clock)
+            return RejectedConnection(self._dispatch, self._clock)
         return LeanChannel(self, self._dispatch, self._clock, self._idle_seconds)
 
 
-class TurnedAway(BaseChannel, Protocol):
+class RejectedConnection(BaseChannel, Protocol):
     """The protocol for a connection too many: it is answered 503 and closed.
 
     That also ends connections over TLS whose client never makes the handshake.
@@ -535,7 +535,7 @@ class TurnedAway(BaseChannel, Protocol):
         self._dispatch = dispatch
 
     def connectionMade(self) -> None:
-        self.transport.write(self._dispatch.turned_away())
+        self.transport.write(self._dispatch.rejection())
         self.hang_up(more_may_come=True)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from project_service.errors import Headers
 from project_service.http.head import HeaderView
+from project_service.http.response import Reply
 
 EXPOSED = (
     "Accept-Ranges, Content-Range, Content-Location, Location, Content-Disposition, ETag, Last-Modified, "
     "Preference-Applied, Retry-After, X-Request-Id"
 )
 MAX_AGE_SECONDS = 86400
-# What operators ask for is nothing for pages: these paths send no CORS headers.
-FOR_OPERATORS = frozenset((b"/live", b"/ready", b"/metrics"))
-
-
 _ANY = (("Access-Control-Allow-Origin", "*"), ("Access-Control-Expose-Headers", EXPOSED))
 
 
@@ -58,33 +55,15 @@ def is_preflight(method: str, headers: HeaderView) -> bool:
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
 
-# The headers that PostgREST exposes to pages. They go out as a second header line besides ``EXPOSED``.
-TABLE_EXPOSED = (
-    "Access-Control-Expose-Headers",
-    "Content-Encoding, Content-Location, Content-Range, Content-Type, Date, Location, Server, "
-    "Transfer-Encoding, Range-Unit",
-)
-# PostgREST answers a preflight with all of these, whatever the path is, and clients may rely on that.
-TABLE_METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE", "OPTIONS", "HEAD")
-_TABLE_HEADERS = ("Accept", "Accept-Language", "Content-Language")
+def preflight(methods: tuple[str, ...], headers: HeaderView) -> Reply:
+    """The response to a preflight: the path's methods and the headers that were asked for."""
+    return Reply(204, allowing(methods, headers.text(b"access-control-request-headers") or ""))
 
 
-def table_preflight_headers(headers: HeaderView) -> Headers:
-    """The answer to a preflight below a table API's path, in PostgREST's form."""
-    asked = [name.strip() for name in (headers.text(b"access-control-request-headers") or "").split(",")]
-    allowed = ["Authorization", *(name for name in asked if name), *_TABLE_HEADERS]
+def allowing(methods: tuple[str, ...], headers: str) -> Headers:
+    """The headers of a response to a preflight that allows ``methods`` and ``headers``."""
     return (
-        ("Access-Control-Allow-Methods", ", ".join(TABLE_METHODS)),
-        ("Access-Control-Allow-Headers", ", ".join(allowed)),
+        ("Access-Control-Allow-Methods", ", ".join(methods)),
+        *([("Access-Control-Allow-Headers", headers)] if headers else ()),
         ("Access-Control-Max-Age", str(MAX_AGE_SECONDS)),
     )
-
-
-def preflight_headers(methods: tuple[str, ...], headers: HeaderView) -> Headers:
-    """The answer to a preflight: the path's methods and the headers that were asked for."""
-    asked = headers.text(b"access-control-request-headers")
-    found: list[tuple[str, str]] = [("Access-Control-Allow-Methods", ", ".join(methods))]
-    if asked:
-        found.append(("Access-Control-Allow-Headers", asked))
-    found.append(("Access-Control-Max-Age", str(MAX_AGE_SECONDS)))
-    return tuple(found)

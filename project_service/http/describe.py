@@ -17,7 +17,6 @@ from project_service.http.caller import Access
 
 Schema = Mapping[str, Any]
 Place = Literal["query", "header", "path"]
-Need = Literal["database", "store"]
 
 STRING: Schema = {"type": "string"}
 BOOLEAN: Schema = {"type": "boolean"}
@@ -69,14 +68,18 @@ class Answer:
     headers: Mapping[str, str] = field(factory=dict)
 
 
+_DATABASE = (errors.database_unavailable(),)
+
+
 @frozen
 class Operation:
     """One operation of the document, or the same one under several methods.
 
     ``name`` is the operation's id. ``errors`` are made by the very functions that raise them, so that status, code,
     message and headers cannot drift; those that follow from the route's demands are added by ``refusals.of``.
-    ``methods`` empty: all of the route's. ``path`` stands in for the route's pattern where that one takes more than
-    one kind of path. ``reads_bearer``: a route with ``bearer="own"`` that looks at the token by itself.
+    ``needs`` are the errors for what the operation cannot do without, if it is away. ``methods`` empty: all of the
+    route's. ``path`` stands in for the route's pattern where that one takes more than one kind of path.
+    ``reads_bearer``: a route with ``bearer="own"`` that looks at the token by itself.
     ``open_ended``: what SQL or a function says may bring any other status.
     """
 
@@ -87,7 +90,7 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     body: RequestBody | None = None
     errors: tuple[ApiError, ...] = ()
-    needs: tuple[Need, ...] = ("database",)
+    needs: tuple[ApiError, ...] = _DATABASE
     details: str = ""
     methods: tuple[str, ...] = ()
     path: str | None = None
@@ -145,47 +148,7 @@ def check(url: str, methods: Iterable[str], described: Iterable[Operation]) -> N
             raise ValueError(f"{path} takes other arguments than {one.name} describes: {sorted(named)}")
 
 
-# What every operation of ``/openapi.json`` shares: the error bodies, the ways to say who calls. Pure.
-
-
-INTRODUCTION = """\
-Authentication, object storage and a table REST API of one project.
-
-Every response has `X-Request-Id`; a request may bring its own (1 to 128 of `A-Za-z0-9._-`). `OPTIONS` is answered \
-on every path, for preflights too. A path that is none is 404 `not_found`, a method that a path does not have 405 \
-`method_not_allowed` with `Allow`. What each database of the table API holds is described at the database's own \
-root, `/{stage}/db/{database}/rest/`, to whoever may use it."""
-
-ERROR = Named(
-    "Error",
-    obj(
-        ("data", "error"),
-        data={"type": "null"},
-        error=obj(
-            ("code", "message"),
-            code={"type": "string", "description": "Stable; part of the interface."},
-            message={"type": "string", "description": "One sentence for a person; may change."},
-            details={
-                "type": "object",
-                "description": "Field to reason, where fields are at fault.",
-                "additionalProperties": {"type": "string"},
-            },
-        ),
-    ),
-)
-TABLE_ERROR = Named(
-    "TableError",
-    obj(
-        ("code", "message"),
-        code={"type": "string", "description": "PostgREST's, PostgreSQL's (SQLSTATE) or the service's."},
-        message=STRING,
-        details={**ANY, "description": "Text, or JSON where it lists choices."},
-        hint={"type": ["string", "null"]},
-    ),
-)
-# SQLSTATEs and PostgREST's codes come in greater number than a list could hold.
-TABLE_CODE = "[0-9A-Z]{5}|PGRST[0-9]{3}"
-
+# How a request may say who calls.
 SECURITY_SCHEMES = {
     "projectKey": {
         "type": "apiKey",
@@ -209,7 +172,7 @@ SECURITY_SCHEMES = {
         "type": "http",
         "scheme": "bearer",
         "bearerFormat": "JWT",
-        "description": "The access token of a signed-in end user, from signup, login or refresh.",
+        "description": "The access token of a signed-in end user.",
     },
 }
 
@@ -220,7 +183,7 @@ SECURITY_SCHEMES = {
 def refusals_of(access: Access, described: Operation, strict: bool) -> list[ApiError]:
     """Every refusal that a caller of the operation can meet, the described ones first, each status and code once.
 
-    ``strict`` says that bodies and values are read by the edge's own rules, and not by the table API's.
+    ``strict``: queries and bodies are read by the methods of ``Request``, and not by rules of the part's own.
     """
     found: dict[tuple[int, str], ApiError] = {}
     for error in (
@@ -284,7 +247,6 @@ def _of_everything() -> Iterator[ApiError]:
 
 
 def _of_needs(access: Access, described: Operation) -> Iterator[ApiError]:
-    if "database" in described.needs or access.key != "optional" or reads_token(access, described):
+    yield from described.needs
+    if access.key != "optional" or reads_token(access, described):
         yield errors.database_unavailable()
-    if "store" in described.needs:
-        yield errors.store_unavailable()

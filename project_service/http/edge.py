@@ -1,12 +1,15 @@
-"""From an exchange to its handler and back."""
+"""From an exchange to its handler and back: the only place where failures become responses.
+
+A request passes through ``Edge.begin`` (route, admission class), ``_answer`` (caller, handler) and ``_send`` or
+``_stream`` (the headers that all responses have), and ends in ``_account`` (metrics, access log).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
-from functools import partial
 
-from attrs import define, evolve, frozen
+from attrs import evolve, field, frozen
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.logger import Logger
@@ -15,187 +18,73 @@ from twisted.python.failure import Failure
 from project_service import errors
 from project_service.errors import ApiError, Headers, has_header
 from project_service.http import cors, exchange
-from project_service.http.admission import (
-    LANE_BYTES,
-    AdmissionClass,
-    LimitedSlot,
-    Limits,
-    Refusals,
-    Slot,
-    lane_of,
-)
+from project_service.http.admission import AdmissionClass, LimitedSlot, Limits, Refusals, Slot
 from project_service.http.body import ClientGone
 from project_service.http.caller import Callers
 from project_service.http.exchange import Exchange, fault_of
-from project_service.http.head import HeaderView, origin_form
+from project_service.http.head import Forwarded, HeaderView, Network, locate, origin_form
 from project_service.http.metrics import Metrics
-from project_service.http.request import Arrival, EdgeSettings, Request, arrival_of, client_of, inbound_of
+from project_service.http.request import Request
 from project_service.http.response import Reply, StreamReply, error_reply
-from project_service.http.routing import SHORT_PATH, ErrorStyle, Match, Router
-from project_service.log import AccessLog, Later
+from project_service.http.routing import Match, Policy, Router
+from project_service.log import AccessLog, Later, sent_request_id
 
-# Answers to what could not be read as a request; often not even its target is known.
-
-
-@frozen
-class UnreadableReplies:
-    """Makes whole responses, as bytes, after which the connection closes. ``origins`` are those that CORS allows."""
-
-    router: Router
-    metrics: Metrics
-    access: AccessLog
-    date: Callable[[], str]
-    new_id: Callable[[], str]
-
-    def refusal(self, error: ApiError, peer: IAddress, target: bytes, origins: tuple[str, ...]) -> bytes:
-        """The response for ``error``, which is logged like any other. ``target`` is as much of the request's target
-        as could be read."""
-        path, _, _ = (origin_form(target) or target).partition(b"?")
-        if error.status == 405:
-            error = self.router.unknown_method(path)
-        reply = error_reply(error, self.router.style_of(path) == "tables")
-        request_id, client = self.new_id(), getattr(peer, "host", "-")
-        self.access.append(request_id, "-", "-", error.status, len(reply.body), 0.0, client)
-        return self._written(reply, request_id, origins)
-
-    def overloaded(self, origins: tuple[str, ...]) -> bytes:
-        """503 ``overloaded``. It is not logged, since there may be very many of these."""
-        return self._written(error_reply(errors.overloaded()), self.new_id(), origins)
-
-    def _written(self, reply: Reply, request_id: str, origins: tuple[str, ...]) -> bytes:
-        size = len(reply.body)
-        self.metrics.observe("-", "-", reply.status, 0.0, size)
-        headers = [
-            ("Date", self.date()),
-            *reply.headers,
-            ("X-Request-Id", request_id),
-            *cors.unread_headers(origins),
-            ("Content-Length", str(size)),
-            ("Connection", "close"),
-        ]
-        return exchange.head(reply.status, headers) + reply.body
-
-
-# The trace header of a database: clients send it to follow their requests, and get it back with the answer. Pure.
-#
-# Source: PostgREST's reference, "server-trace-header".
-
-
-def echoed(names: Mapping[str, str], method: str, path: bytes, headers: HeaderView) -> Headers:
-    """The trace headers to send back. ``names`` are the headers' names by lane.
-
-    A name that every answer sets itself, or that frames it, is never sent back.
-    """
-    name = names.get(lane_of(method, path[:LANE_BYTES]))
-    if name is None or name.lower() in exchange.OURS:
-        return ()
-    return tuple((name, value.decode("latin-1")) for value in headers.all(name.lower().encode()))
-
-
-# Responses on their way to the client: the one place where failures become responses.
+_DEFAULT_POLICY = Policy()
 
 
 @frozen
-class Responses:
-    """Makes a reply of each failure, and sends replies with the headers that all responses have.
+class EdgeSettings:
+    """The settings that the edge needs for each request.
 
-    ``translate`` turns a failure of the database into an ``ApiError``, and returns None for any other failure.
-    (Failures of the store are translated within storage.)
+    ``trace_headers`` are the names of the request headers that are sent back with the response, by admission class
+    (PostgREST's reference, "server-trace-header").
     """
 
-    log = Logger()
-
-    metrics: Metrics
-    translate: Callable[[BaseException], ApiError | None]
-    date: Callable[[], str]
-
-    def failed(self, failure: Exception, style: ErrorStyle, request: Request) -> Reply:
-        """What to answer with. A fault of ours is logged with its traceback, and is 500 ``internal_error``."""
-        error = self._as_told(failure, request)
-        if error is None:
-            self.log.failure(
-                "{method} {path} failed id={request_id}",
-                method=request.method,
-                path=request.raw_path.decode("latin-1"),
-                request_id=request.request_id,
-            )
-            error = errors.internal_error(request.request_id)
-        self.metrics.failed(error)
-        return error_reply(error, style == "tables")
-
-    def send(self, exchange: Exchange, arrival: Arrival, request: Request, reply: Reply) -> None:
-        """Send a whole reply."""
-        fault = fault_of(reply.status, reply.headers)
-        if fault is not None:
-            reply = self._unwritable(fault, request)
-        exchange.send(reply, self._headers(arrival, request, reply.headers))
-
-    async def stream(
-        self, exchange: Exchange, arrival: Arrival, request: Request, reply: StreamReply
-    ) -> None:
-        """Send a reply that is written as it is made; returns when all of it has been written. One that breaks off
-        ends the connection."""
-        fault = fault_of(reply.status, reply.headers)
-        if fault is not None:
-            self.send(exchange, arrival, request, self._unwritable(fault, request))
-            return
-        headers = self._headers(arrival, request, reply.headers)
-        sink = exchange.start(reply.status, headers, reply.length)
-        try:
-            if not exchange.is_bodiless(reply.status):
-                await reply.source(sink)
-            exchange.end()
-        except (ClientGone, CancelledError):
-            exchange.abort()
-            raise
-        except Exception as failure:
-            # Aborted, not ended, so that a body which stops short does not look whole.
-            self._log_broken_off(failure, request)
-            exchange.abort()
-
-    def _headers(self, arrival: Arrival, request: Request, own: Headers) -> list[tuple[str, str]]:
-        """``own`` with those that all responses have. Framing is not among them."""
-        found = [("Date", self.date()), *own, ("X-Request-Id", request.request_id)]
-        if request.raw_path not in cors.FOR_OPERATORS:
-            found += cors.for_caches(own) if arrival.cors is None else arrival.cors
-        names = arrival.settings.trace_headers
-        if names:
-            found += echoed(names, request.method, request.raw_path, request.headers)
-        return found
-
-    def _unwritable(self, fault: str, request: Request) -> Reply:
-        """A 500 in place of a reply whose head cannot be written without breaking the framing."""
-        self.log.error(
-            "a response was not sent: {fault} id={request_id}", fault=fault, request_id=request.request_id
-        )
-        return self.failed(errors.internal_error(request.request_id), "envelope", request)
-
-    def _log_broken_off(self, failure: Exception, request: Request) -> None:
-        error = self._as_told(failure, request)
-        self.metrics.failed(error or errors.internal_error(request.request_id))
-        if error is None:
-            self.log.failure("streaming failed id={request_id}", request_id=request.request_id)
-        else:
-            # The database or the store is away, which needs no traceback.
-            self.log.warn(
-                "streaming broke off: {why} id={request_id}", why=error.code, request_id=request.request_id
-            )
-
-    def _as_told(self, failure: Exception, request: Request) -> ApiError | None:
-        """The error to answer with; None for a fault of ours. The reason behind it (``why``) is only logged here."""
-        error = failure if isinstance(failure, ApiError) else self.translate(failure)
-        if error is not None and error.why is not None:
-            self.log.warn(
-                "{code}: {why} id={request_id}", code=error.code, why=error.why, request_id=request.request_id
-            )
-        return error
+    public_url: str | None
+    cors_origins: tuple[str, ...]
+    trusted: tuple[Network, ...]
+    max_json_bytes: int
+    trace_headers: Mapping[str, str] = field(factory=dict)
 
 
-# The ``Date`` header, formatted once a second (RFC 9110 section 6.6.1).
+@frozen
+class Arrival:
+    """What follows from the header lines of a connection's requests and from ``settings``; cached with the lines.
+
+    ``request_id`` is the client's own, None if it sent none that may be used. ``cors`` are the CORS headers of
+    responses, None if they depend on the response.
+    """
+
+    settings: EdgeSettings
+    where: Forwarded
+    base_url: str
+    any_origin: bool
+    request_id: str | None
+    cors: Headers | None
+
+
+def arrival_of(settings: EdgeSettings, exchange: Exchange, peer: IAddress, secure: bool) -> Arrival:
+    """``peer`` is the other end of the connection: the client, or a proxy."""
+    headers = exchange.headers
+    where = locate(getattr(peer, "host", None), secure, headers, settings.trusted)
+    any_origin = "*" in settings.cors_origins
+    varies = any_origin and b"origin" not in headers
+    arrival = headers.arrival = Arrival(
+        settings,
+        where,
+        settings.public_url or f"{where.scheme}://{where.host}",
+        any_origin,
+        sent_request_id(headers.get(b"x-request-id")),
+        None if varies else cors.origin_headers(settings.cors_origins, headers, ()),
+    )
+    return arrival
 
 
 class HttpDate:
-    """Calling it gives the current date in HTTP's form. ``now`` is the wall clock, in seconds since the epoch."""
+    """Calling it gives the current date for the ``Date`` header (RFC 9110 section 6.6.1), formatted once a second.
+
+    ``now`` is the wall clock, in seconds since the epoch.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -211,11 +100,11 @@ class HttpDate:
 
 
 class Edge:
-    """Implements ``dispatch.Dispatch``. ``translate`` is that of ``Responses``.
+    """Implements ``exchange.Dispatch``.
 
-    ``log_later`` is the reactor's ``callLater``; without it each request is logged at once.
-    ``limits`` are by admission class, named as ``lane_of`` names them. Requests of other classes never wait; they
-    cost next to nothing.
+    ``limits`` are by admission class; requests of other classes never wait. ``translate`` turns a failure of the
+    database into an ``ApiError``, and returns None for any other failure. ``log_later`` is the reactor's
+    ``callLater``; without it each request is logged at once.
     """
 
     log = Logger()
@@ -239,9 +128,9 @@ class Edge:
         self._clock = clock
         self._new_id = new_id
         self._metrics = metrics
-        self._responses = Responses(metrics, translate, date)
+        self._translate = translate
+        self._date = date
         self._access = AccessLog(self.log, log_later)
-        self._unread = UnreadableReplies(router, metrics, self._access, date, new_id)
         self._refusals = Refusals(clock, metrics)
         self.classes = {
             name: AdmissionClass(name, one, clock, self._refusals) for name, one in limits.items()
@@ -252,30 +141,79 @@ class Edge:
         self._idle: Deferred[None] | None = None
         self._closing = False
 
+    # What the connections call.
+
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
-        """Start answering, now or when it is this request's turn. Until then nothing is made for it."""
-        started = self._clock.seconds()
+        """Start answering, now or when it is this request's turn."""
         if self._closing:
             exchange.close_after()
         path, _, query = exchange.target.partition(b"?")
-        limited = self.classes.get(lane_of(exchange.method, path[:LANE_BYTES]))
+        match, fault = self._match(exchange.method, path)
+        limited = self.classes.get(match.admission) if match is not None else None
         slot = Slot() if limited is None else LimitedSlot(limited)
-        one = _Request(exchange, peer, secure, path, query, started, slot)
+        headers = exchange.headers
+        arrival: Arrival | None = headers.arrival
+        if arrival is None or arrival.settings is not self.settings:
+            arrival = arrival_of(self.settings, exchange, peer, secure)
+        where = arrival.where
+        request = Request(
+            exchange.method,
+            path,
+            query,
+            headers,
+            exchange.body,
+            arrival.request_id or self._new_id(),
+            where.address,
+            where.scheme,
+            where.host,
+            arrival.base_url,
+            arrival.settings.max_json_bytes,
+            slot,
+            self._clock.seconds(),
+            arrival.any_origin,
+        )
         if slot.take_if_free():
-            self._start(one)
+            self._start(exchange, request, match, fault)
             return
-        turn = self.requests[exchange] = self._turn(one)
+        turn = self.requests[exchange] = request.wait_for_slot()
         self._metrics.gather()
         exchange.on_gone = turn.cancel
-        turn.addBoth(self._turned, one)
+        turn.addBoth(self._turned, exchange, request, match, fault)
 
     def refusal(self, error: ApiError, peer: IAddress, target: bytes) -> bytes:
-        return self._unread.refusal(error, peer, target, self.settings.cors_origins)
+        """The response, as bytes, to what could not be read as a request; it is logged like any other.
 
-    def turned_away(self) -> bytes:
+        ``target`` is as much of the request's target as could be read. The connection closes afterwards.
+        """
+        path, _, _ = (origin_form(target) or target).partition(b"?")
+        if error.status == 405:
+            error = self._router.unknown_method(path)
+        reply = _policy_of(self._router.at(path)).error_form.reply(error)
+        request_id, client = self._new_id(), getattr(peer, "host", "-")
+        self._access.append(request_id, "-", "-", error.status, len(reply.body), 0.0, client)
+        return self._unrouted(reply, request_id)
+
+    def rejection(self) -> bytes:
+        """The response, as bytes, to a connection for which there is no room. It is not logged, since there may be
+        very many."""
         self._refusals.count("-", "connections")
         self._metrics.failed(errors.overloaded())
-        return self._unread.overloaded(self.settings.cors_origins)
+        return self._unrouted(error_reply(errors.overloaded()), self._new_id())
+
+    def _unrouted(self, reply: Reply, request_id: str) -> bytes:
+        size = len(reply.body)
+        self._metrics.observe("-", "-", reply.status, 0.0, size)
+        headers = [
+            ("Date", self._date()),
+            *reply.headers,
+            ("X-Request-Id", request_id),
+            *cors.unread_headers(self.settings.cors_origins),
+            ("Content-Length", str(size)),
+            ("Connection", "close"),
+        ]
+        return exchange.head(reply.status, headers) + reply.body
+
+    # What the application calls at its end.
 
     def drained(self) -> Deferred[None]:
         """Fires when no request is being answered or waits for its turn. To be called once."""
@@ -285,7 +223,7 @@ class Edge:
         return self._idle
 
     def close_connections(self) -> None:
-        """From now on each connection closes after its current answer, and the log has each at once."""
+        """From now on each connection closes after its current answer, and each is logged at once."""
         self._closing = True
         self._access.flush()
 
@@ -296,31 +234,41 @@ class Edge:
         for running in list(self.requests.values()):
             running.cancel()
 
-    def _turn(self, one: _Request) -> Deferred[None]:
-        return one.slot.wait(client_of(self.settings, one.exchange, one.peer), one.exchange.size)
+    # The way of a request.
 
-    async def _turn_after_body(self, one: _Request) -> None:
-        if not one.slot.take_if_free():
-            await self._turn(one)
+    def _match(self, method: str, path: bytes) -> tuple[Match | None, ApiError | None]:
+        """What the request belongs to, and why it has no handler, None if it has one."""
+        try:
+            return self._router.match(method, path), None
+        except ApiError as fault:
+            # The tracebacks hold the frames below, and these the fault: a reference cycle.
+            fault.__context__ = None
+            return self._router.at(path), fault.with_traceback(None)
 
-    def _turned(self, result: Failure | None, one: _Request) -> None:
+    def _turned(
+        self,
+        result: Failure | None,
+        exchange: Exchange,
+        request: Request,
+        match: Match | None,
+        fault: ApiError | None,
+    ) -> None:
         """It is this request's turn; or it is refused, or its client has left."""
-        del self.requests[one.exchange]
-        self._start(one, result.value if isinstance(result, Failure) else None)
+        del self.requests[exchange]
+        refused = result.value if isinstance(result, Failure) else None
+        self._start(exchange, request, match, fault, refused)
 
-    def _start(self, one: _Request, refused: BaseException | None = None) -> None:
-        """Run the handler. Its Deferred is kept until the answer is out, and cancelled if the client leaves."""
-        exchange = one.exchange
-        arrival: Arrival | None = exchange.headers.arrival
-        if arrival is None or arrival.settings is not self.settings:
-            arrival = arrival_of(self.settings, exchange, one.peer, one.secure)
-        request = inbound_of(
-            exchange, one.path, one.query, arrival, arrival.request_id or self._new_id(), one.slot
-        )
-        exchange.slot = one.slot
-        if not request.body.complete:
-            request.turn = partial(self._turn_after_body, one)
-        running = Deferred.fromCoroutine(self._answer(one, arrival, request, refused))
+    def _start(
+        self,
+        exchange: Exchange,
+        request: Request,
+        match: Match | None,
+        fault: ApiError | None,
+        refused: BaseException | None = None,
+    ) -> None:
+        """Run the handler. Its Deferred is kept until the response is out, and cancelled if the client leaves."""
+        exchange.slot = request.slot
+        running = Deferred.fromCoroutine(self._answer(exchange, request, match, fault, refused))
         if not running.called:
             self.requests[exchange] = running
             if not self._metrics.gathering:
@@ -334,26 +282,30 @@ class Edge:
             exchange.abort()
 
     async def _answer(
-        self, one: _Request, arrival: Arrival, request: Request, refused: BaseException | None
+        self,
+        exchange: Exchange,
+        request: Request,
+        match: Match | None,
+        fault: ApiError | None,
+        refused: BaseException | None,
     ) -> None:
-        exchange, slot = one.exchange, one.slot
         route = "-"
-        style: ErrorStyle = "envelope"
         try:
             try:
-                match = self._matched(request) if request.method == "OPTIONS" else self._match(request)
-                if isinstance(match, Match):
-                    route, style = match.route.url, match.route.error_style
+                reply: Reply | StreamReply | None = None
+                if fault is not None or request.method == "OPTIONS":
+                    reply = self._without_handler(request, match, fault)
+                if reply is None:
+                    assert match is not None
+                    route = match.route.url
                     if refused is not None:
                         raise refused
                     reply = await self._handled(match, request)
-                else:
-                    reply = match
             except (CancelledError, ClientGone):
                 # Cancelled by ``cancel_all``, or by the client's leaving; in the latter case nothing is written.
-                reply = self._responses.failed(errors.shutting_down(), style, request)
+                reply = self._failed(errors.shutting_down(), match, request)
             except Exception as failure:
-                reply = self._responses.failed(failure, style, request)
+                reply = self._failed(failure, match, request)
                 # A Deferred that failed keeps the failure, and this its traceback, which holds all that the request
                 # held: a reference cycle.
                 failure.__traceback__ = None
@@ -364,32 +316,24 @@ class Edge:
             if self._closing:
                 exchange.close_after()
             if isinstance(reply, Reply):
-                self._responses.send(exchange, arrival, request, reply)
+                self._send(exchange, request, match, reply)
             else:
-                slot.close()  # from here on the time is spent by the client, who reads
-                await self._responses.stream(exchange, arrival, request, reply)
+                request.slot.close()  # from here on the time is spent by the client, who reads
+                await self._stream(exchange, request, match, reply)
         finally:
-            slot.close()
-            self._account(one, request, route)
+            request.slot.close()
+            self._account(exchange, request, route)
 
-    def _match(self, request: Request) -> Match | Reply:
-        try:
-            path = request.raw_path
-            find = self._router.recent if len(path) <= SHORT_PATH else self._router.match
-            return find(request.method, path)
-        except ApiError as fault:
-            if request.method == "OPTIONS" and fault.status == 405:
-                return Reply(204, fault.headers)
-            return self._responses.failed(fault, self._router.style_of(request.raw_path), request)
-
-    def _matched(self, request: Request) -> Match | Reply:
-        """As ``_match``, for OPTIONS, which may be a preflight."""
-        if not cors.is_preflight(request.method, request.headers) or request.raw_path in cors.FOR_OPERATORS:
-            return self._match(request)
-        methods = self._router.allowed(request.raw_path)
-        if self._router.style_of(request.raw_path) == "tables":
-            return Reply(200, cors.table_preflight_headers(request.headers))
-        return Reply(204, cors.preflight_headers(methods, request.headers))
+    def _without_handler(self, request: Request, match: Match | None, fault: ApiError | None) -> Reply | None:
+        """The response to a preflight, to OPTIONS where no handler takes it, and to what has no handler."""
+        policy = _policy_of(match)
+        if policy.cors and cors.is_preflight(request.method, request.headers):
+            return policy.preflight(self._router.allowed(request.raw_path), request.headers)
+        if fault is None:
+            return None
+        if request.method == "OPTIONS" and fault.status == 405:
+            return Reply(204, fault.headers)
+        raise fault
 
     def _handled(self, match: Match, request: Request) -> Awaitable[Reply | StreamReply]:
         """The handler's reply. Raises as ``Callers.identify``, now or when it is awaited."""
@@ -397,7 +341,7 @@ class Edge:
         access, headers = match.route.access, request.headers
         caller = self._callers.at_once(access, headers)
         if not request.body.complete:
-            request.identify = partial(self._callers.identify, access, headers)
+            request.callers, request.access = self._callers, access
         if caller is None:
             return self._handled_later(match, request)
         request.caller = caller
@@ -410,16 +354,16 @@ class Edge:
         request.refuse_coded_body()
         return await match.route.handler(request)
 
-    def _account(self, one: _Request, request: Request, route: str) -> None:
+    def _account(self, exchange: Exchange, request: Request, route: str) -> None:
         """The request is done."""
-        exchange, now = one.exchange, self._clock.seconds()
+        now = self._clock.seconds()
         exchange.on_gone = None
         self.requests.pop(exchange, None)
         # 499 is what nginx logs for a client that left before its answer.
         sent = exchange.sent_bytes if exchange.stream is None else exchange.stream.sent_bytes
-        status, seconds = exchange.status or 499, now - one.started
+        status, seconds = exchange.status or 499, now - request.started
         self._metrics.observe(request.method, route, status, seconds, sent)
-        path = one.path.decode("latin-1")
+        path = request.raw_path.decode("latin-1")
         self._access.append(
             request.request_id, request.method, path, status, sent, seconds, request.client_address
         )
@@ -429,16 +373,95 @@ class Edge:
             idle, self._idle = self._idle, None
             idle.callback(None)
 
+    # Responses on their way to the client.
 
-@define(eq=False)
-class _Request:
-    """A request on its way, as it came: ``path`` and ``query`` are of its target, not decoded. ``started`` is when
-    its head had come."""
+    def _failed(self, failure: Exception, match: Match | None, request: Request) -> Reply:
+        """The response to a failure. A fault of ours is logged with its traceback, and is 500 ``internal_error``."""
+        error = self._api_error(failure, request)
+        if error is None:
+            self.log.failure(
+                "{method} {path} failed id={request_id}",
+                method=request.method,
+                path=request.raw_path.decode("latin-1"),
+                request_id=request.request_id,
+            )
+            error = errors.internal_error(request.request_id)
+        self._metrics.failed(error)
+        return _policy_of(match).error_form.reply(error)
 
-    exchange: Exchange
-    peer: IAddress
-    secure: bool
-    path: bytes
-    query: bytes
-    started: float
-    slot: Slot
+    def _api_error(self, failure: Exception, request: Request) -> ApiError | None:
+        """The error to answer with; None for a fault of ours. The reason behind it (``why``) is only logged here."""
+        error = failure if isinstance(failure, ApiError) else self._translate(failure)
+        if error is not None and error.why is not None:
+            self.log.warn(
+                "{code}: {why} id={request_id}", code=error.code, why=error.why, request_id=request.request_id
+            )
+        return error
+
+    def _send(self, exchange: Exchange, request: Request, match: Match | None, reply: Reply) -> None:
+        fault = fault_of(reply.status, reply.headers)
+        if fault is not None:
+            reply = self._unwritable(fault, request)
+        exchange.send(reply, self._headers(request, match, reply.headers))
+
+    async def _stream(
+        self, exchange: Exchange, request: Request, match: Match | None, reply: StreamReply
+    ) -> None:
+        """Returns when all of the reply has been written. One that breaks off ends the connection."""
+        fault = fault_of(reply.status, reply.headers)
+        if fault is not None:
+            self._send(exchange, request, match, self._unwritable(fault, request))
+            return
+        sink = exchange.start(reply.status, self._headers(request, match, reply.headers), reply.length)
+        try:
+            if not exchange.is_bodiless(reply.status):
+                await reply.source(sink)
+            exchange.end()
+        except (ClientGone, CancelledError):
+            exchange.abort()
+            raise
+        except Exception as failure:
+            # Aborted, not ended, so that a body which stops short does not look whole.
+            self._log_broken_off(failure, request)
+            exchange.abort()
+
+    def _headers(self, request: Request, match: Match | None, own: Headers) -> list[tuple[str, str]]:
+        """``own`` with those that all responses have. Framing is not among them."""
+        arrival: Arrival = request.headers.arrival
+        headers = [("Date", self._date()), *own, ("X-Request-Id", request.request_id)]
+        if match is None or match.route.policy.cors:
+            headers += cors.for_caches(own) if arrival.cors is None else arrival.cors
+        traced = arrival.settings.trace_headers
+        if traced and match is not None and (name := traced.get(match.admission)) is not None:
+            headers += echoed(name, request.headers)
+        return headers
+
+    def _unwritable(self, fault: str, request: Request) -> Reply:
+        """A 500 in place of a reply whose head cannot be written without breaking the framing."""
+        self.log.error(
+            "a response was not sent: {fault} id={request_id}", fault=fault, request_id=request.request_id
+        )
+        return self._failed(errors.internal_error(request.request_id), None, request)
+
+    def _log_broken_off(self, failure: Exception, request: Request) -> None:
+        error = self._api_error(failure, request)
+        self._metrics.failed(error or errors.internal_error(request.request_id))
+        if error is None:
+            self.log.failure("streaming failed id={request_id}", request_id=request.request_id)
+        else:
+            # The database or the store is away, which needs no traceback.
+            self.log.warn(
+                "streaming broke off: {why} id={request_id}", why=error.code, request_id=request.request_id
+            )
+
+
+def _policy_of(match: Match | None) -> Policy:
+    return _DEFAULT_POLICY if match is None else match.route.policy
+
+
+def echoed(name: str, headers: HeaderView) -> Headers:
+    """The request's headers of that name, to be sent back; none if every response sets that header itself, or if it
+    frames the response."""
+    if name.lower() in exchange.OURS:
+        return ()
+    return tuple((name, value.decode("latin-1")) for value in headers.all(name.lower().encode()))

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 
 from project_service.errors import ApiError
 from project_service.http.admission import Slot
-from project_service.http.body import HIGH_WATER, NO_WIRE, Body, ClientGone
+from project_service.http.body import NO_WIRE, Body, ClientGone
 from project_service.http.head import TCHAR, RequestHead
 from project_service.http.response import Producer, Reply
 from project_service.lifecycle import cancel
@@ -293,9 +293,6 @@ RESET_SECONDS = 0.5
 _BODILESS = (204, 304)
 # A rest of at most this size is worth reading for the connection's sake, which can then be used again.
 SHORT_REST = 1024 * 1024
-# What a waiting request takes in memory beside the bytes that were sent, and each of its headers.
-REQUEST_BYTES = 4 * 1024
-HEADER_BYTES = 200
 
 
 class Exchange:
@@ -444,13 +441,6 @@ class Exchange:
         """The connection closes when this response is out."""
         self._keep_alive = False
 
-    @property
-    def size(self) -> int:
-        """About how many bytes of memory the request takes while it waits, with what may come of its body."""
-        body = HIGH_WATER if self.body.length is None else min(self.body.length, HIGH_WATER)
-        head = sum([len(name) + len(value) + HEADER_BYTES for name, value in self.headers])
-        return REQUEST_BYTES + len(self.target) + head + max(body, self.body.received)
-
     def is_bodiless(self, status: int) -> bool:
         """Whether the response must have no body, whatever the handler made (RFC 9110 section 6.4.1)."""
         return self.method == "HEAD" or status in _BODILESS
@@ -562,5 +552,5 @@ class Dispatch(Protocol):
         ``target`` is as much of the request's target as could be read.
         """
 
-    def turned_away(self) -> bytes:
+    def rejection(self) -> bytes:
         """The whole response to a connection for which there is no room."""

@@ -15,7 +15,7 @@ from project_service.http.describe import JSON, STRING, Answer, Operation, exact
 from project_service.http.metrics import Metrics
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, json_reply
-from project_service.http.routing import Router
+from project_service.http.routing import Policy, Router
 from project_service.lifecycle import all_of, background, start, with_timeout
 
 Check = Callable[[], Coroutine[Any, Any, None]]
@@ -36,7 +36,7 @@ class NotReady(RuntimeError):
 
 
 def not_ready(away: Mapping[str, str]) -> ApiError:
-    return ApiError(503, "not_ready", "A part of the service is away.", away, (NO_STORE,))
+    return ApiError(503, "not_ready", "A part of the service is away.", away, (NO_STORE,), counted=True)
 
 
 def _says(word: str) -> Answer:
@@ -76,12 +76,14 @@ class Health:
     _waiting: list[Deferred[dict[str, str]]] = field(factory=list, init=False)
 
     def mount(self, router: Router) -> None:
+        # Pages have no use for what operators ask, hence no CORS headers.
+        operators = router.of_part(Policy(cors=False))
         for url, said, handler in (
             ("/live", LIVE, self.live),
             ("/ready", READY, self.ready),
             ("/metrics", METRICS, self.exposition),
         ):
-            router.route(url, said, methods=("GET",), key="optional", bearer="own")(handler)
+            operators.route(url, said, methods=("GET",), key="optional", bearer="own")(handler)
 
     async def live(self, request: Request) -> Reply:
         """200 as long as the process answers."""

@@ -29,10 +29,6 @@ GATHER_SECONDS = 1.0
 _METHODS = frozenset(METHODS)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-# The codes that failures are counted by. Others are counted as "other", because SQL may answer with any code.
-_CODES = {"internal_error", "database_unavailable", "store_unavailable", "overloaded", "not_ready"}
-_CODES |= {"email_not_configured", "PGRST000", "PGRST001", "PGRST002", "PGRST003"}
-
 Later = Callable[[float, Callable[[], None]], object]
 
 
@@ -134,7 +130,8 @@ class Metrics:
 
     def failed(self, error: ApiError) -> None:
         if error.status >= 500 and error.code != "shutting_down":
-            self._failures.labels(error.code if error.code in _CODES else "other").inc()
+            # Not all by their code, because SQL may answer with any.
+            self._failures.labels(error.code if error.counted else "other").inc()
 
     def gather(self) -> None:
         """Have the numbers written within ``GATHER_SECONDS``."""

@@ -16,13 +16,9 @@ from project_service.errors import ApiError
 from project_service.http import describe
 from project_service.http.caller import Access
 from project_service.http.describe import (
-    ERROR,
-    INTRODUCTION,
     JSON,
     SECURITY_SCHEMES,
     STRING,
-    TABLE_CODE,
-    TABLE_ERROR,
     Answer,
     Named,
     Operation,
@@ -34,13 +30,16 @@ from project_service.http.describe import (
 from project_service.http.request import Request
 from project_service.http.response import JSON as JSON_TYPE
 from project_service.http.response import NO_STORE, Reply
-from project_service.http.routing import ErrorStyle, Route, Router
+from project_service.http.routing import Policy, Route, Router
 
 _REQUEST_ID = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
 
 
-def document(routes: Iterable[tuple[str, frozenset[str], Route]], version: str) -> dict[str, Any]:
-    """The document but for ``servers``. Every operation is there under every method it answers."""
+def document(
+    routes: Iterable[tuple[str, frozenset[str], Route]], version: str, introduction: str
+) -> dict[str, Any]:
+    """The document but for ``servers``. Every operation is there under every method it answers. ``introduction`` is
+    the description of the whole."""
     made = _Document()
     for url, methods, route in routes:
         for described in route.described:
@@ -50,7 +49,7 @@ def document(routes: Iterable[tuple[str, frozenset[str], Route]], version: str) 
     tags = sorted({operation["tags"][0] for path in made.paths.values() for operation in path.values()})
     return {
         "openapi": "3.1.0",
-        "info": {"title": "project-service", "version": version, "description": INTRODUCTION},
+        "info": {"title": "project-service", "version": version, "description": introduction},
         "tags": [{"name": tag} for tag in tags],
         "paths": dict(sorted(made.paths.items())),
         "components": {
@@ -105,10 +104,10 @@ class _Document:
     def _responses(self, method: str, route: Route, told: Operation) -> dict[str, Any]:
         found = {str(answer.status): self._answer(method, answer) for answer in told.answers}
         by_status: dict[int, list[ApiError]] = {}
-        for error in describe.refusals_of(route.access, told, route.error_style == "envelope"):
+        for error in describe.refusals_of(route.access, told, not route.policy.reads_by_own_rules):
             by_status.setdefault(error.status, []).append(error)
         for status, errors in sorted(by_status.items()):
-            found[str(status)] = self._refusal(method, status, errors, route.error_style)
+            found[str(status)] = self._refusal(method, status, errors, route.policy)
         if told.open_ended:
             found["default"] = {"description": told.open_ended}
         return found
@@ -121,7 +120,7 @@ class _Document:
         return found
 
     def _refusal(
-        self, method: str, status: int, errors: Sequence[ApiError], style: ErrorStyle
+        self, method: str, status: int, errors: Sequence[ApiError], policy: Policy
     ) -> dict[str, str]:
         """A reference to the response with these codes, which is made when it is first asked for."""
         headers = {name: {"schema": STRING} for error in errors for name, _ in error.headers}
@@ -130,22 +129,9 @@ class _Document:
             "headers": {**headers, **_REQUEST_ID},
         }
         if method != "HEAD":
-            response["content"] = {JSON: {"schema": self._error(errors, style)}}
+            codes = sorted({error.code for error in errors})
+            response["content"] = {JSON: {"schema": self._schema(policy.error_form.schema(codes))}}
         return {"$ref": f"#/components/responses/{self._kept(HTTPStatus(status), response)}"}
-
-    def _error(self, errors: Sequence[ApiError], style: ErrorStyle) -> dict[str, Any]:
-        codes = sorted({error.code for error in errors})
-        if style == "tables":
-            # One pattern: generators cannot narrow a string to alternatives.
-            known = "|".join([TABLE_CODE, *(code for code in codes if code.islower())])
-            narrowed = {"code": {"type": "string", "pattern": f"^({known})$"}}
-            return {"allOf": [self._schema(TABLE_ERROR), {"properties": narrowed}]}
-        return {
-            "allOf": [
-                self._schema(ERROR),
-                {"properties": {"error": {"properties": {"code": {"enum": codes}}}}},
-            ]
-        }
 
     def _kept(self, status: HTTPStatus, response: dict[str, Any]) -> str:
         stem = status.phrase.title().replace(" ", "").replace("-", "").replace("'", "")
@@ -203,11 +189,12 @@ class OpenApi:
     """The route of the document. It describes every route that was mounted before it, and itself."""
 
     version: str
+    introduction: str
     _rest: bytes = field(default=b"", init=False)
 
     def mount(self, router: Router) -> None:
         router.route(PATH, DOCUMENT, methods=("GET",), key="optional", bearer="own")(self.answer)
-        self._rest = orjson.dumps(document(router.routes, self.version))
+        self._rest = orjson.dumps(document(router.routes, self.version, self.introduction))
 
     async def answer(self, request: Request) -> Reply:
         """The document with the address under which it was asked for."""

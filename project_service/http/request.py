@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
-from attrs import define, field, frozen
-from twisted.internet.interfaces import IAddress
+from attrs import define, field
+from twisted.internet.defer import Deferred
 
-from project_service import errors, log
-from project_service.errors import Headers
-from project_service.http import cors, head, json_body
+from project_service import errors
+from project_service.http import json_body
 from project_service.http.admission import Slot
-from project_service.http.body import Body
-from project_service.http.caller import Caller
-from project_service.http.exchange import Exchange
-from project_service.http.head import HeaderView
+from project_service.http.body import HIGH_WATER, Body
+from project_service.http.caller import Access, Caller, Callers
+from project_service.http.head import HeaderView, address_block
 from project_service.http.json_body import M
+
+# What a waiting request takes in memory beside the bytes that were sent, and each of its headers.
+REQUEST_BYTES = 4 * 1024
+HEADER_BYTES = 200
 
 
 @define
@@ -25,11 +27,10 @@ class Request:
     """``raw_path`` and ``raw_query`` are as sent, still percent-encoded; ``path_args`` are decoded once.
 
     ``client_address`` and ``scheme`` come from a forwarding header only as far as ``trusted_proxies`` says.
-    ``base_url`` is ``public_url`` where configured, else scheme and host. ``identify`` works out the caller once
-    more, and raises where key or token are no longer good; it is None where the whole body had come with the head.
-    ``turn`` waits for a slot, which the request has released while it waited for its body; it is None likewise.
-    The handler releases its ``slot`` while it waits for something that does not need it: for other clients to read,
-    or for a connection that requests share. ``any_origin``: pages of every origin may read responses.
+    ``base_url`` is ``public_url`` where configured, else scheme and host. The handler releases its ``slot`` while it
+    waits for something that does not need it: for other clients to read, or for a connection that requests share.
+    ``started`` is when the request began, by the reactor's clock. ``any_origin``: pages of every origin may read
+    responses. ``callers`` and ``access`` are set if some of the body came after the head.
     """
 
     method: str
@@ -44,11 +45,12 @@ class Request:
     base_url: str
     max_json_bytes: int
     slot: Slot
+    started: float = 0.0
     any_origin: bool = False
     caller: Caller = field(factory=Caller)
     path_args: Mapping[str, str] = field(factory=dict)
-    identify: Callable[[], Awaitable[Caller]] | None = None
-    turn: Callable[[], Awaitable[None]] | None = None
+    callers: Callers | None = None
+    access: Access = field(factory=Access)
 
     def query(self, bare_names: bool = True) -> list[tuple[str, str]]:
         """As ``parse_query``."""
@@ -73,15 +75,26 @@ class Request:
     async def read(self, limit: int) -> bytes:
         """The whole body, as ``Body.read``, when it is this request's turn.
 
-        A client may take hours for its body. If its key was revoked, its token expired or its session ended in the
-        meantime, it is refused as if the request began now.
+        A client may take hours for its body, during which the request has no slot. If its key was revoked, its token
+        expired or its session ended in that time, it is refused as if the request began now.
         """
         body = await self.body.read(limit)
-        if self.turn is not None:
-            await self.turn()
-        if self.identify is not None:
-            self.caller = await self.identify()
+        if self.callers is not None:
+            if not self.slot.take_if_free():
+                await self.wait_for_slot()
+            self.caller = await self.callers.identify(self.access, self.headers)
         return body
+
+    def wait_for_slot(self) -> Deferred[None]:
+        """As ``Slot.wait``, in the line of the request's client."""
+        return self.slot.wait(address_block(self.client_address), self._size())
+
+    def _size(self) -> int:
+        """About how many bytes of memory the request takes while it waits, with what may come of its body."""
+        body = HIGH_WATER if self.body.length is None else min(self.body.length, HIGH_WATER)
+        head = sum([len(name) + len(value) + HEADER_BYTES for name, value in self.headers])
+        target = len(self.raw_path) + len(self.raw_query)
+        return REQUEST_BYTES + target + head + max(body, self.body.received)
 
     async def json(self) -> Any:
         """The body as JSON: RFC 8259, at most ``max_json_bytes``, no duplicate keys.
@@ -144,80 +157,3 @@ def _form_decoded(raw: str) -> str:
         return unquote_to_bytes(raw.replace("+", " ")).decode("utf-8")
     except UnicodeDecodeError:
         raise errors.invalid_query("The query string is not UTF-8.") from None
-
-
-# Turns an ``Exchange``, which is what came over the connection, into the ``Request`` that a handler gets.
-
-
-@frozen
-class EdgeSettings:
-    """The settings that the edge needs for each request. ``trace_headers`` are names of headers by lane."""
-
-    public_url: str | None
-    cors_origins: tuple[str, ...]
-    trusted: tuple[head.Network, ...]
-    max_json_bytes: int
-    trace_headers: Mapping[str, str] = field(factory=dict)
-
-
-@frozen
-class Arrival:
-    """What follows from the header lines of a connection's requests and from ``settings``; kept with the lines.
-
-    ``request_id`` is the client's own, None where it sent none that may be used. ``cors`` are the CORS headers of
-    responses, None where they depend on the response.
-    """
-
-    settings: EdgeSettings
-    where: head.Forwarded
-    base_url: str
-    any_origin: bool
-    request_id: str | None
-    cors: Headers | None
-
-
-def arrival_of(settings: EdgeSettings, exchange: Exchange, peer: IAddress, secure: bool) -> Arrival:
-    """What follows from the header lines, to be kept with them; ``peer`` is the other end of the connection: the
-    client, or a proxy."""
-    headers = exchange.headers
-    where = head.locate(getattr(peer, "host", None), secure, headers, settings.trusted)
-    any_origin = "*" in settings.cors_origins
-    found = headers.arrival = Arrival(
-        settings,
-        where,
-        settings.public_url or f"{where.scheme}://{where.host}",
-        any_origin,
-        log.sent_request_id(headers.get(b"x-request-id")),
-        None
-        if any_origin and b"origin" not in headers
-        else cors.origin_headers(settings.cors_origins, headers, ()),
-    )
-    return found
-
-
-def inbound_of(
-    exchange: Exchange, path: bytes, query: bytes, arrival: Arrival, request_id: str, slot: Slot
-) -> Request:
-    """The request as its handler sees it."""
-    where = arrival.where
-    return Request(
-        exchange.method,
-        path,
-        query,
-        exchange.headers,
-        exchange.body,
-        request_id,
-        where.address,
-        where.scheme,
-        where.host,
-        arrival.base_url,
-        arrival.settings.max_json_bytes,
-        slot,
-        arrival.any_origin,
-    )
-
-
-def client_of(settings: EdgeSettings, exchange: Exchange, peer: IAddress) -> str:
-    """The client as limits count it. It is asked for before there is an ``Request``."""
-    where = head.locate(getattr(peer, "host", None), False, exchange.headers, settings.trusted)
-    return head.address_block(where.address)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ import orjson
 from attrs import frozen
 
 from project_service.errors import ApiError, Headers
+from project_service.http.describe import STRING, Named, obj
 
 JSON = "application/json; charset=utf-8"
 NO_STORE = ("Cache-Control", "no-store")
@@ -28,10 +29,45 @@ class Reply:
     reason: str | None = None
 
 
-def error_reply(error: ApiError, tables: bool = False) -> Reply:
-    """``error`` as a response: in the envelope, or with ``tables`` in PostgREST's form."""
-    body, headers = (error.table_body(), error.table_headers()) if tables else (error.body(), error.headers)
-    return Reply(error.status, (("Content-Type", error.content_type), *headers), body, error.reason)
+@frozen
+class ErrorForm:
+    """How a part writes errors: each as a response, and for ``/openapi.json`` the schema of those with given codes,
+    which are sorted."""
+
+    reply: Callable[[ApiError], Reply]
+    schema: Callable[[Sequence[str]], Any]
+
+
+def error_reply(error: ApiError) -> Reply:
+    """``error`` in its own form, which is the JSON envelope unless a subclass has another."""
+    headers = (("Content-Type", error.content_type), *error.headers)
+    return Reply(error.status, headers, error.body(), error.reason)
+
+
+_ERROR = Named(
+    "Error",
+    obj(
+        ("data", "error"),
+        data={"type": "null"},
+        error=obj(
+            ("code", "message"),
+            code={"type": "string", "description": "Stable; part of the interface."},
+            message={"type": "string", "description": "One sentence for a person; may change."},
+            details={
+                "type": "object",
+                "description": "Field to reason, where fields are at fault.",
+                "additionalProperties": STRING,
+            },
+        ),
+    ),
+)
+
+
+def _error_schema(codes: Sequence[str]) -> Any:
+    return {"allOf": [_ERROR, {"properties": {"error": {"properties": {"code": {"enum": [*codes]}}}}}]}
+
+
+ENVELOPE = ErrorForm(error_reply, _error_schema)
 
 
 class Producer(Protocol):

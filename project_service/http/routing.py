@@ -1,38 +1,56 @@
 """Routes, declared on a Klein app and matched on the path as it was sent.
 
 Klein holds the declarations; matching and calling are ours, because Klein decodes ``%2F`` before it routes and
-answers some faults in HTML by itself.
+answers some faults in HTML by itself. A part declares its routes on ``Router.of_part``, with the ``Policy`` that they
+share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from copy import copy
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from attrs import frozen
+from attrs import evolve, frozen
 from klein import Klein
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter, RequestRedirect
 
 from project_service import errors
 from project_service.errors import ApiError
-from project_service.http import describe
+from project_service.http import cors, describe
 from project_service.http.caller import Access, BearerDemand, KeyDemand
 from project_service.http.describe import Operation
-from project_service.http.head import METHODS
+from project_service.http.head import METHODS, HeaderView
 from project_service.http.request import Request
-from project_service.http.response import Reply, StreamReply
+from project_service.http.response import ENVELOPE, ErrorForm, Reply, StreamReply
 
 Handler = Callable[[Request], Awaitable[Reply | StreamReply]]
-ErrorStyle = Literal["envelope", "tables"]
 H = TypeVar("H", bound=Callable[..., Awaitable[Reply | StreamReply]])
 
 
-# How many matches are remembered, and for paths of up to which length: two megabytes at most.
+# How many matches are cached, and for paths of up to which length: two megabytes at most.
 RECENT_PATHS = 4096
 SHORT_PATH = 256
+
+
+@frozen
+class Policy:
+    """What a part decides for all of its routes.
+
+    ``admission`` is the admission class of its requests; path arguments may stand in it in braces. Requests without a
+    class never wait. ``preflight`` makes the response to a CORS preflight, from the methods of the path and the
+    request's headers. Without ``cors``, no response has CORS headers. ``reads_by_own_rules``: the part reads queries
+    and bodies itself, so that the errors of ``Request``'s methods do not occur.
+    """
+
+    admission: str = ""
+    error_form: ErrorForm = ENVELOPE
+    preflight: Callable[[tuple[str, ...], HeaderView], Reply] = cors.preflight
+    cors: bool = True
+    reads_by_own_rules: bool = False
 
 
 class _RawPath(BaseConverter):
@@ -50,7 +68,7 @@ class Route:
     url: str
     handler: Handler
     access: Access
-    error_style: ErrorStyle
+    policy: Policy
     described: tuple[Operation, ...]
     any_method: bool
 
@@ -64,6 +82,7 @@ class Endpoint:
     described: Operation
     key: KeyDemand
     bearer: BearerDemand
+    admission: str | None
 
 
 def endpoint(
@@ -73,11 +92,15 @@ def endpoint(
     *,
     key: KeyDemand = "required",
     bearer: BearerDemand = "optional",
+    admission: str | None = None,
 ) -> Callable[[H], H]:
-    """Declare the handler of ``method`` at ``url``, a method of a class that is given to ``Router.mount``."""
+    """Declare the handler of ``method`` at ``url``, a method of a class that is given to ``Router.mount``.
+
+    The keywords are those of ``Router.route``.
+    """
 
     def declare(handler: H) -> H:
-        handler.endpoint = Endpoint(method, url, described, key, bearer)  # type: ignore[attr-defined]
+        handler.endpoint = Endpoint(method, url, described, key, bearer, admission)  # type: ignore[attr-defined]
         return handler
 
     return declare
@@ -85,8 +108,11 @@ def endpoint(
 
 @frozen
 class Match:
+    """``admission`` is the request's admission class."""
+
     route: Route
     path_args: Mapping[str, str]
+    admission: str
 
 
 class Router:
@@ -98,8 +124,15 @@ class Router:
         self.app.url_map.converters = {**self.app.url_map.converters, "path": _RawPath}
         self._adapter = self.app.url_map.bind("", url_scheme="http")
         self._routes: dict[str, Route] = {}
-        # As ``match``. Remembered for short paths, since taking a path apart costs more than most of what follows.
-        self.recent = lru_cache(maxsize=RECENT_PATHS)(self._match)
+        self._policy = Policy()
+        # As ``match``. Cached for short paths, since taking a path apart costs more than most of what follows.
+        self._recent = lru_cache(maxsize=RECENT_PATHS)(self._match)
+
+    def of_part(self, policy: Policy) -> Router:
+        """The same router, for a part to declare its routes with ``policy``."""
+        part = copy(self)
+        part._policy = policy
+        return part
 
     @property
     def routes(self) -> list[tuple[str, frozenset[str], Route]]:
@@ -116,7 +149,7 @@ class Router:
         methods: tuple[str, ...],
         key: KeyDemand = "required",
         bearer: BearerDemand = "optional",
-        errors: ErrorStyle = "envelope",
+        admission: str | None = None,
         any_method: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Declare ``async def handler(request)`` for ``url``, in werkzeug's syntax.
@@ -124,17 +157,18 @@ class Router:
         ``<path:name>`` takes the rest of the raw path, slashes included. Path arguments are percent-decoded once. A
         ``path`` argument that is not UTF-8 keeps its bytes as surrogate escapes, and the handler has to refuse it;
         any other such argument is 404. With ``any_method`` the handler also gets the methods that the path does not
-        have, to refuse them in its own words.
+        have, to refuse them in its own words. ``admission`` replaces that of the part's policy.
 
         ``described`` is what ``/openapi.json`` says. Raises ``ValueError`` if it lacks one of ``methods`` or an
         argument of the path.
         """
         describe.check(url, methods, described)
+        policy = self._policy if admission is None else evolve(self._policy, admission=admission)
 
         def declare(handler: Handler) -> Handler:
             endpoint = f"{'|'.join(methods)} {url}"
-            self.recent.cache_clear()
-            self._routes[endpoint] = Route(url, handler, Access(key, bearer), errors, described, any_method)
+            self._recent.cache_clear()
+            self._routes[endpoint] = Route(url, handler, Access(key, bearer), policy, described, any_method)
             declare_on_klein: Any = self.app.route(url, methods=[*methods], endpoint=endpoint)
             declare_on_klein(handler)
             return handler
@@ -158,11 +192,14 @@ class Router:
                     methods=(declared.method,),
                     key=key or declared.key,
                     bearer=declared.bearer,
+                    admission=declared.admission,
                 )(wrap(getattr(endpoints, name)))
 
     def match(self, method: str, raw_path: bytes) -> Match:
         """The route of a request; raises ``not_found`` or ``method_not_allowed`` (with ``Allow``)."""
-        return self.recent(method, raw_path) if len(raw_path) <= SHORT_PATH else self._match(method, raw_path)
+        return (
+            self._recent(method, raw_path) if len(raw_path) <= SHORT_PATH else self._match(method, raw_path)
+        )
 
     def _match(self, method: str, raw_path: bytes) -> Match:
         if raw_path.startswith(b"//"):
@@ -173,16 +210,17 @@ class Router:
         if method != method.upper():  # methods have case (RFC 9110 section 9.1), not to werkzeug
             return self._refusing(path)
         try:
-            return self._found(path, method)
+            return self._matched(path, method)
         except MethodNotAllowed:
             return self._refusing(path)
         except (NotFound, RequestRedirect):
             raise errors.not_found() from None
 
-    def _found(self, path: str, method: str) -> Match:
+    def _matched(self, path: str, method: str) -> Match:
         rule, raw_args = self._adapter.match(path, method, return_rule=True)
         route = self._routes[rule.endpoint]
-        return Match(route, {name: _decoded(name, raw, rule) for name, raw in raw_args.items()})
+        args = {name: _decoded(name, raw, rule) for name, raw in raw_args.items()}
+        return Match(route, args, route.policy.admission.format_map(args))
 
     def _refusing(self, path: str) -> Match:
         """The route for a method that the path does not have: one with ``any_method``.
@@ -190,9 +228,9 @@ class Router:
         Raises ``not_found`` or ``method_not_allowed`` where there is none.
         """
         for method in self._adapter.allowed_methods(path):
-            found = self._found(path, method)
-            if found.route.any_method:
-                return found
+            match = self._matched(path, method)
+            if match.route.any_method:
+                return match
         raise errors.method_not_allowed(self.allowed(path.encode("latin-1")))
 
     def unknown_method(self, raw_path: bytes) -> ApiError:
@@ -211,13 +249,16 @@ class Router:
             raise errors.not_found()
         return tuple(sorted({*methods, "OPTIONS"}))
 
-    def style_of(self, raw_path: bytes) -> ErrorStyle:
-        """The form of errors at a path, whatever the method; the envelope where there is no such path."""
+    def at(self, raw_path: bytes) -> Match | None:
+        """What a path belongs to, whatever the method; None if there is no such path."""
         path = raw_path.decode("latin-1")
         for method in self._adapter.allowed_methods(path):
-            rule, _ = self._adapter.match(path, method, return_rule=True)
-            return self._routes[rule.endpoint].error_style
-        return "envelope"
+            try:
+                return self._matched(path, method)
+            except ApiError:  # a path argument is not UTF-8
+                rule, _ = self._adapter.match(path, method, return_rule=True)
+                return Match(self._routes[rule.endpoint], {}, "")
+        return None
 
 
 def _decoded(name: str, raw: str, rule: object) -> str:

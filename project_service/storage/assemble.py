@@ -17,7 +17,7 @@ from twisted.logger import Logger
 
 from project_service.database.errors import outage_of
 from project_service.database.pool import Pool
-from project_service.http.routing import Router
+from project_service.http.routing import Policy, Router
 from project_service.lifecycle import Every, start, with_timeout
 from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store as StoreSettings
@@ -40,6 +40,7 @@ from project_service.storage.upload import Uploads, unobserved
 _log = Logger()
 
 # The key of an object that ``check`` reads: a store may answer, and even list, before it can read objects.
+ADMISSION = "storage"  # the admission class
 PROBE = ".project-service/probe"
 
 
@@ -73,9 +74,10 @@ class Storage:
     _clock: Any = field(repr=False)
 
     def mount(self, router: Router) -> None:
-        router.mount(self._routes, wrap=translated)
-        router.mount(self._link_routes, wrap=partial(translated, headers=(NO_REFERRER,)))
-        router.mount(self._bucket_routes, key="service", wrap=translated)
+        part = router.of_part(Policy(admission=ADMISSION))
+        part.mount(self._routes, wrap=translated)
+        part.mount(self._link_routes, wrap=partial(translated, headers=(NO_REFERRER,)))
+        part.mount(self._bucket_routes, key="service", wrap=translated)
 
     def reload(self, store: StoreSettings) -> None:
         """Sign with the key pair of ``store`` from now on; everything else about the store stays as it is."""

@@ -17,7 +17,7 @@ from wsgiref.handlers import format_date_time
 
 from attrs import evolve, field, frozen
 
-from project_service.errors import Headers, store_unavailable
+from project_service.errors import Headers
 from project_service.http.body import ClientGone
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
@@ -286,7 +286,7 @@ def _piping(stream: ObjectStream) -> Callable[[Sink], Awaitable[None]]:
         except ReaderLeft:
             raise ClientGone from None
         except errors.STORE_FAILURES as failure:
-            raise store_unavailable() from failure
+            raise errors.store_unavailable() from failure
 
     return source
 

@@ -10,6 +10,11 @@ from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, Store
 STORE_FAILURES = (StoreUnreachable, StoreError, CorruptTransfer, BrokenRead)
 
 
+def store_unavailable() -> ApiError:
+    message = "The object store cannot be reached at the moment."
+    return ApiError(503, "store_unavailable", message, counted=True)
+
+
 def bucket_not_found() -> ApiError:
     return ApiError(404, "bucket_not_found", "There is no such bucket.")
 

@@ -15,8 +15,8 @@ from project_service.errors import (
     ApiError,
     Headers,
     authentication_required,
+    database_unavailable,
     service_key_required,
-    store_unavailable,
     unsupported_media_type,
     validation_failed,
 )
@@ -30,7 +30,6 @@ from project_service.http.describe import (
     STRING,
     Answer,
     Named,
-    Need,
     Operation,
     Parameter,
     RequestBody,
@@ -74,7 +73,7 @@ _OF_REFUSALS = (NO_STORE, NO_SNIFFING)
 
 # What descriptions have in common: schemas, parameters and refusals.
 
-DATABASE_AND_STORE: tuple[Need, ...] = ("database", "store")
+DATABASE_AND_STORE: tuple[ApiError, ...] = (database_unavailable(), errors.store_unavailable())
 KEY: Schema = {
     "type": "string",
     "minLength": 1,
@@ -259,7 +258,7 @@ def translated(handler: Handler, headers: Headers = ()) -> Handler:
             except errors.STORE_FAILURES as failure:
                 kind, request_id = kind_of(failure), request.request_id
                 _log.warn("The store failed: {kind} id={request_id}", kind=kind, request_id=request_id)
-                raise store_unavailable() from None
+                raise errors.store_unavailable() from None
         except ApiError as refusal:
             refusal.headers = (*refusal.headers, *_OF_REFUSALS, *headers)
             raise

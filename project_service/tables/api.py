@@ -13,12 +13,12 @@ from cachetools import LRUCache
 from werkzeug.http import parse_etags
 
 from project_service.errors import Headers, has_header
+from project_service.http import cors
 from project_service.http.caller import presented_key
-from project_service.http.cors import TABLE_EXPOSED
 from project_service.http.head import HeaderView
 from project_service.http.request import Request, parse_query
 from project_service.http.response import NO_STORE, Reply, Sink, StreamReply
-from project_service.http.routing import Router
+from project_service.http.routing import Policy, Router
 from project_service.lifecycle import InThread
 from project_service.tables import errors
 from project_service.tables.access import Identities, Identity
@@ -57,11 +57,40 @@ from project_service.tables.values import SchemaCache, TablesConfig
 # a column, a relation.
 _MISSES = ("PGRST107", "PGRST200", "PGRST202", "PGRST204", "42703", "PGRST205")
 _BASE = "/<stage>/db/<database>/rest"
+# The headers that PostgREST exposes to pages. They go out as a second header line besides ``cors.EXPOSED``.
+_EXPOSED = (
+    "Access-Control-Expose-Headers",
+    "Content-Encoding, Content-Location, Content-Range, Content-Type, Date, Location, Server, "
+    "Transfer-Encoding, Range-Unit",
+)
+# PostgREST answers a preflight with all of these, whatever the path is, and clients may rely on that.
+_PREFLIGHT_METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE", "OPTIONS", "HEAD")
+_PREFLIGHT_HEADERS = ("Accept", "Accept-Language", "Content-Language")
 # The segments of the path of the root.
 _ROOT = ((), ("",))
 _NOTHING = Sql("SELECT 1")
 # For a few roles, schemas and addresses. The description of a thousand tables has two megabytes.
 _CACHED_DESCRIPTIONS = 8
+
+
+def _preflight(methods: tuple[str, ...], headers: HeaderView) -> Reply:
+    """The response to a preflight in PostgREST's form."""
+    asked = [name.strip() for name in (headers.text(b"access-control-request-headers") or "").split(",")]
+    allowed = ["Authorization", *(name for name in asked if name), *_PREFLIGHT_HEADERS]
+    return Reply(200, cors.allowing(_PREFLIGHT_METHODS, ", ".join(allowed)))
+
+
+def admission_class(stage: str, database: str) -> str:
+    """The admission class of the requests for one database."""
+    return f"tables:{stage}/{database}"
+
+
+POLICY = Policy(
+    admission=admission_class("{stage}", "{database}"),
+    error_form=errors.FORM,
+    preflight=_preflight,
+    reads_by_own_rules=True,
+)
 
 
 @frozen
@@ -77,15 +106,14 @@ class TableRoutes:
         return {key: partial(_derive) for key in self.services}
 
     def mount(self, router: Router) -> None:
+        part = router.of_part(POLICY)
         at_root = (*READING, "OPTIONS")
         for url, described, methods in (
             (_BASE, AT_ROOT, at_root),
             (f"{_BASE}/<path:below>", BELOW, (*at_root, *WRITING)),
         ):
             # Other methods come to the handler too, so that they are refused as PostgREST does it.
-            router.route(url, *described, methods=methods, any_method=True, bearer="own", errors="tables")(
-                self.answer
-            )
+            part.route(url, *described, methods=methods, any_method=True, bearer="own")(self.answer)
 
     async def answer(self, request: Request) -> Reply | StreamReply:
         key = (request.path_args["stage"], request.path_args["database"])
@@ -116,7 +144,7 @@ class TableRoutes:
             reply = evolve(reply, headers=(*reply.headers, NO_STORE))
         if b"origin" not in request.headers.first:
             return reply
-        return evolve(reply, headers=(*reply.headers, TABLE_EXPOSED))
+        return evolve(reply, headers=(*reply.headers, _EXPOSED))
 
 
 @lru_cache(maxsize=1024)

@@ -18,6 +18,8 @@ from project_service.database.connection import DatabaseGone
 from project_service.database.errors import describe
 from project_service.errors import RETRY_AFTER, ApiError, Headers
 from project_service.http import exchange, head
+from project_service.http.describe import ANY, STRING, Named, obj
+from project_service.http.response import ErrorForm, Reply, error_reply
 
 # What a token must not contain (RFC 9110 section 5.6.2).
 _NO_TOKEN = re.compile(rf"[^{head.TCHAR}]+")
@@ -39,15 +41,17 @@ class TableError(ApiError):
         details: Any = None,
         hint: str | None = None,
         headers: Headers = (),
+        *,
+        counted: bool = False,
     ) -> None:
         # A code that SQL raises may be any text.
-        proxy = ("Proxy-Status", f"PostgREST; error={_NO_TOKEN.sub('', code)}")
-        super().__init__(status, code, message, None, (*headers, proxy))
+        proxy = _proxy_status(_NO_TOKEN.sub("", code))
+        super().__init__(status, code, message, None, (*headers, proxy), counted=counted)
         self.json_details = details
         self.hint = hint
         self.terse = False
 
-    def table_body(self) -> bytes:
+    def body(self) -> bytes:
         """The four members; only code and message if ``terse`` is set (``error_verbosity = "minimal"``)."""
         if self.terse:
             return orjson.dumps({"code": self.code, "message": self.message})
@@ -55,8 +59,46 @@ class TableError(ApiError):
             {"code": self.code, "details": self.json_details, "hint": self.hint, "message": self.message}
         )
 
-    def table_headers(self) -> Headers:
-        return self.headers
+
+def _proxy_status(code: str) -> tuple[str, str]:
+    """The header in which PostgREST's clients look for the code: the response to a HEAD has no body."""
+    return "Proxy-Status", f"PostgREST; error={code}"
+
+
+# The errors that all parts share, if PostgREST has a code of its own for them.
+_POSTGREST_CODES = {"database_unavailable": "PGRST000"}
+_TABLE_ERROR = Named(
+    "TableError",
+    obj(
+        ("code", "message"),
+        code={"type": "string", "description": "PostgREST's, PostgreSQL's (SQLSTATE) or the service's."},
+        message=STRING,
+        details={**ANY, "description": "Text, or JSON where it lists choices."},
+        hint={"type": ["string", "null"]},
+    ),
+)
+# SQLSTATEs and PostgREST's codes come in greater number than a list could hold.
+_TABLE_CODE = "[0-9A-Z]{5}|PGRST[0-9]{3}"
+
+
+def _reply(error: ApiError) -> Reply:
+    if isinstance(error, TableError):
+        return error_reply(error)
+    code = _POSTGREST_CODES.get(error.code, error.code)
+    headers = (("Content-Type", error.content_type), *error.headers, _proxy_status(code))
+    body = {"code": code, "message": error.message, "details": None, "hint": None}
+    return Reply(error.status, headers, orjson.dumps(body), error.reason)
+
+
+def _schema(codes: Sequence[str]) -> Any:
+    # One pattern: generators cannot narrow a string to alternatives.
+    known = "|".join([_TABLE_CODE, *(code for code in codes if code.islower())])
+    narrowed = {"code": {"type": "string", "pattern": f"^({known})$"}}
+    return {"allOf": [_TABLE_ERROR, {"properties": narrowed}]}
+
+
+# How the table API's paths answer with any error: with PostgREST's four members.
+FORM = ErrorForm(_reply, _schema)
 
 
 # Group 1: the request (raised by parse and respond).
@@ -296,23 +338,23 @@ def no_table(schema: str, name: str, near: str | None) -> TableError:
 def database_away() -> TableError:
     """No connection can be made. 503, for which PostgREST's clients try again."""
     message = "Database connection error. Retrying the connection."
-    return TableError(503, "PGRST000", message)
+    return TableError(503, "PGRST000", message, counted=True)
 
 
 def database_unreachable() -> TableError:
     message = "Database connection error. Retrying the connection."
-    return TableError(503, "PGRST001", message)
+    return TableError(503, "PGRST001", message, counted=True)
 
 
 def schema_cache_missing() -> TableError:
     message = "Could not query the database for the schema cache. Retrying."
-    return TableError(503, "PGRST002", message)
+    return TableError(503, "PGRST002", message, counted=True)
 
 
 def pool_timeout() -> TableError:
     # PostgREST sends no Retry-After with this one, but it is as useful as with the others.
     message = "Timed out acquiring connection from connection pool."
-    return TableError(504, "PGRST003", message, headers=(RETRY_AFTER,))
+    return TableError(504, "PGRST003", message, headers=(RETRY_AFTER,), counted=True)
 
 
 # Errors of group 3: tokens, and who may do without one.

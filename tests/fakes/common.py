@@ -13,10 +13,9 @@ from twisted.internet.testing import StringTransport
 from project_service import errors
 from project_service.http.caller import Callers, Claims, KeyKind
 from project_service.http.connection import ChannelFactory
-from project_service.http.edge import Edge
+from project_service.http.edge import Edge, EdgeSettings
 from project_service.http.head import parse_networks
 from project_service.http.metrics import Metrics
-from project_service.http.request import EdgeSettings
 from project_service.http.routing import Router
 
 ANON_KEY = "anon-key"

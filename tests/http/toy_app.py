@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from attrs import evolve
+
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, envelope
-from project_service.http.routing import Handler, Router
+from project_service.http.routing import Handler, Policy, Router
+from project_service.tables.api import POLICY
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, App
 from tests.route_description import operation_at
 
@@ -15,9 +18,22 @@ ANON = {"X-Service-Key": ANON_KEY}
 SERVICE = {"X-Service-Key": SERVICE_KEY}
 
 
-def app_of(handler: Handler, url: str = "/x", methods: tuple[str, ...] = ("GET",), **access: Any) -> App:
+PLAIN = Policy()
+# The policy of the table API, for paths without a database.
+TABLES = evolve(POLICY, admission="")
+
+
+def app_of(
+    handler: Handler,
+    url: str = "/x",
+    methods: tuple[str, ...] = ("GET",),
+    policy: Policy = PLAIN,
+    **access: Any,
+) -> App:
     router = Router()
-    router.route(url, operation_at(url), methods=methods, **{"key": "optional", **access})(handler)
+    router.of_part(policy).route(url, operation_at(url), methods=methods, **{"key": "optional", **access})(
+        handler
+    )
     return App(router)
 
 

@@ -20,7 +20,9 @@ class Logins(TestCase):
         self.seen: list[str] = []
         self.hashed: list[Deferred[None]] = []
         router = Router()
-        router.route("/auth/login", operation_at(), methods=("POST",), key="optional")(self.login)
+        router.route("/login", operation_at(), methods=("POST",), key="optional", admission="passwords")(
+            self.login
+        )
         limits = {"passwords": Limits(2, 5.0)}
         self.app = App(router, limits=limits, trusted_proxies=(PROXY,))
 
@@ -31,7 +33,7 @@ class Logins(TestCase):
 
     def ask(self, client: str, via: str | None = None) -> None:
         headers = {} if via is None else {"X-Forwarded-For": client}
-        self.app.connect(via or client).send(raw_request("POST", "/auth/login", headers, b""))
+        self.app.connect(via or client).send(raw_request("POST", "/login", headers, b""))
 
     def answer(self, count: int) -> None:
         for _ in range(count):

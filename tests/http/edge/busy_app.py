@@ -8,7 +8,8 @@ from project_service.http.admission import MAX_WAITING_BYTES, Limits
 from project_service.http.health import Health
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, envelope
-from project_service.http.routing import ErrorStyle, Router
+from project_service.http.routing import Policy, Router
+from project_service.tables.api import POLICY as TABLES
 from tests.fakes.common import App, Client, held, raw_request
 from tests.route_description import operation_at
 
@@ -25,18 +26,16 @@ class Busy:
         limits = Limits(places, PATIENCE, max_waiting_bytes)
         router = Router()
         self.begun: list[Deferred[None]] = []
-        slow: dict[str, ErrorStyle] = {
-            SLOW: "envelope",
-            "/dev/db/main/rest/<path:below>": "tables",
-            "/auth/user": "envelope",
-        }
-        for url, style in slow.items():
-            router.route(url, operation_at(url), methods=("GET", "POST"), key="optional", errors=style)(
-                self.slow
-            )
-        router.route("/storage/stream", operation_at(), methods=("GET",), key="optional")(self.stream)
-        router.route("/storage/read", operation_at(), methods=("POST",), key="optional")(self.read)
-        router.route("/storage/echo", operation_at(), methods=("POST",), key="optional")(self.echo)
+        storage = router.of_part(Policy(admission="storage"))
+        for part, url in (
+            (storage, SLOW),
+            (router.of_part(TABLES), "/<stage>/db/<database>/rest/<path:below>"),
+            (router.of_part(Policy(admission="auth")), "/auth/user"),
+        ):
+            part.route(url, operation_at(url), methods=("GET", "POST"), key="optional")(self.slow)
+        storage.route("/storage/stream", operation_at(), methods=("GET",), key="optional")(self.stream)
+        storage.route("/storage/read", operation_at(), methods=("POST",), key="optional")(self.read)
+        storage.route("/storage/echo", operation_at(), methods=("POST",), key="optional")(self.echo)
         self.app = App(router, limits={"storage": limits, "tables:dev/main": limits, "auth": limits})
         Health({}, self.app.metrics, self.app.clock).mount(router)
 

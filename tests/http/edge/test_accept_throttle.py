@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from project_service.http.connection import TurnedAway
+from project_service.http.connection import RejectedConnection
 from project_service.http.limits import FIRST_ACCEPTS, PAUSE_SECONDS, AcceptThrottle
 from tests.http.edge.busy_app import PATIENCE, SLOW, Busy
 
@@ -72,5 +72,5 @@ class Guarded(TestCase):
     def test_a_connection_rejected_for_lack_of_room_throttles(self) -> None:
         factory = self.busy.app._factory
         self.patch(factory._limit, "for_one_more", lambda: False)
-        self.assertIsInstance(factory.buildProtocol(None), TurnedAway)
+        self.assertIsInstance(factory.buildProtocol(None), RejectedConnection)
         self.assertFalse(self.port.accepts)

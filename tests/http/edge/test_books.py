@@ -11,7 +11,7 @@ from project_service import errors
 from project_service.http.admission import Limits
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, envelope
-from project_service.http.routing import Router
+from project_service.http.routing import Policy, Router
 from tests.fakes.common import App, Client, held, raw_request
 from tests.route_description import operation_at
 
@@ -28,7 +28,7 @@ class World:
         self.answers: list[Deferred[None]] = []
         self.clients: list[Client] = []
         self.ended: set[int] = set()
-        router = Router()
+        router = Router().of_part(Policy(admission="storage"))
         for kind in KINDS:
             path = f"/storage/{kind}"
             router.route(path, operation_at(), methods=("GET", "PUT"), key="optional")(self.handle)

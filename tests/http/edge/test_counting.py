@@ -13,11 +13,12 @@ from project_service.http.metrics import Metrics
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
 from project_service.http.routing import Router
+from project_service.storage.errors import store_unavailable
 from tests.fakes.common import App, raw_request
 from tests.route_description import operation_at
 
 FAILURES: dict[str, Exception] = {
-    "store": errors.store_unavailable(),
+    "store": store_unavailable(),
     "database": errors.database_unavailable(),
     "ours": ZeroDivisionError(),
     "functions": ApiError(503, "PT503", "What a function of a database says."),

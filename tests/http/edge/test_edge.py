@@ -14,7 +14,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, json_reply
 from tests.captured_log import captured_logs
 from tests.fakes.common import parse_response, raw_request
-from tests.http.toy_app import app_of, hello
+from tests.http.toy_app import TABLES, app_of, hello
 
 
 class Routing(TestCase):
@@ -164,11 +164,11 @@ class Failures(TestCase):
         )
 
     def test_an_error_on_a_table_path_has_postgrests_members(self) -> None:
-        named = app_of(hello, "/t/<name>", key="required", errors="tables").request("GET", "/t/%ff")
+        named = app_of(hello, "/t/<name>", key="required", policy=TABLES).request("GET", "/t/%ff")
         self.assertEqual(
             (named.status, set(json.loads(named.body))), (404, {"code", "message", "details", "hint"})
         )
-        app = app_of(hello, "/t", key="required", errors="tables")
+        app = app_of(hello, "/t", key="required", policy=TABLES)
         self.assertEqual(
             set(json.loads(app.request("PUT", "/t").body)), {"code", "message", "details", "hint"}
         )
@@ -188,13 +188,13 @@ class Failures(TestCase):
             (b"/t", b"/other", {"code", "message", "details", "hint"}),
             (b"/other", b"/t", {"data", "error"}),
         ):
-            client = app_of(hello, "/t", errors="tables").connect()
+            client = app_of(hello, "/t", policy=TABLES).connect()
             client.send(without_host % refused + b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % behind)
             response = parse_response(client.received())
             self.assertEqual((response.status, set(json.loads(response.body))), (400, members))
 
     def test_an_error_on_a_table_path_has_its_code_in_a_header_for_head(self) -> None:
-        refusal = app_of(hello, "/t", key="required", errors="tables").request("HEAD", "/t")
+        refusal = app_of(hello, "/t", key="required", policy=TABLES).request("HEAD", "/t")
         self.assertEqual((refusal.status, refusal.body), (401, b""))
         self.assertEqual(refusal.header("proxy-status"), "PostgREST; error=project_key_required")
         other = app_of(hello, "/t", key="required").request("HEAD", "/t")

@@ -17,7 +17,7 @@ from project_service.errors import rate_limited
 from project_service.http.admission import LimitedSlot, Limits
 from project_service.http.body import Body
 from project_service.http.exchange import Exchange, Stream
-from project_service.http.routing import Router
+from project_service.http.routing import Policy, Router
 from project_service.storage.upload import PartBuffer, Upload
 from tests.fakes.common import App, Client, raw_request
 from tests.http.storage.app import OBJECTS, USER, StorageApp
@@ -84,7 +84,7 @@ class Requests(TestCase):
 
     def test_an_answered_request_leaves_nothing(self) -> None:
         for limits in ({}, {"auth": Limits(8, 5.0)}):
-            router = Router()
+            router = Router().of_part(Policy(admission="auth"))
             for handler, url in ((hello, "/auth/hello"), (echo, "/auth/echo")):
                 router.route(url, operation_at(url), methods=("GET", "POST"), key="optional")(handler)
             client = App(router, limits=limits).connect()

@@ -10,7 +10,7 @@ from project_service.http.admission import Limits
 from project_service.http.exchange import RESET_SECONDS
 from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
-from project_service.http.routing import Router
+from project_service.http.routing import Policy, Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
 from tests.route_description import operation_at
 
@@ -22,7 +22,7 @@ class HalfClosed(TestCase):
     def setUp(self) -> None:
         self.begun: list[Deferred[None]] = []
         self.stored: list[bytes] = []
-        router = Router()
+        router = Router().of_part(Policy(admission="storage"))
         router.route("/storage/wait", operation_at(), methods=("GET",), key="optional")(self.wait)
         router.route(READ, operation_at(), methods=("PUT",), key="optional")(self.read)
         self.app = App(router, limits={"storage": Limits(2, 5.0)})

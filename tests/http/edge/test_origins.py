@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
+from project_service.http.health import Health
+from project_service.http.metrics import Metrics
 from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from tests.fakes.common import App
-from tests.http.toy_app import app_of, hello
+from tests.http.toy_app import PLAIN, TABLES, app_of, hello
 from tests.route_description import operation_at
 
 READABLE = (
@@ -45,7 +48,7 @@ class CrossOrigin(TestCase):
             self.assertEqual(app_of(hello).request("OPTIONS", path, {**origin, **method}).status, 404, path)
 
     def test_a_preflight_below_a_table_path_answers_as_postgrest_does(self) -> None:
-        app = app_of(hello, "/t/<path:rest>", key="required", errors="tables")
+        app = app_of(hello, "/t/<path:rest>", key="required", policy=TABLES)
         asked = {"Origin": "https://a.test", "Access-Control-Request-Method": "PATCH"}
         response = app.request(
             "OPTIONS", "/t/x", {**asked, "Access-Control-Request-Headers": "prefer,apikey"}
@@ -63,7 +66,7 @@ class CrossOrigin(TestCase):
             ("/x", None),
             ("/t/x", "Authorization, Accept, Accept-Language, Content-Language"),
         ):
-            app = app_of(hello, path, key="required", errors="tables" if allowed else "envelope")
+            app = app_of(hello, path, key="required", policy=TABLES if allowed else PLAIN)
             response = app.request("OPTIONS", path, asked)
             self.assertEqual(response.header("access-control-allow-headers"), allowed, path)
 
@@ -78,7 +81,9 @@ class CrossOrigin(TestCase):
         asked = {"Origin": "https://a.test", "Access-Control-Request-Method": "GET"}
         for path in ("/live", "/ready", "/metrics"):
             for method, status in (("GET", 200), ("OPTIONS", 204), ("PUT", 405)):
-                response = app_of(hello, path).request(method, path + "?x", asked)
+                router = Router()
+                Health({}, Metrics(), Clock()).mount(router)
+                response = App(router).request(method, path + "?x", asked)
                 self.assertEqual(response.status, status, (method, path))
                 names = [name for name, _ in response.headers if name.lower().startswith("access-control")]
                 self.assertEqual(names, [], (method, path))

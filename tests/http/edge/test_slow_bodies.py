@@ -31,7 +31,9 @@ class _Crowded(TestCase):
         router.route("/read", operation_at(), methods=("PUT",), key="optional")(self.read)
         router.route("/store", operation_at(), methods=("PUT",), key="optional")(self.store)
         router.route("/early", operation_at(), methods=("PUT",), key="optional")(self.quick)
-        router.route("/storage/wait", operation_at(), methods=("GET", "PUT"), key="optional")(self.wait)
+        router.route(
+            "/storage/wait", operation_at(), methods=("GET", "PUT"), key="optional", admission="storage"
+        )(self.wait)
         self.app = App(router, connections=3, limits={"storage": Limits(1, 100.0)})
 
     async def quick(self, request: Request) -> Reply:

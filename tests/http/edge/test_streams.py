@@ -9,10 +9,10 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from project_service import errors
 from project_service.http.body import ClientGone
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
+from project_service.storage.errors import store_unavailable
 from tests.captured_log import captured_logs
 from tests.fakes.common import App, Client, parse_response, raw_request
 from tests.http.toy_app import Source, app_of, streaming
@@ -90,7 +90,7 @@ class Streams(TestCase):
     def test_an_outage_during_the_stream_aborts_and_is_logged_without_traceback(self) -> None:
         async def source(sink: Sink) -> None:
             sink.write(b"abc")
-            raise errors.store_unavailable()
+            raise store_unavailable()
 
         client = streaming(source).connect()
         with captured_logs() as events:

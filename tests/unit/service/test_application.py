@@ -24,7 +24,6 @@ from project_service.application import (
     edge_settings,
 )
 from project_service.errors import ApiError
-from project_service.http.admission import lane_of
 from project_service.http.caller import Callers
 from project_service.http.connection import ChannelFactory
 from project_service.http.request import Request
@@ -204,24 +203,15 @@ SETTINGS = Settings(
 
 class AdmissionLimits(SynchronousTestCase):
     def test_each_part_and_each_database_has_an_admission_class(self) -> None:
-        limits = admission_limits(SETTINGS, 2)
-        for target in (
-            b"/auth/user",
-            b"/storage/buckets",
-            b"/dev/db/main/rest/t",
-            b"/dev/db/other/rest",
-            b"/live/db/main/rest/t",
-        ):
-            self.assertIn(lane_of("GET", target), limits)
-        self.assertIn(lane_of("POST", b"/auth/login"), limits)
-        self.assertEqual(len(limits), 6)
+        tables = {"tables:dev/main", "tables:dev/other", "tables:live/main"}
+        self.assertEqual(set(admission_limits(SETTINGS, 2)), {"auth", "passwords", "storage"} | tables)
 
     def test_trace_headers_are_those_of_the_databases_that_configure_one(self) -> None:
         traced = evolve(
             SETTINGS,
             stages={"dev": Stage({"a": StageDatabase(trace_header="X-Trace"), "b": StageDatabase()})},
         )
-        self.assertEqual(edge_settings(traced).trace_headers, {lane_of("GET", b"/dev/db/a/rest"): "X-Trace"})
+        self.assertEqual(edge_settings(traced).trace_headers, {"tables:dev/a": "X-Trace"})
 
     def test_a_class_has_a_slot_for_each_connection_and_two_more(self) -> None:
         limits = admission_limits(SETTINGS, 2)

@@ -54,6 +54,20 @@ LAYERS = {
     "tap": 5,
 }
 LONGEST_FUNCTION = 60
+# Words in paths, headers and error codes that belong to one part.
+OF_PARTS = {
+    "auth",
+    "login",
+    "signup",
+    "jwks",
+    "users",
+    "passwords",
+    "storage",
+    "bucket",
+    "buckets",
+    "objects",
+}
+OF_PARTS |= {"tables", "db", "rest", "pgrst", "postgrest", "admin"}
 
 
 def sources(*places: str) -> Iterator[Path]:
@@ -77,6 +91,18 @@ def imports(path: Path, *, inner: bool = True) -> set[str]:
     return found
 
 
+def literals(path: Path) -> Iterator[tuple[int, str]]:
+    """The strings and bytes in a file, with their lines, but for docstrings."""
+    tree = ast.parse(path.read_text("utf-8"))
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in alone:
+            if isinstance(node.value, str):
+                yield node.lineno, node.value
+            elif isinstance(node.value, bytes):
+                yield node.lineno, node.value.decode("latin-1")
+
+
 class Architecture(TestCase):
     def test_pure_modules_import_no_machinery(self) -> None:
         for path in sources(*PURE):
@@ -93,6 +119,13 @@ class Architecture(TestCase):
                 if parts[0] == "project_service" and len(parts) > 1 and parts[1] in LAYERS:
                     theirs = LAYERS[parts[1]]
                     self.assertLessEqual(theirs, mine, f"{path.relative_to(ROOT)} imports {name}")
+
+    def test_http_knows_no_part(self) -> None:
+        """What is a part's own (paths, headers, error codes, the form of its errors) comes with its routes."""
+        for path in sources("http"):
+            for line, text in literals(path):
+                named = set(re.split(r"[^a-z]+", text.lower())) & OF_PARTS
+                self.assertEqual(named, set(), f"{path.relative_to(ROOT)}:{line}")
 
     def test_auth_storage_and_tables_do_not_import_each_other(self) -> None:
         for part in ("auth", "storage", "tables"):

@@ -96,7 +96,7 @@ class Failures(SynchronousTestCase):
             detail = f'{{"status": {status}, "headers": {{}}}}'
             self.assertEqual(from_sqlstate("PGRST", message, detail, None, True).status, 418)
         detail = json.dumps({"status": 418, "headers": {"content-type": "application/problem+json"}})
-        said = error_reply(from_sqlstate("PGRST", message, detail, None, True), True).headers
+        said = error_reply(from_sqlstate("PGRST", message, detail, None, True)).headers
         types = [value for name, value in said if name.lower() == "content-type"]
         self.assertEqual(types, ["application/problem+json"])
 
@@ -115,7 +115,7 @@ class Failures(SynchronousTestCase):
         for code, shown in (("7", "7"), ("a\r\nX: b, c", "aXbc"), ("\u00e9", ""), ("my-code.1", "my-code.1")):
             message = json.dumps({"code": code, "message": "no"})
             error = from_sqlstate("PGRST", message, '{"status": 409, "headers": {}}', None, True)
-            self.assertEqual(json.loads(error.table_body())["code"], code)
+            self.assertEqual(json.loads(error.body())["code"], code)
             self.assertEqual(dict(error.headers)["Proxy-Status"], f"PostgREST; error={shown}")
 
     def test_raise_with_json_of_another_shape_is_pgrst121(self) -> None:
@@ -148,7 +148,7 @@ class Failures(SynchronousTestCase):
     def test_terse_errors_have_only_code_and_message(self) -> None:
         error = from_sqlstate("22P02", "m", "d", "h", True)
         error.terse = True
-        self.assertEqual(json.loads(error.table_body()), {"code": "22P02", "message": "m"})
+        self.assertEqual(json.loads(error.body()), {"code": "22P02", "message": "m"})
 
 
 class Reasons(SynchronousTestCase):

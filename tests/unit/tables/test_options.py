@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.http.response import Reply, StreamReply
 from project_service.http.routing import Router
 from project_service.lifecycle import start
-from project_service.tables.api import TableRoutes, TableService
+from project_service.tables.api import POLICY, TableRoutes, TableService
 from project_service.tables.errors import TableError
 from project_service.tables.planner import Planner
 from project_service.tables.request.request import RawRequest, parse_head
@@ -54,7 +54,7 @@ class Options(SynchronousTestCase):
         router = Router()
         TableRoutes({}).mount(router)
         for method in ("TRACE", "CONNECT", "PROPFIND", "LINK"):
-            self.assertEqual(router.match(method, b"/dev/db/main/rest/works").route.error_style, "tables")
+            self.assertEqual(router.match(method, b"/dev/db/main/rest/works").route.policy, POLICY)
             fault = self.failureResultOf(self.answered(RawRequest(method, ("works",))), TableError).value
             self.assertEqual((fault.status, fault.code), (405, "PGRST117"))
             self.assertEqual(dict(fault.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PUT,PATCH,DELETE")
