@@ -14,6 +14,7 @@ from psycopg2 import extensions
 from project_service.cli import shared
 from project_service.cli.shared import Opened
 from project_service.database.connection import Connection
+from project_service.database.pipeline import plain_text
 
 
 @click.command()
@@ -93,7 +94,7 @@ def _json(value: str | None, type_: int) -> Any:
 
 
 def _refusal(fault: psycopg2.Error) -> str:
-    said = str(fault).strip()
+    said = plain_text(fault)
     if fault.pgcode is None and "COPY" in said:
         return "COPY can neither read standard input nor write to standard output here"
     return said or type(fault).__name__

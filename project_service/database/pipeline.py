@@ -575,6 +575,15 @@ def _refusal(result: int) -> psycopg2.Error:
     return _refused(code.decode())(Diagnosis(*texts))
 
 
+# What libpq adds to a text for ``show_sqlstates``; the second word may be translated.
+_SHOWN = re.compile(r"\A[0-9A-Z]{5}: |\n[^:\n]+:  \w+, \w+\.[chly]+:[0-9]+$")
+
+
+def plain_text(fault: psycopg2.Error) -> str:
+    """PostgreSQL's text of an error with its details, hint and position, as psql shows it."""
+    return _SHOWN.sub("", str(fault).strip())
+
+
 # The severity, which may be translated, the SQLSTATE and the message.
 _WORDED = re.compile(r"[^:\n]+: +([0-9A-Z]{5}): ([^\n]*)")
 

@@ -249,9 +249,8 @@ def layout_of(plan: ReadPlan, nested: bool) -> Layout:
     deciding = list(deciding_of(plan))
     if plan.grouped:
         return "tested"
-    # A single row needs no page. How many rows a write or a function returns PostgreSQL does not know.
-    if (plan.names_one_row and not nested) or (plan.key is None and deciding and not plan.inlined):
-        return "joined"
+    if plan.names_one_row and not nested:
+        return "joined"  # a single row needs no page
     pageable = _is_pageable(plan, deciding)
     if plan.order:
         paged = pageable and any(plan.embeddings) and not plan.range.whole
@@ -555,8 +554,15 @@ def _exists(plan: ReadPlan, embedded: Embedded) -> Sql:
     if embedded.plan.grouped and is_cut:
         return "EXISTS (" + select_sql(embedded.plan, embedded, plan.alias) + ")"
     # A range that begins with the first row has rows if there are any at all, so only others are cut.
-    cut = range_sql(range_) if is_cut else Sql("")
+    cut = range_sql(range_) if is_cut else Sql(" OFFSET 0" if _is_of_unknown_size(plan) else "")
     return "EXISTS (SELECT 1" + rows_apart(plan, embedded) + cut + ")"
+
+
+def _is_of_unknown_size(plan: ReadPlan) -> bool:
+    """Whether PostgreSQL does not know how many rows there are: those of a write, or of a function that it does not
+    inline. For a thousand rows, which it assumes, it might read a large table whole, where there is only one. With an
+    OFFSET it looks for related rows of one row after the other. Aggregates are expected to take their time."""
+    return plan.key is None and not plan.inlined and not plan.grouped
 
 
 def rows_apart(plan: ReadPlan, embedded: Embedded) -> Sql:

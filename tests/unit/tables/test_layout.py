@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
@@ -150,10 +151,17 @@ class Tests(SynchronousTestCase):
             found = text(planned("GET", "works", TAGGED, FILTERED, ("id", filtered)))
             self.assertEqual(found.count("EXISTS"), expected, filtered)
 
-    def test_the_rows_of_a_function_are_joined(self) -> None:
-        """PostgreSQL does not know how many there are, and there are often few."""
-        found = text(planned("GET", "rpc/find", ("q", "x"), TAGGED, FILTERED, cache=called(is_sql=False)))
-        self.assertEqual((found.count("EXISTS"), found.count("INNER JOIN LATERAL")), (0, 1))
+    def test_related_rows_are_looked_for_one_row_of_a_function_after_the_other(self) -> None:
+        """PostgreSQL does not know how many rows it has, and might read the whole of the other table for one."""
+        called_with = partial(planned, "GET", "rpc/find", ("q", "x"), cache=called(is_sql=False))
+        for pairs in (
+            (TAGGED,),
+            (TAGGED, ("order", "id")),
+            (TAGGED, FILTERED, ("order", "id"), ("limit", "5")),
+        ):
+            found = text(called_with(*pairs))
+            self.assertEqual((found.count(" OFFSET 0)"), found.count("LEFT JOIN LATERAL")), (1, 1), pairs)
+        self.assertNotIn("OFFSET", text(called_with(("select", "count(),tags!inner()"))))
 
     def test_the_rows_of_a_function_that_is_inlined_keep_their_order(self) -> None:
         """An EXISTS that is compared makes no join."""
