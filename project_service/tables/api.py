@@ -23,10 +23,11 @@ from project_service.lifecycle import InThread
 from project_service.tables import errors
 from project_service.tables.access import Identities, Identity
 from project_service.tables.endpoints import AT_ROOT, BELOW
-from project_service.tables.errors import READ_ONLY, TableError, as_utf8
+from project_service.tables.errors import READ_ONLY, VARY, TableError, as_utf8
 from project_service.tables.execution import Executor, Row
 from project_service.tables.openapi import document, public_url, rights_sql
-from project_service.tables.planner import Planned, Planner
+from project_service.tables.outcome import as_bytes
+from project_service.tables.planner import Planner
 from project_service.tables.request import headers as request_headers
 from project_service.tables.request.body import slow_to_read
 from project_service.tables.request.request import (
@@ -38,10 +39,7 @@ from project_service.tables.request.request import (
     payload_of,
 )
 from project_service.tables.response import (
-    VARY,
     Timing,
-    as_bytes,
-    deprecated_names,
     options_reply,
     other_methods,
     read_utf8,
@@ -216,7 +214,7 @@ class TableService:
             timing.mark("plan")
         preamble = preamble_of(self.config, cache, incoming.headers, planned, identity)
         reply = None
-        if planned.compiled.last.streamed and self.large.expected(planned):
+        if planned.compiled.history.streamed and self.large.expected(planned):
             reply = await self.large.at_once(incoming.path, planned, preamble, incoming.resource)
         if reply is None:
             outcome = await self.executor.execute(planned, preamble, incoming.resource, incoming.slot)
@@ -225,22 +223,13 @@ class TableService:
                 if outcome.whole
                 else await self.large.after(incoming, planned, outcome, preamble)
             )
-        if incoming.method == "HEAD" or planned.compiled.renamed or reply.status == 405:
-            reply = self._completed(reply, incoming, planned)
+        if incoming.method == "HEAD":
+            reply = StreamReply(reply.status, reply.headers, None, no_body)
+        if reply.status == 405 and not has_header(reply.headers, "Allow"):
+            reply = evolve(reply, headers=(*reply.headers, *self._allow(incoming)))
         if timing:
             timing.mark("transaction")
             reply = _timed(reply, timing)
-        return reply
-
-    def _completed(
-        self, reply: Reply | StreamReply, incoming: RawRequest, planned: Planned
-    ) -> Reply | StreamReply:
-        if incoming.method == "HEAD":
-            reply = StreamReply(reply.status, reply.headers, None, no_body)
-        if planned.compiled.renamed:
-            reply = evolve(reply, headers=(*reply.headers, deprecated_names(planned.compiled.renamed)))
-        if reply.status == 405 and not has_header(reply.headers, "Allow"):
-            reply = evolve(reply, headers=(*reply.headers, *self._allow(incoming)))
         return reply
 
     async def _root(

@@ -21,6 +21,9 @@ from project_service.http import exchange, head
 from project_service.http.describe import ANY, STRING, Named, obj
 from project_service.http.response import ErrorForm, Reply, error_reply
 
+# On errors too, since they depend on these headers as much (PostgREST's reference, "Vary Header").
+VARY = ("Vary", "Accept, Prefer, Range")
+
 # What a token must not contain (RFC 9110 section 5.6.2).
 _NO_TOKEN = re.compile(rf"[^{head.TCHAR}]+")
 _HEADER_NAME = re.compile(rf"[{head.TCHAR}]+")

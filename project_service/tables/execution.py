@@ -31,17 +31,12 @@ from project_service.database.pool import Pool
 from project_service.http.admission import Slot
 from project_service.tables import errors
 from project_service.tables.errors import TableError, from_postgres
+from project_service.tables.outcome import SMALL_BYTES, Outcome, as_bytes, outcome_of_read, outcome_of_write
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.planner import SMALL_BYTES, Compiled, Planned
+from project_service.tables.planner import Compiled, Planned
 from project_service.tables.request.body import DEEP
 from project_service.tables.request.request import Request
-from project_service.tables.response import (
-    Outcome,
-    as_bytes,
-    check_outcome,
-    outcome_of_read,
-    outcome_of_write,
-)
+from project_service.tables.response import check_outcome
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.transaction_settings import FORGET_PLANS, Preamble
 from project_service.tables.values import TablesConfig
@@ -91,7 +86,7 @@ class Executor:
         the body. Raises ``TableError``.
         """
         compiled = planned.compiled
-        if compiled.shares and compiled.pace.is_quick and not preamble.alone:
+        if compiled.shares and compiled.history.is_quick and not preamble.alone:
             probe = compiled.probe.rows if compiled.probe is not None else 0
             steps = [*preamble.steps(path, shared=True), _step(planned, preamble, probe)]
             run = self.pool.pipelines.submit(planned.version, steps)
@@ -132,7 +127,7 @@ class Executor:
         try:
             outcome = outcome_of_read((await run.done)[0])
             if run.slow or len(outcome.body) > SMALL_BYTES:
-                compiled.pace.failed()
+                compiled.history.failed()
             if compiled.probe is None or compiled.probe.fits(outcome, probe):
                 if compiled.rendering.form == "object":
                     check_outcome(planned.request, compiled, outcome)
@@ -140,7 +135,7 @@ class Executor:
         except DatabaseGone:
             pass
         except psycopg2.Error as fault:
-            compiled.pace.failed()
+            compiled.history.failed()
             if not (fault.pgcode is None or may_be_stale(fault.pgcode) or fault.pgcode in _OTHERWISE):
                 raise from_postgres(fault, preamble.authenticated) from fault
         slot.retake()
@@ -149,7 +144,7 @@ class Executor:
     def _prepares(self, planned: Planned, preamble: Preamble) -> bool:
         return (
             self.config.prepare
-            and planned.kept
+            and planned.cached
             and planned.compiled.rendering.explain is None
             and not preamble.sets_isolation
         )
@@ -251,7 +246,7 @@ class _Once:
         if begins:
             await self._end(connection)
         if shares:
-            self.planned.compiled.pace.ran(connection.took, len(outcome.body))
+            self.planned.compiled.history.ran(connection.took, len(outcome.body))
         return outcome
 
     async def _as_text(self, connection: Connection, probe: int) -> Outcome:

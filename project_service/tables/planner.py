@@ -1,4 +1,8 @@
-"""Turns requests into compiled statements, and keeps the work for later requests of the same shape."""
+"""From a request to the statement that answers it: ``request``, ``plan`` and ``sql`` in turn. No I/O.
+
+Requests of one shape differ only in the operands of their filters, the values of their arguments and their body. They
+have the same plan, whose parameters these are, so the plans of earlier requests are cached by shape.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from functools import cached_property
 from attrs import Factory, define, evolve, field, frozen
 from cachetools import LRUCache
 
+from project_service.errors import Headers
 from project_service.tables import errors
-from project_service.tables.errors import TableError
+from project_service.tables.errors import VARY, TableError, as_utf8
+from project_service.tables.outcome import History, Probe
 from project_service.tables.plan.call import CallPlan, plan_call
 from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.plan.names import find_relation
@@ -28,7 +34,6 @@ from project_service.tables.request.request import (
     range_of,
 )
 from project_service.tables.request.syntax import Operand, Query, Range
-from project_service.tables.response import Outcome
 from project_service.tables.sql.statement import (
     Bounds,
     Statement,
@@ -38,236 +43,6 @@ from project_service.tables.sql.statement import (
 )
 from project_service.tables.values import Key, Relation, Routine, SchemaCache, TablesConfig
 
-# How many rows to read at once, to see whether a result fits into one reply. What does not fit is streamed.
-#
-# PostgreSQL makes a body of at most so many rows, and returns it if it is not too large; so one statement answers
-# whatever fits. The number follows from the size of rows, which is learnt from earlier results: for a relation and
-# what is selected of it, and not for each request.
-
-
-# PostgreSQL needs longer to make one body of more rows than these than to open a cursor.
-MOST_ROWS = 10_000
-# The first number where nothing is known of the size: for views, partitioned and foreign tables, or before ANALYZE.
-UNKNOWN_ROWS = 100
-
-
-@define
-class Probe:
-    """``rows`` are read at once; a body of more than ``threshold_bytes`` is left out."""
-
-    rows: int
-    threshold_bytes: int
-
-    def fits(self, outcome: Outcome, asked: int) -> bool:
-        """Whether ``outcome`` has the whole result, given that ``asked`` rows were allowed."""
-        return outcome.rows <= asked and outcome.size <= self.threshold_bytes
-
-    def again(self, outcome: Outcome, asked: int) -> bool:
-        """Learn from an outcome that did not fit. True where it is worth running the statement again, because many
-        more rows than ``asked`` would have fitted."""
-        likely = self.threshold_bytes * outcome.rows // max(outcome.size, 1)
-        # A quarter more, since rows differ, but never more than ``asked`` where those were too large.
-        likely = max(1, min(MOST_ROWS, likely + likely // 4))
-        if outcome.size > self.threshold_bytes:
-            self.rows = min(asked, likely)
-            return False
-        self.rows = max(asked, likely)
-        return likely >= 2 * asked
-
-
-# A statement is quick once so many runs in a row took at most so long and made at most so large a body; it is no more
-# after one that took longer, held others up, or failed.
-QUICK_RUNS = 3
-QUICK_SECONDS = 0.002
-SMALL_BYTES = 64 * 1024
-
-
-@define
-class Pace:
-    """How long the runs of a statement take the server."""
-
-    is_quick: bool = field(default=False, init=False)
-    _runs: int = field(default=0, init=False)
-
-    def ran(self, seconds: float, size: int) -> None:
-        """A run took ``seconds`` and made ``size`` bytes."""
-        if seconds > QUICK_SECONDS or size > SMALL_BYTES:
-            self.failed()
-        else:
-            self._runs += 1
-            self.is_quick = self._runs >= QUICK_RUNS
-
-    def failed(self) -> None:
-        """A run was refused, or was slow where others wait behind it."""
-        self._runs, self.is_quick = 0, False
-
-
-@define
-class LastTime:
-    """How the last request of a shape was answered."""
-
-    streamed: bool = False
-
-
-def first_probe(row_bytes: int, threshold_bytes: int) -> Probe:
-    """``row_bytes`` is what the catalogue says of a row's size, 0 where it says nothing."""
-    most = MOST_ROWS if row_bytes else UNKNOWN_ROWS
-    return Probe(max(1, min(most, threshold_bytes // max(row_bytes, 1))), threshold_bytes)
-
-
-# Makes the statement that answers a parsed request: its plan, and the plan's SQL. No I/O.
-
-
-@frozen(slots=False)
-class Compiled:
-    """What is to be run, and how to read its outcome. It is kept and used again for requests of the same shape.
-
-    ``plan`` is None for reading a relation. ``renamed`` are embedded relations to warn about. ``probe`` is set where
-    the result may have to be streamed, and ``last`` remembers whether it was. ``leaves_things`` says that running it
-    may leave more than settings behind on the connection. ``shares`` allows it to run on a connection that reads
-    share, once its ``pace`` is known to be quick.
-    """
-
-    statement: Statement
-    rendering: Rendering
-    plan: WritePlan | CallPlan | None
-    read_only: bool
-    renamed: tuple[tuple[str, str], ...] = ()
-    probe: Probe | None = None
-    leaves_things: bool = False
-    shares: bool = False
-    last: LastTime = Factory(LastTime)
-    pace: Pace = Factory(Pace)
-
-    @cached_property
-    def routine(self) -> Routine | None:
-        return self.plan.routine if isinstance(self.plan, CallPlan) else None
-
-
-def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
-    """Raises PGRST107, 205, 54001 and what the planners raise."""
-    found = _compiled(cache, config, request)
-    # Functions run here if the request calls one, as triggers of a write, or before each request. The functions that
-    # a read may call are ``_read``'s concern.
-    calls = config.pre_request is not None or found.routine is not None or not found.read_only
-    return evolve(found, leaves_things=True) if cache.leaves_things and calls else found
-
-
-def _compiled(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
-    if request.head.kind == "routine":
-        return _call(cache, config, request)
-    relation = find_relation(cache, request.head)
-    if request.head.method in READING:
-        return _read(cache, config, request, relation)
-    plan = plan_write(cache, config.plan_options, relation, request)
-    rendering = _negotiated(cache, config, request, relation.key, None)
-    plan = evolve(plan, read=_rows_for(rendering, plan.read))
-    rendering = evolve(rendering, records=plan.read.shows_records(plan.computed))
-    statement = write_statement(plan, rendering)
-    return Compiled(statement, rendering, plan, read_only=False, renamed=plan.read.renamed)
-
-
-def _negotiated(
-    cache: SchemaCache, config: TablesConfig, request: Request, relation: Key | None, routine: Routine | None
-) -> Rendering:
-    whole_rows = request.query.select == EVERYTHING
-    return negotiate(cache, request.head.accept, relation, routine, config.plan, whole_rows)
-
-
-def _rows_for(rendering: Rendering, plan: ReadPlan) -> ReadPlan:
-    return as_stored(plan) if rendering.takes_rows else plan
-
-
-def _bounds(config: TablesConfig, request: Request, relation: Relation | None, read_only: bool) -> Bounds:
-    if request.head.method == "HEAD":
-        return Bounds(bodiless=True)
-    if not read_only:
-        return Bounds(to_the_end=True)
-    row_bytes = relation.row_bytes if relation is not None else 0
-    probe = first_probe(row_bytes, config.stream_threshold_bytes)
-    return Bounds(probe.rows, probe.threshold_bytes)
-
-
-def _probe(statement: Statement, bounds: Bounds) -> Probe | None:
-    return Probe(bounds.at_once, bounds.threshold_bytes) if statement.stream is not None else None
-
-
-def _is_by_key(plan: ReadPlan) -> bool:
-    """Whether the conditions name at most one row of a table."""
-    return plan.relation is not None and not plan.relation.is_view and plan.names_one_row
-
-
-def _read(cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation) -> Compiled:
-    reader = ReadPlanner(cache, request.head.schema, config.plan_options)
-    plan = reader.plan(relation, request.query, request.range)
-    rendering = _negotiated(cache, config, request, relation.key, None)
-    plan = _rows_for(rendering, plan)
-    rendering = evolve(rendering, records=plan.shows_records(plan.computed))
-    count = request.head.preferences.get("count")
-    bounds = _bounds(config, request, relation, True)
-    if bounds.at_once and _is_by_key(plan):
-        # A single row is sent in one piece, however large it is.
-        bounds = Bounds()
-    statement = read_statement(plan, rendering, count, config.max_rows, bounds)
-    leaves = cache.leaves_by_reading and (plan.calls or rendering.handler is not None)
-    return Compiled(
-        statement,
-        rendering,
-        plan=None,
-        read_only=True,
-        renamed=plan.renamed,
-        probe=_probe(statement, bounds),
-        leaves_things=leaves,
-        shares=statement.count is None
-        and rendering.handler is None
-        and rendering.explain is None
-        and not leaves,
-    )
-
-
-def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
-    plan = plan_call(cache, config.plan_options, request)
-    routine = plan.routine
-    rendering = _negotiated(cache, config, request, routine.returns, routine)
-    if plan.read is not None:
-        plan = evolve(plan, read=_rows_for(rendering, plan.read))
-    records = plan.read is not None and plan.read.shows_records({**plan.read.computed, **plan.computed})
-    rendering = evolve(rendering, records=records or routine.shows_records)
-    if request.head.preferences.max_affected is not None and not routine.is_set:
-        raise errors.max_affected_needs_rows()
-    range_ = request.range.capped(config.max_rows)
-    count = request.head.preferences.get("count")
-    read_only = request.head.method in READING or routine.volatility != "v"
-    relation = cache.relations.get(routine.returns) if routine.returns is not None else None
-    bounds = _bounds(config, request, relation, read_only)
-    if request.head.preferences.max_affected is not None:
-        bounds = evolve(bounds, counts_all=True)
-    statement = call_statement(plan, rendering, count, range_, bounds)
-    renamed = plan.read.renamed if plan.read is not None else ()
-    return Compiled(
-        statement,
-        rendering,
-        plan,
-        read_only,
-        renamed=renamed,
-        probe=_probe(statement, bounds),
-    )
-
-
-# The shape of a request: everything but the operands of its filters, the values of its arguments, and its body.
-#
-# Requests of one shape have the same plan; only the parameters differ.
-
-
-def shape_of_payload(payload: Payload | None) -> Hashable | None:
-    """The payload's part of the shape; None where the body itself is part of the plan, which then is not kept."""
-    if payload is None:
-        return ()
-    if payload.kind != "json":
-        return None
-    return (payload.media, payload.keys, payload.is_array, payload.is_empty, payload.keys_match)
-
-
 # How many shapes are cached: enough for all distinct requests of an application, with little memory.
 MAX_SHAPES = 1000
 # Clients determine the shapes, so longer ones are not cached, nor are longer statements. In characters.
@@ -275,19 +50,30 @@ MAX_CACHED = 8192
 # And of the statements of one shape: one or two, until the schema cache changes.
 COMPILED_PER_SHAPE = 8
 
+_APPLIED_TO_ALL = ("count", "handling", "timezone", "tx")
+_APPLIED_TO_CALLS = (*_APPLIED_TO_ALL, "max-affected")
+_APPLIED = {
+    "GET": _APPLIED_TO_ALL,
+    "HEAD": _APPLIED_TO_ALL,
+    "POST": (*_APPLIED_TO_ALL, "resolution", "missing", "return"),
+    "PUT": (*_APPLIED_TO_ALL, "return"),
+    "PATCH": (*_APPLIED_TO_ALL, "max-affected", "missing", "return"),
+    "DELETE": (*_APPLIED_TO_ALL, "max-affected", "return"),
+}
+
 
 @frozen
 class Planned:
     """A request and the statement that answers it.
 
-    ``operands`` are this request's, in the order of the plan's slots. ``kept`` says that the plan was made by an
+    ``operands`` are this request's, in the order of the plan's slots. ``cached`` says that the plan was made by an
     earlier request, which makes it worth preparing. ``version`` is that of the schema cache.
     """
 
     request: Request
     compiled: Compiled
     operands: list[str]
-    kept: bool
+    cached: bool
     version: int
 
     @property
@@ -311,14 +97,10 @@ class Shape:
     range: Range
     compiled: dict[Hashable, Compiled] = field(factory=dict)
 
-    @property
-    def weight(self) -> int:
-        return len(repr(self.head)) + len(repr(self.query))
-
 
 @define
 class Planner:
-    """Pure but for what it remembers. Raises ``TableError`` for what cannot be understood or found."""
+    """Pure but for what it caches. Raises ``TableError`` for what is invalid or unknown."""
 
     config: TablesConfig
     _shapes: LRUCache[Hashable, Shape] = field(factory=lambda: LRUCache(MAX_SHAPES), init=False)
@@ -336,49 +118,57 @@ class Planner:
         return evolve(head, preferences=head.preferences.without("tx"))
 
     def shape(self, incoming: RawRequest, delegated: Head | None = None) -> tuple[Shape, list[str]]:
-        """The request's shape and, in the order of the plan's slots, its operands. ``delegated`` is another head than
-        path and headers say."""
+        """The request's shape and, in the order of the plan's slots, its operands. ``delegated`` replaces what path
+        and headers say."""
         segments = incoming.segments
         is_call = delegated is not None or (len(segments) > 1 and segments[0] == "rpc")
         arguments = is_call and incoming.method in READING
         try:
-            shape, operands = shape_of_query(incoming.pairs, arguments)
+            of_query, operands = shape_of_query(incoming.pairs, arguments)
         except TableError:
             if delegated is None:
-                self.head(incoming)  # whose faults come first
+                self.head(incoming)  # its errors come first
             raise
-        key = (incoming.method, incoming.segments, incoming.headers.decisive, shape, delegated)
+        key = (incoming.method, segments, incoming.headers.decisive, of_query, delegated)
         try:
             return self._shapes[key], operands
         except KeyError:
             head = delegated or self.head(incoming)
         query = parse_query(incoming.pairs, arguments)
-        made = Shape(head, query, range_of(head, query, incoming.pairs))
-        if len(repr(key)) <= MAX_CACHED and made.weight <= MAX_CACHED:
-            self._shapes[key] = made
-        return made, operands
+        shape = Shape(head, query, range_of(head, query, incoming.pairs))
+        if len(repr(key)) <= MAX_CACHED and len(repr(head)) + len(repr(query)) <= MAX_CACHED:
+            self._shapes[key] = shape
+        return shape, operands
 
     def plan(
         self, cache: SchemaCache, shape: Shape, pairs: Pairs, payload: Payload | None, operands: list[str]
     ) -> Planned:
         request = Request(shape.head, shape.query, shape.range, payload, pairs)
-        body_shape = shape_of_payload(payload) if payload is not None else ()
-        if body_shape is None:
-            return Planned(request, self._compiled(cache, request), operands, False, cache.version)
-        key = (cache.version, body_shape)
-        known = shape.compiled.get(key)
-        if known is not None:
-            return Planned(request, known, operands, True, cache.version)
-        made = self._compiled(cache, _without_body(request))
+        of_body: Hashable = ()
+        if payload is not None:
+            if payload.kind != "json":
+                # The body itself is part of the plan.
+                return Planned(request, self._compiled(cache, request), operands, False, cache.version)
+            of_body = (payload.media, payload.keys, payload.is_array, payload.is_empty, payload.keys_match)
+        key = (cache.version, of_body)
+        cached = shape.compiled.get(key)
+        if cached is not None:
+            return Planned(request, cached, operands, True, cache.version)
+        if payload is not None:
+            # A cached plan must not hold on to the body.
+            without = evolve(payload, text="", raw=b"", arguments=())
+            compiled = self._compiled(cache, evolve(request, payload=without))
+        else:
+            compiled = self._compiled(cache, request)
         if len(shape.compiled) >= COMPILED_PER_SHAPE:
             shape.compiled.clear()
-        if _weight(made) <= MAX_CACHED:
-            shape.compiled[key] = made
-        return Planned(request, made, operands, False, cache.version)
+        if _characters(compiled) <= MAX_CACHED:
+            shape.compiled[key] = compiled
+        return Planned(request, compiled, operands, False, cache.version)
 
     def _compiled(self, cache: SchemaCache, request: Request) -> Compiled:
         """The compiled request, sharing its probe with other requests that select the same of the same relation: what
-        they have learnt about the size of rows holds for this one too."""
+        they have learned about the size of rows holds for this one too."""
         compiled, head = compile_request(cache, self.config, request), request.head
         key = (head.kind, head.schema, head.name, request.query.select)
         if compiled.probe is None or len(repr(key)) > MAX_CACHED:
@@ -386,15 +176,157 @@ class Planner:
         return evolve(compiled, probe=self._probes.setdefault(key, compiled.probe))
 
 
-def _weight(compiled: Compiled) -> int:
-    """How many characters a kept plan holds: its SQL, and the operands of the request that it was made for."""
+def _characters(compiled: Compiled) -> int:
+    """How many characters a plan holds: its SQL, and the operands of the request that it was made for."""
     sql = compiled.statement.sql
-    operands = (found.text for found in sql.parameters if isinstance(found, Operand))
-    return len(sql.text) + sum(len(text) for text in operands)
+    return len(sql.text) + sum(len(value.text) for value in sql.parameters if isinstance(value, Operand))
 
 
-def _without_body(request: Request) -> Request:
-    """``request`` without its body and its values, so that a kept plan does not hold on to them."""
-    if request.payload is None:
-        return request
-    return evolve(request, payload=evolve(request.payload, text="", raw=b"", arguments=()))
+@frozen(slots=False)
+class Compiled:
+    """What is to be run, and how to read its outcome, for all requests of one shape.
+
+    ``plan`` is None for reading a relation. ``headers`` are those that all replies have. ``probe`` is set where the
+    result may have to be streamed. ``leaves_things`` says that running it may leave more than settings behind on the
+    connection. ``shares`` allows it to run on a connection that reads share, once its ``history`` shows that it is
+    quick.
+    """
+
+    statement: Statement
+    rendering: Rendering
+    plan: WritePlan | CallPlan | None
+    read_only: bool
+    probe: Probe | None = None
+    leaves_things: bool = False
+    shares: bool = False
+    headers: Headers = ()
+    history: History = Factory(History)
+
+    @cached_property
+    def routine(self) -> Routine | None:
+        return self.plan.routine if isinstance(self.plan, CallPlan) else None
+
+
+def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
+    """Raises PGRST107, 205, 54001 and what the planners raise."""
+    if request.head.kind == "routine":
+        compiled, read = _call(cache, config, request)
+    else:
+        relation = find_relation(cache, request.head)
+        compile_ = _read if request.head.method in READING else _write
+        compiled, read = compile_(cache, config, request, relation)
+    # Functions run here if the request calls one, as triggers of a write, or before each request. The functions that
+    # a read may call are ``_read``'s concern.
+    calls = config.pre_request is not None or compiled.routine is not None or not compiled.read_only
+    renamed = read.renamed if read is not None else ()
+    return evolve(
+        compiled,
+        leaves_things=compiled.leaves_things or (cache.leaves_things and calls),
+        headers=constant_headers(request.head, compiled, renamed),
+    )
+
+
+def _read(
+    cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation
+) -> tuple[Compiled, ReadPlan]:
+    reader = ReadPlanner(cache, request.head.schema, config.plan_options)
+    plan = reader.plan(relation, request.query, request.range)
+    rendering = _negotiated(cache, config, request, relation.key, None)
+    plan = _rows_for(rendering, plan)
+    rendering = evolve(rendering, records=plan.shows_records(plan.computed))
+    bounds = _bounds(config, request, relation, read_only=True)
+    if bounds.at_once and not relation.is_view and plan.names_one_row:
+        # A single row is sent in one piece, however large it is.
+        bounds = Bounds()
+    count = request.head.preferences.get("count")
+    statement = read_statement(plan, rendering, count, config.max_rows, bounds)
+    leaves = cache.leaves_by_reading and (plan.calls or rendering.handler is not None)
+    shares = not (statement.count or rendering.handler or rendering.explain or leaves)
+    probe = _probe(statement, bounds)
+    return Compiled(statement, rendering, None, True, probe, leaves, shares), plan
+
+
+def _write(
+    cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation
+) -> tuple[Compiled, ReadPlan]:
+    plan = plan_write(cache, config.plan_options, relation, request)
+    rendering = _negotiated(cache, config, request, relation.key, None)
+    plan = evolve(plan, read=_rows_for(rendering, plan.read))
+    rendering = evolve(rendering, records=plan.read.shows_records(plan.computed))
+    return Compiled(write_statement(plan, rendering), rendering, plan, read_only=False), plan.read
+
+
+def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> tuple[Compiled, ReadPlan | None]:
+    plan = plan_call(cache, config.plan_options, request)
+    routine, preferences = plan.routine, request.head.preferences
+    rendering = _negotiated(cache, config, request, routine.returns, routine)
+    if plan.read is not None:
+        plan = evolve(plan, read=_rows_for(rendering, plan.read))
+    records = plan.read is not None and plan.read.shows_records({**plan.read.computed, **plan.computed})
+    rendering = evolve(rendering, records=records or routine.shows_records)
+    if preferences.max_affected is not None and not routine.is_set:
+        raise errors.max_affected_needs_rows()
+    read_only = request.head.method in READING or routine.volatility != "v"
+    relation = cache.relations.get(routine.returns) if routine.returns is not None else None
+    bounds = _bounds(config, request, relation, read_only)
+    if preferences.max_affected is not None:
+        bounds = evolve(bounds, counts_all=True)
+    range_ = request.range.capped(config.max_rows)
+    statement = call_statement(plan, rendering, preferences.get("count"), range_, bounds)
+    return Compiled(statement, rendering, plan, read_only, _probe(statement, bounds)), plan.read
+
+
+def _negotiated(
+    cache: SchemaCache, config: TablesConfig, request: Request, relation: Key | None, routine: Routine | None
+) -> Rendering:
+    whole_rows = request.query.select == EVERYTHING
+    return negotiate(cache, request.head.accept, relation, routine, config.plan, whole_rows)
+
+
+def _rows_for(rendering: Rendering, plan: ReadPlan) -> ReadPlan:
+    return as_stored(plan) if rendering.takes_rows else plan
+
+
+def _bounds(config: TablesConfig, request: Request, relation: Relation | None, read_only: bool) -> Bounds:
+    if request.head.method == "HEAD":
+        return Bounds(bodiless=True)
+    if not read_only:
+        return Bounds(to_the_end=True)
+    row_bytes = relation.row_bytes if relation is not None else 0
+    probe = Probe.first(row_bytes, config.stream_threshold_bytes)
+    return Bounds(probe.rows, probe.threshold_bytes)
+
+
+def _probe(statement: Statement, bounds: Bounds) -> Probe | None:
+    return Probe(bounds.at_once, bounds.threshold_bytes) if statement.stream is not None else None
+
+
+def constant_headers(head: Head, compiled: Compiled, renamed: tuple[tuple[str, str], ...] = ()) -> Headers:
+    """The headers of all replies to requests of one shape. ``renamed`` are (name, alias) to warn about."""
+    plan, rendering, preferences = compiled.plan, compiled.rendering, head.preferences
+    headers: Headers = (("Content-Type", rendering.content_type),)
+    if rendering.explain is None:
+        bodiless = (
+            plan.representation != "representation"
+            if isinstance(plan, WritePlan)
+            else plan is not None and plan.routine.is_void
+        )
+        applied = list(_APPLIED_TO_CALLS if head.kind == "routine" else _APPLIED[head.method])
+        if isinstance(plan, WritePlan) and plan.merges is None and "resolution" in applied:
+            applied.remove("resolution")
+        profile = (("Content-Profile", as_utf8(head.schema)),) if head.profiled else ()
+        headers = (*(() if bodiless else headers), *preferences.applied(applied), *profile)
+    return (*headers, VARY, *((deprecated_names(renamed),) if renamed else ()))
+
+
+def deprecated_names(renamed: tuple[tuple[str, str], ...]) -> tuple[str, str]:
+    """The ``Warning`` for a request that refers to an embedded relation by the relation's name although it gave it an
+    alias."""
+    changes = ", ".join(f"`{target}` to `{alias}`" for target, alias in renamed)
+    text = (
+        "Embedded resource was referenced by relation name even though it has an alias. "
+        "This is deprecated and will stop working in a future release. "
+        f"Update {changes} in query string filters, orders or limits."
+    )
+    shown = "".join(c for c in text if c.isprintable()).replace("\\", "").replace('"', "")
+    return ("Warning", f'299 PostgRESTv16 "{shown}"')

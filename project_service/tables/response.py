@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, Protocol
 from urllib.parse import quote
 
 import orjson
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from project_service.errors import Headers, with_required
 from project_service.http.response import Reply
 from project_service.tables import errors
-from project_service.tables.errors import as_utf8, is_header, settable, status_of
+from project_service.tables.errors import VARY, is_header, settable, status_of
+from project_service.tables.outcome import Outcome
 from project_service.tables.plan.call import CallPlan, unknown_routine
-from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.names import find_relation
 from project_service.tables.plan.write import WritePlan
+from project_service.tables.planner import Compiled
 from project_service.tables.request.request import READING, WRITING, Head, Request
 from project_service.tables.request.scanning import as_parameter
 from project_service.tables.values import Relation, SchemaCache
@@ -40,13 +39,6 @@ def status_of_range(offset: int, rows: int, total: int | None) -> int:
         details = f"An offset of {offset} was requested, but there are only {total} rows."
         raise errors.unsatisfiable_range(details, content_range(0, 0, total))
     return 206 if rows < total else 200
-
-
-# Headers of the table API's responses: the one that all have, and the rules for those that SQL sets.
-
-
-# On errors too, since they depend on these headers as much (PostgREST's reference, "Vary Header").
-VARY = ("Vary", "Accept, Prefer, Range")
 
 
 def read_utf8(value: bytes) -> str:
@@ -105,84 +97,6 @@ def _of_relation(relation: Relation) -> list[str]:
     if relation.deletable:
         found.append("DELETE")
     return found
-
-
-# The one row that a statement returns, as a value.
-
-
-@frozen
-class Outcome:
-    """What a statement returned (see ``sql.statement.Statement``).
-
-    ``rows`` is the number of rows in the body, ``total`` the number without the range, if it was asked for. ``size``
-    is the length of the body in bytes, also if it was left out because of that. If it is not ``whole``, there are
-    more rows or bytes than are sent in one piece. ``written`` is the number of rows that were written, or that a
-    function made, where the body may show fewer. ``chosen`` is how many a limited write was to affect, where it may
-    have affected more. ``location`` is the primary key of an inserted row; ``headers`` and ``status`` are what SQL
-    set for the response.
-    """
-
-    rows: int = 0
-    total: int | None = None
-    body: bytes = b""
-    location: tuple[str | None, ...] | None = None
-    headers: bytes | None = None
-    status: bytes | None = None
-    updated: int = 0
-    size: int = 0
-    whole: bool = True
-    written: int | None = None
-    chosen: int | None = None
-
-    @property
-    def affected(self) -> int:
-        return self.rows if self.written is None else self.written
-
-    @property
-    def inserted(self) -> int:
-        # Never negative: a trigger may drop a row after it was counted as updated.
-        return max(0, self.affected - self.updated)
-
-
-def outcome_of_read(row: Sequence[Any]) -> Outcome:
-    """Of the statement's row, whose numbers may be texts."""
-    total, rows, body, headers, status, *more = row
-    return Outcome(
-        int(rows),
-        None if total is None else int(total),
-        body if body.__class__ is bytes else as_bytes(body),
-        None,
-        headers if headers is None else as_bytes(headers),
-        status if status is None else as_bytes(status),
-        size=int(more[0] or 0) if more else 0,
-        written=int(more[1]) if len(more) > 1 else None,
-    )
-
-
-def outcome_of_write(row: Sequence[Any]) -> Outcome:
-    updated, rows, location, body, headers, status, *counted = row
-    keys = tuple(orjson.loads(location)) if location is not None else None
-    return Outcome(
-        int(rows),
-        None,
-        as_bytes(body),
-        keys,
-        _optional(headers),
-        _optional(status),
-        int(updated) if updated else 0,
-        written=int(counted[0]) if counted else None,
-        chosen=int(counted[1]) if len(counted) > 1 else None,
-    )
-
-
-def as_bytes(value: Any) -> bytes:
-    if value is None:
-        return b""
-    return value.encode() if isinstance(value, str) else bytes(value)
-
-
-def _optional(value: Any) -> bytes | None:
-    return None if value is None else as_bytes(value)
 
 
 def headers_from_sql(outcome: Outcome) -> Headers:
@@ -249,177 +163,105 @@ class Timing:
 LONGEST_CONTENT_LOCATION = 2048
 # Whether a text has only characters that are never escaped (RFC 3986 section 2.3).
 _is_plain = re.compile(r"[A-Za-z0-9._~-]*").fullmatch
-_COMMON = ("count", "handling", "timezone", "tx")
-_CALLED = (*_COMMON, "max-affected")
-_APPLIED = {
-    "GET": _COMMON,
-    "HEAD": _COMMON,
-    "POST": (*_COMMON, "resolution", "missing", "return"),
-    "PUT": (*_COMMON, "return"),
-    "PATCH": (*_COMMON, "max-affected", "missing", "return"),
-    "DELETE": (*_COMMON, "max-affected", "return"),
-}
 
 
-def check_outcome(request: Request, compiled: Answers, found: Outcome) -> None:
-    """Refuses an outcome that must not be committed: raises PGRST103, 115, 116, 124 and 127. An EXPLAIN has no rows
+def check_outcome(request: Request, compiled: Compiled, outcome: Outcome) -> None:
+    """Rejects an outcome that must not be committed: raises PGRST103, 115, 116, 124 and 127. An EXPLAIN has no rows
     to check and passes."""
     plan, rendering = compiled.plan, compiled.rendering
     if rendering.explain is not None:
         return
     if plan is None:
-        if rendering.form == "object" and found.rows != 1:
-            raise errors.not_singular(found.rows)
+        if rendering.form == "object" and outcome.rows != 1:
+            raise errors.not_singular(outcome.rows)
         return
-    most = request.head.preferences.max_affected
+    limit, rows = request.head.preferences.max_affected, outcome.rows
     if isinstance(plan, WritePlan):
-        if plan.is_put and found.affected != 1:
+        if plan.is_put and outcome.affected != 1:
             raise errors.put_mismatch()
-        if found.chosen is not None and found.affected > found.chosen:
+        if outcome.chosen is not None and outcome.affected > outcome.chosen:
             raise errors.not_implemented("Several rows of the view have the primary key of one.")
         if plan.verb == "insert":
-            most = None
-    if most is not None and found.affected > most:
-        raise errors.max_affected_exceeded(found.affected)
-    selects = not isinstance(plan, CallPlan) or plan.routine.is_set
-    rows = found.rows
-    if isinstance(plan, WritePlan) and not plan.read.grouped:
-        # Rows count that were written, even if an inner join keeps them out of the body.
-        rows = rows if found.affected == 1 else found.affected
-    if rendering.singular and selects and rows != 1:
+            limit = None
+        if not plan.read.grouped and outcome.affected != 1:
+            # Rows count that were written, even if an inner join keeps them out of the body.
+            rows = outcome.affected
+    if limit is not None and outcome.affected > limit:
+        raise errors.max_affected_exceeded(outcome.affected)
+    if isinstance(plan, CallPlan) and not plan.routine.is_set:
+        return
+    if rendering.singular and rows != 1:
         raise errors.not_singular(rows)
-    if isinstance(plan, CallPlan) and plan.routine.is_set:
-        status_of_range(request.range.offset, found.rows, found.total)
+    if isinstance(plan, CallPlan):
+        status_of_range(request.range.offset, outcome.rows, outcome.total)
 
 
-class Answers(Protocol):
-    """What decides the form of a reply: ``plan`` is None for a read of a relation."""
-
-    @property
-    def plan(self) -> WritePlan | CallPlan | None: ...
-    @property
-    def rendering(self) -> Rendering: ...
-
-
-def reply_to(request: Request, compiled: Answers, found: Outcome, path: str) -> Reply:
-    """The reply in one piece; ``path`` is the resource's public path."""
-    plan, rendering = compiled.plan, compiled.rendering
-    if rendering.explain is not None:
-        return Reply(200, (("Content-Type", rendering.content_type), VARY), found.body)
-    if plan is None:
-        return _read_reply(request, rendering, found, path)
+def reply_to(request: Request, compiled: Compiled, outcome: Outcome, path: str) -> Reply:
+    """The reply in one piece; ``path`` is the resource's public path. A status that SQL set replaces the usual one,
+    and headers that SQL set replace those of the same name."""
+    plan, status, headers, body = compiled.plan, 200, compiled.headers, outcome.body
+    if compiled.rendering.explain is not None:
+        return Reply(200, headers, body)
     if isinstance(plan, WritePlan):
-        return _write_reply(request, plan, rendering, found, path)
-    return _call_reply(request, plan, rendering, found)
+        status, headers = (
+            _status_of_write(request.head, plan, outcome),
+            _write_range(request, outcome) + headers,
+        )
+        if outcome.location is not None:
+            headers = (("Location", location(path, plan.location, outcome.location)), *headers)
+        if plan.representation != "representation":
+            body = b""
+    else:
+        offset, rows, total = request.range.offset, outcome.rows, outcome.total
+        if plan is None:
+            shown = content_location(request, path)
+            if len(shown) <= LONGEST_CONTENT_LOCATION:
+                headers = (("Content-Location", shown), *headers)
+        else:
+            offset = offset if plan.routine.is_set else 0
+        if total is not None:
+            status = status_of_range(offset, rows, total)
+        if plan is not None and plan.routine.is_void:
+            status, body = 204, b""
+        headers = (("Content-Range", content_range(offset, rows, total)), *headers)
+    if outcome.headers is None and outcome.status is None:
+        return Reply(status, headers, body)
+    from_sql = headers_from_sql(outcome)
+    names = {name.lower() for name, _ in from_sql}
+    others = tuple(header for header in headers if header[0].lower() not in names)
+    status = status_from_sql(outcome) or status
+    return Reply(status, with_required(status, (*others, *from_sql)), body)
 
 
-def _read_reply(request: Request, rendering: Rendering, found: Outcome, path: str) -> Reply:
-    offset = request.range.offset
-    headers: Headers = (("Content-Range", content_range(offset, found.rows, found.total)),)
-    if request.head.kind != "routine":
-        shown = content_location(request, path)
-        if len(shown) <= LONGEST_CONTENT_LOCATION:
-            headers += (("Content-Location", shown),)
-    headers += (("Content-Type", rendering.content_type),)
-    status = 200 if found.total is None else status_of_range(offset, found.rows, found.total)
-    return _finished(request, found, status, headers, found.body)
-
-
-def head_of_stream(request: Request, compiled: Answers, found: Outcome, path: str) -> Reply:
+def head_of_stream(request: Request, compiled: Compiled, outcome: Outcome, path: str) -> Reply:
     """The reply that a stream begins with, without its body. Only if the total was asked for is it known how many
     rows there will be; otherwise there is no ``Content-Range``."""
     rows = 0
-    if found.total is not None:
-        rows = max(0, found.total - request.range.offset)
+    if outcome.total is not None:
+        rows = max(0, outcome.total - request.range.offset)
         rows = rows if request.range.limit is None else min(rows, request.range.limit)
-    whole = _read_reply(request, compiled.rendering, evolve(found, rows=rows, body=b""), path)
-    if found.total is not None:
-        return whole
-    kept = tuple(header for header in whole.headers if header[0] != "Content-Range")
-    return evolve(whole, headers=kept)
+    reply = reply_to(request, compiled, evolve(outcome, rows=rows, body=b""), path)
+    if outcome.total is not None:
+        return reply
+    return evolve(reply, headers=tuple(header for header in reply.headers if header[0] != "Content-Range"))
 
 
-def _call_reply(request: Request, plan: CallPlan, rendering: Rendering, found: Outcome) -> Reply:
-    offset = request.range.offset if plan.routine.is_set else 0
-    status = status_of_range(offset, found.rows, found.total)
-    headers: Headers = (("Content-Range", content_range(offset, found.rows, found.total)),)
-    if plan.routine.is_void:
-        return _finished(request, found, 204, headers, b"")
-    headers = (*headers, ("Content-Type", rendering.content_type))
-    return _finished(request, found, status, headers, found.body)
-
-
-def _write_reply(request: Request, plan: WritePlan, rendering: Rendering, found: Outcome, path: str) -> Reply:
-    full = plan.representation == "representation"
-    headers: Headers = _write_range(request, found)
-    if found.location is not None:
-        headers = (("Location", location(path, plan.location, found.location)), *headers)
-    if full:
-        headers = (*headers, ("Content-Type", rendering.content_type))
-    body = found.body if full else b""
-    return _finished(request, found, _write_status(request.head, plan, found), headers, body, plan)
-
-
-def _write_status(head: Head, plan: WritePlan, found: Outcome) -> int:
-    full = plan.representation == "representation"
+def _status_of_write(head: Head, plan: WritePlan, outcome: Outcome) -> int:
     if head.method == "POST":
         merges = head.preferences.get("resolution") == "merge-duplicates"
-        return 200 if merges and found.inserted == 0 else 201
-    if not full:
+        return 200 if merges and outcome.inserted == 0 else 201
+    if plan.representation != "representation":
         return 204
-    return 201 if head.method == "PUT" and found.inserted else 200
+    return 201 if head.method == "PUT" and outcome.inserted else 200
 
 
-def _write_range(request: Request, found: Outcome) -> Headers:
-    # The rows written are known exactly, so an estimate is exact too. ``count=planned`` has no number for a write.
-    total = found.rows if request.head.preferences.get("count") in ("exact", "estimated") else None
-    if request.head.method == "PATCH":
-        return (("Content-Range", content_range(0, found.rows, total)),)
+def _write_range(request: Request, outcome: Outcome) -> Headers:
     if request.head.method == "PUT":
         return ()
-    return (("Content-Range", content_range(0, 0, total)),)
-
-
-def _finished(
-    request: Request,
-    found: Outcome,
-    status: int,
-    headers: Headers,
-    body: bytes,
-    plan: WritePlan | None = None,
-) -> Reply:
-    """The reply, with the headers that all replies have. A status that SQL set replaces ``status``, and headers that
-    SQL set replace those of the same name."""
-    preferences = request.head.preferences
-    if preferences.values:
-        is_call = request.head.kind == "routine"
-        applied = list(_CALLED if is_call else _APPLIED[request.head.method])
-        if plan is not None and plan.merges is None and "resolution" in applied:
-            applied.remove("resolution")
-        headers += preferences.applied(applied)
-    if request.head.profiled:
-        headers += (("Content-Profile", as_utf8(request.head.schema)),)
-    headers += (VARY,)
-    if found.headers is None and found.status is None:
-        return Reply(status, headers, body)
-    said = headers_from_sql(found)
-    names = {name.lower() for name, _ in said}
-    kept = tuple(header for header in headers if header[0].lower() not in names)
-    status = status_from_sql(found) or status
-    return Reply(status, with_required(status, (*kept, *said)), body)
-
-
-def deprecated_names(renamed: tuple[tuple[str, str], ...]) -> tuple[str, str]:
-    """The ``Warning`` for a request that refers to an embedded relation by the relation's name although it gave it an
-    alias. ``renamed`` are such (name, alias)."""
-    changes = ", ".join(f"`{target}` to `{alias}`" for target, alias in renamed)
-    text = (
-        "Embedded resource was referenced by relation name even though it has an alias. "
-        "This is deprecated and will stop working in a future release. "
-        f"Update {changes} in query string filters, orders or limits."
-    )
-    shown = "".join(c for c in text if c.isprintable()).replace("\\", "").replace('"', "")
-    return ("Warning", f'299 PostgRESTv16 "{shown}"')
+    # The rows written are known exactly, so an estimate is exact too. ``count=planned`` has no number for a write.
+    total = outcome.rows if request.head.preferences.get("count") in ("exact", "estimated") else None
+    rows = outcome.rows if request.head.method == "PATCH" else 0
+    return (("Content-Range", content_range(0, rows, total)),)
 
 
 def content_location(request: Request, path: str) -> str:

@@ -32,10 +32,11 @@ from project_service.lifecycle import start, with_timeout
 from project_service.tables import errors
 from project_service.tables.errors import from_postgres
 from project_service.tables.execution import clear, pass_to_role
+from project_service.tables.outcome import Outcome, as_bytes, outcome_of_read
 from project_service.tables.plan.media import Rendering
 from project_service.tables.planner import Planned
 from project_service.tables.request.request import RawRequest
-from project_service.tables.response import Outcome, as_bytes, head_of_stream, outcome_of_read, reply_to
+from project_service.tables.response import head_of_stream, reply_to
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.statement import RESPONSE_SETTINGS
 from project_service.tables.transaction_settings import Preamble
@@ -340,7 +341,7 @@ class LargeReplies:
         number of rows has to be known first."""
         preferences = planned.request.head.preferences
         return (
-            planned.compiled.last.streamed
+            planned.compiled.history.streamed
             and self.streams.places.tokens > 0
             and preferences.get("count") in (None, "exact")
             and preferences.max_affected is None
@@ -361,7 +362,7 @@ class LargeReplies:
             outcome = await stream.outcome(_counts(planned), self.config.stream_threshold_bytes)
             if outcome.whole:
                 await stream.finish()
-                planned.compiled.last.streamed = False
+                planned.compiled.history.streamed = False
                 if not _has_total(planned, outcome):
                     return None
                 return reply_to(planned.request, planned.compiled, outcome, path)
@@ -381,7 +382,7 @@ class LargeReplies:
         head = self._head(path, planned, outcome)
         if not _has_body(head):
             return head
-        planned.compiled.last.streamed = True
+        planned.compiled.history.streamed = True
         stream = await self._open(planned, preamble, incoming.resource, outcome, incoming.slot)
         try:
             streamed = evolve(outcome, rows=len(stream.fetched), total=stream.total)

@@ -24,7 +24,7 @@ from project_service import application
 from project_service.database import pipeline
 from project_service.database.pipeline import Pipelines, Run
 from project_service.settings.model import Stage, StageDatabase, Store
-from project_service.tables import planner
+from project_service.tables import outcome
 from project_service.tables.assemble import Tables
 from project_service.tables.values import SchemaCache
 from tests.live.application import Api, serving, settings_for
@@ -193,7 +193,7 @@ def service(
 
     monkeypatch.setattr(Pipelines, "submit", submitted)
     # On a machine with much else to do even the quickest read takes longer now and then.
-    monkeypatch.setattr(planner, "QUICK_SECONDS", 60.0)
+    monkeypatch.setattr(outcome, "QUICK_SECONDS", 60.0)
     monkeypatch.setattr(pipeline, "SLOW_SECONDS", 60.0)
     monkeypatch.setattr(pipeline, "OLD_SECONDS", 60.0)
     # So that one shared connection gets many requests at once.
@@ -313,7 +313,7 @@ async def test_no_caller_sees_anything_of_another(
     service.sql(leaving)
     await until(lambda: service.cache().sets_for_session is (leaving is FOR_SESSION))
     OWNERS.update({n: caller.sub for n, caller in enumerate(service.callers[2:])})
-    monkeypatch.setattr(planner.Pace, "failed", lambda self: None)
+    monkeypatch.setattr(outcome.History, "failed", lambda self: None)
     things = [f"/things?id=eq.{number}" for number in range(1, 50)]
     await warm(service, *PATHS, things[0])
     service.watched.deepest = service.watched.taken = service.watched.asked = 0

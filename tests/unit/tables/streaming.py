@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.database.connection import Connection
 from project_service.http.admission import Slot
 from project_service.lifecycle import start
+from project_service.tables.outcome import Outcome
 from project_service.tables.plan.media import Rendering
-from project_service.tables.response import Outcome
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.statement import RESPONSE_SETTINGS
 from project_service.tables.stream import Pace, RowStream, Streams

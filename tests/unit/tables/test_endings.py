@@ -17,8 +17,8 @@ from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.execution import Executor, clear
+from project_service.tables.outcome import Outcome
 from project_service.tables.planner import Planned
-from project_service.tables.response import Outcome
 from project_service.tables.sql.fragment import Sql
 from tests.unit.tables.planning import CONFIG, planned, preamble, waited
 

@@ -7,14 +7,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.response import Reply
 from project_service.tables.errors import TableError
+from project_service.tables.outcome import Outcome
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.planner import Planned
+from project_service.tables.planner import Planned, constant_headers, deprecated_names
 from project_service.tables.response import (
     LONGEST_CONTENT_LOCATION,
-    Outcome,
     check_outcome,
-    deprecated_names,
     head_of_stream,
     reply_to,
 )
@@ -103,7 +102,8 @@ class Profiles(SynchronousTestCase):
         for found in (asked("GET"), asked("POST"), asked("GET", "rpc/find", ("q", "x"))):
             self.assertIsNone(header(replied(found, Outcome()), "Content-Profile"))
             head = evolve(found.request.head, profiled=True, schema="api ü")
-            named = evolve(found, request=evolve(found.request, head=head))
+            compiled = evolve(found.compiled, headers=constant_headers(head, found.compiled))
+            named = evolve(found, request=evolve(found.request, head=head), compiled=compiled)
             as_sent = header(replied(named, Outcome()), "Content-Profile")
             assert as_sent is not None
             self.assertEqual(as_sent.encode("latin-1").decode(), "api ü")
@@ -170,8 +170,9 @@ class Calls(SynchronousTestCase):
         plan = found.compiled.plan
         assert isinstance(plan, CallPlan)
         nothing = evolve(plan, routine=evolve(plan.routine, is_void=True))
-        found = evolve(found, compiled=evolve(found.compiled, plan=nothing))
-        reply = replied(found, Outcome(rows=1, body=b"null"))
+        compiled = evolve(found.compiled, plan=nothing)
+        compiled = evolve(compiled, headers=constant_headers(found.request.head, compiled))
+        reply = replied(evolve(found, compiled=compiled), Outcome(rows=1, body=b"null"))
         self.assertEqual((reply.status, reply.body, header(reply, "Content-Type")), (204, b"", None))
 
 
@@ -211,8 +212,11 @@ class Applied(SynchronousTestCase):
         found = asked("POST", prefer="resolution=merge-duplicates")
         plan = found.compiled.plan
         assert isinstance(plan, WritePlan)
-        keyless = evolve(found, compiled=evolve(found.compiled, plan=evolve(plan, merges=None)))
-        self.assertIsNone(header(replied(keyless, Outcome(rows=1)), "Preference-Applied"))
+        compiled = evolve(found.compiled, plan=evolve(plan, merges=None))
+        compiled = evolve(compiled, headers=constant_headers(found.request.head, compiled))
+        self.assertIsNone(
+            header(replied(evolve(found, compiled=compiled), Outcome(rows=1)), "Preference-Applied")
+        )
 
 
 class Said(SynchronousTestCase):

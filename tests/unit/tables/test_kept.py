@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.planner import UNKNOWN_ROWS, Planned, Planner
+from project_service.tables.outcome import UNKNOWN_ROWS
+from project_service.tables.planner import Planned, Planner
 from tests.unit.tables.planning import CACHE, CONFIG, as_json, planned, text
 
 
@@ -23,7 +24,7 @@ class Keeping(SynchronousTestCase):
     def test_a_plan_is_prepared_from_the_second_request_on(self) -> None:
         planner = Planner(CONFIG)
         found = [planned("GET", "works", ("id", f"eq.{number}"), planner=planner) for number in range(3)]
-        self.assertEqual([one.kept for one in found], [False, True, True])
+        self.assertEqual([one.cached for one in found], [False, True, True])
 
     def test_requests_of_another_shape_get_another_plan(self) -> None:
         planner = Planner(CONFIG)
@@ -123,12 +124,12 @@ class Keeping(SynchronousTestCase):
         for path, name, value in pairs:
             planner = Planner(CONFIG)
             one, two = (planned("GET", path, (name, value), planner=planner) for _ in range(2))
-            self.assertFalse(one.kept or two.kept)
+            self.assertFalse(one.cached or two.cached)
             self.assertIsNot(one.compiled, two.compiled)
             self.assertIsNot(one.request.query, two.request.query)
         planner = Planner(CONFIG)
         one, two = (planned("GET", "works", prefer=f"x={large}", planner=planner) for _ in range(2))
-        self.assertFalse(one.kept or two.kept)
+        self.assertFalse(one.cached or two.cached)
         self.assertIsNot(one.request.head, two.request.head)
 
     def test_headers_with_many_media_types_are_not_kept(self) -> None:
@@ -143,7 +144,7 @@ class Keeping(SynchronousTestCase):
         planner = Planner(CONFIG)
         one, two = (planned("GET", "works", ("select", embeds), planner=planner) for _ in range(2))
         self.assertLess(len(embeds), 2000)
-        self.assertFalse(one.kept or two.kept)
+        self.assertFalse(one.cached or two.cached)
 
     def test_a_kept_plan_holds_nothing_of_a_body(self) -> None:
         for path in ("works", "rpc/whole", "rpc/find"):

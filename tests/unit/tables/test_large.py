@@ -8,9 +8,9 @@ from twisted.internet.defer import Deferred
 from project_service.http.response import Reply, StreamReply
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
+from project_service.tables.outcome import Outcome
 from project_service.tables.planner import Planner
 from project_service.tables.request.request import RawRequest
-from project_service.tables.response import Outcome
 from project_service.tables.stream import LargeReplies, RowStream
 from tests.unit.tables.planning import CONFIG, planned, preamble
 from tests.unit.tables.streaming import Case, FakeConnection
@@ -40,7 +40,7 @@ class Answers(Case):
         reply = self.reply(None)
         self.assertIsInstance(reply, StreamReply)
         self.assertNotIn("Content-Range", dict(reply.headers))
-        self.assertTrue(self.planned.compiled.last.streamed)
+        self.assertTrue(self.planned.compiled.history.streamed)
 
     def test_the_total_comes_from_the_snapshot_that_is_streamed(self) -> None:
         reply = self.reply(None, prefer="count=exact")
@@ -71,11 +71,11 @@ class Answers(Case):
 
     def test_a_reply_with_an_unwritable_header_takes_no_connection(self) -> None:
         known = planned("GET", "works")
-        head = evolve(known.request.head, schema="two\nlines", profiled=True)
+        unwritable = evolve(known.compiled, headers=(("Content-Profile", "two\nlines"),))
         reply = start(
             LargeReplies(CONFIG, self.streams).after(
                 WORKS,
-                evolve(known, request=evolve(known.request, head=head)),
+                evolve(known, compiled=unwritable),
                 Outcome(rows=2000, whole=False),
                 preamble(),
             )
@@ -94,7 +94,7 @@ class AtOnce(Case):
 
     def ask(self, *pairs: tuple[str, str], prefer: str = "") -> None:
         self.planned = planned("GET", "works", *pairs, prefer=prefer, planner=Planner(CONFIG))
-        self.planned.compiled.last.streamed = True
+        self.planned.compiled.history.streamed = True
 
     def reply(self) -> Reply | StreamReply:
         found = self.successResultOf(self.answering())
@@ -112,7 +112,7 @@ class AtOnce(Case):
         asked = self.connection.asked
         self.assertEqual([sql for sql in asked if "works" in sql], asked[:1])
         self.assertLess(len(asked), 8)
-        self.assertTrue(self.planned.compiled.last.streamed)
+        self.assertTrue(self.planned.compiled.history.streamed)
 
     def test_a_result_that_became_small_is_sent_in_one_piece_and_probed_next_time(self) -> None:
         """That goes up to the size that is sent in one piece, however many steps it takes to read."""
@@ -166,5 +166,5 @@ class AtOnce(Case):
     def test_planned_and_estimated_counts_and_max_affected_do_not_use_a_cursor_at_once(self) -> None:
         for prefer in ("count=planned", "count=estimated", "handling=strict, max-affected=1"):
             found = planned("GET", "works", prefer=prefer)
-            found.compiled.last.streamed = True
+            found.compiled.history.streamed = True
             self.assertFalse(self.large.expected(found), prefer)

@@ -17,10 +17,10 @@ from project_service.tables.access import Identity
 from project_service.tables.api import TableService
 from project_service.tables.assemble import one_at_a_time
 from project_service.tables.errors import TableError
+from project_service.tables.outcome import Outcome
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.request.body import INLINE_CSV_BYTES
 from project_service.tables.request.request import RawRequest, RequestHeaders
-from project_service.tables.response import Outcome
 from project_service.tables.transaction_settings import Preamble
 from tests.unit.tables.planning import CACHE, CONFIG
 

@@ -16,9 +16,9 @@ from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.execution import Executor, Row
-from project_service.tables.planner import QUICK_RUNS, SMALL_BYTES, Planned, Planner
+from project_service.tables.outcome import QUICK_RUNS, SMALL_BYTES, Outcome
+from project_service.tables.planner import Planned, Planner
 from project_service.tables.request.headers import MediaType
-from project_service.tables.response import Outcome
 from project_service.tables.transaction_settings import Preamble
 from tests.unit.tables.planning import CONFIG, planned, preamble, text, waited
 
@@ -247,7 +247,7 @@ class Shared(Case):
     def quick(self, *pairs: tuple[str, str], **more: Any) -> Planned:
         found = self.again("GET", *pairs, **more)
         for _ in range(QUICK_RUNS):
-            found.compiled.pace.ran(0.0, 1)
+            found.compiled.history.ran(0.0, 1)
         return found
 
     def answer(self, row: Sequence[bytes | None] = (None, b"1", b"[]", None, None, b"2")) -> None:
@@ -275,7 +275,7 @@ class Shared(Case):
         slow = self.again("GET", ("id", "gt.1"))
         for found in (writes, called, estimated):
             for _ in range(QUICK_RUNS):
-                found.compiled.pace.ran(0.0, 1)
+                found.compiled.history.ran(0.0, 1)
         cases = [(self.quick(), alone), (slow, preamble())]
         cases += [(found, preamble()) for found in (writes, called, estimated)]
         for found, told in cases:
@@ -307,7 +307,7 @@ class Shared(Case):
         asked = self.asking(found)
         self.pipelines.runs[-1].done.errback(Denied())
         self.assertEqual(self.failureResultOf(asked, TableError).value.code, "42501")
-        self.assertEqual((self.connection.sent, found.compiled.pace.is_quick), ([], False))
+        self.assertEqual((self.connection.sent, found.compiled.history.is_quick), ([], False))
 
     def test_a_slow_run_or_a_large_reply_shares_no_more(self) -> None:
         for slow, body in ((True, b"[]"), (False, b"x" * (SMALL_BYTES + 1))):
@@ -316,7 +316,7 @@ class Shared(Case):
             self.pipelines.runs[-1].slow = slow
             self.answer((None, b"1", body, None, None, b"2"))
             self.successResultOf(asked)
-            self.assertFalse(found.compiled.pace.is_quick)
+            self.assertFalse(found.compiled.history.is_quick)
 
     def test_a_result_that_does_not_fit_is_asked_again_alone(self) -> None:
         found = self.quick()

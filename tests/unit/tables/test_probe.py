@@ -14,8 +14,8 @@ from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.execution import Executor
-from project_service.tables.planner import MOST_ROWS, UNKNOWN_ROWS, Planner, Probe, first_probe
-from project_service.tables.response import Outcome
+from project_service.tables.outcome import MAX_PROBED_ROWS, UNKNOWN_ROWS, Outcome, Probe
+from project_service.tables.planner import Planner
 from tests.unit.tables.planning import CONFIG, planned, preamble, waited
 
 UNPREPARED = evolve(CONFIG, prepare=False)
@@ -107,8 +107,8 @@ class Statements(SynchronousTestCase):
 
 class Probes(SynchronousTestCase):
     def test_the_first_probe_uses_the_row_size_of_the_catalogue(self) -> None:
-        for row_bytes, rows in ((0, UNKNOWN_ROWS), (1, MOST_ROWS), (1000, 100), (1_000_000, 1)):
-            self.assertEqual(first_probe(row_bytes, 100_000).rows, rows)
+        for row_bytes, rows in ((0, UNKNOWN_ROWS), (1, MAX_PROBED_ROWS), (1000, 100), (1_000_000, 1)):
+            self.assertEqual(Probe.first(row_bytes, 100_000).rows, rows)
 
     def test_which_outcomes_fit(self) -> None:
         probe = Probe(100, 100_000)
@@ -119,8 +119,8 @@ class Probes(SynchronousTestCase):
     def test_many_small_rows_are_probed_again_at_once_with_more(self) -> None:
         probe = Probe(100, 100_000)
         self.assertTrue(probe.again(Outcome(rows=101, size=1010), 100))
-        self.assertEqual(probe.rows, MOST_ROWS)
-        self.assertFalse(probe.again(Outcome(rows=MOST_ROWS + 1, size=99_999), MOST_ROWS))
+        self.assertEqual(probe.rows, MAX_PROBED_ROWS)
+        self.assertFalse(probe.again(Outcome(rows=MAX_PROBED_ROWS + 1, size=99_999), MAX_PROBED_ROWS))
 
     def test_rows_that_would_not_fit_are_not_probed_again(self) -> None:
         probe = Probe(100, 100_000)

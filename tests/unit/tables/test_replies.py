@@ -17,11 +17,11 @@ from project_service.http.caller import Claims
 from project_service.role_claim import parse_role_claim
 from project_service.tables.access import Identities, OwnTokens, parse_keys
 from project_service.tables.errors import TableError, from_sqlstate
+from project_service.tables.outcome import Outcome
 from project_service.tables.request.query import parse_query
 from project_service.tables.request.request import RequestHeaders
 from project_service.tables.request.syntax import Field, Filter
 from project_service.tables.response import (
-    Outcome,
     content_range,
     headers_from_sql,
     location,

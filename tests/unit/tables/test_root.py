@@ -16,9 +16,9 @@ from project_service.lifecycle import start
 from project_service.tables.access import Identity
 from project_service.tables.api import Root, TableService
 from project_service.tables.errors import TableError
+from project_service.tables.outcome import Outcome
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.request.request import RawRequest, RequestHeaders
-from project_service.tables.response import Outcome
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.transaction_settings import Preamble
 from project_service.tables.values import TablesConfig

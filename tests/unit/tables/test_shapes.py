@@ -7,10 +7,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.openapi import definition_of
+from project_service.tables.outcome import Outcome
 from project_service.tables.plan.names import find_relationship
 from project_service.tables.request.headers import MediaType
 from project_service.tables.request.syntax import Field, JsonStep
-from project_service.tables.response import Outcome, check_outcome
+from project_service.tables.response import check_outcome
 from project_service.tables.sql.conditions import field_sql
 from project_service.tables.values import Column, Relation, Relationship, SchemaCache
 from tests.unit.tables.planning import planned, text
