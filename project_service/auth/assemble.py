@@ -1,4 +1,4 @@
-"""Puts authentication together from its parts, for ``application.py``."""
+"""Puts authentication together, for ``application.py``."""
 
 from __future__ import annotations
 
@@ -14,27 +14,21 @@ from attrs import evolve, frozen
 from twisted.application.service import Service
 
 from project_service.auth import mail, tokens
-from project_service.auth.accounts import Accounts, Letters, Profile, Recovery
+from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration
 from project_service.auth.context import Context
 from project_service.auth.limits import Throttle
 from project_service.auth.passwords import Bcrypt, Hashes, Hashing, common_passwords
-from project_service.auth.postgres import (
-    SqlAttempts,
-    SqlEndedSessions,
-    SqlHousekeeping,
-    SqlOneTimeTokens,
-    SqlSessions,
-    SqlUsers,
-)
-from project_service.auth.repository import Housekeeping, Stores
-from project_service.auth.routes import AdminRoutes, AuthRoutes
-from project_service.auth.sessions import Currency, RevokedSessions, SessionService
+from project_service.auth.postgres import PostgresRepository
+from project_service.auth.repository import Repository
+from project_service.auth.routes import AdminRoutes, AuthRoutes, KeyRoutes
+from project_service.auth.sessions import Notifications, RevokedSessions, SessionService
 from project_service.auth.tokens import Issuer, KeySetError, Verifier
 from project_service.auth.values import moment
 from project_service.database.errors import outage_of
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
+from project_service.http.caller import KeyDemand
 from project_service.http.routing import Policy, Router
 from project_service.lifecycle import Every
 from project_service.process import cpus
@@ -55,14 +49,17 @@ class Auth:
     verifier: Verifier
     revoked: RevokedSessions
     services: tuple[Service, ...]
-    routes: AuthRoutes
-    admin: AdminRoutes
+    accounts: Accounts
+    sessions: SessionService
+    administration: Administration
     context: Context
 
     def mount(self, router: Router) -> None:
         part = router.of_part(Policy(admission=ADMISSION))
-        self.routes.mount(part)
-        self.admin.mount(part)
+        key: KeyDemand = "required" if self.context.settings.require_project_key else "optional"
+        part.mount(AuthRoutes(self.accounts, self.sessions), key)
+        part.mount(KeyRoutes(self.verifier))
+        part.mount(AdminRoutes(self.administration))
 
     def reload(self, settings: Settings) -> None:
         """Apply changed limits, lifetimes and keys. Raises ``KeySetError``; then nothing is changed."""
@@ -86,14 +83,14 @@ def assemble(settings: Settings, pool: Pool, listener: Listener, reactor: Any, p
 
     Ended sessions are read by ``listener``, everything else by ``pool``. It subscribes to ``listener``, so call it
     before that is started. ``processes`` is the number of workers that share this machine's CPUs. The key file must
-    exist: whoever starts the workers makes it with ``keyfile.load_or_create`` first. Raises ``KeySetError``.
+    exist: whoever starts the workers makes it with ``tokens.load_or_create_keys`` first. Raises ``KeySetError``.
     """
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
     auth = put_together(
         settings,
-        sql_stores(pool, listener),
+        PostgresRepository(pool, listener),
         hashing,
-        _post(settings, reactor),
+        _mailer(settings, reactor),
         listener,
         reactor,
         time.time,
@@ -103,65 +100,41 @@ def assemble(settings: Settings, pool: Pool, listener: Listener, reactor: Any, p
     return evolve(auth, services=(hashing, *auth.services))
 
 
-def sql_stores(pool: Pool, listener: Listener | None = None) -> Stores:
-    """``listener`` reads the ended sessions, if it is not ``pool`` that does."""
-    return Stores(
-        SqlUsers(pool),
-        SqlSessions(pool),
-        SqlEndedSessions(listener or pool),
-        SqlAttempts(pool),
-        SqlOneTimeTokens(pool),
-        SqlHousekeeping(pool),
-    )
-
-
 def put_together(
     settings: Settings,
-    stores: Stores,
+    repository: Repository,
     hashes: Hashes,
-    post: mail.Post | None,
-    listener: Currency,
+    mailer: mail.Mailer | None,
+    listener: Notifications,
     reactor: Any,
     clock: Callable[[], float],
 ) -> Auth:
     """Everything except threads, database and mail, which tests replace. ``clock`` returns the Unix time."""
 
-    def read_revoked(since: float | None) -> Awaitable[list[tuple[str, float]]]:
-        return stores.ended.revoked(context.now(), None if since is None else moment(since))
+    def read_ended(since: float | None) -> Awaitable[list[tuple[str, float]]]:
+        return repository.ended_sessions(context.now(), None if since is None else moment(since))
 
-    revoked = RevokedSessions(read_revoked, listener, clock)
+    revoked = RevokedSessions(read_ended, listener, clock)
     verifier = Verifier(issuer_of(settings), revoked, clock)
     context = Context(settings.auth, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
-    throttle = Throttle(stores.attempts, context, reactor)
-    letters = Letters(stores.tokens, post, throttle, context)
-    accounts = Accounts(stores.users, stores.sessions, throttle, hashes, letters, context)
-    routes = AuthRoutes(
-        accounts,
-        SessionService(stores.sessions, revoked, context),
-        Profile(stores.users, accounts, hashes, context),
-        Recovery(letters, stores.tokens, hashes, context),
-        context,
-    )
+    accounts = Accounts(repository, Throttle(repository, context, reactor), hashes, mailer, context)
     administration = Administration(
-        users=stores.users,
-        sessions=stores.sessions,
-        attempts=stores.attempts,
+        repository=repository,
         hashes=hashes,
         now=context.now,
         password_min_bytes=lambda: context.settings.password_min_bytes,
-        ended=revoked.add,
+        on_ended=revoked.add,
         actor="service",
     )
-    services = (
-        Every(CLEAN_SECONDS, lambda: clean(stores.housekeeping, context), reactor, "auth-upkeep", outage_of),
-    )
-    return Auth(verifier, revoked, services, routes, AdminRoutes(administration), context)
+    upkeep = Every(CLEAN_SECONDS, lambda: clean(repository, context), reactor, "auth-upkeep", outage_of)
+    sessions = SessionService(repository, revoked, context)
+    return Auth(verifier, revoked, (upkeep,), accounts, sessions, administration, context)
 
 
-async def clean(housekeeping: Housekeeping, context: Context) -> None:
-    """Remove what has expired, unless another worker is doing so."""
+async def clean(repository: Repository, context: Context) -> None:
+    """Delete what has expired, unless another worker is doing so."""
     now = context.now()
-    await housekeeping.clean(
+    await repository.delete_expired(
         now,
         salt_before=now - 2 * context.reuse_window(),
         tokens_before=now - context.refresh_lifetime(),
@@ -169,8 +142,7 @@ async def clean(housekeeping: Housekeeping, context: Context) -> None:
     )
 
 
-def _post(settings: Settings, reactor: Any) -> mail.Post | None:
+def _mailer(settings: Settings, reactor: Any) -> mail.Mailer | None:
     if settings.smtp.host is None or settings.smtp.sender is None:
         return None
-    transport = mail.SmtpTransport(reactor, settings.smtp, time.time, lambda: str(uuid.uuid4()))
-    return mail.Outbox(transport, reactor)
+    return mail.Outbox(mail.MailServer(reactor, settings.smtp).send, reactor)

@@ -1,8 +1,10 @@
-"""Letters: how they are written and sent."""
+"""Mails: how they are composed, and sent by an ``Outbox`` through the ``MailServer``, with Twisted's SMTP client."""
 
 from __future__ import annotations
 
 import string
+import time
+import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from email.headerregistry import Address
@@ -33,23 +35,27 @@ from project_service.email_addresses import envelope
 from project_service.lifecycle import start, with_timeout
 from project_service.settings.model import Smtp
 
-# Talks to the mail server by Twisted's SMTP client, to hand over a letter, or to check that it could be done.
-
-
-# For connecting, for each of the server's answers, and for ``MailServer.reach`` as a whole.
+# For connecting, for each of the server's replies, and for ``MailServer.reach`` as a whole.
 TIMEOUT_SECONDS = 30.0
-# For a letter as a whole. Some servers answer a line at a time, each in time, to keep senders waiting for hours.
-LETTER_SECONDS = 300.0
-# Lines of one answer, all of which are kept until its last.
-MOST_LINES = 1000
+# For a mail as a whole. Some servers reply a line at a time, each in time, to keep senders waiting for hours.
+MAIL_SECONDS = 300.0
+# Lines of one reply, all of which are buffered until its last.
+MAX_REPLY_LINES = 1000
+# A mail that was not accepted is tried again after these pauses, in seconds. They are long enough for a mail server
+# to be restarted, or to accept a sender whom it rejected at first (greylisting, RFC 6647), and end before the tokens
+# in mails do, after an hour.
+PAUSES = (5.0, 60.0, 300.0, 1500.0)
+MAX_CONCURRENT = 4
+# Mails that wait to be sent, and as many that pause between two tries.
+MAX_WAITING = 1000
 
-# The sender where none is set and no letter is sent.
+# The sender where none is set and no mail is sent.
 _NOBODY = "nobody@localhost.test"
 
 # What to tell the operator. Twisted's own texts contain the conversation, so they are not used. ``code`` is the
 # server's.
 _MISMATCH = "are smtp.port and smtp.tls what it speaks?"
-_WORDS: tuple[tuple[type[Exception], str], ...] = (
+_REASONS: tuple[tuple[type[Exception], str], ...] = (
     (error.TimeoutError, f"the mail server does not answer in time; {_MISMATCH}"),
     (error.TCPTimedOutError, f"the mail server does not answer in time; {_MISMATCH}"),
     (smtp.SMTPTimeoutError, f"the mail server does not answer in time; {_MISMATCH}"),
@@ -62,38 +68,149 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (smtp.EHLORequiredError, "the mail server does not know EHLO"),
     (smtp.AUTHRequiredError, "the mail server offers no way to log in, or smtp.password is missing"),
     (smtp.AUTHDeclinedError, "the mail server refuses the user name or the password ({code})"),
-    (EmailNotValidError, "smtp.sender is no email address"),
-    (UnicodeError, "an address or smtp.host has characters that SMTP does not take"),
-    (smtp.SMTPProtocolError, "what answers is no mail server"),
+    (EmailNotValidError, "smtp.sender is not an email address"),
+    (UnicodeError, "an address or smtp.host has characters that SMTP does not accept"),
+    (smtp.SMTPProtocolError, "what answers is not a mail server"),
     (smtp.SMTPClientError, "the mail server refuses ({code})"),
 )
 
 
-class Unusable(Exception):
-    """The mail server would not take a letter. The message says why; it contains no address, no credential and
-    nothing that the server said."""
+@frozen
+class Mail:
+    recipient: str
+    subject: str
+    text: str
+
+
+def compose(template: str, recipient: str, token: str, url: str | None, hours: int) -> Mail:
+    """A mail made of ``templates/<template>.txt``, which consists of the subject, an empty line and the text.
+
+    The token is on a line of its own. Paragraphs with ``$link`` are left out if there is no ``url``. ``hours`` is how
+    long the token is valid.
+    """
+    source = files("project_service.auth").joinpath(f"templates/{template}.txt").read_text("utf-8")
+    subject, _, body = source.partition("\n\n")
+    paragraphs = [part for part in body.strip().split("\n\n") if url is not None or "$link" not in part]
+    text = string.Template("\n\n".join(paragraphs)).substitute(
+        token=token, link=None if url is None else with_token(url, token), hours=hours
+    )
+    return Mail(recipient, subject, text + "\n")
+
+
+def with_token(url: str, token: str) -> str:
+    """``url`` with ``token`` as another parameter of its query."""
+    base, hash_mark, fragment = url.partition("#")
+    return f"{base}{'&' if '?' in base else '?'}token={quote(token, safe='')}{hash_mark}{fragment}"
+
+
+def message(mail: Mail, sender: str, now: float, message_id: str) -> bytes:
+    """The mail as a message (RFC 5322), with CRLF. Raises ``ValueError`` if an address or the subject has a line
+    break."""
+    email = EmailMessage(policy=SMTP)
+    # Domains are converted to ASCII: the library would write them as encoded words, which RFC 2047 section 5 forbids
+    # in addresses.
+    address = envelope(sender)
+    email["From"] = Address(parseaddr(sender)[0], addr_spec=address)
+    email["To"] = envelope(mail.recipient)
+    email["Subject"] = mail.subject
+    email["Date"] = formatdate(now)
+    email["Message-ID"] = f"<{message_id}@{address.rpartition('@')[2]}>"
+    # Prevents out-of-office replies (RFC 3834).
+    email["Auto-Submitted"] = "auto-generated"
+    email.set_content(mail.text, cte="quoted-printable" if not mail.text.isascii() else "7bit")
+    return email.as_bytes()
+
+
+class Mailer(Protocol):
+    def send_later(self, write: Callable[[], Mail]) -> None:
+        """Have a mail composed and sent after this turn of the reactor. Failures are logged, not raised."""
+
+
+@define
+class Outbox:
+    """Implements ``Mailer``. It sends up to ``MAX_CONCURRENT`` mails at a time. One that is not accepted is tried
+    again after each of ``PAUSES``, unless it was rejected for good; while it waits for that, it neither delays others
+    nor takes their room in the queue.
+
+    Mails are in memory only. If one is lost to a restart, its recipient has to ask for another.
+    """
+
+    log = Logger()
+
+    send: Callable[[Mail], Awaitable[None]]
+    clock: IReactorTime
+    # Each with the pauses after which it may be tried again.
+    _waiting: deque[tuple[Callable[[], Mail], tuple[float, ...]]] = field(factory=deque, init=False)
+    _sending: int = field(default=0, init=False)
+    _pausing: int = field(default=0, init=False)
+
+    def send_later(self, write: Callable[[], Mail]) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self.log.error("too many mails are waiting; one was dropped")
+            return
+        self._waiting.append((write, PAUSES))
+        # Later, so that the response to the request takes no longer than one that causes no mail.
+        self.clock.callLater(0, self._begin)
+
+    def _begin(self) -> None:
+        if self._waiting and self._sending < MAX_CONCURRENT:
+            self._sending += 1
+            start(self._empty()).addErrback(lambda failure: self.log.failure("the outbox failed", failure))
+
+    async def _empty(self) -> None:
+        try:
+            while self._waiting:
+                await self._deliver(*self._waiting.popleft())
+        finally:
+            self._sending -= 1
+
+    async def _deliver(self, write: Callable[[], Mail], pauses: tuple[float, ...]) -> None:
+        try:
+            # It is composed here, because reading its template may fail too, and is then tried again.
+            await self.send(write())
+        except Exception as fault:
+            self.log.warn("a mail was not accepted: {why}", why=why(fault))
+            if pauses and self._pausing < MAX_WAITING and not is_final(fault):
+                self._pausing += 1
+                self.clock.callLater(pauses[0], self._again, write, pauses[1:])
+            else:
+                self.log.error("a mail was given up")
+
+    def _again(self, write: Callable[[], Mail], pauses: tuple[float, ...]) -> None:
+        self._pausing -= 1
+        self._waiting.append((write, pauses))
+        self._begin()
+
+
+class MailServerError(Exception):
+    """The mail server would not accept a mail. The message says why; it contains no address, no credential and
+    nothing that the server sent."""
 
 
 @frozen
 class MailServer:
     reactor: Any
     settings: Smtp
+    clock: Callable[[], float] = time.time
+    new_id: Callable[[], str] = lambda: str(uuid.uuid4())
 
-    async def take(self, recipient: str, message: bytes) -> None:
-        """Returns when the server has taken ``message``. Otherwise raises Twisted's SMTP errors, whose text must not
+    async def send(self, mail: Mail) -> None:
+        """Returns when the server has accepted ``mail``. Otherwise raises Twisted's SMTP errors, whose text must not
         be shown: it contains the conversation with the credentials.
         """
-        conversation = start(self._converse(Sender, recipient, message))
-        await with_timeout(self.reactor, LETTER_SECONDS, conversation, error.TimeoutError)
+        assert self.settings.sender is not None
+        written = message(mail, self.settings.sender, self.clock(), self.new_id())
+        conversation = start(self._converse(Sender, mail.recipient, written))
+        await with_timeout(self.reactor, MAIL_SECONDS, conversation, error.TimeoutError)
 
     async def reach(self) -> None:
-        """Connect, secure the connection and log in as for a letter, then leave, also where ``smtp.sender`` is
-        missing. Raises ``Unusable``."""
+        """Connect, secure the connection and log in as for a mail, then leave, even if ``smtp.sender`` is
+        missing. Raises ``MailServerError``."""
         try:
             conversation = start(self._converse(Visitor, self.settings.sender or _NOBODY, b""))
             await with_timeout(self.reactor, TIMEOUT_SECONDS, conversation, error.TimeoutError)
         except Exception as fault:
-            raise Unusable(why(fault)) from None
+            raise MailServerError(why(fault)) from None
 
     async def _converse(self, protocol: type[Sender], recipient: str, message: bytes) -> None:
         settings = self.settings
@@ -122,23 +239,23 @@ class MailServer:
         try:
             await ended
         finally:
-            # Nobody waits any more, so the end of the connection must not be reported.
+            # Nothing waits any more, so the end of the connection must not be reported.
             factory.sendFinished = True
             connector.disconnect()
 
 
 class Sender(smtp.ESMTPSender):
-    """Twisted's client. Once the letter is done with, an error is not reported but only closes the connection. An
-    answer that does not end is refused."""
+    """Twisted's client. Once the mail is done with, an error is not reported but only closes the connection. A reply
+    that does not end is rejected."""
 
     transport: Any
     resp: list[bytes]
 
     def lineReceived(self, line: bytes) -> None:
-        if len(self.resp) < MOST_LINES:
+        if len(self.resp) < MAX_REPLY_LINES:
             super().lineReceived(line)
         else:
-            self.sendError(smtp.SMTPProtocolError(-1, b"an answer without end"))
+            self.sendError(smtp.SMTPProtocolError(-1, b"a reply without end"))
 
     def sendError(self, exc: Exception) -> None:
         if self.factory.sendFinished:
@@ -148,47 +265,47 @@ class Sender(smtp.ESMTPSender):
 
 
 class Visitor(Sender):
-    """A client that leaves at the point where a letter would begin: it has connected and logged in."""
+    """A client that leaves at the point where a mail would begin: it has connected and logged in."""
 
-    _seen = False
+    _logged_in = False
 
     def getMailFrom(self) -> None:
-        """There is no letter, so the client sends QUIT. Whatever the server answers to that, the login has worked."""
-        self._seen = True
+        """There is no mail, so the client sends QUIT. Whatever the server replies to that, the login has worked."""
+        self._logged_in = True
 
     def smtpState_disconnect(self, code: int, resp: bytes | None) -> None:
-        self._left()
+        self._finish()
         super().smtpState_disconnect(code, resp)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._left()
+        self._finish()
         super().connectionLost(reason)
 
     def sendError(self, exc: Exception) -> None:
-        self._left()
+        self._finish()
         super().sendError(exc)
 
-    def _left(self) -> None:
-        if self._seen and not self.factory.sendFinished:
+    def _finish(self) -> None:
+        if self._logged_in and not self.factory.sendFinished:
             self.factory.sendFinished = True
             self.factory.result.callback(None)
 
 
 def why(fault: BaseException) -> str:
-    """What went wrong, for the operator's log: without an address, a credential, or anything that the server said."""
+    """What went wrong, for the operator's log: without an address, a credential, or anything that the server sent."""
     if isinstance(fault, smtp.SMTPConnectError) and fault.__cause__ is not None:
         fault = fault.__cause__
     if isinstance(fault, SSL.Error):
         return _why_no_tls(fault)
-    for kind, words in _WORDS:
+    for kind, words in _REASONS:
         if isinstance(fault, kind):
             return words.format(code=getattr(fault, "code", None), kind=type(fault).__name__)
     return type(fault).__name__
 
 
 def is_final(fault: BaseException) -> bool:
-    """Whether the mail server has refused the letter for good (RFC 5321 section 4.2.1), so that it is of no use to
-    try it again."""
+    """Whether the mail server has rejected the mail for good (RFC 5321 section 4.2.1), so that it is of no use to try
+    again."""
     return isinstance(fault, smtp.SMTPDeliveryError) and 500 <= fault.code < 600
 
 
@@ -196,141 +313,3 @@ def _why_no_tls(fault: SSL.Error) -> str:
     if certificates.untrusted(fault):
         return "the mail server's certificate is not trusted"
     return f"no TLS with the mail server: {', '.join(certificates.reasons(fault))}; {_MISMATCH}"
-
-
-# A letter that was not taken is tried again after these pauses, in seconds. They are long enough for a mail server to
-# be restarted, or to let in a sender whom it refused at first (greylisting, RFC 6647), and end before the tokens in
-# letters do, after an hour.
-PAUSES = (5.0, 60.0, 300.0, 1500.0)
-AT_ONCE = 4
-# Letters that wait to be sent, and as many that pause between two tries.
-MAX_WAITING = 1000
-
-
-@frozen
-class Letter:
-    recipient: str
-    subject: str
-    text: str
-
-
-class Post(Protocol):
-    def post(self, write: Callable[[], Letter]) -> None:
-        """Have a letter written and sent after this turn of the reactor. Failures are logged, not raised."""
-
-
-def compose(template: str, recipient: str, token: str, url: str | None, hours: int) -> Letter:
-    """A letter made of ``templates/<template>.txt``, which consists of the subject, an empty line and the text.
-
-    The token is on a line of its own. Paragraphs with ``$link`` are left out if there is no ``url``. ``hours`` is how
-    long the token is valid.
-    """
-    source = files("project_service.auth").joinpath(f"templates/{template}.txt").read_text("utf-8")
-    subject, _, body = source.partition("\n\n")
-    paragraphs = [part for part in body.strip().split("\n\n") if url is not None or "$link" not in part]
-    text = string.Template("\n\n".join(paragraphs)).substitute(
-        token=token, link=None if url is None else with_token(url, token), hours=hours
-    )
-    return Letter(recipient, subject, text + "\n")
-
-
-def with_token(url: str, token: str) -> str:
-    """``url`` with ``token`` as another parameter of its query."""
-    base, hash_mark, fragment = url.partition("#")
-    return f"{base}{'&' if '?' in base else '?'}token={quote(token, safe='')}{hash_mark}{fragment}"
-
-
-def message(letter: Letter, sender: str, now: float, message_id: str) -> bytes:
-    """The letter as a message (RFC 5322), with CRLF. Raises ``ValueError`` if an address or the subject has a line
-    break."""
-    mail = EmailMessage(policy=SMTP)
-    # Domains are converted to ASCII: the library would write them as encoded words, which RFC 2047 section 5 forbids
-    # in addresses.
-    address = envelope(sender)
-    mail["From"] = Address(parseaddr(sender)[0], addr_spec=address)
-    mail["To"] = envelope(letter.recipient)
-    mail["Subject"] = letter.subject
-    mail["Date"] = formatdate(now)
-    mail["Message-ID"] = f"<{message_id}@{address.rpartition('@')[2]}>"
-    # Prevents out-of-office replies (RFC 3834).
-    mail["Auto-Submitted"] = "auto-generated"
-    mail.set_content(letter.text, cte="quoted-printable" if not letter.text.isascii() else "7bit")
-    return mail.as_bytes()
-
-
-@frozen
-class SmtpTransport:
-    """Sends a letter and returns when the server has taken it. Otherwise raises Twisted's SMTP errors."""
-
-    reactor: Any
-    settings: Smtp
-    clock: Callable[[], float]
-    new_id: Callable[[], str]
-
-    async def __call__(self, letter: Letter) -> None:
-        assert self.settings.sender is not None
-        written = message(letter, self.settings.sender, self.clock(), self.new_id())
-        await MailServer(self.reactor, self.settings).take(letter.recipient, written)
-
-
-@frozen
-class _Due:
-    """A letter to be sent, and the pauses after which it may be tried again."""
-
-    write: Callable[[], Letter]
-    pauses: tuple[float, ...] = PAUSES
-
-
-@define
-class Outbox:
-    """Implements ``Post``. It sends up to ``AT_ONCE`` letters at a time. One that is not taken is tried again
-    after each of ``PAUSES``, unless it was refused for good. It does not hold up others, or take their room, while it
-    waits for that.
-
-    Letters are in memory only. If one is lost to a restart, its recipient has to ask for another.
-    """
-
-    log = Logger()
-
-    send: Callable[[Letter], Awaitable[None]]
-    clock: IReactorTime
-    _waiting: deque[_Due] = field(factory=deque, init=False)
-    _under_way: int = field(default=0, init=False)
-    _pausing: int = field(default=0, init=False)
-
-    def post(self, write: Callable[[], Letter]) -> None:
-        if len(self._waiting) >= MAX_WAITING:
-            self.log.error("too many letters are waiting; one was dropped")
-            return
-        self._waiting.append(_Due(write))
-        # Later, so that the response to the request takes no longer than one that causes no letter.
-        self.clock.callLater(0, self._begin)
-
-    def _begin(self) -> None:
-        if self._waiting and self._under_way < AT_ONCE:
-            self._under_way += 1
-            start(self._empty()).addErrback(lambda failure: self.log.failure("the outbox failed", failure))
-
-    async def _empty(self) -> None:
-        try:
-            while self._waiting:
-                await self._deliver(self._waiting.popleft())
-        finally:
-            self._under_way -= 1
-
-    async def _deliver(self, due: _Due) -> None:
-        try:
-            # It is written here, because reading its template may fail too, and is then tried again.
-            await self.send(due.write())
-        except Exception as fault:
-            self.log.warn("a letter was not taken: {why}", why=why(fault))
-            if due.pauses and self._pausing < MAX_WAITING and not is_final(fault):
-                self._pausing += 1
-                self.clock.callLater(due.pauses[0], self._again, _Due(due.write, due.pauses[1:]))
-            else:
-                self.log.error("a letter was given up")
-
-    def _again(self, due: _Due) -> None:
-        self._pausing -= 1
-        self._waiting.append(due)
-        self._begin()

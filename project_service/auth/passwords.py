@@ -20,10 +20,10 @@ from twisted.python.threadpool import ThreadPool
 from project_service import errors
 from project_service.auth.errors import weak_password
 from project_service.auth.values import Email, folded
-from project_service.errors import require_text, validation_failed
+from project_service.errors import validation_failed
 from project_service.lifecycle import shield
 
-# bcrypt ignores all further bytes. A longer password is refused, never truncated.
+# bcrypt ignores all further bytes. A longer password is rejected, never truncated.
 MAX_BYTES = 72
 # Longer texts are not looked at. Composed, they have more bytes than that: three characters become two bytes at best.
 MAX_CHARACTERS = 2 * MAX_BYTES
@@ -44,15 +44,14 @@ def common_passwords() -> frozenset[str]:
     return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
-def acceptable(password: object, email: Email, min_characters: int) -> bytes:
-    """The bytes of a new password, to be hashed. Raises ``validation_failed`` if it is not text, and
-    ``weak_password``."""
-    text = require_text("password", password)
-    if _encoded(text) is None:
+def acceptable(password: str, email: Email, min_characters: int) -> bytes:
+    """The bytes of a new password, to be hashed. Raises ``weak_password``, and ``validation_failed`` if it is not
+    valid Unicode."""
+    if _encoded(password) is None:
         raise validation_failed({"password": "is not valid Unicode"})
-    if len(text) > MAX_CHARACTERS:
+    if len(password) > MAX_CHARACTERS:
         raise weak_password(_TOO_LONG)
-    prepared = _prepared(text)
+    prepared = _prepared(password)
     if prepared is None:
         raise weak_password("contains a character that no password may contain, such as a control character")
     if len(prepared) < min_characters:
@@ -67,17 +66,15 @@ def acceptable(password: object, email: Email, min_characters: int) -> bytes:
     return raw
 
 
-def candidates(password: object, name: str = "password") -> Candidates:
+def candidates(password: str) -> Candidates:
     """The forms of a password that is to be checked; none if no stored password can equal it.
 
     First as it would be hashed now, then as it came, if that is different: hashes that were imported, or made by an
-    earlier version, are of the text as it came. Raises ``validation_failed`` if it is not text. ``name`` is the
-    field's name for that.
+    earlier version, are of the text as it came.
     """
-    text = require_text(name, password)
-    if len(text) > MAX_CHARACTERS:
+    if len(password) > MAX_CHARACTERS:
         return ()
-    forms = (_encoded(form) for form in (_prepared(text), text) if form is not None)
+    forms = (_encoded(form) for form in (_prepared(password), password) if form is not None)
     return tuple(dict.fromkeys(raw for raw in forms if raw and len(raw) <= MAX_BYTES and b"\0" not in raw))
 
 
@@ -99,10 +96,8 @@ def _encoded(text: str) -> bytes | None:
 
 def cost_of(stored: bytes) -> int | None:
     """The cost of a bcrypt hash (``$2a$``, ``$2b$`` or ``$2y$``); None for anything else."""
-    found = _HASH.match(stored)
-    if found is None or not 4 <= int(found[1]) <= 31:
-        return None
-    return int(found[1])
+    match = _HASH.match(stored)
+    return int(match[1]) if match is not None and 4 <= int(match[1]) <= 31 else None
 
 
 @frozen
@@ -126,8 +121,8 @@ class Bcrypt:
             return False
         if bcrypt.checkpw(password, stored):
             return True
-        # With an older, cheaper hash the check was faster, which would tell that the account exists. So it is made up
-        # for: 2^c + (2^c + 2^(c+1) + ... + 2^(cost-1)) = 2^cost.
+        # With an older, cheaper hash the check was faster, which would reveal that the account exists. So it is
+        # made up for: 2^c + (2^c + 2^(c+1) + ... + 2^(cost-1)) = 2^cost.
         for cheaper in range(cost, self.cost):
             self._spend(cheaper)
         return False
@@ -139,10 +134,6 @@ class Bcrypt:
 
     def _spend(self, cost: int) -> None:
         bcrypt.hashpw(b"the time of one hash", bcrypt.gensalt(cost))
-
-
-# bcrypt in threads of its own, one for each CPU, with a bounded queue. The reactor's threads are left to others,
-# such as the resolver of names.
 
 
 T = TypeVar("T")
@@ -164,7 +155,8 @@ class Hashes(Protocol):
 
 
 class Hashing(Service):
-    """Implements ``Hashes``. Its threads exist from ``startService`` to ``stopService``."""
+    """Implements ``Hashes``, in threads of its own, one for each CPU, with a bounded queue. The reactor's threads are
+    left to others, such as the resolver of names. The threads exist from ``startService`` to ``stopService``."""
 
     def __init__(
         self, reactor: Any, bcrypt: Bcrypt, threads: int, queue_per_thread: int = QUEUE_PER_THREAD
@@ -172,10 +164,11 @@ class Hashing(Service):
         self.setName("bcrypt")
         self._reactor = reactor
         self._bcrypt = bcrypt
-        self._most = threads * (1 + queue_per_thread)
-        self._under_way = 0
+        self._max_pending = threads * (1 + queue_per_thread)
+        # Hashes that are being made or are waiting.
+        self._pending = 0
         self._pool = ThreadPool(minthreads=0, maxthreads=threads, name="bcrypt")
-        self._polite = threading.local()
+        self._thread = threading.local()
 
     def startService(self) -> None:
         super().startService()
@@ -184,11 +177,6 @@ class Hashing(Service):
     def stopService(self) -> None:
         super().stopService()
         self._pool.stop()
-
-    @property
-    def under_way(self) -> int:
-        """How many hashes are being made or are waiting."""
-        return self._under_way
 
     async def hash(self, password: bytes) -> bytes:
         return await self._run(self._bcrypt.hash, password)
@@ -199,22 +187,22 @@ class Hashing(Service):
     def outdated(self, stored: bytes) -> bool:
         return self._bcrypt.outdated(stored)
 
-    async def _run(self, work: Callable[..., T], *args: object) -> T:
-        if self._under_way >= self._most:
+    async def _run(self, function: Callable[..., T], *args: object) -> T:
+        if self._pending >= self._max_pending:
             raise errors.overloaded()
         # Shielded, so that it is counted until the thread is done with it and not only until the caller gives up.
-        return await shield(self._in_turn(work, *args))
+        return await shield(self._in_thread(function, *args))
 
-    async def _in_turn(self, work: Callable[..., T], *args: object) -> T:
-        self._under_way += 1
+    async def _in_thread(self, function: Callable[..., T], *args: object) -> T:
+        self._pending += 1
         try:
-            return await deferToThreadPool(self._reactor, self._pool, self._politely, work, *args)
+            return await deferToThreadPool(self._reactor, self._pool, self._with_niceness, function, *args)
         finally:
-            self._under_way -= 1
+            self._pending -= 1
 
-    def _politely(self, work: Callable[..., T], *args: object) -> T:
-        if not getattr(self._polite, "done", False):
-            self._polite.done = True
+    def _with_niceness(self, function: Callable[..., T], *args: object) -> T:
+        if not getattr(self._thread, "is_nice", False):
+            self._thread.is_nice = True
             # On Linux each thread has a niceness of its own.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        return work(*args)
+        return function(*args)

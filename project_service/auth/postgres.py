@@ -1,4 +1,7 @@
-"""Creates, finds, changes and deletes users."""
+"""Authentication's tables in PostgreSQL: ``PostgresRepository``, and above it its queries.
+
+The logic of counters and of refresh tokens is in functions of the database (``database/migrations``).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,10 @@ import psycopg2
 from attrs import frozen
 
 from project_service.auth import errors
-from project_service.auth.accounts import loaded
 from project_service.auth.repository import (
-    MOST_LISTED,
+    MAX_LISTED_SESSIONS,
     Event,
     Limit,
-    LoginReservation,
     NewSession,
     Outcome,
     Proof,
@@ -24,12 +25,10 @@ from project_service.auth.repository import (
     Reservation,
     Rotation,
 )
-from project_service.auth.values import Account, Email, Origin, SessionInfo, User
+from project_service.auth.values import Account, Email, Origin, SessionInfo, User, load_metadata
 from project_service.database.connection import Row
 from project_service.database.listener import AUTH_UPKEEP, Listener
 from project_service.database.pool import Pool, Transaction
-
-# Queries with descriptions.
 
 
 @frozen
@@ -49,7 +48,7 @@ class Query:
 
 
 @frozen
-class Often:
+class ReadQuery:
     """A query that only reads, is quick, and is run often: it is prepared and shares its connection. ``text`` is one
     statement with ``%s`` for its parameters."""
 
@@ -62,58 +61,16 @@ class Often:
         return rows[0] if rows else None
 
 
-def jsonb(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-# Converts between rows and values.
-
-
-# The columns that ``account`` takes, and ``user``, from a table or a subquery called u.
+# The columns that ``_account`` and ``_user`` take, from a table or a subquery called u.
 ACCOUNT = """u.id::text, u.email, u.created_at, u.metadata::text,
     u.password_hash, u.disabled_at, u.confirmed_at, u.last_login_at"""
 USER = "u.id::text, u.email, u.created_at, u.metadata::text"
 
-# Writes one entry of the audit. ``{who}`` and ``{result}`` are SQL expressions.
+# Writes one entry of the audit. ``{user_id}`` and ``{result}`` are SQL expressions.
 AUDIT = """insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
-    select %(at)s, %(actor)s, {who}, %(audit_email)s, %(action)s, {result}, %(address)s, %(user_agent)s,
+    select %(at)s, %(actor)s, {user_id}, %(audit_email)s, %(action)s, {result}, %(address)s, %(user_agent)s,
         %(request_id)s"""
-RECORD = AUDIT.format(who="%(audit_user)s::uuid", result="%(result)s")
-
-
-def user(row: Row) -> User:
-    key, email, created_at, metadata = row[:4]
-    return User(key, email, created_at, loaded(metadata))
-
-
-def account(row: Row) -> Account:
-    return Account(user(row), (row[4] or "").encode("ascii"), *row[5:8])
-
-
-def event_params(event: Event) -> dict[str, Any]:
-    return {
-        "at": event.at,
-        "actor": event.actor,
-        "audit_user": event.user_id,
-        "audit_email": event.email,
-        "action": event.action,
-        "result": event.result,
-        "address": event.origin.address,
-        "user_agent": event.origin.user_agent,
-        "request_id": event.origin.request_id,
-    }
-
-
-def session_params(session: NewSession | None) -> dict[str, Any]:
-    """The parameters of ``ADD_SESSION``. Without a session all are None, and nothing is inserted."""
-    return {
-        "sid": session and session.id,
-        "digest": session and session.digest,
-        "started": session and session.created_at,
-        "expires": session and session.expires_at,
-        "access_expires": session and session.access_expires_at,
-    }
-
+RECORD = AUDIT.format(user_id="%(audit_user)s::uuid", result="%(result)s")
 
 # CTEs, to follow one called u that has the user's id, which insert a session and its first refresh token.
 ADD_SESSION = """s as (
@@ -127,444 +84,7 @@ t as (insert into auth.refresh_tokens (token_hash, session_id, issued_at)
     select current_hash, id, created_at from s)"""
 
 
-# Counters of attempts. The logic is in functions of the database (``0002_auth.sql``), which see all attempts.
-
-
-_RESERVE = Query(
-    "reserve an attempt",
-    """
-select verdict, wait_seconds, mark
-from auth.reserve_attempt(%(scope)s, %(subject)s, %(most)s, %(window)s, %(now)s)
-""",
-)
-_SETTLE = "select auth.settle_attempt(%(scope)s, %(subject)s, %(mark)s, %(outcome)s)"
-_SETTLE_QUIETLY = Query("settle an attempt", _SETTLE)
-_SETTLE_ON_RECORD = Query("settle an attempt and record it", f"{_SETTLE};\n{RECORD}")
-_RESERVE_LOGIN = Query(
-    "reserve a login under both limits, and read the account in the same round trip",
-    f"""
-select r.verdict, r.wait_seconds, r.mark, r.address_mark, {ACCOUNT}
-from auth.reserve_login(%(email)s, %(address)s, %(most)s, %(most_address)s, %(window)s, %(now)s) r
-left join auth.users u on u.email_key = %(email)s
-""",
-)
-_SETTLE_LOGIN = """
-select auth.settle_attempt('login', %(email)s, %(mark)s, %(outcome)s),
-    auth.settle_attempt('login_address', %(from_address)s, %(address_mark)s, %(address_outcome)s)
-"""
-_SETTLE_LOGIN_QUIETLY = Query("settle a login", _SETTLE_LOGIN)
-_SETTLE_LOGIN_ON_RECORD = Query("settle a login and record it", f"{_SETTLE_LOGIN};\n{RECORD}")
-_UNLOCK = Query(
-    "forget the attempts at the password of an account, at the login and in its sessions",
-    f"""
-update auth.throttle set failed = '{{}}', pending = '{{}}'
-    where (scope, subject) in (
-        select 'login', email_key from auth.users where id = %(id)s::uuid
-        union all select 'session', id::text from auth.sessions where user_id = %(id)s::uuid);
-{RECORD}
-""",
-)
-
-
-@frozen
-class SqlAttempts:
-    """Implements ``ports.Attempts``."""
-
-    database: Pool
-
-    async def reserve(self, scope: str, subject: str, limit: Limit, now: datetime) -> Reservation:
-        row = await _RESERVE.one(
-            self.database, scope=scope, subject=subject, most=limit.most, window=limit.window, now=now
-        )
-        assert row is not None
-        return Reservation(*row)
-
-    async def settle(
-        self,
-        scope: str,
-        subject: str,
-        mark: datetime | None,
-        outcome: Outcome,
-        event: Event | None = None,
-    ) -> None:
-        params = {"scope": scope, "subject": subject, "mark": mark, "outcome": outcome}
-        if event is not None:
-            await _SETTLE_ON_RECORD.run(self.database, **params, **event_params(event))
-        elif mark is not None:
-            await _SETTLE_QUIETLY.run(self.database, **params)
-
-    async def reserve_login(
-        self, email: Email, address: str, per_email: Limit, per_address: Limit, now: datetime
-    ) -> LoginReservation:
-        row = await _RESERVE_LOGIN.one(
-            self.database,
-            email=email.key,
-            address=address,
-            most=per_email.most,
-            most_address=per_address.most,
-            window=per_email.window,
-            now=now,
-        )
-        assert row is not None
-        found = None if row[4] is None else account(row[4:])
-        return LoginReservation(row[0], row[1], row[2], row[3], found)
-
-    async def settle_login(
-        self, email: Email, address: str, held: LoginReservation, outcome: Outcome, event: Event | None
-    ) -> None:
-        query = _SETTLE_LOGIN_QUIETLY if event is None else _SETTLE_LOGIN_ON_RECORD
-        await query.run(
-            self.database,
-            email=email.key,
-            from_address=address,
-            mark=held.mark,
-            address_mark=held.address_mark,
-            outcome=outcome,
-            address_outcome="released" if outcome == "cleared" else outcome,
-            **({} if event is None else event_params(event)),
-        )
-
-    async def unlock(self, account: Account, event: Event) -> None:
-        await _UNLOCK.run(self.database, id=account.user.id, **event_params(event))
-
-
-# One-time tokens for what is done by mail.
-
-
-# An entry of the audit is written for an unknown address too, so that both responses take the time of a commit.
-# Without the lock a user who is being deleted would be found, and his token would violate its foreign key.
-_ISSUE = Query(
-    "a token for the user of an address, if there is one",
-    f"""
-with u as (
-    select * from auth.users
-    where email_key = %(email_key)s and disabled_at is null
-        and (%(purpose)s <> 'confirmation' or confirmed_at is null)
-    for key share),
-t as (
-    insert into auth.one_time_tokens as known (token_hash, user_id, purpose, created_at, expires_at)
-    select %(digest)s, id, %(purpose)s, %(at)s, %(expires)s from u
-    on conflict (user_id, purpose) do update set
-        token_hash = excluded.token_hash, created_at = excluded.created_at, expires_at = excluded.expires_at
-        where known.created_at <= %(at)s - %(pause)s
-    returning user_id),
-a as ({AUDIT.format(who="(select id from u)", result="%(result)s")})
-select {USER} from u join t on t.user_id = u.id
-""",
-)
-_OWNER = Query(
-    "whose token it is",
-    f"""
-select {USER} from auth.one_time_tokens t join auth.users u on u.id = t.user_id
-where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %(now)s
-""",
-)
-# The user's row is locked before the token's, as everywhere else, to avoid deadlocks.
-_LOCK_OWNER = Query("lock the owner of a token", f"{_OWNER.text} for no key update of u")
-# The token is looked for again here, because it was read before the wait for the user's row, and may be gone since.
-_CONSUME = Query(
-    "use a token up; of two attempts at once only one finds it",
-    """
-delete from auth.one_time_tokens
-where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s returning user_id
-""",
-)
-_RESET = Query(
-    "a new password by mail ends every session and other letters; who reads the mail owns the address",
-    f"""
-update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s)
-    where id = %(id)s::uuid;
-update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
-    where user_id = %(id)s::uuid and ended_at is null;
-delete from auth.one_time_tokens where user_id = %(id)s::uuid;
-update auth.throttle set failed = '{{}}'
-    where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid);
-{RECORD}
-""",
-)
-_CONFIRM = Query(
-    "the address is confirmed, and the first session begins",
-    f"""
-with u as (
-    update auth.users set confirmed_at = coalesce(confirmed_at, %(at)s), last_login_at = %(started)s
-    where id = %(id)s::uuid and disabled_at is null returning *),
-{ADD_SESSION},
-a as ({RECORD} from u)
-select {USER} from u
-""",
-)
-
-
-@frozen
-class SqlOneTimeTokens:
-    """Implements ``ports.OneTimeTokens``."""
-
-    database: Pool
-
-    async def issue(
-        self,
-        *,
-        email: Email,
-        purpose: Purpose,
-        digest: bytes,
-        pause: timedelta,
-        expires_at: datetime,
-        event: Event,
-    ) -> User | None:
-        row = await _ISSUE.one(
-            self.database,
-            email_key=email.key,
-            purpose=purpose,
-            digest=digest,
-            pause=pause,
-            expires=expires_at,
-            **event_params(event),
-        )
-        return None if row is None else user(row)
-
-    async def owner(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
-        row = await _OWNER.one(self.database, digest=digest, purpose=purpose, now=now)
-        return None if row is None else user(row)
-
-    async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
-        async def work(transaction: Transaction) -> User | None:
-            owner = await _consumed(transaction, digest, "recovery", event.at)
-            if owner is not None:
-                params = event_params(event) | {"audit_user": owner.id, "audit_email": owner.email}
-                await _RESET.run(transaction, id=owner.id, hash=password_hash.decode("ascii"), **params)
-            return owner
-
-        return await self.database.transaction(work)
-
-    async def confirm(self, digest: bytes, session: NewSession, event: Event) -> User | None:
-        async def work(transaction: Transaction) -> User | None:
-            owner = await _consumed(transaction, digest, "confirmation", event.at)
-            if owner is None:
-                return None
-            params = event_params(event) | {"audit_user": owner.id, "audit_email": owner.email}
-            row = await _CONFIRM.one(transaction, id=owner.id, **session_params(session), **params)
-            return None if row is None else user(row)
-
-        return await self.database.transaction(work)
-
-
-async def _consumed(transaction: Transaction, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
-    row = await _LOCK_OWNER.one(transaction, digest=digest, purpose=purpose, now=now)
-    if row is None or not await _CONSUME.run(transaction, digest=digest, purpose=purpose, now=now):
-        return None
-    return user(row)
-
-
-# Sessions and their refresh tokens.
-
-
-# Because the user's row is locked first, a change of password, or a disabling, at the same time is safe: it ends a
-# session that was started before it, and none is started after it.
-_START = Query(
-    "begin a session for a user whose password was right",
-    f"""
-with u as (
-    update auth.users set last_login_at = %(started)s,
-        password_hash = coalesce(%(new_hash)s, password_hash)
-    where id = %(id)s::uuid and password_hash = %(old_hash)s and disabled_at is null
-    returning *),
-{ADD_SESSION},
-a as ({RECORD} from u)
-select {USER} from u
-""",
-)
-
-_ROTATE = Query(
-    "exchange a refresh token: rotate, repeat or revoke (see the function in ``0011_lost_refreshes.sql``)",
-    f"""
-select {USER}, r.session_id::text, r.outcome, r.salts::text
-from auth.rotate_refresh_token(%(digest)s, %(successor)s, %(salt)s, %(now)s, %(reuse_window)s, %(expires)s,
-    %(access_expires)s, %(address)s, %(user_agent)s, %(request_id)s) r
-join auth.users u on u.id = r.user_id
-""",
-)
-
-_LIST = Query(
-    "the newest sessions of a user that are alive, the newest first",
-    """
-select id::text, created_at, refreshed_at, expires_at, user_agent, address from auth.sessions
-where user_id = %(user_id)s::uuid and ended_at is null and expires_at > %(now)s
-order by created_at desc, id limit %(most)s
-""",
-)
-
-_END = Query(
-    "end sessions of a user; a trigger tells every worker",
-    f"""
-with ended as (
-    update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
-    where user_id = %(user_id)s::uuid and ended_at is null
-        and (%(only)s is null or id = %(only)s::uuid) and (%(but)s is null or id <> %(but)s::uuid)
-    returning id, access_expires_at),
-a as ({RECORD})
-select id::text, extract(epoch from access_expires_at + interval '1 minute')::float8 from ended
-""",
-)
-
-_REVOKED = Query(
-    "ended sessions whose access tokens may still be valid",
-    """
-select session_id::text, extract(epoch from expires_at)::float8 from auth.revocations
-where expires_at > %(now)s and (%(since)s is null or added_at > %(since)s)
-""",
-)
-
-
-@frozen
-class SqlSessions:
-    """Implements ``ports.Sessions``."""
-
-    database: Pool
-
-    async def start(
-        self, account: Account, new_hash: bytes | None, session: NewSession, event: Event
-    ) -> User | None:
-        row = await _START.one(
-            self.database,
-            id=account.user.id,
-            old_hash=account.password_hash.decode("ascii"),
-            new_hash=None if new_hash is None else new_hash.decode("ascii"),
-            **session_params(session),
-            **event_params(event),
-        )
-        return None if row is None else user(row)
-
-    async def rotate(
-        self,
-        *,
-        digest: bytes,
-        successor: bytes,
-        salt: bytes,
-        now: datetime,
-        reuse_window: timedelta,
-        expires_at: datetime,
-        access_expires_at: datetime,
-        origin: Origin,
-    ) -> Rotation | None:
-        row = await _ROTATE.one(
-            self.database,
-            digest=digest,
-            successor=successor,
-            salt=salt,
-            now=now,
-            reuse_window=reuse_window,
-            expires=expires_at,
-            access_expires=access_expires_at,
-            address=origin.address,
-            user_agent=origin.user_agent,
-            request_id=origin.request_id,
-        )
-        if row is None:
-            return None
-        session_id, outcome, salts = row[4:]
-        return Rotation(outcome, session_id, user(row), _bytes_by_bytes(salts))
-
-    async def alive(self, user_id: str, now: datetime, most: int = MOST_LISTED) -> list[SessionInfo]:
-        return [
-            SessionInfo(*row) for row in await _LIST.run(self.database, user_id=user_id, now=now, most=most)
-        ]
-
-    async def end(
-        self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
-    ) -> list[tuple[str, float]]:
-        rows = await _END.run(self.database, user_id=user_id, only=only, but=but, **event_params(event))
-        return [(row[0], row[1]) for row in rows]
-
-
-@frozen
-class SqlEndedSessions:
-    """Implements ``ports.EndedSessions``."""
-
-    database: Pool | Listener
-
-    async def revoked(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
-        return [(row[0], row[1]) for row in await _REVOKED.run(self.database, now=now, since=since)]
-
-
-def _bytes_by_bytes(text: str | None) -> dict[bytes, bytes]:
-    found = json.loads(text) if text is not None else {}
-    return {bytes.fromhex(key): bytes.fromhex(value) for key, value in found.items()}
-
-
-# Removes what has expired.
-
-
-_LOCK = Query(
-    "one worker at a time; the lock goes with the transaction", "select pg_try_advisory_xact_lock(%(lock)s)"
-)
-# How many rows are removed at a time, so that no statement runs long, however much there is to remove.
-BATCH = 5000
-_EXPIRED = tuple(
-    Query(
-        f"expired rows of {table}",
-        f"""
-with gone as (
-    select ctid from {table} where {condition} limit %(batch)s for update skip locked)
-delete from {table} where ctid in (select ctid from gone) returning 1
-""",
-    )
-    for table, condition in (
-        ("auth.throttle", "expires_at < %(now)s"),
-        # By the database's clock as well: on another host, or when the clock of this one has been set right, access
-        # tokens of the session may still be valid.
-        ("auth.revocations", "expires_at < least(%(now)s, now())"),
-        ("auth.one_time_tokens", "expires_at < %(now)s"),
-        # An ended session stays until its refresh tokens would have expired, so that their reuse is recognised.
-        ("auth.sessions", "expires_at < %(now)s and access_expires_at < %(now)s"),
-        ("auth.audit", "at < %(audit_before)s"),
-        (
-            "auth.refresh_tokens",
-            # All that would have expired by now if they had not been used, except the last two of each session.
-            """issued_at < %(tokens_before)s and not exists (select from auth.sessions s
-                where s.id = session_id and token_hash in (s.current_hash, s.previous_hash))""",
-        ),
-    )
-)
-# Not those of the parents of active tokens, which are in auth.sessions.
-_WIPE_SALTS = Query(
-    "salts of tokens whose reuse window has passed",
-    """
-update auth.refresh_tokens set salt = null where token_hash in (
-    select token_hash from auth.refresh_tokens where salt is not null and replaced_at < %(salt_before)s
-    limit %(batch)s for update skip locked)
-returning 1
-""",
-)
-_ALL = (_WIPE_SALTS, *_EXPIRED)
-
-
-@frozen
-class SqlHousekeeping:
-    """Implements ``ports.Housekeeping``."""
-
-    database: Pool
-
-    async def clean(
-        self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
-    ) -> bool:
-        async def one_batch(transaction: Transaction) -> int | None:
-            row = await _LOCK.one(transaction, lock=AUTH_UPKEEP)
-            if row is None or not row[0]:
-                return None
-            times = {
-                "now": now,
-                "salt_before": salt_before,
-                "tokens_before": tokens_before,
-                "audit_before": audit_before,
-            }
-            found = [await query.run(transaction, batch=BATCH, **times) for query in _ALL]
-            return max(len(rows) for rows in found)
-
-        while (most := await self.database.transaction(one_batch)) is not None:
-            if most < BATCH:
-                return True
-        return False
-
+# Users.
 
 _OK_OR_TAKEN = "case when exists (select from u) then 'ok' else 'email_taken' end"
 _CREATE = Query(
@@ -578,14 +98,14 @@ with u as (
     on conflict (email_key) do nothing
     returning *),
 {ADD_SESSION},
-a as ({AUDIT.format(who="(select id from u)", result=_OK_OR_TAKEN)})
+a as ({AUDIT.format(user_id="(select id from u)", result=_OK_OR_TAKEN)})
 select {ACCOUNT} from u
 """,
 )
-_FIND = Often("a user by id", f"select {ACCOUNT} from auth.users u where id = %s::uuid")
-_FIND_BY_EMAIL = Often("a user by email", f"select {ACCOUNT} from auth.users u where email_key = %s")
+_FIND = ReadQuery("a user by id", f"select {ACCOUNT} from auth.users u where id = %s::uuid")
+_FIND_BY_EMAIL = ReadQuery("a user by email", f"select {ACCOUNT} from auth.users u where email_key = %s")
 _PAGE = Query(
-    "users in the order they were made, from a place on",
+    "users in the order in which they were created, after a given one",
     f"""
 select {ACCOUNT} from auth.users u
 where %(after)s is null or (created_at, id) > (%(after)s::timestamptz, %(after_id)s::uuid)
@@ -641,7 +161,7 @@ select {ACCOUNT} from u
 """,
 )
 _DELETE = Query(
-    "delete a user; sessions and tokens go with him, and the workers hear of it",
+    "delete a user; sessions and tokens go with him, and the workers are notified",
     f"""
 with u as (delete from auth.users where id = %(id)s::uuid and {_PROVEN} returning id),
 a as ({RECORD} from u)
@@ -650,13 +170,227 @@ select id::text from u
 )
 
 
+# Sessions and their refresh tokens.
+
+# Because the user's row is locked first, a change of password, or a disabling, at the same time is safe: it ends a
+# session that was started before it, and none is started after it.
+_START = Query(
+    "begin a session for a user whose password was right",
+    f"""
+with u as (
+    update auth.users set last_login_at = %(started)s,
+        password_hash = coalesce(%(new_hash)s, password_hash)
+    where id = %(id)s::uuid and password_hash = %(old_hash)s and disabled_at is null
+    returning *),
+{ADD_SESSION},
+a as ({RECORD} from u)
+select {USER} from u
+""",
+)
+
+_ROTATE = Query(
+    "exchange a refresh token: rotate, repeat or revoke (see the function in ``0011_lost_refreshes.sql``)",
+    f"""
+select {USER}, r.session_id::text, r.outcome, r.salts::text
+from auth.rotate_refresh_token(%(digest)s, %(successor)s, %(salt)s, %(now)s, %(reuse_window)s, %(expires)s,
+    %(access_expires)s, %(address)s, %(user_agent)s, %(request_id)s) r
+join auth.users u on u.id = r.user_id
+""",
+)
+
+_LIST = Query(
+    "the newest sessions of a user that are alive, the newest first",
+    """
+select id::text, created_at, refreshed_at, expires_at, user_agent, address from auth.sessions
+where user_id = %(user_id)s::uuid and ended_at is null and expires_at > %(now)s
+order by created_at desc, id limit %(maximum)s
+""",
+)
+
+_END = Query(
+    "end sessions of a user; a trigger notifies every worker",
+    f"""
+with ended as (
+    update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
+    where user_id = %(user_id)s::uuid and ended_at is null
+        and (%(only)s is null or id = %(only)s::uuid) and (%(but)s is null or id <> %(but)s::uuid)
+    returning id, access_expires_at),
+a as ({RECORD})
+select id::text, extract(epoch from access_expires_at + interval '1 minute')::float8 from ended
+""",
+)
+
+_ENDED = Query(
+    "ended sessions whose access tokens may still be valid",
+    """
+select session_id::text, extract(epoch from expires_at)::float8 from auth.revocations
+where expires_at > %(now)s and (%(since)s is null or added_at > %(since)s)
+""",
+)
+
+
+# Counters of attempts.
+
+_RESERVE = Query(
+    "reserve an attempt",
+    """
+select verdict, wait_seconds, mark
+from auth.reserve_attempt(%(scope)s, %(subject)s, %(maximum)s, %(window)s, %(now)s)
+""",
+)
+_FINISH = Query(
+    "the outcome of an attempt", "select auth.settle_attempt(%(scope)s, %(subject)s, %(mark)s, %(outcome)s)"
+)
+_RESERVE_LOGIN = Query(
+    "reserve a login under both limits, and read the account in the same round trip",
+    f"""
+select r.verdict, r.wait_seconds, r.mark, r.address_mark, {ACCOUNT}
+from auth.reserve_login(%(email)s, %(address)s, %(maximum)s, %(address_maximum)s, %(window)s, %(now)s) r
+left join auth.users u on u.email_key = %(email)s
+""",
+)
+_FINISH_LOGIN = Query(
+    "the outcome of a login, in both counters",
+    """
+select auth.settle_attempt(%(scope)s, %(subject)s, %(mark)s, %(outcome)s),
+    auth.settle_attempt('login_address', %(subject_address)s, %(address_mark)s, %(address_outcome)s)
+""",
+)
+_UNLOCK = Query(
+    "forget the attempts at the password of an account, at the login and in its sessions",
+    f"""
+update auth.throttle set failed = '{{}}', pending = '{{}}'
+    where (scope, subject) in (
+        select 'login', email_key from auth.users where id = %(id)s::uuid
+        union all select 'session', id::text from auth.sessions where user_id = %(id)s::uuid);
+{RECORD}
+""",
+)
+
+
+# One-time tokens, for what is done by mail.
+
+# An entry of the audit is written for an unknown address too, so that both responses take the time of a commit.
+# Without the lock a user who is being deleted would be found, and his token would violate its foreign key.
+_ISSUE = Query(
+    "a token for the user of an address, if there is one",
+    f"""
+with u as (
+    select * from auth.users
+    where email_key = %(email_key)s and disabled_at is null
+        and (%(purpose)s <> 'confirmation' or confirmed_at is null)
+    for key share),
+t as (
+    insert into auth.one_time_tokens as known (token_hash, user_id, purpose, created_at, expires_at)
+    select %(digest)s, id, %(purpose)s, %(at)s, %(expires)s from u
+    on conflict (user_id, purpose) do update set
+        token_hash = excluded.token_hash, created_at = excluded.created_at, expires_at = excluded.expires_at
+        where known.created_at <= %(at)s - %(pause)s
+    returning user_id),
+a as ({AUDIT.format(user_id="(select id from u)", result="%(result)s")})
+select {USER} from u join t on t.user_id = u.id
+""",
+)
+_OWNER = Query(
+    "whose token it is",
+    f"""
+select {USER} from auth.one_time_tokens t join auth.users u on u.id = t.user_id
+where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %(now)s
+""",
+)
+# The user's row is locked before the token's, as everywhere else, to avoid deadlocks.
+_LOCK_OWNER = Query("lock the owner of a token", f"{_OWNER.text} for no key update of u")
+# The token is looked for again here, because it was read before the wait for the user's row, and may be gone since.
+_CONSUME = Query(
+    "use a token up; of two requests at once only one gets it",
+    """
+delete from auth.one_time_tokens
+where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s returning user_id
+""",
+)
+_RESET = Query(
+    "a new password by mail ends all sessions and other tokens; whoever reads the mail owns the address",
+    f"""
+update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s)
+    where id = %(id)s::uuid;
+update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
+    where user_id = %(id)s::uuid and ended_at is null;
+delete from auth.one_time_tokens where user_id = %(id)s::uuid;
+update auth.throttle set failed = '{{}}'
+    where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid);
+{RECORD}
+""",
+)
+_CONFIRM = Query(
+    "the address is confirmed, and the first session begins",
+    f"""
+with u as (
+    update auth.users set confirmed_at = coalesce(confirmed_at, %(at)s), last_login_at = %(started)s
+    where id = %(id)s::uuid and disabled_at is null returning *),
+{ADD_SESSION},
+a as ({RECORD} from u)
+select {USER} from u
+""",
+)
+
+
+# What has expired.
+
+_LOCK = Query(
+    "one worker at a time; the lock goes with the transaction", "select pg_try_advisory_xact_lock(%(lock)s)"
+)
+# How many rows are removed at a time, so that no statement runs long, however much there is to remove.
+BATCH = 5000
+_EXPIRED_ROWS = tuple(
+    Query(
+        f"expired rows of {table}",
+        f"""
+with gone as (
+    select ctid from {table} where {condition} limit %(batch)s for update skip locked)
+delete from {table} where ctid in (select ctid from gone) returning 1
+""",
+    )
+    for table, condition in (
+        ("auth.throttle", "expires_at < %(now)s"),
+        # By the database's clock as well: on another host, or when the clock of this one has been set right, access
+        # tokens of the session may still be valid.
+        ("auth.revocations", "expires_at < least(%(now)s, now())"),
+        ("auth.one_time_tokens", "expires_at < %(now)s"),
+        # An ended session stays until its refresh tokens would have expired, so that their reuse is recognised.
+        ("auth.sessions", "expires_at < %(now)s and access_expires_at < %(now)s"),
+        ("auth.audit", "at < %(audit_before)s"),
+        (
+            "auth.refresh_tokens",
+            # All that would have expired by now if they had not been used, except the last two of each session.
+            """issued_at < %(tokens_before)s and not exists (select from auth.sessions s
+                where s.id = session_id and token_hash in (s.current_hash, s.previous_hash))""",
+        ),
+    )
+)
+# Not those of the parents of active tokens, which are in auth.sessions.
+_WIPE_SALTS = Query(
+    "salts of tokens whose reuse window has passed",
+    """
+update auth.refresh_tokens set salt = null where token_hash in (
+    select token_hash from auth.refresh_tokens where salt is not null and replaced_at < %(salt_before)s
+    limit %(batch)s for update skip locked)
+returning 1
+""",
+)
+_EXPIRED = (_WIPE_SALTS, *_EXPIRED_ROWS)
+
+
 @frozen
-class SqlUsers:
-    """Implements ``ports.Users``."""
+class PostgresRepository:
+    """Implements ``Repository``. Ended sessions are read by ``listener`` if there is one, since its connection is
+    there even if all of ``database`` are in use."""
 
     database: Pool
+    listener: Listener | None = None
 
-    async def create(
+    # Users.
+
+    async def create_user(
         self,
         *,
         email: Email,
@@ -674,62 +408,292 @@ class SqlUsers:
                 email=email.address,
                 email_key=email.key,
                 hash=None if password_hash is None else password_hash.decode("ascii"),
-                metadata=jsonb(metadata),
+                metadata=_jsonb(metadata),
                 confirmed=confirmed,
-                **session_params(session),
-                **event_params(event),
+                **_session_params(session),
+                **_event_params(event),
             )
         except psycopg2.errors.UniqueViolation as refusal:
             # A trigger of the project's own may have met another key.
             if user_id is None or refusal.diag.constraint_name != "users_pkey":
                 raise
             raise errors.id_taken() from None
-        return _maybe(row)
+        return _account(row)
 
-    async def find(self, user_id: str) -> Account | None:
-        return _maybe(await _FIND.one(self.database, user_id))
+    async def find_user(self, user_id: str) -> Account | None:
+        return _account(await _FIND.one(self.database, user_id))
 
-    async def find_by_email(self, email: Email) -> Account | None:
-        return _maybe(await _FIND_BY_EMAIL.one(self.database, email.key))
+    async def find_user_by_email(self, email: Email) -> Account | None:
+        return _account(await _FIND_BY_EMAIL.one(self.database, email.key))
 
-    async def page(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]:
-        moment, user_id = after if after is not None else (None, None)
-        return [
-            account(row)
-            for row in await _PAGE.run(self.database, after=moment, after_id=user_id, limit=limit)
-        ]
+    async def list_users(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]:
+        created, user_id = after or (None, None)
+        rows = await _PAGE.run(self.database, after=created, after_id=user_id, limit=limit)
+        return [account for row in rows if (account := _account(row))]
 
     async def set_metadata(self, user_id: str, metadata: Mapping[str, Any], event: Event) -> Account | None:
-        return _maybe(
-            await _SET_METADATA.one(
-                self.database, id=user_id, metadata=jsonb(metadata), **event_params(event)
-            )
-        )
+        params = {"id": user_id, "metadata": _jsonb(metadata), **_event_params(event)}
+        return _account(await _SET_METADATA.one(self.database, **params))
 
     async def set_password(
         self, user_id: str, password_hash: bytes, proof: Proof | None, event: Event
     ) -> Account | None:
-        return _maybe(
-            await _SET_PASSWORD.one(
-                self.database,
-                id=user_id,
-                hash=password_hash.decode("ascii"),
-                **_proof_params(proof),
-                **event_params(event),
-            )
-        )
+        params = {"id": user_id, "hash": password_hash.decode("ascii")}
+        params |= {**_proof_params(proof), **_event_params(event)}
+        return _account(await _SET_PASSWORD.one(self.database, **params))
 
     async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
         query = _DISABLE if disabled else _ENABLE
-        return _maybe(await query.one(self.database, id=user_id, keep=None, **event_params(event)))
+        return _account(await query.one(self.database, id=user_id, keep=None, **_event_params(event)))
 
-    async def delete(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
-        params = _proof_params(proof) | event_params(event)
+    async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
+        params = _proof_params(proof) | _event_params(event)
         try:
             return await _DELETE.one(self.database, id=user_id, **params) is not None
         except psycopg2.IntegrityError:
             # The project's own tables may have foreign keys to auth.users, which decide on this.
             raise errors.user_in_use() from None
+
+    # Sessions and their refresh tokens.
+
+    async def start_session(
+        self, account: Account, new_hash: bytes | None, session: NewSession, event: Event
+    ) -> User | None:
+        row = await _START.one(
+            self.database,
+            id=account.user.id,
+            old_hash=account.password_hash.decode("ascii"),
+            new_hash=None if new_hash is None else new_hash.decode("ascii"),
+            **_session_params(session),
+            **_event_params(event),
+        )
+        return _user(row)
+
+    async def rotate_refresh_token(
+        self,
+        *,
+        digest: bytes,
+        successor: bytes,
+        salt: bytes,
+        now: datetime,
+        reuse_window: timedelta,
+        expires_at: datetime,
+        access_expires_at: datetime,
+        origin: Origin,
+    ) -> Rotation | None:
+        row = await _ROTATE.one(
+            self.database,
+            digest=digest,
+            successor=successor,
+            salt=salt,
+            now=now,
+            reuse_window=reuse_window,
+            expires=expires_at,
+            access_expires=access_expires_at,
+            address=origin.address,
+            user_agent=origin.user_agent,
+            request_id=origin.request_id,
+        )
+        user = _user(row)
+        if row is None or user is None:
+            return None
+        session_id, outcome, salts = row[4:]
+        by_digest = json.loads(salts) if salts is not None else {}
+        return Rotation(
+            outcome,
+            session_id,
+            user,
+            {bytes.fromhex(digest): bytes.fromhex(salt) for digest, salt in by_digest.items()},
+        )
+
+    async def list_sessions(
+        self, user_id: str, now: datetime, maximum: int = MAX_LISTED_SESSIONS
+    ) -> list[SessionInfo]:
+        rows = await _LIST.run(self.database, user_id=user_id, now=now, maximum=maximum)
+        return [SessionInfo(*row) for row in rows]
+
+    async def end_sessions(
+        self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
+    ) -> list[tuple[str, float]]:
+        rows = await _END.run(self.database, user_id=user_id, only=only, but=but, **_event_params(event))
+        return [(row[0], row[1]) for row in rows]
+
+    async def ended_sessions(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
+        rows = await _ENDED.run(self.listener or self.database, now=now, since=since)
+        return [(row[0], row[1]) for row in rows]
+
+    # Counters of attempts.
+
+    async def reserve_attempt(self, scope: str, subject: str, limit: Limit, now: datetime) -> Reservation:
+        row = await _RESERVE.one(
+            self.database, scope=scope, subject=subject, maximum=limit.maximum, window=limit.window, now=now
+        )
+        assert row is not None
+        verdict, wait_seconds, mark = row
+        return Reservation(verdict, wait_seconds, mark, scope, subject)
+
+    async def reserve_login(
+        self, email: Email, address: str, per_email: Limit, per_address: Limit, now: datetime
+    ) -> Reservation:
+        row = await _RESERVE_LOGIN.one(
+            self.database,
+            email=email.key,
+            address=address,
+            maximum=per_email.maximum,
+            address_maximum=per_address.maximum,
+            window=per_email.window,
+            now=now,
+        )
+        assert row is not None
+        verdict, wait_seconds, mark, address_mark, *columns = row
+        account = None if columns[0] is None else _account(tuple(columns))
+        return Reservation(verdict, wait_seconds, mark, "login", email.key, address, address_mark, account)
+
+    async def finish_attempt(
+        self, reservation: Reservation, outcome: Outcome, event: Event | None = None
+    ) -> None:
+        finish = _FINISH_LOGIN if reservation.scope == "login" else _FINISH
+        query = finish if event is None else Query(finish.description, f"{finish.text};\n{RECORD}")
+        await query.run(
+            self.database,
+            scope=reservation.scope,
+            subject=reservation.subject,
+            mark=reservation.mark,
+            outcome=outcome,
+            subject_address=reservation.address,
+            address_mark=reservation.address_mark,
+            address_outcome="released" if outcome == "cleared" else outcome,
+            **({} if event is None else _event_params(event)),
+        )
+
+    async def unlock(self, account: Account, event: Event) -> None:
+        await _UNLOCK.run(self.database, id=account.user.id, **_event_params(event))
+
+    # One-time tokens.
+
+    async def issue_one_time_token(
+        self,
+        *,
+        email: Email,
+        purpose: Purpose,
+        digest: bytes,
+        pause: timedelta,
+        expires_at: datetime,
+        event: Event,
+    ) -> User | None:
+        row = await _ISSUE.one(
+            self.database,
+            email_key=email.key,
+            purpose=purpose,
+            digest=digest,
+            pause=pause,
+            expires=expires_at,
+            **_event_params(event),
+        )
+        return _user(row)
+
+    async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
+        return _user(await _OWNER.one(self.database, digest=digest, purpose=purpose, now=now))
+
+    async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
+        async def reset(transaction: Transaction) -> User | None:
+            owner = await _use_up(transaction, digest, "recovery", event.at)
+            if owner is not None:
+                params = {**_event_params(event), "audit_user": owner.id, "audit_email": owner.email}
+                await _RESET.run(transaction, id=owner.id, hash=password_hash.decode("ascii"), **params)
+            return owner
+
+        return await self.database.transaction(reset)
+
+    async def confirm_email(self, digest: bytes, session: NewSession, event: Event) -> User | None:
+        async def confirm(transaction: Transaction) -> User | None:
+            owner = await _use_up(transaction, digest, "confirmation", event.at)
+            if owner is None:
+                return None
+            params = {**_event_params(event), "audit_user": owner.id, "audit_email": owner.email}
+            return _user(await _CONFIRM.one(transaction, id=owner.id, **_session_params(session), **params))
+
+        return await self.database.transaction(confirm)
+
+    # What has expired.
+
+    async def delete_expired(
+        self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
+    ) -> bool:
+        params = {
+            "now": now,
+            "salt_before": salt_before,
+            "tokens_before": tokens_before,
+            "audit_before": audit_before,
+        }
+
+        async def delete_batch(transaction: Transaction) -> int | None:
+            row = await _LOCK.one(transaction, lock=AUTH_UPKEEP)
+            if row is None or not row[0]:
+                return None
+            batches = [await query.run(transaction, batch=BATCH, **params) for query in _EXPIRED]
+            return max(len(rows) for rows in batches)
+
+        while (largest := await self.database.transaction(delete_batch)) is not None:
+            if largest < BATCH:
+                return True
+        return False
+
+
+async def _use_up(transaction: Transaction, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
+    """The owner of a token, which is gone after that; None if it is not valid."""
+    row = await _LOCK_OWNER.one(transaction, digest=digest, purpose=purpose, now=now)
+    if row is None or not await _CONSUME.run(transaction, digest=digest, purpose=purpose, now=now):
+        return None
+    return _user(row)
+
+
+# Between rows and values.
+
+
+def _user(row: Row | None) -> User | None:
+    """The user in the columns ``USER``, or None without a row."""
+    if row is None:
+        return None
+    user_id, email, created_at, metadata = row[:4]
+    return User(user_id, email, created_at, load_metadata(metadata))
+
+
+def _account(row: Row | None) -> Account | None:
+    """The account in the columns ``ACCOUNT``, or None without a row."""
+    user = _user(row)
+    if row is None or user is None:
+        return None
+    return Account(user, (row[4] or "").encode("ascii"), *row[5:8])
+
+
+def _jsonb(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _event_params(event: Event) -> dict[str, Any]:
+    return {
+        "at": event.at,
+        "actor": event.actor,
+        "audit_user": event.user_id,
+        "audit_email": event.email,
+        "action": event.action,
+        "result": event.result,
+        "address": event.origin.address,
+        "user_agent": event.origin.user_agent,
+        "request_id": event.origin.request_id,
+    }
+
+
+def _session_params(session: NewSession | None) -> dict[str, Any]:
+    """The parameters of ``ADD_SESSION``. Without a session all are None, and nothing is inserted."""
+    return {
+        "sid": session and session.id,
+        "digest": session and session.digest,
+        "started": session and session.created_at,
+        "expires": session and session.expires_at,
+        "access_expires": session and session.access_expires_at,
+    }
 
 
 def _proof_params(proof: Proof | None) -> dict[str, Any]:
@@ -737,7 +701,3 @@ def _proof_params(proof: Proof | None) -> dict[str, Any]:
         "known_hash": None if proof is None else proof.password_hash.decode("ascii"),
         "keep": None if proof is None else proof.session_id,
     }
-
-
-def _maybe(row: Row | None) -> Account | None:
-    return None if row is None else account(row)

@@ -1,7 +1,6 @@
-"""What authentication needs of its database, as protocols. ``sql`` implements them, and the tests have a verified
-fake.
+"""What authentication needs of its database. ``postgres`` implements it, and the tests have a verified fake.
 
-All methods are told the current time, so that limits and lifetimes can be tested with a clock of the test's own.
+Methods take the current time, so that limits and lifetimes can be tested with a clock of the test's own.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ Actor = Literal["anonymous", "user", "service", "operator"]
 Verdict = Literal["free", "busy", "refused"]
 Outcome = Literal["failed", "released", "cleared"]
 Purpose = Literal["recovery", "confirmation"]
-# Sessions of one user that are listed. Each login is one, for a month, so a client that never refreshes makes as many
-# as it likes.
-MOST_LISTED = 1000
+# Sessions of one user that are listed. Each login starts one, for a month, so a client that never refreshes has any
+# number of them.
+MAX_LISTED_SESSIONS = 1000
 
 
 @frozen
@@ -51,35 +50,40 @@ class NewSession:
 
 @frozen
 class Limit:
-    """At most ``most`` failures within ``window``; 0 means no limit."""
+    """Up to ``maximum`` failures within ``window``; 0 means no limit."""
 
-    most: int
+    maximum: int
     window: timedelta
 
 
 @frozen
 class Reservation:
-    """The answer to the request for an attempt. If ``verdict`` is "free" it is reserved, and ``mark`` identifies it.
-    It is "busy" if attempts that are not settled yet use up the limit, "refused" if failures do; then the next
-    attempt is possible after ``wait_seconds``."""
+    """Whether an attempt may begin, and what identifies it.
+
+    If ``verdict`` is "free" it is reserved. It is "busy" if attempts that are not finished yet use up the limit,
+    "refused" if failures do; then the next attempt is possible after ``wait_seconds``.
+
+    ``mark`` identifies the attempt in the counter of ``scope`` and ``subject``; None if there is no limit. A login
+    has a second counter, by client address, and ``account`` is the one with its email.
+    """
 
     verdict: Verdict
-    wait_seconds: float = 0.0
-    mark: datetime | None = None
-
-
-@frozen
-class LoginReservation(Reservation):
-    """A reservation with both counters of a login, by email and by client address, and the account with that
-    email."""
-
+    wait_seconds: float
+    mark: datetime | None
+    scope: str
+    subject: str
+    address: str = ""
     address_mark: datetime | None = None
     account: Account | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        return self.mark is not None or self.address_mark is not None
 
 
 @frozen
 class Rotation:
-    """What became of a refresh token.
+    """What happened to a refresh token that was presented.
 
     ``rotated``: its successor is active now. ``repeated``: it was replaced a moment ago, or its successor was never
     used; ``salts``, by the digest of the token that each belongs to, lead to the active one. ``stolen``: it was used
@@ -92,43 +96,16 @@ class Rotation:
     salts: Mapping[bytes, bytes] = field(factory=dict, repr=False)
 
 
-class Attempts(Protocol):
-    async def reserve(self, scope: str, subject: str, limit: Limit, now: datetime) -> Reservation: ...
-
-    async def settle(
-        self,
-        scope: str,
-        subject: str,
-        mark: datetime | None,
-        outcome: Outcome,
-        event: Event | None = None,
-    ) -> None:
-        """Settle an attempt and, if there is an ``event``, record it."""
-
-    async def reserve_login(
-        self, email: Email, address: str, per_email: Limit, per_address: Limit, now: datetime
-    ) -> LoginReservation: ...
-
-    async def settle_login(
-        self, email: Email, address: str, held: LoginReservation, outcome: Outcome, event: Event | None
-    ) -> None:
-        """Settle both counters and, if there is an ``event``, record it. "cleared" clears the account's counter, but
-        in the address's only this attempt."""
-
-    async def unlock(self, account: Account, event: Event) -> None:
-        """Forget all attempts at the password of ``account``, those of its sessions too."""
-
-
 @frozen
 class Proof:
-    """Why a user may change his account: the hash of the password that he has given, and the session that he used."""
+    """Why a user may change his account: the hash of the password that he has sent, and the session that he used."""
 
     password_hash: bytes = field(repr=False)
     session_id: str
 
 
-class Users(Protocol):
-    async def create(
+class Repository(Protocol):
+    async def create_user(
         self,
         *,
         email: Email,
@@ -142,11 +119,12 @@ class Users(Protocol):
         """Create an account, with ``session`` as its first if there is one. None if the email is taken. Raises
         ``id_taken`` if somebody has the ``user_id`` that is given."""
 
-    async def find(self, user_id: str) -> Account | None: ...
+    async def find_user(self, user_id: str) -> Account | None: ...
 
-    async def find_by_email(self, email: Email) -> Account | None: ...
+    async def find_user_by_email(self, email: Email) -> Account | None: ...
 
-    async def page(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]: ...
+    async def list_users(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]:
+        """Users in the order in which they were created, those ``after`` the one created then with that id."""
 
     async def set_metadata(
         self, user_id: str, metadata: Mapping[str, Any], event: Event
@@ -157,26 +135,24 @@ class Users(Protocol):
     ) -> Account | None:
         """Set the password, forget failed logins of the account, and end all sessions except the ``proof``'s.
 
-        If the proof does not hold any more, nothing is changed and None is returned: meanwhile the password was
-        changed, the user disabled, or the session ended.
+        Nothing is changed and None is returned if the proof does not hold any more: the password was changed, the
+        user disabled, or the session ended since.
         """
 
     async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
         """Disable the user, which ends all sessions, or enable him again."""
 
-    async def delete(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
+    async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
         """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``. Raises
         ``user_in_use`` if rows of the project's own tables refer to him."""
 
-
-class Sessions(Protocol):
-    async def start(
+    async def start_session(
         self, account: Account, new_hash: bytes | None, session: NewSession, event: Event
     ) -> User | None:
         """Store a session after a login, and ``new_hash`` if there is one. None if the account was disabled, or its
         password changed, since ``account`` was read."""
 
-    async def rotate(
+    async def rotate_refresh_token(
         self,
         *,
         digest: bytes,
@@ -191,10 +167,12 @@ class Sessions(Protocol):
         """Replace a refresh token by its ``successor``, or find out that it has been replaced before. None if the
         token is unknown or expired, or its session has ended."""
 
-    async def alive(self, user_id: str, now: datetime, most: int = MOST_LISTED) -> list[SessionInfo]:
-        """The sessions of a user that have neither ended nor expired: the ``most`` newest, the newest first."""
+    async def list_sessions(
+        self, user_id: str, now: datetime, maximum: int = MAX_LISTED_SESSIONS
+    ) -> list[SessionInfo]:
+        """The newest sessions of a user that have neither ended nor expired, the newest first."""
 
-    async def end(
+    async def end_sessions(
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
     ) -> list[tuple[str, float]]:
         """End sessions of a user: all, ``only`` one, or all ``but`` one. The event's action is the recorded reason.
@@ -202,15 +180,30 @@ class Sessions(Protocol):
         Returns their ids, each with the Unix time until which access tokens of it may be valid.
         """
 
-
-class EndedSessions(Protocol):
-    async def revoked(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
-        """The ended sessions whose access tokens may still be valid, as ``Sessions.end`` returns them: all, or those
+    async def ended_sessions(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
+        """The ended sessions whose access tokens may still be valid, as ``end_sessions`` returns them: all, or those
         that ended after ``since``."""
 
+    async def reserve_attempt(self, scope: str, subject: str, limit: Limit, now: datetime) -> Reservation: ...
 
-class OneTimeTokens(Protocol):
-    async def issue(
+    async def reserve_login(
+        self, email: Email, address: str, per_email: Limit, per_address: Limit, now: datetime
+    ) -> Reservation:
+        """As ``reserve_attempt``, under both limits, with the account of ``email``."""
+
+    async def finish_attempt(
+        self, reservation: Reservation, outcome: Outcome, event: Event | None = None
+    ) -> None:
+        """Store the outcome of an attempt, and the ``event`` if there is one.
+
+        "failed" counts the attempt as a failure, "released" does not count it, and "cleared" clears the counter; in
+        the counter of a login's address it is the same as "released".
+        """
+
+    async def unlock(self, account: Account, event: Event) -> None:
+        """Forget all attempts at the password of ``account``, those of its sessions too."""
+
+    async def issue_one_time_token(
         self,
         *,
         email: Email,
@@ -225,18 +218,16 @@ class OneTimeTokens(Protocol):
         token is younger than ``pause``.
         """
 
-    async def owner(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None: ...
+    async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None: ...
 
     async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
         """Use up a recovery token: set the password and end all sessions. None if the token is not valid."""
 
-    async def confirm(self, digest: bytes, session: NewSession, event: Event) -> User | None:
+    async def confirm_email(self, digest: bytes, session: NewSession, event: Event) -> User | None:
         """Use up a confirmation token: the address is confirmed and ``session`` starts. None if the token is not
         valid."""
 
-
-class Housekeeping(Protocol):
-    async def clean(
+    async def delete_expired(
         self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
     ) -> bool:
         """Delete what has expired. False if another worker is doing so.
@@ -244,15 +235,3 @@ class Housekeeping(Protocol):
         Salts of refresh tokens that were replaced before ``salt_before`` are deleted, except those of the active
         tokens' parents. Of refresh tokens issued before ``tokens_before`` only the last two of each session are kept.
         """
-
-
-@frozen
-class Stores:
-    """All the stores that authentication needs."""
-
-    users: Users
-    sessions: Sessions
-    ended: EndedSessions
-    attempts: Attempts
-    tokens: OneTimeTokens
-    housekeeping: Housekeeping

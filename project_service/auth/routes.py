@@ -1,22 +1,37 @@
-"""The end users' endpoints, below ``/auth``."""
+"""The endpoints of authentication: of end users below ``/auth``, and of operators below ``/admin/users``.
+
+Each endpoint stands with what ``/openapi.json`` says of it; the models of bodies stand above the endpoints.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import AttrsInstance, evolve, frozen
 
 from project_service.auth import errors
-from project_service.auth.accounts import MAX_BYTES as METADATA_BYTES
-from project_service.auth.accounts import Accounts, Profile, Recovery
-from project_service.auth.admin import HIGHEST_IMPORTED_COST, LARGEST_PAGE, PAGE, Administration
-from project_service.auth.context import Context
-from project_service.auth.passwords import MAX_BYTES as PASSWORD_BYTES
+from project_service.auth.accounts import Accounts
+from project_service.auth.admin import (
+    MAX_IMPORTED_COST,
+    MAX_PAGE_SIZE,
+    PAGE_SIZE,
+    Administration,
+    imported_hash,
+    imported_id,
+)
+from project_service.auth.passwords import MAX_BYTES as PASSWORD_MAX_BYTES
 from project_service.auth.sessions import SCOPES, SessionService
-from project_service.auth.values import EMAIL_MAX_BYTES, IssuedSession, Origin
+from project_service.auth.tokens import Verifier
+from project_service.auth.values import (
+    EMAIL_MAX_BYTES,
+    METADATA_MAX_BYTES,
+    IssuedSession,
+    Origin,
+    check_metadata,
+)
 from project_service.errors import ApiError, authentication_required, rate_limited
-from project_service.http.caller import Claims, KeyDemand
+from project_service.http.caller import Claims
 from project_service.http.describe import (
     BOOLEAN,
     COUNT,
@@ -34,29 +49,42 @@ from project_service.http.describe import (
     exactly,
     in_path,
     obj,
-    takes,
 )
+from project_service.http.json_body import FLAG, TEXT, Kind, body_of, member, text
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, envelope, json_reply
-from project_service.http.routing import Router
+from project_service.http.routing import H, endpoint
 
-# What ``/openapi.json`` says about the routes below ``/auth`` and ``/admin/users``.
-
+Body = type[AttrsInstance]
 
 TAG, ADMIN_TAG = "authentication", "users"
 # The admission class of requests that hash a password.
 PASSWORDS = "passwords"
+# How much of a User-Agent the audit and the list of sessions keep.
+USER_AGENT_CHARACTERS = 256
+
+# Values in requests and responses.
 
 EMAIL: Schema = {"type": "string", "format": "idn-email", "maxLength": EMAIL_MAX_BYTES}
-PASSWORD: Schema = {
-    "type": "string",
-    "maxLength": PASSWORD_BYTES,
-    "description": f"At least auth.password_min_bytes (8) characters and at most {PASSWORD_BYTES} bytes of UTF-8.",
-}
-METADATA: Schema = {
-    "type": ["object", "null"],
-    "description": f"At most {METADATA_BYTES} bytes as JSON, no NUL, no number beyond 64 bits; null is {{}}.",
-}
+PASSWORD = text(
+    {
+        "type": "string",
+        "maxLength": PASSWORD_MAX_BYTES,
+        "description": f"At least auth.password_min_bytes (8) characters and at most {PASSWORD_MAX_BYTES} bytes of "
+        "UTF-8.",
+    }
+)
+PASSWORD_HASH = Kind(
+    {"type": "string", "description": f"bcrypt ($2a$, $2b$, $2y$) of a cost up to {MAX_IMPORTED_COST}."},
+    imported_hash,
+)
+METADATA = Kind(
+    {
+        "type": ["object", "null"],
+        "description": f"At most {METADATA_MAX_BYTES} bytes as JSON, no NUL, no number beyond 64 bits; null is {{}}.",
+    },
+    check_metadata,
+)
 _USER: Mapping[str, Schema] = {
     "id": UUID,
     "email": EMAIL,
@@ -98,9 +126,8 @@ LISTED_SESSION = Named(
 _KEY_TEXTS = dict.fromkeys(("kid", "use", "alg", "crv", "x", "y", "n", "e"), STRING)
 JWKS = Named("JwkSet", obj(("keys",), keys=array(obj(("kty",), False, kty=STRING, **_KEY_TEXTS))))
 
-# Errors of the routes where a password can be guessed.
+# Errors of the endpoints where a password can be guessed, and of those that send a mail.
 _GUESSED: tuple[ApiError, ...] = (errors.invalid_credentials(), rate_limited(1))
-# Errors of the routes that send a letter.
 _MAILED: tuple[ApiError, ...] = (rate_limited(1), errors.email_not_configured())
 _WEAK = errors.weak_password("why")
 _UNKNOWN_USER = errors.user_not_found()
@@ -121,185 +148,83 @@ def _created(summary: str, data: Schema | Named) -> Answer:
 NOTHING = Answer(200, "Done.", {JSON: _enveloped({"type": "null"})})
 
 
-SIGN_UP = Operation(
-    "signUp",
-    TAG,
-    "Make a user and his first session",
-    (
-        _created("The new user's session", SESSION),
-        _answer(
-            "With auth.confirm_email: the user must first post the token that was mailed to /auth/verify",
-            exactly(user=USER, session={"type": "null"}),
-        ),
-    ),
-    body=takes({"metadata": METADATA}, email=EMAIL, password=PASSWORD),
-    errors=(errors.email_taken(), _WEAK, errors.signup_disabled(), *_MAILED),
-)
-LOG_IN = Operation(
-    "logIn",
-    TAG,
-    "Begin a session",
-    (_answer("The session", SESSION),),
-    body=takes(email=EMAIL, password=STRING),
-    errors=(*_GUESSED, errors.user_disabled(), errors.email_not_confirmed()),
-)
-REFRESH = Operation(
-    "refreshSession",
-    TAG,
-    "Exchange a refresh token for the next tokens of its session",
-    (_answer("The session with its next tokens", SESSION),),
-    body=takes(refresh_token=STRING),
-    errors=(errors.invalid_refresh_token(), errors.refresh_token_reused()),
-)
-RECOVER = Operation(
-    "recoverPassword",
-    TAG,
-    "Mail a token for a new password",
-    (NOTHING,),
-    body=takes(email=EMAIL),
-    errors=_MAILED,
-    details="The answer is the same, and takes the same time, whether or not there is such a user.",
-)
-RESEND = evolve(
-    RECOVER, name="resendConfirmation", summary="Mail another token for the confirmation of an address"
-)
-RESET = Operation(
-    "resetPassword",
-    TAG,
-    "Set a new password with a mailed token; every session ends",
-    (NOTHING,),
-    body=takes(token=STRING, password=PASSWORD),
-    errors=(errors.invalid_one_time_token(), _WEAK),
-)
-VERIFY = Operation(
-    "verifyEmail",
-    TAG,
-    "Confirm an address with a mailed token",
-    (_answer("The session of its owner", SESSION),),
-    body=takes(token=STRING),
-    errors=(errors.invalid_one_time_token(),),
-)
-LOG_OUT = Operation(
-    "logOut",
-    TAG,
-    "End this session, all of the user's, or all others",
-    (NOTHING,),
-    (Parameter("scope", "Which sessions end; local, this one, by default.", {"enum": list(SCOPES)}),),
-)
-READ_USER = Operation("readUser", TAG, "Who is signed in", (_answer("The user", exactly(user=USER)),))
-CHANGE_USER = Operation(
-    "changeUser",
-    TAG,
-    "Change the password (the other sessions end), the metadata, or both",
-    (_answer("The user as he is now", exactly(user=USER)),),
-    body=takes({"password": PASSWORD, "current_password": STRING, "metadata": METADATA}),
-    errors=(*_GUESSED, _WEAK),
-    details="A new password needs current_password.",
-)
-DELETE_USER = Operation(
-    "deleteUser",
-    TAG,
-    "Delete the signed-in user with all his sessions",
-    (NOTHING,),
-    body=takes(current_password=STRING),
-    errors=(*_GUESSED, errors.user_in_use()),
-)
-LIST_SESSIONS = Operation(
-    "listSessions",
-    TAG,
-    "The user's sessions, the newest first",
-    (_answer("The sessions", exactly(sessions=array(LISTED_SESSION))),),
-)
-END_SESSION = Operation(
-    "endSession",
-    TAG,
-    "End one of the user's sessions",
-    (NOTHING,),
-    (in_path("session_id", "The id of a listed session."),),
-    errors=(errors.session_not_found(),),
-)
-READ_KEYS = Operation(
-    "readKeys",
-    TAG,
-    "The public keys that access tokens are signed with (RFC 7517)",
-    (Answer(200, "A JWK Set", {JSON: JWKS}, {"Cache-Control": "public, max-age=300"}),),
-    needs=(),
-)
-
-_ONE = in_path("user_id", "The user's id or email address.")
-_ONE_USER = _answer("The user", exactly(user=ADMIN_USER))
-LIST_USERS = Operation(
-    "listUsers",
-    ADMIN_TAG,
-    "Users in the order they were made",
-    (
-        _answer(
-            "A page",
-            exactly(
-                users=array(ADMIN_USER),
-                next_cursor={"type": ["string", "null"], "description": "null on the last page."},
-            ),
-        ),
-    ),
-    (
-        Parameter("cursor", "next_cursor of the page before."),
-        Parameter(
-            "limit",
-            f"Users on a page, {PAGE} by default.",
-            {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": PAGE},
-        ),
-    ),
-)
-CREATE_USER = Operation(
-    "createUser",
-    ADMIN_TAG,
-    "Make a user with a password, an imported bcrypt hash, or neither (then he recovers one)",
-    (_created("The new user", exactly(user=ADMIN_USER)),),
-    body=takes(
-        {
-            "id": {**UUID, "description": "Of an imported user, who keeps it. A new one by default."},
-            "password": PASSWORD,
-            "password_hash": {
-                "type": "string",
-                "description": f"bcrypt ($2a$, $2b$, $2y$) of a cost up to {HIGHEST_IMPORTED_COST}.",
-            },
-            "metadata": METADATA,
-            "email_confirmed": {**BOOLEAN, "default": True},
-        },
-        email=EMAIL,
-    ),
-    errors=(errors.email_taken(), errors.id_taken(), _WEAK),
-)
-SHOW_USER = Operation("showUser", ADMIN_TAG, "One user", (_ONE_USER,), (_ONE,), errors=(_UNKNOWN_USER,))
-UPDATE_USER = Operation(
-    "updateUser",
-    ADMIN_TAG,
-    "Disable a user or set his password (either ends every session), or set his metadata",
-    (_ONE_USER,),
-    (_ONE,),
-    takes({"disabled": BOOLEAN, "password": PASSWORD, "metadata": METADATA}),
-    errors=(_UNKNOWN_USER, _WEAK),
-)
-REMOVE_USER = Operation(
-    "removeUser",
-    ADMIN_TAG,
-    "Delete a user",
-    (NOTHING,),
-    (_ONE,),
-    errors=(_UNKNOWN_USER, errors.user_in_use()),
-)
-END_USER_SESSIONS = Operation(
-    "endUserSessions",
-    ADMIN_TAG,
-    "End every session of a user",
-    (_answer("How many there were", exactly(ended=COUNT)),),
-    (_ONE,),
-    errors=(_UNKNOWN_USER,),
-)
+# Bodies.
 
 
-# How much of a User-Agent the audit and the list of sessions keep.
-USER_AGENT_CHARACTERS = 256
+@frozen
+class SignUp:
+    email: str = member(text(EMAIL))
+    password: str = member(PASSWORD)
+    metadata: Mapping[str, Any] = member(METADATA, default={})
+
+
+@frozen
+class LogIn:
+    email: str = member(text(EMAIL))
+    password: str = member(TEXT)
+
+
+@frozen
+class Refresh:
+    refresh_token: str = member(TEXT)
+
+
+@frozen
+class Address:
+    email: str = member(text(EMAIL))
+
+
+@frozen
+class Reset:
+    token: str = member(TEXT)
+    password: str = member(PASSWORD)
+
+
+@frozen
+class Verify:
+    token: str = member(TEXT)
+
+
+@frozen
+class Nothing:
+    """No members."""
+
+
+@frozen
+class UserChanges:
+    password: str | None = member(PASSWORD, default=None)
+    current_password: str | None = member(TEXT, default=None)
+    metadata: Mapping[str, Any] | None = member(METADATA, default=None)
+
+
+@frozen
+class UserDeletion:
+    current_password: str = member(TEXT)
+
+
+@frozen
+class NewUser:
+    email: str = member(text(EMAIL))
+    id: str | None = member(
+        Kind(
+            {**UUID, "description": "Of an imported user, who keeps it. A new one by default."}, imported_id
+        ),
+        default=None,
+    )
+    password: str | None = member(PASSWORD, default=None)
+    password_hash: bytes | None = member(PASSWORD_HASH, default=None)
+    metadata: Mapping[str, Any] = member(METADATA, default={})
+    email_confirmed: bool = member(Kind({**BOOLEAN, "default": True}, FLAG.read), default=True)
+
+
+@frozen
+class AdminChanges:
+    disabled: bool | None = member(FLAG, default=None)
+    password: str | None = member(PASSWORD, default=None)
+    metadata: Mapping[str, Any] | None = member(METADATA, default=None)
+
+
+# What handlers share.
 
 
 def origin_of(request: Request) -> Origin:
@@ -318,171 +243,362 @@ def token_reply(data: Mapping[str, Any], status: int = 200, *more: tuple[str, st
     return envelope(data, status, (NO_STORE, *more))
 
 
+# Endpoints for everybody need no bearer token, and must not fail if a client sends an expired one by default; the
+# second kind is for signed-in users, the third for operators with the service key. In these two, every body may have
+# a password to hash; in the first, ``hashes`` says so.
+
+
+def _public(
+    url: str, name: str, summary: str, *answers: Answer, body: Body, hashes: bool = False, **more: Any
+) -> Callable[[H], H]:
+    operation = Operation(name, TAG, summary, answers, body=body_of(body), **more)
+    return endpoint("POST", url, operation, bearer="own", admission=PASSWORDS if hashes else None)
+
+
+def _own(
+    method: str, url: str, name: str, summary: str, *answers: Answer, body: Body | None = None, **more: Any
+) -> Callable[[H], H]:
+    operation = Operation(name, TAG, summary, answers, body=body_of(body) if body else None, **more)
+    return endpoint(method, url, operation, bearer="required", admission=PASSWORDS if body else None)
+
+
+def _admin(
+    method: str, url: str, name: str, summary: str, *answers: Answer, body: Body | None = None, **more: Any
+) -> Callable[[H], H]:
+    operation = Operation(name, ADMIN_TAG, summary, answers, body=body_of(body) if body else None, **more)
+    admission = PASSWORDS if body else None
+    return endpoint(method, url, operation, key="service", bearer="own", admission=admission)
+
+
 @frozen
 class AuthRoutes:
     accounts: Accounts
     sessions: SessionService
-    profile: Profile
-    recovery: Recovery
-    context: Context
 
-    def mount(self, router: Router) -> None:
-        key: KeyDemand = "required" if self.context.settings.require_project_key else "optional"
-        # These need no bearer token, and must not fail if a client sends an expired one by default.
-        for url, said, handler in (
-            ("/auth/signup", SIGN_UP, self.sign_up),
-            ("/auth/login", LOG_IN, self.log_in),
-            ("/auth/refresh", REFRESH, self.refresh),
-            ("/auth/recover", RECOVER, self.recover),
-            ("/auth/reset", RESET, self.reset),
-            ("/auth/verify", VERIFY, self.verify),
-            ("/auth/resend", RESEND, self.resend),
-        ):
-            router.route(url, said, methods=("POST",), key=key, bearer="own", admission=_admission_of(said))(
-                handler
-            )
-        for url, method, said, signed_handler in (
-            ("/auth/logout", "POST", LOG_OUT, self.log_out),
-            ("/auth/user", "GET", READ_USER, self.user),
-            ("/auth/user", "PATCH", CHANGE_USER, self.change_user),
-            ("/auth/user", "DELETE", DELETE_USER, self.delete_user),
-            ("/auth/sessions", "GET", LIST_SESSIONS, self.list_sessions),
-            ("/auth/sessions/<session_id>", "DELETE", END_SESSION, self.end_session),
-        ):
-            router.route(
-                url, said, methods=(method,), key=key, bearer="required", admission=_admission_of(said)
-            )(signed_handler)
-        jwks = "/.well-known/jwks.json"
-        router.route(jwks, READ_KEYS, methods=("GET",), key="optional", bearer="own", admission="")(self.jwks)
-
+    @_public(
+        "/auth/signup",
+        "signUp",
+        "Make a user and his first session",
+        _created("The new user's session", SESSION),
+        _answer(
+            "With auth.confirm_email: the user must first post the token that was mailed to /auth/verify",
+            exactly(user=USER, session={"type": "null"}),
+        ),
+        body=SignUp,
+        hashes=True,
+        errors=(errors.email_taken(), _WEAK, errors.signup_disabled(), *_MAILED),
+    )
     async def sign_up(self, request: Request) -> Reply:
-        body = await request.members("email", "password", "metadata")
-        made = await self.accounts.sign_up(
-            body.get("email"), body.get("password"), body.get("metadata"), origin_of(request)
-        )
-        if isinstance(made, IssuedSession):
-            return token_reply(made.view(), 201, request.location("/auth/user"))
-        return token_reply({"user": made.view(), "session": None})
+        body = await request.read_json(SignUp)
+        result = await self.accounts.sign_up(body.email, body.password, body.metadata, origin_of(request))
+        if isinstance(result, IssuedSession):
+            return token_reply(result.view(), 201, request.location("/auth/user"))
+        return token_reply({"user": result.view(), "session": None})
 
+    @_public(
+        "/auth/login",
+        "logIn",
+        "Begin a session",
+        _answer("The session", SESSION),
+        body=LogIn,
+        hashes=True,
+        errors=(*_GUESSED, errors.user_disabled(), errors.email_not_confirmed()),
+    )
     async def log_in(self, request: Request) -> Reply:
-        body = await request.members("email", "password")
-        session = await self.accounts.log_in(body.get("email"), body.get("password"), origin_of(request))
+        body = await request.read_json(LogIn)
+        session = await self.accounts.log_in(body.email, body.password, origin_of(request))
         return token_reply(session.view())
 
+    @_public(
+        "/auth/refresh",
+        "refreshSession",
+        "Exchange a refresh token for the next tokens of its session",
+        _answer("The session with its next tokens", SESSION),
+        body=Refresh,
+        errors=(errors.invalid_refresh_token(), errors.refresh_token_reused()),
+    )
     async def refresh(self, request: Request) -> Reply:
-        body = await request.members("refresh_token")
-        session = await self.sessions.refresh(body.get("refresh_token"), origin_of(request))
+        body = await request.read_json(Refresh)
+        session = await self.sessions.refresh(body.refresh_token, origin_of(request))
         return token_reply(session.view())
 
+    @_public(
+        "/auth/recover",
+        "recoverPassword",
+        "Mail a token for a new password",
+        NOTHING,
+        body=Address,
+        errors=_MAILED,
+        details="The answer is the same, and takes the same time, whether or not there is such a user.",
+    )
     async def recover(self, request: Request) -> Reply:
-        body = await request.members("email")
-        await self.recovery.recover(body.get("email"), origin_of(request))
+        body = await request.read_json(Address)
+        await self.accounts.request_mail(body.email, "recovery", origin_of(request))
         return envelope(None)
 
-    async def resend(self, request: Request) -> Reply:
-        body = await request.members("email")
-        await self.recovery.resend(body.get("email"), origin_of(request))
-        return envelope(None)
-
+    @_public(
+        "/auth/reset",
+        "resetPassword",
+        "Set a new password with a mailed token; every session ends",
+        NOTHING,
+        body=Reset,
+        hashes=True,
+        errors=(errors.invalid_one_time_token(), _WEAK),
+    )
     async def reset(self, request: Request) -> Reply:
-        body = await request.members("token", "password")
-        await self.recovery.reset(body.get("token"), body.get("password"), origin_of(request))
+        body = await request.read_json(Reset)
+        await self.accounts.reset_password(body.token, body.password, origin_of(request))
         return envelope(None)
 
+    @_public(
+        "/auth/verify",
+        "verifyEmail",
+        "Confirm an address with a mailed token",
+        _answer("The session of its owner", SESSION),
+        body=Verify,
+        errors=(errors.invalid_one_time_token(),),
+    )
     async def verify(self, request: Request) -> Reply:
-        body = await request.members("token")
-        session = await self.recovery.verify(body.get("token"), origin_of(request))
+        body = await request.read_json(Verify)
+        session = await self.accounts.confirm_email(body.token, origin_of(request))
         return token_reply(session.view())
 
+    @_public(
+        "/auth/resend",
+        "resendConfirmation",
+        "Mail another token for the confirmation of an address",
+        NOTHING,
+        body=Address,
+        errors=_MAILED,
+        details="The answer is the same, and takes the same time, whether or not there is such a user.",
+    )
+    async def resend(self, request: Request) -> Reply:
+        body = await request.read_json(Address)
+        await self.accounts.request_mail(body.email, "confirmation", origin_of(request))
+        return envelope(None)
+
+    @_own(
+        "POST",
+        "/auth/logout",
+        "logOut",
+        "End this session, all of the user's, or all others",
+        NOTHING,
+        parameters=(
+            Parameter("scope", "Which sessions end; local, this one, by default.", {"enum": list(SCOPES)}),
+        ),
+    )
     async def log_out(self, request: Request) -> Reply:
         if request.body.length != 0 and request.declares_json():
-            # It takes no body, so that a scope in one would be dropped in silence.
-            await request.members()
+            # A scope in a body would be ignored otherwise.
+            await request.read_json(Nothing)
         await self.sessions.log_out(signed_in(request), request.query_value("scope"), origin_of(request))
         return envelope(None)
 
-    async def user(self, request: Request) -> Reply:
-        user = await self.profile.read(signed_in(request))
+    @_own("GET", "/auth/user", "readUser", "Who is signed in", _answer("The user", exactly(user=USER)))
+    async def read_user(self, request: Request) -> Reply:
+        user = await self.accounts.read(signed_in(request))
         return token_reply({"user": user.view()})
 
+    @_own(
+        "PATCH",
+        "/auth/user",
+        "changeUser",
+        "Change the password (the other sessions end), the metadata, or both",
+        _answer("The user as he is now", exactly(user=USER)),
+        body=UserChanges,
+        errors=(*_GUESSED, _WEAK),
+        details="A new password needs current_password.",
+    )
     async def change_user(self, request: Request) -> Reply:
         caller = signed_in(request)
-        user = await self.profile.change(caller, await request.json_object(), origin_of(request))
+        body = await request.read_json(UserChanges, unknown="cannot be changed here")
+        user = await self.accounts.change(
+            caller, body.password, body.current_password, body.metadata, origin_of(request)
+        )
         return token_reply({"user": user.view()})
 
+    @_own(
+        "DELETE",
+        "/auth/user",
+        "deleteUser",
+        "Delete the signed-in user with all his sessions",
+        NOTHING,
+        body=UserDeletion,
+        errors=(*_GUESSED, errors.user_in_use()),
+    )
     async def delete_user(self, request: Request) -> Reply:
         caller = signed_in(request)
-        body = await request.members("current_password")
-        await self.profile.delete(caller, body.get("current_password"), origin_of(request))
+        body = await request.read_json(UserDeletion)
+        await self.accounts.delete(caller, body.current_password, origin_of(request))
         return envelope(None)
 
+    @_own(
+        "GET",
+        "/auth/sessions",
+        "listSessions",
+        "The user's sessions, the newest first",
+        _answer("The sessions", exactly(sessions=array(LISTED_SESSION))),
+    )
     async def list_sessions(self, request: Request) -> Reply:
         caller = signed_in(request)
-        alive = await self.sessions.alive(caller)
-        return token_reply({"sessions": [session.view(caller.sid) for session in alive]})
+        sessions = await self.sessions.list_own(caller)
+        return token_reply({"sessions": [session.view(caller.sid) for session in sessions]})
 
+    @_own(
+        "DELETE",
+        "/auth/sessions/<session_id>",
+        "endSession",
+        "End one of the user's sessions",
+        NOTHING,
+        parameters=(in_path("session_id", "The id of a listed session."),),
+        errors=(errors.session_not_found(),),
+    )
     async def end_session(self, request: Request) -> Reply:
         await self.sessions.end_one(signed_in(request), request.path_args["session_id"], origin_of(request))
         return envelope(None)
 
-    async def jwks(self, request: Request) -> Reply:
-        """The JWK Set (RFC 7517). Caches may keep it for a short time only, because a new key signs as soon as it is
-        loaded."""
-        keys = self.context.verifier.issuer.keys.published()
+
+@frozen
+class KeyRoutes:
+    verifier: Verifier
+
+    @endpoint(
+        "GET",
+        "/.well-known/jwks.json",
+        Operation(
+            "readKeys",
+            TAG,
+            "The public keys that access tokens are signed with (RFC 7517)",
+            (Answer(200, "A JWK Set", {JSON: JWKS}, {"Cache-Control": "public, max-age=300"}),),
+            needs=(),
+        ),
+        key="optional",
+        bearer="own",
+        admission="",
+    )
+    async def read_keys(self, request: Request) -> Reply:
+        """Caches may keep the response for a short time only, because a new key signs as soon as it is loaded."""
+        keys = self.verifier.issuer.keys.published()
         return json_reply(keys, headers=(("Cache-Control", "public, max-age=300"),))
 
 
-# The operator's endpoints, below ``/admin/users``, for the service key only.
+# Operators.
 
-
-_HASHING = (SIGN_UP, LOG_IN, RESET, CHANGE_USER, DELETE_USER, CREATE_USER, UPDATE_USER)
-
-
-def _admission_of(described: Operation) -> str | None:
-    return PASSWORDS if described in _HASHING else None
+_ONE = (in_path("user_id", "The user's id or email address."),)
+_ONE_USER = _answer("The user", exactly(user=ADMIN_USER))
 
 
 @frozen
 class AdminRoutes:
+    """For the service key only."""
+
     administration: Administration
 
-    def mount(self, router: Router) -> None:
-        one = "/admin/users/<user_id>"
-        for url, method, said, handler in (
-            ("/admin/users", "GET", LIST_USERS, self.page),
-            ("/admin/users", "POST", CREATE_USER, self.create),
-            (one, "GET", SHOW_USER, self.read),
-            (one, "PATCH", UPDATE_USER, self.change),
-            (one, "DELETE", REMOVE_USER, self.delete),
-            (f"{one}/sessions", "DELETE", END_USER_SESSIONS, self.end_sessions),
-        ):
-            router.route(
-                url, said, methods=(method,), key="service", bearer="own", admission=_admission_of(said)
-            )(handler)
-
-    async def page(self, request: Request) -> Reply:
+    @_admin(
+        "GET",
+        "/admin/users",
+        "listUsers",
+        "Users in the order they were made",
+        _answer(
+            "A page",
+            exactly(
+                users=array(ADMIN_USER),
+                next_cursor={"type": ["string", "null"], "description": "null on the last page."},
+            ),
+        ),
+        parameters=(
+            Parameter("cursor", "next_cursor of the page before."),
+            Parameter(
+                "limit",
+                f"Users on a page, {PAGE_SIZE} by default.",
+                {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_SIZE, "default": PAGE_SIZE},
+            ),
+        ),
+    )
+    async def list_users(self, request: Request) -> Reply:
         page = await self.administration.page(request.query_value("cursor"), request.query_value("limit"))
         users = [account.view() for account in page.accounts]
         return token_reply({"users": users, "next_cursor": page.next_cursor})
 
-    async def create(self, request: Request) -> Reply:
-        account = await self.administration.create(await request.json_object(), origin_of(request))
+    @_admin(
+        "POST",
+        "/admin/users",
+        "createUser",
+        "Make a user with a password, an imported bcrypt hash, or neither (then he recovers one)",
+        _created("The new user", exactly(user=ADMIN_USER)),
+        body=NewUser,
+        errors=(errors.email_taken(), errors.id_taken(), _WEAK),
+    )
+    async def create_user(self, request: Request) -> Reply:
+        body = await request.read_json(NewUser)
+        account = await self.administration.create(
+            body.email,
+            origin_of(request),
+            user_id=body.id,
+            password=body.password,
+            password_hash=body.password_hash,
+            metadata=body.metadata,
+            confirmed=body.email_confirmed,
+        )
         location = request.location(f"/admin/users/{account.user.id}")
         return token_reply({"user": account.view()}, 201, location)
 
-    async def read(self, request: Request) -> Reply:
+    @_admin(
+        "GET",
+        "/admin/users/<user_id>",
+        "showUser",
+        "One user",
+        _ONE_USER,
+        parameters=_ONE,
+        errors=(_UNKNOWN_USER,),
+    )
+    async def show_user(self, request: Request) -> Reply:
         account = await self.administration.find(request.path_args["user_id"])
         return token_reply({"user": account.view()})
 
-    async def change(self, request: Request) -> Reply:
-        wanted = await request.json_object()
-        account = await self.administration.change(request.path_args["user_id"], wanted, origin_of(request))
+    @_admin(
+        "PATCH",
+        "/admin/users/<user_id>",
+        "updateUser",
+        "Disable a user or set his password (either ends every session), or set his metadata",
+        _ONE_USER,
+        parameters=_ONE,
+        body=AdminChanges,
+        errors=(_UNKNOWN_USER, _WEAK),
+    )
+    async def update_user(self, request: Request) -> Reply:
+        body = await request.read_json(AdminChanges)
+        account = await self.administration.change(
+            request.path_args["user_id"],
+            origin_of(request),
+            disabled=body.disabled,
+            password=body.password,
+            metadata=body.metadata,
+        )
         return token_reply({"user": account.view()})
 
-    async def delete(self, request: Request) -> Reply:
+    @_admin(
+        "DELETE",
+        "/admin/users/<user_id>",
+        "removeUser",
+        "Delete a user",
+        NOTHING,
+        parameters=_ONE,
+        errors=(_UNKNOWN_USER, errors.user_in_use()),
+    )
+    async def remove_user(self, request: Request) -> Reply:
         await self.administration.delete(request.path_args["user_id"], origin_of(request))
         return envelope(None)
 
-    async def end_sessions(self, request: Request) -> Reply:
+    @_admin(
+        "DELETE",
+        "/admin/users/<user_id>/sessions",
+        "endUserSessions",
+        "End every session of a user",
+        _answer("How many there were", exactly(ended=COUNT)),
+        parameters=_ONE,
+        errors=(_UNKNOWN_USER,),
+    )
+    async def end_user_sessions(self, request: Request) -> Reply:
         ended = await self.administration.end_sessions(request.path_args["user_id"], origin_of(request))
         return token_reply({"ended": ended})

@@ -1,4 +1,8 @@
-"""Sessions after they have started: refreshing, listing and ending them."""
+"""Sessions after they have started: refreshing, listing and ending them.
+
+The ended ones whose access tokens may still be valid are in memory (``RevokedSessions``), so that a request costs one
+lookup and no query.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +12,23 @@ from typing import Protocol
 
 from attrs import frozen
 
-from project_service.auth import context, errors
+from project_service.auth import errors
 from project_service.auth.context import Context
-from project_service.auth.repository import Event, Sessions
+from project_service.auth.repository import Event, Repository
+from project_service.auth.tokens import OPAQUE_BYTES, OpaqueToken
 from project_service.auth.values import IssuedSession, Origin, SessionInfo
-from project_service.errors import require_text, validation_failed
+from project_service.errors import validation_failed
 from project_service.http.caller import Claims
 
-# The ended sessions whose access tokens may still be valid. They are kept in memory, so that a request costs one
-# lookup and no query.
-
-
 CHANNEL = "auth_revocations"
-# Each reading for what is new goes back this much further: clocks differ, and transactions may take time to commit.
+# ``read_new`` goes back this much further: clocks differ, and transactions may take time to commit.
 OVERLAP_SECONDS = 60.0
 
 Ended = list[tuple[str, float]]
 
 
-class Currency(Protocol):
+class Notifications(Protocol):
     """What is needed of ``database.listener.Listener``."""
-
-    @property
-    def current(self) -> bool: ...
 
     def subscribe(
         self, channel: str, on_payload: Callable[[str], None], on_gap: Callable[[], Awaitable[None]]
@@ -45,13 +43,16 @@ class RevokedSessions:
     """
 
     def __init__(
-        self, read: Callable[[float | None], Awaitable[Ended]], listener: Currency, now: Callable[[], float]
+        self,
+        read: Callable[[float | None], Awaitable[Ended]],
+        listener: Notifications,
+        now: Callable[[], float],
     ) -> None:
         self._read = read
         self._now = now
         self._ended: dict[str, float] = {}
         self._known_at = -math.inf
-        listener.subscribe(CHANNEL, self._hear, self.read_all)
+        listener.subscribe(CHANNEL, self._on_notification, self.read_all)
 
     def __len__(self) -> int:
         return len(self._ended)
@@ -70,10 +71,12 @@ class RevokedSessions:
 
     async def read_new(self) -> None:
         """Read what is new, and drop what has expired. Raises what ``read`` raises."""
-        # After the clock was set back, nobody knows how old the last reading is.
+        # After the clock was set back, it is unknown how old the last reading is.
         known = -math.inf < self._known_at <= self._now()
         await self._add_read(self._known_at - OVERLAP_SECONDS if known else None)
-        self._forget()
+        now = self._now()
+        for session_id in [session_id for session_id, until in self._ended.items() if until <= now]:
+            del self._ended[session_id]
 
     async def _add_read(self, since: float | None) -> None:
         started = self._now()
@@ -81,13 +84,7 @@ class RevokedSessions:
             self.add(session_id, until)
         self._known_at = started
 
-    def _forget(self) -> None:
-        now = self._now()
-        expired = [session_id for session_id, until in self._ended.items() if until <= now]
-        for session_id in expired:
-            del self._ended[session_id]
-
-    def _hear(self, payload: str) -> None:
+    def _on_notification(self, payload: str) -> None:
         session_id, _, end = payload.partition(" ")
         until = float(end)
         # Any database role may notify. What has no end would stay in memory until this process ends.
@@ -101,30 +98,29 @@ SCOPES = ("local", "global", "others")
 
 @frozen
 class SessionService:
-    sessions: Sessions
+    repository: Repository
     revoked: RevokedSessions
     context: Context
 
-    async def refresh(self, token: object, origin: Origin) -> IssuedSession:
+    async def refresh(self, token: str, origin: Origin) -> IssuedSession:
         """Exchange a refresh token for new tokens of its session.
 
         For a token that was replaced less than ``refresh_reuse_seconds`` ago, or whose successor has never been used
-        (the answer was lost), that is the refresh token which is active now. Raises ``invalid_refresh_token``,
-        ``refresh_token_reused`` (the session has been ended) and ``validation_failed``.
+        (the response was lost), that is the refresh token which is active now. Raises ``invalid_refresh_token`` and
+        ``refresh_token_reused`` (the session has been ended).
         """
-        presented = require_text("refresh_token", token)
-        digest = context.digest(presented)
-        if digest is None:
+        presented = OpaqueToken.parse(token)
+        if presented is None:
             raise errors.invalid_refresh_token()
-        now, salt = self.context.now(), self.context.randomness(context.BYTES)
-        successor = context.successor(presented, salt)
-        rotation = await self.sessions.rotate(
-            digest=digest,
+        now, salt = self.context.now(), self.context.randomness(OPAQUE_BYTES)
+        successor = presented.successor(salt)
+        rotation = await self.repository.rotate_refresh_token(
+            digest=presented.digest,
             successor=successor.digest,
             salt=salt,
             now=now,
             reuse_window=self.context.reuse_window(),
-            expires_at=self.context.expires(now),
+            expires_at=now + self.context.refresh_lifetime(),
             access_expires_at=self.context.access_expires(now),
             origin=origin,
         )
@@ -135,37 +131,33 @@ class SessionService:
             self.revoked.add(rotation.session_id, self.context.access_expires(now).timestamp())
             raise errors.refresh_token_reused()
         if rotation.outcome == "repeated":
-            successor = context.latest(presented, rotation.salts)
+            successor = presented.latest(rotation.salts)
         return self.context.issued(rotation.user, rotation.session_id, successor, now)
 
     async def log_out(self, caller: Claims, scope: str | None, origin: Origin) -> None:
-        """End the caller's session (``local``), all of his sessions (``global``), or all except this one
+        """End the caller's session (``local``, the default), all of his sessions (``global``), or all except this one
         (``others``). Raises ``validation_failed`` for another scope."""
-        if scope not in (None, *SCOPES):
+        scope = "local" if scope is None else scope
+        if scope not in SCOPES:
             raise validation_failed({"scope": f"must be one of {', '.join(SCOPES)}"})
-        event = self.context.done_by(f"logout_{scope or 'local'}", caller, origin)
-        await self._end(
-            caller.sub,
-            event,
-            only=caller.sid if scope in (None, "local") else None,
-            but=caller.sid if scope == "others" else None,
-        )
+        event = self.context.user_event(f"logout_{scope}", caller, origin)
+        only, but = {"local": (caller.sid, None), "global": (None, None), "others": (None, caller.sid)}[scope]
+        await self._end(caller.sub, event, only=only, but=but)
 
-    async def alive(self, caller: Claims) -> list[SessionInfo]:
-        """The caller's newest sessions, up to ``ports.MOST_LISTED``."""
-        return await self.sessions.alive(caller.sub, self.context.now())
+    async def list_own(self, caller: Claims) -> list[SessionInfo]:
+        """The caller's newest sessions, up to ``MAX_LISTED_SESSIONS``."""
+        return await self.repository.list_sessions(caller.sub, self.context.now())
 
     async def end_one(self, caller: Claims, session_id: str, origin: Origin) -> None:
         """End one session. Raises ``session_not_found`` if it is not among the caller's sessions that are listed."""
-        known = {session.id for session in await self.alive(caller)}
         # Some platforms write UUIDs in upper case.
-        wanted = session_id.lower()
-        if wanted not in known:
+        session_id = session_id.lower()
+        if session_id not in {session.id for session in await self.list_own(caller)}:
             raise errors.session_not_found()
-        await self._end(caller.sub, self.context.done_by("end_session", caller, origin), only=wanted)
+        await self._end(caller.sub, self.context.user_event("end_session", caller, origin), only=session_id)
 
     async def _end(
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
     ) -> None:
-        for session_id, until in await self.sessions.end(user_id, event, only=only, but=but):
+        for session_id, until in await self.repository.end_sessions(user_id, event, only=only, but=but):
             self.revoked.add(session_id, until)

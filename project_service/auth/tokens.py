@@ -1,4 +1,5 @@
-"""Access tokens (RFC 7519): made by ``Issuer.mint``, checked by ``Verifier``.
+"""Access tokens (RFC 7519), made by ``Issuer.mint`` and checked by ``Verifier``; the keys that sign them, and their
+file; and opaque tokens.
 
 The algorithm is always taken from the key, never from the token (RFC 8725).
 """
@@ -6,12 +7,13 @@ The algorithm is always taken from the key, never from the token (RFC 8725).
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import math
 import secrets
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -190,23 +192,9 @@ def create_keys(path: Path, algorithm: str) -> bool:
     return files.create(path, rotated(None, algorithm).encode())
 
 
-def rotate_keys(path: Path, algorithm: str, keep: int) -> None:
-    """Add a new key that signs from now on, and keep ``keep`` of the others. Raises ``KeySetError`` if the file
-    cannot be used."""
-    _replace(path, rotated(path.read_bytes(), algorithm, keep))
-
-
-def announce(path: Path, algorithm: str, keep: int) -> None:
-    """Add a new key that verifies but does not sign yet, and keep ``keep`` of the others. Raises ``KeySetError``."""
-    _replace(path, announced(path.read_bytes(), algorithm, keep))
-
-
-def promote(path: Path, kid: str, keep: int) -> None:
-    """Make the key ``kid`` sign from now on, and keep ``keep`` of the others. Raises ``KeySetError``."""
-    _replace(path, promoted(path.read_bytes(), kid, keep))
-
-
-def _replace(path: Path, text: str) -> None:
+def replace_keys(path: Path, text: str) -> None:
+    """Replace the file by another JWK Set, of ``rotated``, ``announced`` or ``promoted``. Raises ``KeySetError`` if
+    it cannot be used."""
     KeySet.parse(text)
     files.replace(path, text.encode())
 
@@ -287,8 +275,8 @@ class Issuer:
 class Verifier:
     """Implements ``http.caller.TokenVerifier``, without I/O, since it is called for every request.
 
-    A signature is checked only once: the claims are cached until the token expires, and the ones that were least
-    recently used are dropped first. Expiry and revocation are checked every time.
+    A signature is checked only once: the claims of the most recently used tokens are cached. Expiry and revocation
+    are checked every time.
     """
 
     def __init__(
@@ -297,8 +285,7 @@ class Verifier:
         self._issuer = issuer
         self._revocations = revocations
         self._now = now
-        self._capacity = capacity
-        self._known: OrderedDict[str, Claims] = OrderedDict()
+        self._claims = lru_cache(capacity)(self._check)
 
     @property
     def issuer(self) -> Issuer:
@@ -307,37 +294,27 @@ class Verifier:
     def replace(self, issuer: Issuer) -> None:
         """Use another issuer from now on. All tokens are checked again."""
         self._issuer = issuer
-        self._known.clear()
+        self._claims.cache_clear()
 
     def verify(self, token: str) -> Claims:
         """The claims of a valid token. Raises ``invalid_token``, ``expired_token`` or ``session_revoked``, and
         ``database_unavailable`` if it is unknown whether the session has ended."""
-        claims = self._known.get(token)
-        if claims is None:
-            claims = self._checked(token)
-            self._keep(token, claims)
-        else:
-            self._known.move_to_end(token)
+        claims = self._claims(token)
         if claims.exp + LEEWAY_SECONDS <= self._now():
-            # It must not take up space in the cache.
-            self._known.pop(token, None)
             raise expired_token()
         if self._revocations.is_revoked(claims.sid):
             raise session_revoked()
         return claims
 
-    def _keep(self, text: str, claims: Claims) -> None:
-        self._known[text] = claims
-        if len(self._known) > self._capacity:
-            self._known.popitem(last=False)
-
-    def _checked(self, text: str) -> Claims:
-        if len(text) > MAX_TOKEN_CHARACTERS:
+    def _check(self, token: str) -> Claims:
+        if len(token) > MAX_TOKEN_CHARACTERS:
             raise invalid_token()
         try:
-            key = self._key_of(jwt.get_unverified_header(text))
+            key = self._issuer.keys.find(jwt.get_unverified_header(token).get("kid"))
+            if key is None:
+                raise invalid_token()
             payload = jwt.decode(
-                text,
+                token,
                 key.public,
                 # The key decides on the algorithm, not the token (RFC 8725 section 3.1).
                 algorithms=[key.algorithm],
@@ -347,15 +324,6 @@ class Verifier:
             )
         except (PyJWTError, ValueError, RecursionError):
             raise invalid_token() from None
-        return self._claims(payload)
-
-    def _key_of(self, header: Mapping[str, Any]) -> Key:
-        key = self._issuer.keys.find(header.get("kid"))
-        if key is None:
-            raise invalid_token()
-        return key
-
-    def _claims(self, payload: Mapping[str, Any]) -> Claims:
         exp, issued, starts = times = (payload["exp"], payload["iat"], payload.get("nbf", 0))
         if not all(map(_is_number, times)):
             raise invalid_token()
@@ -388,3 +356,51 @@ def _is_number(value: object) -> bool:
         return math.isfinite(value)
     except OverflowError:  # an integer beyond all floats
         return False
+
+
+# Opaque tokens: refresh tokens and one-time tokens. Only their SHA-256 digests are stored.
+
+
+OPAQUE_BYTES = 32
+# The length of 32 bytes in base64url without padding.
+OPAQUE_LENGTH = 43
+
+Randomness = Callable[[int], bytes]
+
+
+@frozen
+class OpaqueToken:
+    """A token as its owner has it, and the digest that is stored."""
+
+    text: str = field(repr=False)
+
+    @classmethod
+    def new(cls, randomness: Randomness) -> OpaqueToken:
+        """A token of 256 random bits."""
+        return cls(base64url.encode(randomness(OPAQUE_BYTES)))
+
+    @classmethod
+    def parse(cls, text: str) -> OpaqueToken | None:
+        """A token that a client has sent; None for a text that cannot be a token."""
+        return cls(text) if len(text) == OPAQUE_LENGTH and text.isascii() else None
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.text.encode("ascii")).digest()
+
+    def successor(self, salt: bytes) -> OpaqueToken:
+        """The refresh token that follows this one, derived from it with ``salt``.
+
+        Because it is derived, a client that uses a token twice (a retry, two tabs) gets the same successor, although
+        only digests are stored. To anybody who does not have both the old token and the 256-bit salt it is as
+        unpredictable as a random one; and the salt is deleted when the old token is good for nothing any more.
+        """
+        return OpaqueToken(base64url.encode(hmac.digest(salt, self.text.encode("ascii"), "sha256")))
+
+    def latest(self, salts: Mapping[bytes, bytes]) -> OpaqueToken:
+        """The last of the tokens that follow this one. ``salts`` has each salt by the digest of the token that it was
+        used with."""
+        token = self
+        while (salt := salts.get(token.digest)) is not None:
+            token = token.successor(salt)
+        return token

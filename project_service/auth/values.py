@@ -1,21 +1,25 @@
-"""The values that authentication works with. No Twisted, no database."""
+"""The values that authentication works with: addresses, metadata, users and sessions. No Twisted, no database."""
 
 from __future__ import annotations
 
+import json
+import math
 import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 from attrs import field, frozen
 from email_validator import EmailNotValidError
 
 from project_service.email_addresses import validated
-from project_service.errors import require_text, validation_failed
+from project_service.errors import validation_failed
 from project_service.lifecycle import timestamp
 
 # The whole address (RFC 5321 section 4.5.3.1.3, without the angle brackets).
 EMAIL_MAX_BYTES = 254
+METADATA_MAX_BYTES = 16 * 1024
 
 
 def moment(seconds: float) -> datetime:
@@ -31,21 +35,20 @@ class Email:
     key: str
 
     @classmethod
-    def parse(cls, text: object) -> Email:
+    def parse(cls, text: str) -> Email:
         """An address; letters outside ASCII are allowed (RFC 6531), and DNS is not asked. Raises
         ``validation_failed``."""
-        text = require_text("email", text)
         # Checked first, because the validator takes the longer the longer its input is.
         if len(text.encode("utf-8", "surrogatepass")) > EMAIL_MAX_BYTES:
             raise validation_failed({"email": f"must be at most {EMAIL_MAX_BYTES} bytes"})
         try:
-            found = validated(text)
+            address = validated(text).normalized
         except (EmailNotValidError, UnicodeError):
             raise validation_failed({"email": "is not an email address"}) from None
-        return cls(address=found.normalized, key=folded(found.normalized))
+        return cls(address, folded(address))
 
     @classmethod
-    def parse_new(cls, text: object) -> Email:
+    def parse_new(cls, text: str) -> Email:
         """As ``parse``, for a new account, which has to be reachable by mail: the SMTP client does not support
         SMTPUTF8 (RFC 6531), so the part before the @ must be ASCII.
         """
@@ -61,6 +64,71 @@ def folded(address: str) -> str:
     """
     local, at, domain = address.rpartition("@")
     return unicodedata.normalize("NFC", local.casefold()) + at + domain.lower()
+
+
+def check_metadata(name: str, value: object) -> dict[str, Any]:
+    """A user's metadata: an object of at most ``METADATA_MAX_BYTES`` as JSON that PostgreSQL can store; None means
+    an empty one. Raises ``validation_failed`` for the member ``name``."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise validation_failed({name: "must be an object"})
+    if not all(_survives(number) for number in _numbers(value)):
+        raise validation_failed({name: "must not contain a number beyond 64 bits"})
+    text = orjson.dumps(value)
+    if len(text) > METADATA_MAX_BYTES:
+        raise validation_failed({name: f"must be at most {METADATA_MAX_BYTES} bytes as JSON"})
+    # After an escaped backslash these six characters are ordinary text.
+    if rb"\u0000" in text.replace(rb"\\", b""):
+        raise validation_failed({name: "must not contain NUL"})
+    return value
+
+
+def load_metadata(text: str) -> dict[str, Any]:
+    """The metadata ``text`` of the database. If it was written by SQL it may contain any number: an integer beyond 64
+    bits becomes the nearest float, and one beyond all floats infinity, which is sent as null."""
+    value: dict[str, Any]
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # It has a number beyond all floats. The standard library can read it, but is too slow for all users'
+        # metadata.
+        value = json.loads(text, parse_int=_integer)
+    return value
+
+
+def _integer(digits: str) -> int | float:
+    # Python refuses to convert very long texts to integers.
+    number = int(digits) if len(digits) <= 20 else float(digits)
+    return number if _fits(number) else float(number)
+
+
+def _fits(number: float) -> bool:
+    """Whether orjson can write it as an integer: it takes 64 bits, signed or unsigned."""
+    return -(2**63) <= number < 2**64
+
+
+def _survives(number: float) -> bool:
+    """Whether the number can be read back. PostgreSQL stores decimals, and returns a large float as an integer with
+    all its digits."""
+    if isinstance(number, int):
+        return _fits(number)
+    return math.isfinite(number) and (abs(number) < 2**63 or not number.is_integer())
+
+
+def _numbers(value: object) -> list[float]:
+    """All numbers in the value, at any depth."""
+    numbers: list[float] = []
+    remaining = [value]
+    while remaining:
+        item = remaining.pop()
+        if isinstance(item, dict):
+            remaining.extend(item.values())
+        elif isinstance(item, list):
+            remaining.extend(item)
+        elif isinstance(item, int | float):
+            numbers.append(item)
+    return numbers
 
 
 @frozen

@@ -185,7 +185,7 @@ class Finding:
 def command(invocation: shared.Invocation) -> None:
     """Reach every database, the store and the mail server, and say what is wrong.
 
-    What the configuration names is connected to and used once; the mail server gets no letter. What is wrong with the
+    What the configuration names is connected to and used once; the mail server gets no mail. What is wrong with the
     configuration keeps nothing else from being looked at. Exit code 1 when something is wrong.
     """
     launch: Launch | None = None

@@ -64,10 +64,14 @@ def rotate(
         raise click.UsageError("--announce makes a new key, --to takes one of the file")
     where, chosen = _chosen(invocation, path, algorithm)
     try:
+        old = where.read_bytes()
         if kid is not None:
-            tokens.promote(where, kid, keep)
+            new = tokens.promoted(old, kid, keep)
+        elif announce:
+            new = tokens.announced(old, chosen, keep)
         else:
-            (tokens.announce if announce else tokens.rotate_keys)(where, chosen, keep)
+            new = tokens.rotated(old, chosen, keep)
+        tokens.replace_keys(where, new)
     except OSError as fault:
         shared.end(f"{where}: {fault.strerror}", shared.FAILED)
     except KeySetError as fault:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 from attrs import frozen
 
-from project_service.auth.admin import LARGEST_PAGE, Administration
+from project_service.auth.admin import MAX_PAGE_SIZE, Administration, imported_hash
 from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates
-from project_service.auth.postgres import SqlAttempts, SqlSessions, SqlUsers
+from project_service.auth.postgres import PostgresRepository
 from project_service.auth.values import Account, Origin
 from project_service.cli import shared
 from project_service.cli.shared import Opened
@@ -36,18 +35,17 @@ def create(
     invocation: shared.Invocation, email: str, password_stdin: bool, password_hash: str | None
 ) -> None:
     """Make a user. Without a password he cannot log in until he sets one by recovery."""
-    wanted: dict[str, Any] = {"email": email}
+    password: str | None = None
     if password_stdin:
         # Read more than is allowed, so that a longer one is refused and not truncated.
         try:
-            wanted["password"] = sys.stdin.read(MAX_CHARACTERS + 3).removesuffix("\n").removesuffix("\r")
+            password = sys.stdin.read(MAX_CHARACTERS + 3).removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
             raise click.UsageError("the password is not in the encoding of standard input") from None
-    if password_hash is not None:
-        wanted["password_hash"] = password_hash
 
     async def work(users: Administration) -> None:
-        account = await users.create(wanted, HERE)
+        hashed = None if password_hash is None else imported_hash("password_hash", password_hash)
+        account = await users.create(email, HERE, password=password, password_hash=hashed)
         invocation.show(account.view(), account.user.id)
 
     _run(invocation, work)
@@ -62,7 +60,7 @@ def list_(invocation: shared.Invocation) -> None:
         found: list[Account] = []
         cursor: str | None = None
         while True:
-            page = await users.page(cursor, str(LARGEST_PAGE))
+            page = await users.page(cursor, str(MAX_PAGE_SIZE))
             found += page.accounts
             cursor = page.next_cursor
             if cursor is None:
@@ -77,7 +75,7 @@ def list_(invocation: shared.Invocation) -> None:
 @shared.options
 def disable(invocation: shared.Invocation, user: str) -> None:
     """Keep a user out: his sessions end everywhere within a second and he cannot log in."""
-    _change(invocation, user, {"disabled": True}, "disabled")
+    _change(invocation, user, True, "disabled")
 
 
 @command.command()
@@ -85,7 +83,7 @@ def disable(invocation: shared.Invocation, user: str) -> None:
 @shared.options
 def enable(invocation: shared.Invocation, user: str) -> None:
     """Let a disabled user log in again."""
-    _change(invocation, user, {"disabled": False}, "enabled")
+    _change(invocation, user, False, "enabled")
 
 
 @command.command()
@@ -149,13 +147,11 @@ def _run(invocation: shared.Invocation, work: Callable[[Administration], Awaitab
         settings = open_.settings.auth
         await work(
             Administration(
-                users=SqlUsers(open_.pool),
-                sessions=SqlSessions(open_.pool),
-                attempts=SqlAttempts(open_.pool),
+                repository=PostgresRepository(open_.pool),
                 hashes=_AtOnce(Bcrypt(settings.bcrypt_cost)),
                 now=lambda: datetime.now(UTC),
                 password_min_bytes=lambda: settings.password_min_bytes,
-                ended=lambda session_id, until: None,
+                on_ended=lambda session_id, until: None,
                 actor="operator",
             )
         )
@@ -163,9 +159,9 @@ def _run(invocation: shared.Invocation, work: Callable[[Administration], Awaitab
     invocation.run(opened_work)
 
 
-def _change(invocation: shared.Invocation, user: str, wanted: dict[str, Any], done: str) -> None:
+def _change(invocation: shared.Invocation, user: str, disabled: bool, done: str) -> None:
     async def work(users: Administration) -> None:
-        account = await users.change(user, wanted, HERE)
+        account = await users.change(user, HERE, disabled=disabled)
         invocation.show(account.view(), f"{done} {account.user.id}")
 
     _run(invocation, work)

@@ -36,10 +36,13 @@ import orjson
 from attrs import NOTHING, Attribute, AttrsInstance, evolve, field, fields, frozen
 
 from project_service import errors, whole_numbers
-from project_service.errors import MAX_UNKNOWN_NAMED, ApiError, require_text, validation_failed
+from project_service.errors import ApiError, require_text, validation_failed
 from project_service.http.describe import BOOLEAN, JSON, STRING, RequestBody, Schema, obj
 
 M = TypeVar("M", bound=AttrsInstance)
+
+# A body has room for a hundred thousand unknown members.
+MAX_FAULTS_NAMED = 100
 
 
 # Deeper than any real body, and far below what would exhaust a stack in PostgreSQL or Python.
@@ -192,8 +195,7 @@ def read_members(
     """The members that were sent, by name, as ``read`` checks them; those without a default only have to be there if
     ``required``."""
     known = _members(model)
-    strangers = [name for name in given if name not in known]
-    faults = dict.fromkeys(strangers[:MAX_UNKNOWN_NAMED], unknown)
+    faults: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name, attribute in known.items():
         if name in given:
@@ -203,6 +205,8 @@ def read_members(
                 faults |= fault.details or {}
         elif required and attribute.default is NOTHING:
             faults[name] = "is required"
+    strangers = [name for name in given if name not in known]
+    faults |= dict.fromkeys(strangers[: MAX_FAULTS_NAMED - len(faults)], unknown)
     if faults:
         raise validation_failed(faults)
     return values

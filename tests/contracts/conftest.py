@@ -8,22 +8,22 @@ from datetime import timedelta
 
 import pytest
 
-from project_service.auth.assemble import sql_stores
-from project_service.auth.repository import Stores
+from project_service.auth.postgres import PostgresRepository
+from project_service.auth.repository import Repository
 from project_service.storage.assemble import Rows, sql_rows
 from tests.contracts.storage.rows import bucket_b
-from tests.fakes.auth import MemoryStore
+from tests.fakes.auth import MemoryRepository
 from tests.fakes.storage import START, Tables
 from tests.live.services import pool_on, wait
 
 
 @pytest.fixture(params=["fake", "postgresql"])
-def stores(request: pytest.FixtureRequest) -> Iterator[Stores]:
+def repository(request: pytest.FixtureRequest) -> Iterator[Repository]:
     if request.param == "fake":
-        yield MemoryStore().stores()
+        yield MemoryRepository()
         return
     pool = pool_on(request.getfixturevalue("module_database"), 8)
-    yield sql_stores(pool)
+    yield PostgresRepository(pool)
     wait(pool.close)
 
 

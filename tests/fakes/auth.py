@@ -1,27 +1,132 @@
-"""Users, sessions and counters in memory. The fakes are verified: they pass ``tests/contracts/test_user*.py``."""
+"""Authentication's database, hashes, mails and notifications in memory. ``MemoryRepository`` is a verified fake: it
+passes ``tests/contracts/auth``."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from attrs import evolve
+from attrs import define, evolve, field
 from twisted.internet.defer import Deferred
 
 from project_service.auth import errors
-from project_service.auth.mail import Letter
+from project_service.auth.mail import Mail
 from project_service.auth.passwords import Bcrypt, Candidates
-from project_service.auth.repository import MOST_LISTED, Event, NewSession, Proof, Rotation, Stores
+from project_service.auth.repository import (
+    MAX_LISTED_SESSIONS,
+    Event,
+    Limit,
+    NewSession,
+    Outcome,
+    Proof,
+    Purpose,
+    Reservation,
+    Rotation,
+)
 from project_service.auth.values import Account, Email, Origin, SessionInfo, User, folded
-from tests.fakes.auth_limits import MemoryAttempts, MemoryTokens
-from tests.fakes.auth_state import Counter, State
+
+MINUTE = timedelta(minutes=1)
 
 
-class MemoryUsers(State):
-    """``auth.ports.Users``."""
+@define
+class SessionRow:
+    id: str
+    user_id: str
+    new: NewSession
+    current: bytes
+    expires_at: datetime
+    access_expires_at: datetime
+    rotated_at: datetime
+    refreshed_at: datetime
+    address: str
+    previous: bytes | None = None
+    salt: bytes = b""
+    # For tokens older than the previous one: the salt, and when the token was replaced.
+    older: dict[bytes, tuple[bytes, datetime]] = field(factory=dict)
+    ended: bool = False
 
-    async def create(
+
+@define
+class Counter:
+    failed: list[datetime] = field(factory=list)
+    pending: list[datetime] = field(factory=list)
+
+
+@define
+class OneTimeToken:
+    digest: bytes
+    user_id: str
+    purpose: Purpose
+    created_at: datetime
+    expires_at: datetime
+
+
+class MemoryRepository:
+    """``events`` is the audit. ``ended`` are the ended sessions that workers are told of: until when access tokens of
+    theirs may be valid, and when the entry was added."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.ended: dict[str, tuple[float, datetime]] = {}
+        self.on_ended: Callable[[str, float], None] = lambda session_id, until: None
+        self.accounts: dict[str, Account] = {}
+        self.session_rows: dict[str, SessionRow] = {}
+        self.by_digest: dict[bytes, str] = {}
+        self.issued: dict[bytes, datetime] = {}
+        self.one_time_tokens: list[OneTimeToken] = []
+        self.counters: dict[tuple[str, str], Counter] = {}
+        self.ids: Iterator[int] = itertools.count(1)
+
+    def by_key(self, key: str) -> Account | None:
+        for account in self.accounts.values():
+            if folded(account.user.email) == key:
+                return account
+        return None
+
+    def changed(self, account: Account, event: Event) -> Account:
+        self.accounts[account.user.id] = account
+        self.events.append(event)
+        return account
+
+    def add(self, user_id: str, new: NewSession) -> None:
+        self.session_rows[new.id] = SessionRow(
+            new.id,
+            user_id,
+            new,
+            new.digest,
+            new.expires_at,
+            new.access_expires_at,
+            new.created_at,
+            new.created_at,
+            new.origin.address,
+        )
+        self.by_digest[new.digest] = new.id
+        self.issued[new.digest] = new.created_at
+
+    def end_one(self, session: SessionRow, at: datetime) -> tuple[str, float]:
+        session.ended = True
+        until = (session.access_expires_at + MINUTE).timestamp()
+        self.ended[session.id] = until, at
+        self.on_ended(session.id, until)
+        return session.id, until
+
+    def end_all(
+        self, user_id: str, at: datetime, *, only: str | None = None, but: str | None = None
+    ) -> list[tuple[str, float]]:
+        return [
+            self.end_one(session, at)
+            for session in self.session_rows.values()
+            if session.user_id == user_id
+            and not session.ended
+            and only in (None, session.id)
+            and session.id != but
+        ]
+
+    # Users.
+
+    async def create_user(
         self,
         *,
         email: Email,
@@ -50,13 +155,13 @@ class MemoryUsers(State):
         self.events.append(evolve(event, user_id=event.user_id or key))
         return account
 
-    async def find(self, user_id: str) -> Account | None:
+    async def find_user(self, user_id: str) -> Account | None:
         return self.accounts.get(user_id)
 
-    async def find_by_email(self, email: Email) -> Account | None:
+    async def find_user_by_email(self, email: Email) -> Account | None:
         return self.by_key(email.key)
 
-    async def page(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]:
+    async def list_users(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]:
         ordered = sorted(self.accounts.values(), key=lambda one: (one.user.created_at, one.user.id))
         return [one for one in ordered if after is None or (one.user.created_at, one.user.id) > after][:limit]
 
@@ -73,8 +178,8 @@ class MemoryUsers(State):
         if account is None or not self._proven(account, proof):
             return None
         self.end_all(user_id, event.at, but=proof.session_id if proof else None)
-        self.letter_rows = [
-            one for one in self.letter_rows if (one.user_id, one.purpose) != (user_id, "recovery")
+        self.one_time_tokens = [
+            one for one in self.one_time_tokens if (one.user_id, one.purpose) != (user_id, "recovery")
         ]
         self.counters.get(("login", folded(account.user.email)), Counter()).failed = []
         return self.changed(evolve(account, password_hash=password_hash), event)
@@ -92,25 +197,23 @@ class MemoryUsers(State):
         if proof is None:
             return True
         session = self.session_rows.get(proof.session_id)
-        in_force = account.disabled_at is None and not (session and session.ended)
-        return in_force and account.password_hash == proof.password_hash
+        is_current = account.disabled_at is None and not (session and session.ended)
+        return is_current and account.password_hash == proof.password_hash
 
-    async def delete(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
+    async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
         account = self.accounts.get(user_id)
         if account is None or not self._proven(account, proof):
             return False
         del self.accounts[user_id]
         self.end_all(user_id, event.at)
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.user_id != user_id}
-        self.letter_rows = [one for one in self.letter_rows if one.user_id != user_id]
+        self.one_time_tokens = [one for one in self.one_time_tokens if one.user_id != user_id]
         self.events.append(event)
         return True
 
+    # Sessions and their refresh tokens.
 
-class MemorySessions(State):
-    """``auth.ports.Sessions``."""
-
-    async def start(
+    async def start_session(
         self, account: Account, new_hash: bytes | None, session: NewSession, event: Event
     ) -> User | None:
         known = self.accounts.get(account.user.id)
@@ -121,7 +224,7 @@ class MemorySessions(State):
         self.add(known.user.id, session)
         return known.user
 
-    async def rotate(
+    async def rotate_refresh_token(
         self,
         *,
         digest: bytes,
@@ -165,9 +268,11 @@ class MemorySessions(State):
         self.events.append(evolve(event, email=account.user.email))
         return Rotation("stolen", session.id, account.user)
 
-    async def alive(self, user_id: str, now: datetime, most: int = MOST_LISTED) -> list[SessionInfo]:
-        found = [one for one in self.session_rows.values() if one.user_id == user_id]
-        living = [one for one in found if not one.ended and one.expires_at > now]
+    async def list_sessions(
+        self, user_id: str, now: datetime, maximum: int = MAX_LISTED_SESSIONS
+    ) -> list[SessionInfo]:
+        own = [one for one in self.session_rows.values() if one.user_id == user_id]
+        active = [one for one in own if not one.ended and one.expires_at > now]
         return [
             SessionInfo(
                 one.id,
@@ -177,30 +282,146 @@ class MemorySessions(State):
                 one.new.origin.user_agent,
                 one.address,
             )
-            for one in sorted(living, key=lambda one: one.new.created_at, reverse=True)[:most]
+            for one in sorted(active, key=lambda one: one.new.created_at, reverse=True)[:maximum]
         ]
 
-    async def end(
+    async def end_sessions(
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
     ) -> list[tuple[str, float]]:
         self.events.append(event)
         return self.end_all(user_id, event.at, only=only, but=but)
 
-    async def revoked(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
+    async def ended_sessions(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
         return [
             (key, until)
             for key, (until, at) in self.ended.items()
             if until > now.timestamp() and (since is None or at > since)
         ]
 
+    # Counters of attempts.
 
-class MemoryStore(MemoryUsers, MemorySessions, MemoryAttempts, MemoryTokens):
-    """Implements every port of ``auth.ports``."""
+    def counter(self, scope: str, subject: str) -> Counter:
+        return self.counters.setdefault((scope, subject), Counter())
 
-    def stores(self) -> Stores:
-        return Stores(self, self, self, self, self, self)
+    async def reserve_attempt(self, scope: str, subject: str, limit: Limit, now: datetime) -> Reservation:
+        if limit.maximum <= 0:
+            return Reservation("free", 0.0, None, scope, subject)
+        counter = self.counter(scope, subject)
+        abandoned = [at for at in counter.pending if at <= now - MINUTE]
+        failed = sorted(at for at in counter.failed + abandoned if at > now - limit.window)
+        pending = sorted(at for at in counter.pending if at > now - MINUTE)
+        if len(failed) >= limit.maximum:
+            wait = failed[len(failed) - limit.maximum] + limit.window - now
+            return Reservation("refused", wait.total_seconds(), None, scope, subject)
+        if len(failed) + len(pending) >= limit.maximum:
+            return Reservation("busy", 0.0, None, scope, subject)
+        mark = max(now, pending[-1] + timedelta(microseconds=1)) if pending else now
+        counter.failed, counter.pending = failed, [*pending, mark]
+        return Reservation("free", 0.0, mark, scope, subject)
 
-    async def clean(
+    async def reserve_login(
+        self, email: Email, address: str, per_email: Limit, per_address: Limit, now: datetime
+    ) -> Reservation:
+        account = self.by_key(email.key)
+        by_email = await self.reserve_attempt("login", email.key, per_email, now)
+        by_email = evolve(by_email, address=address, account=account)
+        if by_email.verdict != "free":
+            return by_email
+        by_address = await self.reserve_attempt("login_address", address, per_address, now)
+        if by_address.verdict == "free":
+            return evolve(by_email, address_mark=by_address.mark)
+        self._finish("login", email.key, by_email.mark, "released")
+        return evolve(by_email, verdict=by_address.verdict, wait_seconds=by_address.wait_seconds, mark=None)
+
+    async def finish_attempt(
+        self, reservation: Reservation, outcome: Outcome, event: Event | None = None
+    ) -> None:
+        self._finish(reservation.scope, reservation.subject, reservation.mark, outcome)
+        at_address: Outcome = "released" if outcome == "cleared" else outcome
+        self._finish("login_address", reservation.address, reservation.address_mark, at_address)
+        if event is not None:
+            self.events.append(event)
+
+    def _finish(self, scope: str, subject: str, mark: datetime | None, outcome: Outcome) -> None:
+        counter = self.counters.get((scope, subject))
+        if mark is None or counter is None:
+            return
+        counter.pending = [at for at in counter.pending if at != mark]
+        if outcome == "failed":
+            counter.failed.append(mark)
+        elif outcome == "cleared":
+            counter.failed = []
+
+    async def unlock(self, account: Account, event: Event) -> None:
+        own = [key for key, one in self.session_rows.items() if one.user_id == account.user.id]
+        for key in (("login", folded(account.user.email)), *(("session", one) for one in own)):
+            self.counters.pop(key, None)
+        self.events.append(event)
+
+    # One-time tokens.
+
+    async def issue_one_time_token(
+        self,
+        *,
+        email: Email,
+        purpose: Purpose,
+        digest: bytes,
+        pause: timedelta,
+        expires_at: datetime,
+        event: Event,
+    ) -> User | None:
+        account = self.by_key(email.key)
+        self.events.append(evolve(event, user_id=account.user.id if account else None))
+        if account is None or account.disabled_at or (purpose == "confirmation" and account.confirmed_at):
+            return None
+        same = [
+            one for one in self.one_time_tokens if (one.user_id, one.purpose) == (account.user.id, purpose)
+        ]
+        if any(one.created_at > event.at - pause for one in same):
+            return None
+        self.one_time_tokens = [one for one in self.one_time_tokens if one not in same]
+        self.one_time_tokens.append(OneTimeToken(digest, account.user.id, purpose, event.at, expires_at))
+        return account.user
+
+    async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
+        for one in self.one_time_tokens:
+            if one.digest == digest and one.purpose == purpose and one.expires_at > now:
+                return self.accounts[one.user_id].user
+        return None
+
+    async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
+        user = await self._use_up(digest, "recovery", event.at)
+        if user is None:
+            return None
+        account = self.accounts[user.id]
+        self.end_all(user.id, event.at)
+        self.one_time_tokens = [one for one in self.one_time_tokens if one.user_id != user.id]
+        self.counters.get(("login", folded(user.email)), Counter()).failed = []
+        confirmed = account.confirmed_at or event.at
+        self.changed(
+            evolve(account, password_hash=password_hash, confirmed_at=confirmed),
+            evolve(event, user_id=user.id, email=user.email),
+        )
+        return user
+
+    async def confirm_email(self, digest: bytes, session: NewSession, event: Event) -> User | None:
+        user = await self._use_up(digest, "confirmation", event.at)
+        if user is None or self.accounts[user.id].disabled_at is not None:
+            return None
+        account = evolve(self.accounts[user.id], confirmed_at=event.at, last_login_at=session.created_at)
+        self.changed(account, evolve(event, user_id=user.id, email=user.email))
+        self.add(user.id, session)
+        return user
+
+    async def _use_up(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
+        user = await self.owner_of_token(digest, purpose, now)
+        if user is not None:
+            self.one_time_tokens = [one for one in self.one_time_tokens if one.digest != digest]
+        return user
+
+    # What has expired.
+
+    async def delete_expired(
         self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
     ) -> bool:
         last = {one for session in self.session_rows.values() for one in (session.current, session.previous)}
@@ -209,7 +430,7 @@ class MemoryStore(MemoryUsers, MemorySessions, MemoryAttempts, MemoryTokens):
         for session in self.session_rows.values():
             session.older = {key: kept for key, kept in session.older.items() if kept[1] >= salt_before}
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.expires_at >= now}
-        self.letter_rows = [one for one in self.letter_rows if one.expires_at >= now]
+        self.one_time_tokens = [one for one in self.one_time_tokens if one.expires_at >= now]
         self.ended = {key: ended for key, ended in self.ended.items() if ended[0] >= now.timestamp()}
         self.events = [event for event in self.events if event.at >= audit_before]
         return True
@@ -259,11 +480,11 @@ class FakeListener:
         self.gaps.append(on_gap)
 
 
-class KeptPost:
-    """A ``Post`` that only keeps the letters."""
+class StoredMails:
+    """A ``Mailer`` that only repository the mails."""
 
     def __init__(self) -> None:
-        self.letters: list[Letter] = []
+        self.mails: list[Mail] = []
 
-    def post(self, write: Callable[[], Letter]) -> None:
-        self.letters.append(write())
+    def send_later(self, write: Callable[[], Mail]) -> None:
+        self.mails.append(write())

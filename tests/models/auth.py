@@ -8,7 +8,7 @@ from __future__ import annotations
 from attrs import define, field
 
 ACCESS_SECONDS, LEEWAY_SECONDS, REUSE_SECONDS, REFRESH_SECONDS = 3600.0, 30.0, 10.0, 30 * 86400.0
-LETTER_SECONDS, LETTER_PAUSE = 3600.0, 60.0
+MAIL_SECONDS, MAIL_PAUSE = 3600.0, 60.0
 # Settings of the service that is compared: so low that a few steps reach the limits.
 FAILURES_MAX, FAILURES_MAX_PER_CLIENT, FAILURES_WINDOW = 3, 6, 900.0
 
@@ -41,7 +41,7 @@ class Access:
 
 
 @define
-class Letter:
+class Mail:
     user: str
     written: float
     void: bool = False
@@ -56,7 +56,7 @@ class Model:
     sessions: dict[str, Session] = field(factory=dict)
     refreshes: dict[str, Refresh] = field(factory=dict)
     accesses: dict[str, Access] = field(factory=dict)
-    letters: dict[str, Letter] = field(factory=dict)
+    mails: dict[str, Mail] = field(factory=dict)
     failures: dict[str, list[float]] = field(factory=dict)
 
     def named(self, email: str) -> str | None:
@@ -123,20 +123,20 @@ class Model:
         self.end(user)
         del self.users[user]
 
-    # Letters
+    # Mails
 
     def is_good(self, token: str, now: float) -> bool:
-        letter = self.letters[token]
-        return not letter.void and letter.user in self.users and now < letter.written + LETTER_SECONDS
+        mail = self.mails[token]
+        return not mail.void and mail.user in self.users and now < mail.written + MAIL_SECONDS
 
-    def gets_a_letter(self, user: str, now: float) -> bool:
-        own = [letter for letter in self.letters.values() if letter.user == user]
-        recent = any(not letter.void and now < letter.written + LETTER_PAUSE for letter in own)
+    def gets_a_mail(self, user: str, now: float) -> bool:
+        own = [mail for mail in self.mails.values() if mail.user == user]
+        recent = any(not mail.void and now < mail.written + MAIL_PAUSE for mail in own)
         return not (self.users[user].disabled or recent)
 
-    def void_letters(self, user: str) -> None:
-        for letter in self.letters.values():
-            letter.void = letter.void or letter.user == user
+    def void_mails(self, user: str) -> None:
+        for mail in self.mails.values():
+            mail.void = mail.void or mail.user == user
 
     # Limits
 

@@ -7,7 +7,7 @@ import uuid
 import orjson
 from attrs import evolve
 
-from project_service.auth.repository import Stores
+from project_service.auth.repository import Repository
 from project_service.auth.values import Account, Email
 from project_service.errors import ApiError
 from tests.contracts.auth.users import (
@@ -31,19 +31,19 @@ from tests.contracts.auth.users import (
 
 
 @contract
-async def test_a_user_is_stored_as_created(stores: Stores) -> None:
+async def test_a_user_is_stored_as_created(repository: Repository) -> None:
     email, begun = address(), session()
     # Another user, who existed before.
-    assert (await made(stores, first=begun)).last_login_at == begun.created_at
-    account = await made(stores, email)
+    assert (await made(repository, first=begun)).last_login_at == begun.created_at
+    account = await made(repository, email)
     assert (account.user.email, account.user.created_at) == (email.address, NOW)
     assert (account.user.metadata, account.password_hash) == ({"a": [1, None]}, HASH)
     assert (account.confirmed_at, account.disabled_at) == (None, None)
-    assert await stores.users.find(account.user.id) == account
-    assert await stores.users.find_by_email(email) == account
-    assert await stores.users.find(str(uuid.uuid4())) is None
-    assert await stores.users.find_by_email(address()) is None
-    confirmed = await stores.users.create(
+    assert await repository.find_user(account.user.id) == account
+    assert await repository.find_user_by_email(email) == account
+    assert await repository.find_user(str(uuid.uuid4())) is None
+    assert await repository.find_user_by_email(address()) is None
+    confirmed = await repository.create_user(
         email=address(), password_hash=None, metadata={}, confirmed=True, session=None, event=event()
     )
     assert confirmed is not None
@@ -51,9 +51,9 @@ async def test_a_user_is_stored_as_created(stores: Stores) -> None:
 
 
 @contract
-async def test_a_user_is_stored_under_the_given_id(stores: Stores) -> None:
+async def test_a_user_is_stored_under_the_given_id(repository: Repository) -> None:
     key = str(uuid.uuid4())
-    account = await stores.users.create(
+    account = await repository.create_user(
         email=address(),
         password_hash=None,
         metadata={},
@@ -64,16 +64,16 @@ async def test_a_user_is_stored_under_the_given_id(stores: Stores) -> None:
     )
     assert account is not None
     assert account.user.id == key
-    assert await stores.users.find(key) == account
+    assert await repository.find_user(key) == account
 
 
 @contract
-async def test_of_many_simultaneous_users_with_one_id_one_is_stored(stores: Stores) -> None:
+async def test_of_many_simultaneous_users_with_one_id_one_is_stored(repository: Repository) -> None:
     key = str(uuid.uuid4())
 
     async def attempt(email: Email) -> Account | str:
         try:
-            account = await stores.users.create(
+            account = await repository.create_user(
                 email=email,
                 password_hash=None,
                 metadata={},
@@ -89,38 +89,38 @@ async def test_of_many_simultaneous_users_with_one_id_one_is_stored(stores: Stor
 
     found = await all_of(*(attempt(address()) for _ in range(6)))
     stored = [one for one in found if isinstance(one, Account)]
-    assert [await stores.users.find(key)] == stored
+    assert [await repository.find_user(key)] == stored
     assert [one for one in found if one not in stored] == ["id_taken"] * 5
 
 
 @contract
-async def test_a_change_of_one_user_affects_nobody_else(stores: Stores) -> None:
-    before, account, after = await made(stores), await made(stores), await made(stores)
+async def test_a_change_of_one_user_affects_nobody_else(repository: Repository) -> None:
+    before, account, after = await made(repository), await made(repository), await made(repository)
     one = account.user.id
-    assert await stores.users.set_metadata(one, {"b": 2}, event()) is not None
-    assert await stores.users.set_password(one, OTHER_HASH, None, event()) is not None
-    assert await stores.users.set_disabled(one, True, event()) is not None
-    assert await stores.users.set_disabled(before.user.id, True, event()) is not None
-    assert await stores.users.set_disabled(before.user.id, False, event()) == before
-    found = await stores.users.find(one)
+    assert await repository.set_metadata(one, {"b": 2}, event()) is not None
+    assert await repository.set_password(one, OTHER_HASH, None, event()) is not None
+    assert await repository.set_disabled(one, True, event()) is not None
+    assert await repository.set_disabled(before.user.id, True, event()) is not None
+    assert await repository.set_disabled(before.user.id, False, event()) == before
+    found = await repository.find_user(one)
     assert found is not None and found.disabled_at == NOW
-    assert await stores.users.delete(one, event()) is True
+    assert await repository.delete_user(one, event()) is True
     for other in (before, after):
-        assert await stores.users.find(other.user.id) == other
+        assert await repository.find_user(other.user.id) == other
 
 
 @contract
-async def test_numbers_beyond_64_bits_in_metadata_can_be_read_back(stores: Stores) -> None:
-    account = await made(stores)
-    await stores.users.set_metadata(account.user.id, {"a": [1e20, -1e308], "b": 1}, event())
-    found = await stores.users.find(account.user.id)
+async def test_numbers_beyond_64_bits_in_metadata_can_be_read_back(repository: Repository) -> None:
+    account = await made(repository)
+    await repository.set_metadata(account.user.id, {"a": [1e20, -1e308], "b": 1}, event())
+    found = await repository.find_user(account.user.id)
     assert found is not None
     assert orjson.loads(orjson.dumps(found.view()["metadata"])) == {"a": [1e20, -1e308], "b": 1}
 
 
 @contract
-async def test_of_many_simultaneous_signups_of_one_address_in_any_letter_case_one_wins(
-    stores: Stores,
+async def test_of_many_simultaneous_signups_of_one_address_in_any_mail_case_one_wins(
+    repository: Repository,
 ) -> None:
     name = uuid.uuid4().hex
     emails = [
@@ -128,7 +128,7 @@ async def test_of_many_simultaneous_signups_of_one_address_in_any_letter_case_on
     ]
 
     async def attempt(email: Email) -> Account | None:
-        return await stores.users.create(
+        return await repository.create_user(
             email=email, password_hash=HASH, metadata={}, confirmed=False, session=None, event=event()
         )
 
@@ -137,13 +137,13 @@ async def test_of_many_simultaneous_signups_of_one_address_in_any_letter_case_on
 
 
 @contract
-async def test_users_are_listed_page_by_page_without_gap_or_repeat(stores: Stores) -> None:
+async def test_users_are_listed_page_by_page_without_gap_or_repeat(repository: Repository) -> None:
     """They are in the order of their creation, and by id where that is equal."""
     at = [NOW + minute * MINUTE for minute in (2, 1, 0, 0, 0)]
-    ids = [(await made(stores, at=one)).user.id for one in at]
+    ids = [(await made(repository, at=one)).user.id for one in at]
     seen: list[str] = []
     after = None
-    while page := await stores.users.page(after, 2):
+    while page := await repository.list_users(after, 2):
         assert len(page) <= 2
         assert page[0].user.id not in seen, "it goes round"
         seen += [one.user.id for one in page]
@@ -154,31 +154,33 @@ async def test_users_are_listed_page_by_page_without_gap_or_repeat(stores: Store
 
 @contract
 async def test_the_cleanup_does_not_report_a_session_ended_whose_access_token_outlives_it(
-    stores: Stores,
+    repository: Repository,
 ) -> None:
     short = evolve(session(), expires_at=NOW + MINUTE)
-    await made(stores, first=short)
-    assert await stores.housekeeping.clean(NOW + 2 * MINUTE, NOW, LONG_AGO, NOW) is True
-    assert short.id not in dict(await stores.ended.revoked(NOW))
+    await made(repository, first=short)
+    assert await repository.delete_expired(NOW + 2 * MINUTE, NOW, LONG_AGO, NOW) is True
+    assert short.id not in dict(await repository.ended_sessions(NOW))
 
 
 @contract
-async def test_the_cleanup_removes_what_has_expired_and_nothing_else(stores: Stores) -> None:
+async def test_the_cleanup_removes_what_has_expired_and_nothing_else(repository: Repository) -> None:
     old, young = session(), session(NOW + 40 * 24 * HOUR)
-    account = await made(stores, first=old)
-    await stores.sessions.start(account, None, young, event())
+    account = await made(repository, first=old)
+    await repository.start_session(account, None, young, event())
     child = digest()
-    await rotate(stores, young.digest, child, NOW + 40 * 24 * HOUR)
+    await rotate(repository, young.digest, child, NOW + 40 * 24 * HOUR)
     email = address()
-    await made(stores, email)
-    key, _ = await issue(stores, email)
+    await made(repository, email)
+    key, _ = await issue(repository, email)
     soon = NOW + 40 * 24 * HOUR + 5 * SECOND
-    assert await stores.housekeeping.clean(soon, soon - 10 * SECOND, LONG_AGO, NOW) is True
-    assert (await rotate(stores, child, digest(), soon)).outcome == "rotated"
-    assert (await rotate(stores, young.digest, digest(), soon)).outcome == "repeated"
+    assert await repository.delete_expired(soon, soon - 10 * SECOND, LONG_AGO, NOW) is True
+    assert (await rotate(repository, child, digest(), soon)).outcome == "rotated"
+    assert (await rotate(repository, young.digest, digest(), soon)).outcome == "repeated"
     later = NOW + 40 * 24 * HOUR + MINUTE
-    assert await stores.housekeeping.clean(later, later - 10 * SECOND, LONG_AGO, later - HOUR) is True
-    assert [one.id for one in await stores.sessions.alive(account.user.id, NOW)] == [young.id]
-    assert await stores.tokens.owner(key, "recovery", NOW) is None
+    assert await repository.delete_expired(later, later - 10 * SECOND, LONG_AGO, later - HOUR) is True
+    assert [one.id for one in await repository.list_sessions(account.user.id, NOW)] == [young.id]
+    assert await repository.owner_of_token(key, "recovery", NOW) is None
     # The salts are gone with their window, so a repeat counts as theft however wide the window is set now.
-    assert (await rotate(stores, young.digest, digest(), NOW + 40 * 24 * HOUR + SECOND)).outcome == "stolen"
+    assert (
+        await rotate(repository, young.digest, digest(), NOW + 40 * 24 * HOUR + SECOND)
+    ).outcome == "stolen"

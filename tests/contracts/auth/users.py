@@ -1,4 +1,4 @@
-"""Helpers for the contract suites of the stores of authentication."""
+"""Helpers for the contract suites of the repository of authentication."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest_twisted
 from twisted.internet.defer import gatherResults
 
-from project_service.auth.repository import Event, Limit, NewSession, Stores
+from project_service.auth.repository import Event, Limit, NewSession, Repository
 from project_service.auth.values import Account, Email, Origin
 from project_service.lifecycle import start
 
@@ -62,9 +62,9 @@ def event(action: str = "test", at: datetime = NOW) -> Event:
 
 
 async def made(
-    stores: Stores, email: Email | None = None, first: NewSession | None = None, at: datetime = NOW
+    repository: Repository, email: Email | None = None, first: NewSession | None = None, at: datetime = NOW
 ) -> Account:
-    account = await stores.users.create(
+    account = await repository.create_user(
         email=email or address(),
         password_hash=HASH,
         metadata={"a": [1, None]},
@@ -81,14 +81,14 @@ async def all_of(*work: Any) -> list[Any]:
 
 
 async def rotate(
-    stores: Stores,
+    repository: Repository,
     old: bytes,
     new: bytes,
     at: datetime = NOW,
     salt: bytes = b"s" * 32,
     origin: Origin = HERE,
 ) -> Any:
-    return await stores.sessions.rotate(
+    return await repository.rotate_refresh_token(
         digest=old,
         successor=new,
         salt=salt,
@@ -101,10 +101,10 @@ async def rotate(
 
 
 async def issue(
-    stores: Stores, email: Email, at: datetime = NOW, purpose: Any = "recovery"
+    repository: Repository, email: Email, at: datetime = NOW, purpose: Any = "recovery"
 ) -> tuple[bytes, Any]:
     key = digest()
-    user = await stores.tokens.issue(
+    user = await repository.issue_one_time_token(
         email=email,
         purpose=purpose,
         digest=key,

@@ -1,4 +1,4 @@
-"""All of authentication in memory: the real edge, routes, services and tokens, on the verified fake of its stores."""
+"""All of authentication in memory: the real edge, routes, services and tokens, on the fake repository."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from project_service.auth.tokens import AUDIENCE
 from project_service.http.routing import Router
 from project_service.settings.model import Auth as AuthSettings
 from project_service.settings.model import Settings
-from tests.fakes.auth import FakeListener, InlineHashes, KeptPost, MemoryStore
+from tests.fakes.auth import FakeListener, InlineHashes, MemoryRepository, StoredMails
 from tests.fakes.common import App, Client, Response, raw_request
 from tests.temporary import temporary_directory
 
@@ -45,7 +45,7 @@ class Answer:
 
 
 class AuthApp:
-    """Sends requests. Tests may look at ``store``, ``hashes``, ``post`` and ``listener``, and break them."""
+    """Sends requests. Tests may look at ``store``, ``hashes``, ``mailer`` and ``listener``, and break them."""
 
     def __init__(
         self, test: TestCase, *, mail: bool = True, trusted: tuple[str, ...] = (), **auth: Any
@@ -56,13 +56,13 @@ class AuthApp:
         self.settings = Settings(auth=settings)
         self.clock = Clock()
         self.clock.advance(NOW)
-        self.store, self.hashes, self.listener = MemoryStore(), InlineHashes(), FakeListener()
-        self.post = KeptPost() if mail else None
+        self.store, self.hashes, self.listener = MemoryRepository(), InlineHashes(), FakeListener()
+        self.mailer = StoredMails() if mail else None
         self.auth: Auth = put_together(
             self.settings,
-            self.store.stores(),
+            self.store,
             self.hashes,
-            self.post,
+            self.mailer,
             self.listener,
             self.clock,
             self.clock.seconds,

@@ -147,13 +147,13 @@ class Admin(TestCase):
         assert self.app.store.events[-1].actor == "service"
 
     def test_of_two_simultaneous_deletions_one_is_404(self) -> None:
-        user_id, delete = self.app.sign_up().data["user"]["id"], self.app.store.delete
+        user_id, delete = self.app.sign_up().data["user"]["id"], self.app.store.delete_user
 
         async def second(user_id: str, *about: Any) -> bool:
             self.app.store.accounts.pop(user_id)
             return await delete(user_id, *about)
 
-        self.patch(self.app.store, "delete", second)
+        self.patch(self.app.store, "delete_user", second)
         assert self.admin("DELETE", f"/{user_id}").code == "user_not_found"
 
     def test_a_user_is_found_by_email_address_too(self) -> None:

@@ -108,7 +108,7 @@ class Audit(TestCase):
         self.call("DELETE", "/auth/user", {"current_password": ANOTHER}, token=last)
         assert self.told() == [("delete_user", "ok", "user")]
 
-    def test_letters_and_their_use_are_recorded(self) -> None:
+    def test_mails_and_their_use_are_recorded(self) -> None:
         self.app.reload(confirm_email=True)
         self.sign_up()
         assert self.told() == [("signup", "ok", "anonymous"), ("mail_confirmation", "ok", "anonymous")]
@@ -123,8 +123,8 @@ class Audit(TestCase):
         assert self.told() == [("reset_password", "ok", "anonymous")]
 
     def token(self) -> str:
-        assert self.app.post is not None
-        return self.app.post.letters[-1].text.split("\n\n")[1]
+        assert self.app.mailer is not None
+        return self.app.mailer.mails[-1].text.split("\n\n")[1]
 
     def test_changes_by_an_operator_are_recorded(self) -> None:
         self.service("POST", "", {"email": EMAIL})

@@ -19,6 +19,9 @@ class Keys(TestCase):
         self.app = AuthApp(self)
         self.path = Path(str(self.app.settings.auth.jwt_keys_file))
 
+    def rotate(self, algorithm: str, keep: int) -> None:
+        tokens.replace_keys(self.path, tokens.rotated(self.path.read_bytes(), algorithm, keep))
+
     def published(self) -> list[dict[str, str]]:
         found: list[dict[str, str]] = self.app.call("GET", "/.well-known/jwks.json").body["keys"]
         return found
@@ -35,7 +38,7 @@ class Keys(TestCase):
 
     def test_a_rotated_file_is_taken_over_and_old_tokens_stay_valid(self) -> None:
         before = self.app.sign_up().data["access_token"]
-        tokens.rotate_keys(self.path, "EdDSA", keep=2)
+        self.rotate("EdDSA", keep=2)
         assert len(self.published()) == 1
         self.app.reload()
         after = self.app.log_in().data["access_token"]
@@ -46,7 +49,7 @@ class Keys(TestCase):
     def test_a_removed_key_invalidates_its_tokens_but_not_the_session(self) -> None:
         session = self.app.sign_up().data
         assert self.app.user(session["access_token"]).status == 200
-        tokens.rotate_keys(self.path, "ES256", keep=0)
+        self.rotate("ES256", keep=0)
         self.app.reload()
         assert self.app.user(session["access_token"]).code == "invalid_token"
         fresh = self.app.refresh(session["refresh_token"]).data

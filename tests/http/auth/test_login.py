@@ -117,7 +117,7 @@ class LogIn(TestCase):
         assert self._account().password_hash == stored
 
     def test_a_login_that_fails_after_the_password_was_right_is_no_failed_attempt(self) -> None:
-        for name, fault in (("hash", overloaded()), ("start", database_unavailable())):
+        for name, fault in (("hash", overloaded()), ("start_session", database_unavailable())):
             self._store_hash(bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)))
             self.app.hashes.bcrypt = type(self.app.hashes.bcrypt)(5)
             where = self.app.hashes if name == "hash" else self.app.store

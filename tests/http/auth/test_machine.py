@@ -1,4 +1,4 @@
-"""Users, sessions, tokens, letters and limits in any order of requests, beside a model of what must come of them."""
+"""Users, sessions, tokens, mails and limits in any order of requests, beside a model of what must come of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.fakes.common import SERVICE_KEY
 from tests.http.auth.app import Answer, AuthApp
-from tests.models.auth import FAILURES_MAX, FAILURES_MAX_PER_CLIENT, Letter, Model, User
+from tests.models.auth import FAILURES_MAX, FAILURES_MAX_PER_CLIENT, Mail, Model, User
 from tests.models.machines import play
 
 EMAILS = st.sampled_from(["ada@example.test", "Ada@example.test", "bob@example.test"])
@@ -170,7 +170,7 @@ class AuthMachine(RuleBasedStateMachine):
             self.model.users[user].password = password
             self.model.succeeded(self.model.users[user].email)
             self.model.end(user, but=session)
-            self.model.void_letters(user)
+            self.model.void_mails(user)
 
     def checked(self, session: str, password: str) -> str:
         """What comes of a current password; wrong ones count by session."""
@@ -190,7 +190,7 @@ class AuthMachine(RuleBasedStateMachine):
         self.model.users[user].password = password
         self.model.succeeded(self.model.users[user].email)
         self.model.end(user)
-        self.model.void_letters(user)
+        self.model.void_mails(user)
 
     @precondition(lambda self: self.model.users)
     @rule(data=st.data(), disabled=st.booleans())
@@ -214,32 +214,32 @@ class AuthMachine(RuleBasedStateMachine):
     @rule(email=EMAILS)
     def recover(self, email: str) -> None:
         user = self.model.named(email)
-        assert self.app.post is not None
-        before = len(self.app.post.letters)
+        assert self.app.mailer is not None
+        before = len(self.app.mailer.mails)
         self.recoveries += 1
         # Recoveries are limited per client, which is not compared here: each comes from another one.
         client = f"2001:db8:{self.recoveries:x}::1"
         assert self.app.call("POST", "/auth/recover", {"email": email}, host=client).data is None
-        written = self.app.post.letters[before:]
-        if user is None or not self.model.gets_a_letter(user, self.now):
+        written = self.app.mailer.mails[before:]
+        if user is None or not self.model.gets_a_mail(user, self.now):
             assert written == []
             return
         (token,) = TOKEN.findall(written[0].text)
-        self.model.void_letters(user)
-        self.model.letters[token] = Letter(user, self.now)
+        self.model.void_mails(user)
+        self.model.mails[token] = Mail(user, self.now)
 
-    @precondition(lambda self: self.model.letters)
+    @precondition(lambda self: self.model.mails)
     @rule(data=st.data(), password=PASSWORDS)
     def reset(self, data: st.DataObject, password: str) -> None:
-        token = self.one_of(data, self.model.letters)
+        token = self.one_of(data, self.model.mails)
         good = self.model.is_good(token, self.now)
         body = {"token": token, "password": password}
         self.call("POST", "/auth/reset", body, "" if good else "invalid_one_time_token")
         if good:
-            user = self.model.letters[token].user
+            user = self.model.mails[token].user
             self.model.users[user].password = password
             self.model.end(user)
-            self.model.void_letters(user)
+            self.model.void_mails(user)
             self.model.succeeded(self.model.users[user].email)
 
     @invariant()

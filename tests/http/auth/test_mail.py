@@ -22,8 +22,8 @@ class Mailing(TestCase):
         return (answer.status, answer.body)
 
     def token(self) -> str:
-        assert self.app.post is not None
-        found = TOKEN.findall(self.app.post.letters[-1].text)
+        assert self.app.mailer is not None
+        found = TOKEN.findall(self.app.mailer.mails[-1].text)
         assert len(found) == 1
         return str(found[0])
 
@@ -39,8 +39,8 @@ class Recovery(Mailing):
 
     def test_a_known_and_an_unknown_address_get_the_same_response(self) -> None:
         assert self.recover() == self.recover("nobody@example.test") == (200, {"data": None, "error": None})
-        assert self.app.post is not None
-        assert [letter.recipient for letter in self.app.post.letters] == ["ada@example.test"]
+        assert self.app.mailer is not None
+        assert [mail.recipient for mail in self.app.mailer.mails] == ["ada@example.test"]
         assert [event.action for event in self.app.store.events[-2:]] == ["mail_recovery"] * 2
 
     def test_the_mailed_token_sets_a_password_once_and_ends_every_session(self) -> None:
@@ -82,15 +82,15 @@ class Recovery(Mailing):
         self.app.clock.advance(3600)
         assert self.reset(self.token()) == (422, "invalid_one_time_token")
 
-    def test_a_newer_token_replaces_an_older_one_and_one_letter_a_minute_is_sent(self) -> None:
+    def test_a_newer_token_replaces_an_older_one_and_one_mail_a_minute_is_sent(self) -> None:
         self.recover()
         first = self.token()
         self.recover()
-        assert self.app.post is not None
-        assert len(self.app.post.letters) == 1
+        assert self.app.mailer is not None
+        assert len(self.app.mailer.mails) == 1
         self.app.clock.advance(60)
         self.recover("ADA@example.TEST")
-        assert len(self.app.post.letters) == 2
+        assert len(self.app.mailer.mails) == 2
         assert self.reset(first) == (422, "invalid_one_time_token")
         assert self.reset(self.token()) == (200, None)
 
@@ -113,11 +113,11 @@ class Recovery(Mailing):
             assert (answer.status, answer.code) == (405, "method_not_allowed")
         assert self.reset(self.token()) == (200, None)
 
-    def test_a_disabled_user_gets_no_letter(self) -> None:
+    def test_a_disabled_user_gets_no_mail(self) -> None:
         path = f"/admin/users/{self.session['user']['id']}"
         self.app.call("PATCH", path, {"disabled": True}, X_Service_Key="service-key")
         assert self.recover() == (200, {"data": None, "error": None})
-        assert self.app.post is not None and not self.app.post.letters
+        assert self.app.mailer is not None and not self.app.mailer.mails
 
     def test_recovery_is_limited_per_address(self) -> None:
         self.app.reload(login_failures_max_per_address=2)
@@ -137,12 +137,12 @@ class Recovery(Mailing):
     def test_the_link_has_the_token(self) -> None:
         self.app.reload(recover_url="https://app.example.test/reset?lang=en#form")
         self.recover()
-        assert self.app.post is not None
+        assert self.app.mailer is not None
         assert (
             f"https://app.example.test/reset?lang=en&token={self.token()}#form"
-            in self.app.post.letters[-1].text
+            in self.app.mailer.mails[-1].text
         )
-        assert "for 1 hour" in self.app.post.letters[-1].text
+        assert "for 1 hour" in self.app.mailer.mails[-1].text
 
     def test_without_a_mail_server_recovery_is_501(self) -> None:
         app = AuthApp(self, mail=False)
@@ -189,7 +189,7 @@ class Confirmation(Mailing):
         assert self.app.user(session["access_token"]).status == 200
         assert self.app.log_in().status == 200
 
-    def test_a_client_that_hangs_up_gets_its_letter(self) -> None:
+    def test_a_client_that_hangs_up_gets_its_mail(self) -> None:
         """Otherwise the address would be taken, and nobody would have what confirms it."""
         gate: Deferred[None] = Deferred()
         self.app.hashes.gate = gate
@@ -212,7 +212,7 @@ class Confirmation(Mailing):
         assert self.verify(token)[0] == 200
         assert self.verify(token) == (422, "invalid_one_time_token")
 
-    def test_another_letter_can_be_requested(self) -> None:
+    def test_another_mail_can_be_requested(self) -> None:
         first = self.token()
         self.app.clock.advance(60)
         for email in ("ada@example.test", "nobody@example.test"):
@@ -220,7 +220,7 @@ class Confirmation(Mailing):
                 "data": None,
                 "error": None,
             }
-        assert self.app.post is not None and len(self.app.post.letters) == 2
+        assert self.app.mailer is not None and len(self.app.mailer.mails) == 2
         assert self.verify(first) == (422, "invalid_one_time_token")
         assert self.verify(self.token())[0] == 200
 
@@ -229,10 +229,10 @@ class Confirmation(Mailing):
             recover_url="https://app.example.test/reset", verify_url="https://app.example.test/yes"
         )
         self.app.sign_up("bob@example.test")
-        assert self.app.post is not None
-        assert f"https://app.example.test/yes?token={self.token()}\n" in self.app.post.letters[-1].text
+        assert self.app.mailer is not None
+        assert f"https://app.example.test/yes?token={self.token()}\n" in self.app.mailer.mails[-1].text
 
-    def test_a_signup_is_not_stopped_by_the_limit_on_letters(self) -> None:
+    def test_a_signup_is_not_stopped_by_the_limit_on_mails(self) -> None:
         self.app.reload(login_failures_max_per_address=1)
         for number in range(3):
             self.recover(f"nobody{number}@example.test")

@@ -1,4 +1,4 @@
-"""A real mail server that keeps the letters it takes."""
+"""A real mail server that keeps the mails it takes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.temporary import free_port
 
 
 class Mailbox:
-    """The letters that a mail server took."""
+    """The mails that a mail server took."""
 
     def __init__(self) -> None:
-        self.letters: list[Any] = []
+        self.mails: list[Any] = []
         self.quits = 0
 
     async def has_mail(self) -> bool:
-        return bool(self.letters)
+        return bool(self.mails)
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
-        self.letters.append(envelope)
+        self.mails.append(envelope)
         return "250 OK"
 
     async def handle_QUIT(self, server: Any, session: Any, envelope: Any) -> str:

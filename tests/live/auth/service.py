@@ -1,4 +1,4 @@
-"""Authentication on a real database: an application, plain SQL, stores, notifications and requests in one line
+"""Authentication on a real database: an application, plain SQL, repository, notifications and requests in one line
 each."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import psycopg2
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import gatherResults
 
-from project_service.auth.assemble import sql_stores
-from project_service.auth.repository import Stores
+from project_service.auth.postgres import PostgresRepository
+from project_service.auth.repository import Repository
 from project_service.lifecycle import start
 from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
@@ -37,10 +37,10 @@ async def all_of(*work: Any) -> list[Any]:
 
 
 @asynccontextmanager
-async def stores_on(database: str) -> AsyncIterator[Stores]:
+async def stores_on(database: str) -> AsyncIterator[Repository]:
     pool = pool_on(database)
     try:
-        yield sql_stores(pool)
+        yield PostgresRepository(pool)
     finally:
         await pool.close()
 

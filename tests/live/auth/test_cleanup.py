@@ -36,11 +36,11 @@ insert into auth.refresh_tokens (token_hash, session_id, replaced_at, salt, issu
 @pytest_twisted.ensureDeferred
 async def test_no_statement_touches_more_than_a_batch_or_changes_nothing(database: str) -> None:
     later = NOW + HOUR
-    async with stores_on(database) as stores:
-        await made(stores, first=session())
+    async with stores_on(database) as repository:
+        await made(repository, first=session())
         with closing(psycopg2.connect(database)) as connection, connection, connection.cursor() as cursor:
             cursor.execute(LOOK, {"now": NOW, "many": postgres.BATCH + 1})
-        assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW - timedelta(days=90)) is True
+        assert await repository.delete_expired(later, later, LONG_AGO, NOW - timedelta(days=90)) is True
     assert run_sql(database, "select count(*) from auth.refresh_tokens where salt is not null") == [(0,)]
     assert run_sql(database, "select count(*) from auth.audit where action = ''") == [(0,)]
 
@@ -48,20 +48,20 @@ async def test_no_statement_touches_more_than_a_batch_or_changes_nothing(databas
 @pytest_twisted.ensureDeferred
 async def test_locked_rows_are_left_for_the_next_time(database: str) -> None:
     later = NOW + HOUR
-    async with stores_on(database) as stores:
+    async with stores_on(database) as repository:
         first = session()
-        await made(stores, first=first)
-        await rotate(stores, first.digest, child := digest())
-        await rotate(stores, child, digest())
+        await made(repository, first=first)
+        await rotate(repository, first.digest, child := digest())
+        await rotate(repository, child, digest())
         run_sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', %s)", NOW + MINUTE)
         left = "select count(salt), (select count(*) from auth.throttle) from auth.refresh_tokens"
         with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
             cursor.execute("select from auth.refresh_tokens for update")
             cursor.execute("select from auth.throttle for update")
-            assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW) is True
+            assert await repository.delete_expired(later, later, LONG_AGO, NOW) is True
             assert run_sql(database, left) == [(1, 1)]
             other.rollback()
-        assert await stores.housekeeping.clean(later, later, LONG_AGO, NOW) is True
+        assert await repository.delete_expired(later, later, LONG_AGO, NOW) is True
     assert run_sql(database, left) == [(0, 0)]
 
 
@@ -71,9 +71,9 @@ async def test_a_host_whose_clock_is_ahead_does_not_forget_ended_sessions_for_th
 ) -> None:
     now = datetime.now(UTC)
     ended, expired = session(now), session(now - 2 * HOUR)
-    async with stores_on(database) as stores:
-        account = await made(stores, first=ended, at=now)
-        await stores.sessions.start(account, None, expired, event(at=now))
-        await stores.sessions.end(account.user.id, event(at=now))
-        assert await stores.housekeeping.clean(now + 3 * HOUR, now, LONG_AGO, LONG_AGO) is True
-        assert [key for key, _ in await stores.ended.revoked(LONG_AGO)] == [ended.id]
+    async with stores_on(database) as repository:
+        account = await made(repository, first=ended, at=now)
+        await repository.start_session(account, None, expired, event(at=now))
+        await repository.end_sessions(account.user.id, event(at=now))
+        assert await repository.delete_expired(now + 3 * HOUR, now, LONG_AGO, LONG_AGO) is True
+        assert [key for key, _ in await repository.ended_sessions(LONG_AGO)] == [ended.id]

@@ -10,8 +10,7 @@ import psycopg2
 import pytest
 import pytest_twisted
 
-from project_service.auth.assemble import sql_stores
-from project_service.auth.postgres import BATCH, SqlAttempts, SqlHousekeeping
+from project_service.auth.postgres import BATCH, PostgresRepository
 from project_service.auth.repository import Event, Limit
 from project_service.auth.values import Origin
 from project_service.database.listener import AUTH_UPKEEP
@@ -55,19 +54,21 @@ def waiting(database: str, count: int) -> Callable[[], Awaitable[bool]]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: str, pool: Pool) -> None:
-    attempts, now, limit = SqlAttempts(pool), datetime.now(UTC), Limit(1, timedelta(hours=1))
-    first = await attempts.reserve("t", "who", limit, now)
-    await attempts.settle("t", "who", first.mark, "released")
+async def test_an_attempt_waits_for_the_one_in_progress_and_counts_it(database: str, pool: Pool) -> None:
+    repository, now, limit = PostgresRepository(pool), datetime.now(UTC), Limit(1, timedelta(hours=1))
+    first = await repository.reserve_attempt("t", "subject", limit, now)
+    await repository.finish_attempt(first, "released")
     other = psycopg2.connect(database)
     try:
         with other.cursor() as cursor:
             cursor.execute("select from auth.throttle where scope = 't' for update")
-            second = start(attempts.reserve("t", "who", limit, now))
+            second = start(repository.reserve_attempt("t", "subject", limit, now))
 
             await until(waiting(database, 1))
             # The holder of the row is first; the waiting attempt counts what it finds afterwards.
-            cursor.execute("select verdict from auth.reserve_attempt('t', 'who', 1, '1 hour', %s)", (now,))
+            cursor.execute(
+                "select verdict from auth.reserve_attempt('t', 'subject', 1, '1 hour', %s)", (now,)
+            )
             assert cursor.fetchall() == [("free",)]
         other.commit()
         assert (await second).verdict == "busy"
@@ -77,13 +78,13 @@ async def test_an_attempt_waits_for_the_one_under_way_and_counts_it(database: st
 
 @pytest_twisted.ensureDeferred
 async def test_refreshes_that_wait_for_each_other_rotate_once(database: str, pool: Pool) -> None:
-    stores, first, child = sql_stores(pool), session(), digest()
-    await made(stores, first=first)
+    repository, first, child = PostgresRepository(pool), session(), digest()
+    await made(repository, first=first)
     other = psycopg2.connect(database)
     try:
         with other.cursor() as cursor:
             cursor.execute("select from auth.sessions for update")
-            both = [start(rotate(stores, first.digest, successor)) for successor in (child, digest())]
+            both = [start(rotate(repository, first.digest, successor)) for successor in (child, digest())]
             await until(waiting(database, 2))
         other.commit()
         assert sorted([(await one).outcome for one in both]) == ["repeated", "rotated"]
@@ -93,17 +94,17 @@ async def test_refreshes_that_wait_for_each_other_rotate_once(database: str, poo
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_letter_to_a_user_who_is_being_deleted_is_not_sent(database: str, pool: Pool) -> None:
-    stores, email = sql_stores(pool), address()
-    await made(stores, email)
+async def test_a_mail_to_a_user_who_is_being_deleted_is_not_sent(database: str, pool: Pool) -> None:
+    repository, email = PostgresRepository(pool), address()
+    await made(repository, email)
     other = psycopg2.connect(database)
     try:
         with other.cursor() as cursor:
             cursor.execute("delete from auth.users")
-            letter = start(issue(stores, email))
+            mail = start(issue(repository, email))
             await until(waiting(database, 1))
         other.commit()
-        assert (await letter)[1] is None
+        assert (await mail)[1] is None
     finally:
         other.close()
     assert run_sql(database, "select user_id from auth.audit where action = 'mail'") == [(None,)]
@@ -111,37 +112,37 @@ async def test_a_letter_to_a_user_who_is_being_deleted_is_not_sent(database: str
 
 @pytest_twisted.ensureDeferred
 async def test_the_audit_log_has_what_was_done_and_nothing_else(database: str, pool: Pool) -> None:
-    stores, nobody, first = sql_stores(pool), str(uuid.uuid4()), session()
+    repository, nobody, first = PostgresRepository(pool), str(uuid.uuid4()), session()
     email = address()
     run_sql(database, "insert into auth.users (email, email_key) values ('other@a.test', 'other@a.test')")
-    account = await made(stores, email, first)
-    again = stores.users.create(
+    account = await made(repository, email, first)
+    again = repository.create_user(
         email=email, password_hash=None, metadata={}, confirmed=True, session=None, event=event("taken")
     )
     assert await again is None
     child, grandchild = digest(), digest()
-    await rotate(stores, first.digest, child)
-    await rotate(stores, first.digest, digest())
-    await rotate(stores, child, grandchild)
-    await rotate(stores, first.digest, digest())
+    await rotate(repository, first.digest, child)
+    await rotate(repository, first.digest, digest())
+    await rotate(repository, child, grandchild)
+    await rotate(repository, first.digest, digest())
     assert run_sql(database, "select ended_at, end_reason from auth.sessions") == [(None, None)]
-    await rotate(stores, first.digest, digest(), NOW + 10 * SECOND)
+    await rotate(repository, first.digest, digest(), NOW + 10 * SECOND)
     assert run_sql(database, "select ended_at is null, end_reason from auth.sessions") == [
         (False, "refresh_token_reused")
     ]
     # Disabled by hand, in SQL: the session is not ended, but its tokens are refused.
-    await stores.sessions.start(account, None, second := session(), event("login"))
+    await repository.start_session(account, None, second := session(), event("login"))
     run_sql(database, "update auth.users set disabled_at = now()")
-    assert await rotate(stores, second.digest, digest()) is None
-    await stores.users.set_password(nobody, HASH, None, event("set_password"))
-    await stores.users.set_metadata(nobody, {}, event("set_metadata"))
-    await stores.users.set_disabled(nobody, True, event("disable_user"))
-    await stores.users.set_disabled(nobody, False, event("enable_user"))
-    await stores.users.delete(nobody, event("delete_user"))
+    assert await rotate(repository, second.digest, digest()) is None
+    await repository.set_password(nobody, HASH, None, event("set_password"))
+    await repository.set_metadata(nobody, {}, event("set_metadata"))
+    await repository.set_disabled(nobody, True, event("disable_user"))
+    await repository.set_disabled(nobody, False, event("enable_user"))
+    await repository.delete_user(nobody, event("delete_user"))
     run_sql(database, "update auth.users set disabled_at = null")
-    token, _ = await issue(stores, email, purpose="confirmation")
+    token, _ = await issue(repository, email, purpose="confirmation")
     run_sql(database, "update auth.users set disabled_at = now()")
-    assert await stores.tokens.confirm(token, session(), event("confirm_email")) is None
+    assert await repository.confirm_email(token, session(), event("confirm_email")) is None
     assert run_sql(database, "select action, result, user_id::text from auth.audit order by id") == [
         ("test", "ok", account.user.id),
         ("taken", "email_taken", None),
@@ -153,20 +154,20 @@ async def test_the_audit_log_has_what_was_done_and_nothing_else(database: str, p
 
 @pytest_twisted.ensureDeferred
 async def test_an_audit_entry_has_who_did_what_to_whom_when_and_from_where(database: str, pool: Pool) -> None:
-    stores, email, first, at = sql_stores(pool), address(), session(), NOW + HOUR
+    repository, email, first, at = PostgresRepository(pool), address(), session(), NOW + HOUR
     origin = Origin("2001:db8::1", "a browser", "request-2")
-    user = (await made(stores, email, first)).user
+    user = (await made(repository, email, first)).user
     wrong = Event(NOW, "login", "invalid_credentials", "operator", user.id, user.email, HERE)
-    held = await stores.attempts.reserve_login(email, "place", Limit(9, HOUR), Limit(9, HOUR), NOW)
-    await stores.attempts.settle_login(email, "place", held, "failed", wrong)
+    reservation = await repository.reserve_login(email, "192.0.2.0", Limit(9, HOUR), Limit(9, HOUR), NOW)
+    await repository.finish_attempt(reservation, "failed", wrong)
     child = digest()
-    await rotate(stores, first.digest, child)
-    await rotate(stores, child, digest())
-    await rotate(stores, first.digest, digest(), at, origin=origin)
-    # The database knows whose letter it is, even if it is too soon for another; the address is the one that was
+    await rotate(repository, first.digest, child)
+    await rotate(repository, child, digest())
+    await rotate(repository, first.digest, digest(), at, origin=origin)
+    # The database knows whose mail it is, even if it is too soon for another; the address is the one that was
     # asked for.
     for action, to in (("recover", email), ("resend", address()), ("again", email)):
-        await stores.tokens.issue(
+        await repository.issue_one_time_token(
             email=to,
             purpose="recovery",
             digest=(token := digest()) if action == "recover" else digest(),
@@ -174,12 +175,12 @@ async def test_an_audit_entry_has_who_did_what_to_whom_when_and_from_where(datab
             expires_at=at + HOUR,
             event=Event(at, action, email="as@asked.test", origin=origin),
         )
-    await stores.tokens.reset_password(token, HASH, Event(at, "reset", "ok", "user", origin=HERE))
-    await made(stores, (late := address()), session(), at=at)
-    token, somebody = await issue(stores, late, at, "confirmation")
-    await stores.tokens.confirm(token, session(at), Event(at, "verify", origin=origin))
+    await repository.reset_password(token, HASH, Event(at, "reset", "ok", "user", origin=HERE))
+    await made(repository, (late := address()), session(), at=at)
+    token, somebody = await issue(repository, late, at, "confirmation")
+    await repository.confirm_email(token, session(at), Event(at, "verify", origin=origin))
     logout = Event(at, "logout", "ok", "user", somebody.id, somebody.email, HERE)
-    await stores.sessions.end(somebody.id, logout)
+    await repository.end_sessions(somebody.id, logout)
     here, there = (HERE.address, HERE.user_agent, HERE.request_id), ("2001:db8::1", "a browser", "request-2")
     columns = "at, actor, user_id::text, email, action, result, address, user_agent, request_id"
     assert run_sql(database, f"select {columns} from auth.audit order by id")[1:] == [
@@ -200,29 +201,29 @@ async def test_an_audit_entry_has_who_did_what_to_whom_when_and_from_where(datab
 
 @pytest_twisted.ensureDeferred
 async def test_a_session_ends_once_and_keeps_its_first_reason(database: str, pool: Pool) -> None:
-    stores, email, later = sql_stores(pool), address(), NOW + HOUR / 2
-    user = (await made(stores, email, session())).user.id
-    token, _ = await issue(stores, email)
-    await stores.sessions.end(user, event("logout"))
-    assert await stores.tokens.reset_password(token, OTHER_HASH, event("recover", later)) is not None
-    await stores.users.set_password(user, HASH, None, event("set_password", later))
-    await stores.users.set_disabled(user, True, event("disable_user", later))
+    repository, email, later = PostgresRepository(pool), address(), NOW + HOUR / 2
+    user = (await made(repository, email, session())).user.id
+    token, _ = await issue(repository, email)
+    await repository.end_sessions(user, event("logout"))
+    assert await repository.reset_password(token, OTHER_HASH, event("recover", later)) is not None
+    await repository.set_password(user, HASH, None, event("set_password", later))
+    await repository.set_disabled(user, True, event("disable_user", later))
     assert run_sql(database, "select ended_at, end_reason from auth.sessions") == [(NOW, "logout")]
 
 
 @pytest_twisted.ensureDeferred
 async def test_every_change_of_an_account_is_in_the_audit_log(database: str, pool: Pool) -> None:
-    users = sql_stores(pool).users
-    user = (await made(sql_stores(pool))).user.id
+    repository = PostgresRepository(pool)
+    user = (await made(repository)).user.id
 
     def told(action: str) -> Event:
         return Event(NOW, action, "ok", "service", user)
 
-    await users.set_metadata(user, {"a": 1}, told("set_metadata"))
-    await users.set_password(user, OTHER_HASH, None, told("set_password"))
-    await users.set_disabled(user, True, told("disable_user"))
-    await users.set_disabled(user, False, told("enable_user"))
-    await users.delete(user, told("delete_user"))
+    await repository.set_metadata(user, {"a": 1}, told("set_metadata"))
+    await repository.set_password(user, OTHER_HASH, None, told("set_password"))
+    await repository.set_disabled(user, True, told("disable_user"))
+    await repository.set_disabled(user, False, told("enable_user"))
+    await repository.delete_user(user, told("delete_user"))
     actions = ["set_metadata", "set_password", "disable_user", "enable_user", "delete_user"]
     kept = run_sql(database, "select action, actor, user_id::text from auth.audit order by id")[1:]
     assert kept == [(action, "service", user) for action in actions]
@@ -230,13 +231,13 @@ async def test_every_change_of_an_account_is_in_the_audit_log(database: str, poo
 
 @pytest_twisted.ensureDeferred
 async def test_the_reason_for_the_end_of_a_session_is_kept(database: str, pool: Pool) -> None:
-    stores, email = sql_stores(pool), address()
-    users = [(await made(stores, to, session())).user.id for to in (email, address(), address())]
-    token, _ = await issue(stores, email)
-    await stores.tokens.reset_password(token, OTHER_HASH, event("recover"))
+    repository, email = PostgresRepository(pool), address()
+    users = [(await made(repository, to, session())).user.id for to in (email, address(), address())]
+    token, _ = await issue(repository, email)
+    await repository.reset_password(token, OTHER_HASH, event("recover"))
     assert run_sql(database, "select ended_at from auth.sessions where end_reason = 'recover'") == [(NOW,)]
-    await stores.users.set_password(users[1], OTHER_HASH, None, event("set_password"))
-    await stores.users.set_disabled(users[2], True, event("disable_user"))
+    await repository.set_password(users[1], OTHER_HASH, None, event("set_password"))
+    await repository.set_disabled(users[2], True, event("disable_user"))
     ends = dict(run_sql(database, "select user_id::text, end_reason from auth.sessions"))
     assert [ends[user] for user in users] == ["recover", "set_password", "disable_user"]
 
@@ -255,14 +256,14 @@ async def test_one_process_at_a_time_cleans_up(database: str, pool: Pool) -> Non
         database, "insert into auth.throttle values ('login', 'x', '{}', '{}', now() - interval '1 second')"
     )
     now = datetime.now(UTC)
-    housekeeping = SqlHousekeeping(pool)
+    repository = PostgresRepository(pool)
     other = psycopg2.connect(database)
     try:
         with other.cursor() as cursor:
             cursor.execute("select pg_advisory_xact_lock(%s)", (AUTH_UPKEEP,))
-            assert await housekeeping.clean(now, now, LONG_AGO, now - timedelta(days=90)) is False
+            assert await repository.delete_expired(now, now, LONG_AGO, now - timedelta(days=90)) is False
         other.rollback()
-        assert await housekeeping.clean(now, now, LONG_AGO, now - timedelta(days=90)) is True
+        assert await repository.delete_expired(now, now, LONG_AGO, now - timedelta(days=90)) is True
     finally:
         other.close()
     for table, left in (("audit", 1), ("revocations", 0), ("throttle", 0)):
@@ -275,16 +276,18 @@ async def test_users_are_listed_in_order_without_the_index_too(database: str, po
     (name,) = run_sql(database, "select current_database()")[0]
     for way in ("indexscan", "indexonlyscan", "bitmapscan"):
         run_sql(database, f'alter database "{name}" set enable_{way} = off')
-    stores = sql_stores(pool)
-    ids = [(await made(stores)).user.id for _ in range(8)]
-    found = [one.user.id for one in await stores.users.page(None, 8)]
+    repository = PostgresRepository(pool)
+    ids = [(await made(repository)).user.id for _ in range(8)]
+    found = [one.user.id for one in await repository.list_users(None, 8)]
     assert found == sorted(ids)
 
 
 @pytest_twisted.ensureDeferred
 async def test_frequent_queries_are_prepared(pool: Pool) -> None:
-    users, email = sql_stores(pool).users, address()
-    account = await made(sql_stores(pool), email)
-    assert [await users.find(account.user.id), await users.find_by_email(email)] == [account] * 2
+    repository, email = PostgresRepository(pool), address()
+    account = await made(repository, email)
+    assert [await repository.find_user(account.user.id), await repository.find_user_by_email(email)] == [
+        account
+    ] * 2
     found = await pool.query("select count(*) from pg_prepared_statements")
     assert found == [(2,)]

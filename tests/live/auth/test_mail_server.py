@@ -1,10 +1,9 @@
-"""Letters sent through a real mail server, with and without TLS."""
+"""Mails sent through a real mail server, with and without TLS."""
 
 from __future__ import annotations
 
 import re
 import ssl
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from twisted.mail.smtp import SMTPProtocolError
 from twisted.python.failure import Failure
 
 from project_service.auth import mail
-from project_service.auth.mail import Letter, SmtpTransport
+from project_service.auth.mail import Mail, MailServer
 from project_service.lifecycle import start, with_timeout
 from project_service.settings.model import Secret, Smtp, Store
 from tests.certificates import issue
@@ -43,9 +42,9 @@ async def test_a_password_is_recovered_through_a_real_mail_server(
                     {"data": None, "error": None},
                 )
             await until(mailbox.has_mail)
-            (letter,) = mailbox.letters
-            assert (letter.mail_from, letter.rcpt_tos) == ("noreply@example.test", ["ada@xn--bcher-kva.test"])
-            token = re.findall(rb"^([A-Za-z0-9_-]{43})\r$", letter.content, re.MULTILINE)[0].decode()
+            (mail,) = mailbox.mails
+            assert (mail.mail_from, mail.rcpt_tos) == ("noreply@example.test", ["ada@xn--bcher-kva.test"])
+            token = re.findall(rb"^([A-Za-z0-9_-]{43})\r$", mail.content, re.MULTILINE)[0].decode()
             body = {"token": token, "password": "a brand new one"}
             assert (await post(api, "/auth/reset", body))[0] == 200
             assert (await log_in(api, "ada@bücher.test", "a brand new one"))[0] == 200
@@ -80,7 +79,7 @@ async def test_the_mail_servers_password_is_used(
             assert (status, answer["data"]["session"]) == (200, None)
             await until(mailbox.has_mail)
             assert logins == [b"mailer"]
-            token = re.findall(rb"^([A-Za-z0-9_-]{43})\r$", mailbox.letters[0].content, re.MULTILINE)[0]
+            token = re.findall(rb"^([A-Za-z0-9_-]{43})\r$", mailbox.mails[0].content, re.MULTILINE)[0]
             status, answer = await post(api, "/auth/verify", {"token": token.decode()})
             assert status == 200
             assert await code_for(api, answer["data"]["access_token"]) == "ok"
@@ -88,22 +87,22 @@ async def test_the_mail_servers_password_is_used(
 
 @pytest_twisted.ensureDeferred
 async def test_starttls_is_required_if_configured() -> None:
-    """A server without it gets neither password nor letter."""
+    """A server without it gets neither password nor mail."""
     async with mail_server() as (mailbox, port):
         settings = Smtp(host="127.0.0.1", port=port, sender="noreply@example.test", tls="starttls")
-        transport = SmtpTransport(reactor, settings, time.time, lambda: "id")
+        server = MailServer(reactor, settings)
         with pytest.raises(Exception, match="TLS"):
-            await transport(Letter("ada@example.test", "s", "t"))
-        assert mailbox.letters == []
+            await server.send(Mail("ada@example.test", "s", "t"))
+        assert mailbox.mails == []
         with pytest.raises(Exception, match="refused"):
-            await SmtpTransport(reactor, evolve(settings, port=free_port()), time.time, lambda: "id")(
-                Letter("ada@example.test", "s", "t")
+            await MailServer(reactor, evolve(settings, port=free_port())).send(
+                Mail("ada@example.test", "s", "t")
             )
 
 
 @pytest.mark.parametrize("tls", ["starttls", "tls"])
 @pytest_twisted.ensureDeferred
-async def test_letters_are_sent_only_to_a_server_with_a_trusted_certificate(
+async def test_mails_are_sent_only_to_a_server_with_a_trusted_certificate(
     tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, key = issue("localhost").written(tmp_path)
@@ -114,26 +113,26 @@ async def test_letters_are_sent_only_to_a_server_with_a_trusted_certificate(
     )
     async with mail_server(**options) as (mailbox, port):
         settings = Smtp(host="localhost", port=port, sender="noreply@example.test", tls=tls)
-        transport = SmtpTransport(reactor, settings, time.time, lambda: "id")
+        server = MailServer(reactor, settings)
         with pytest.raises(Exception, match="certificate verify failed"):
-            await transport(Letter("ada@example.test", "s", "t"))
-        assert mailbox.letters == []
+            await server.send(Mail("ada@example.test", "s", "t"))
+        assert mailbox.mails == []
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
-        await transport(Letter("ada@example.test", "s", "t"))
-        assert len(mailbox.letters) == 1
+        await server.send(Mail("ada@example.test", "s", "t"))
+        assert len(mailbox.mails) == 1
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.2])
 @pytest_twisted.ensureDeferred
 async def test_an_answer_that_does_not_end_is_given_up(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither its lines are kept for ever, nor the place of a letter, of which few are sent at a time."""
-    monkeypatch.setattr(mail, "LETTER_SECONDS", 1.0)
+    """Neither its lines are kept for ever, nor the place of a mail, of which few are sent at a time."""
+    monkeypatch.setattr(mail, "MAIL_SECONDS", 1.0)
     listening = reactor.listenTCP(0, Factory.forProtocol(lambda: Endless(pause)), interface="127.0.0.1")
     settings = Smtp(
         host="127.0.0.1", port=listening.getHost().port, sender="noreply@example.test", tls="none"
     )
-    transport = SmtpTransport(reactor, settings, time.time, lambda: "id")
-    sending = start(transport(Letter("ada@example.test", "s", "t")))
+    server = MailServer(reactor, settings)
+    sending = start(server.send(Mail("ada@example.test", "s", "t")))
     try:
         with pytest.raises(TimeoutError if pause else SMTPProtocolError):
             await with_timeout(reactor, 10.0, sending, lambda: AssertionError("it is not given up"))

@@ -10,8 +10,8 @@ from math import ceil
 import pytest
 import pytest_twisted
 
-from project_service.auth.assemble import sql_stores
-from project_service.auth.repository import Stores
+from project_service.auth.postgres import PostgresRepository
+from project_service.auth.repository import Repository
 from project_service.auth.sessions import CHANNEL
 from tests.contracts.auth.users import MINUTE, NOW, event, made, session
 from tests.live.auth.service import Told, heard, listening
@@ -22,9 +22,9 @@ PART = timedelta(milliseconds=1)
 
 
 @pytest.fixture
-def stores(database: str) -> Iterator[Stores]:
+def repository(database: str) -> Iterator[Repository]:
     pool = pool_on(database)
-    yield sql_stores(pool)
+    yield PostgresRepository(pool)
     wait(pool.close)
 
 
@@ -35,28 +35,30 @@ def told(database: str) -> Iterator[Told]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_end_of_a_session_is_notified_once(database: str, stores: Stores, told: Told) -> None:
+async def test_the_end_of_a_session_is_notified_once(
+    database: str, repository: Repository, told: Told
+) -> None:
     ended, deleted, alive = (session(NOW + PART) for _ in range(3))
-    account = await made(stores, first=ended)
+    account = await made(repository, first=ended)
     # In whole seconds, rounded up.
     until = ceil((ended.access_expires_at + MINUTE).timestamp())
-    await stores.sessions.end(account.user.id, event())
+    await repository.end_sessions(account.user.id, event())
     assert heard(told) == [f"{ended.id} {until}"]
-    await stores.sessions.start(account, None, deleted, event())
-    await stores.users.delete(account.user.id, event())
+    await repository.start_session(account, None, deleted, event())
+    await repository.delete_user(account.user.id, event())
     assert heard(told) == [f"{deleted.id} {until}"]
-    await made(stores, first=alive)
+    await made(repository, first=alive)
     run_sql(database, "update auth.sessions set ended_at = null")
     assert heard(told) == []
 
 
 @pytest_twisted.ensureDeferred
 async def test_changes_of_an_ended_session_are_not_notified(
-    database: str, stores: Stores, told: Told
+    database: str, repository: Repository, told: Told
 ) -> None:
     first = session()
-    account = await made(stores, first=first)
-    await stores.sessions.end(account.user.id, event())
+    account = await made(repository, first=first)
+    await repository.end_sessions(account.user.id, event())
     assert len(heard(told)) == 1
     run_sql(database, "update auth.sessions set ended_at = now()")
     assert heard(told) == []

@@ -13,7 +13,7 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from attrs import define, evolve
 from twisted.internet.threads import deferToThread
 
-from project_service.auth.mail import MailServer, Unusable
+from project_service.auth.mail import MailServer, MailServerError
 from project_service.settings.model import Secret, Smtp, Store
 from tests.certificates import issue
 from tests.live.auth.mail_server import mail_server
@@ -56,7 +56,7 @@ def secured(folder: Path, tls: str) -> tuple[Path, Logins, dict[str, Any]]:
 
 
 async def why_not(settings: Smtp) -> str:
-    with pytest.raises(Unusable) as fault:
+    with pytest.raises(MailServerError) as fault:
         await MailServer(reactor, settings).reach()
     return str(fault.value)
 
@@ -64,7 +64,7 @@ async def why_not(settings: Smtp) -> str:
 @pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
 @pytest.mark.parametrize("tls", ["starttls", "tls"])
 @pytest_twisted.ensureDeferred
-async def test_a_server_with_tls_and_a_password_is_reached_and_gets_no_letter(
+async def test_a_server_with_tls_and_a_password_is_reached_and_gets_no_mail(
     tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, logins, options = secured(tmp_path, tls)
@@ -74,7 +74,7 @@ async def test_a_server_with_tls_and_a_password_is_reached_and_gets_no_letter(
         assert logins.tried == 0
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         await MailServer(reactor, settings).reach()
-        assert (logins.tried, mailbox.quits, mailbox.letters) == (1, 1, [])
+        assert (logins.tried, mailbox.quits, mailbox.mails) == (1, 1, [])
         refused = await why_not(evolve(settings, password=Secret("wrong")))
         assert refused == "the mail server refuses the user name or the password (535)"
         assert "smtp.password is missing" in await why_not(evolve(settings, password=None))
@@ -148,7 +148,7 @@ async def test_the_command_names_the_mail_server_as_the_failing_part(
     said = "".join(one.out + one.err for one in checks)
     for secret in (PASSWORD, base64.b64encode(PASSWORD.encode()).decode().rstrip("=")):
         assert secret not in said
-    assert mailbox.letters == []
+    assert mailbox.mails == []
 
 
 def line_of(checked: Ended) -> str:

@@ -119,14 +119,11 @@ class Keys(TestCase):
         assert tokens.load_or_create_keys(path, "ES256").signing.kid == first.signing.kid
         assert tokens.create_keys(path, "EdDSA") is False
         assert tokens.load_keys(path).signing.kid == first.signing.kid
-        tokens.rotate_keys(path, "EdDSA", keep=0)
+        tokens.replace_keys(path, tokens.rotated(path.read_bytes(), "EdDSA", keep=0))
         signing = tokens.load_keys(path).signing
         assert signing.algorithm == "EdDSA"
-        tokens.announce(path, "ES256", keep=0)
-        known = tokens.load_keys(path).keys
-        assert [key.algorithm for key in known] == ["EdDSA", "ES256"]
-        tokens.promote(path, known[1].kid, keep=1)
-        assert [key.kid for key in tokens.load_keys(path).keys] == [known[1].kid, signing.kid]
+        self.assertRaises(KeySetError, tokens.replace_keys, path, "{}")
+        assert tokens.load_keys(path).signing.kid == signing.kid
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [one.name for one in path.parent.iterdir()] == [path.name]
 

@@ -11,7 +11,7 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from project_service.auth.mail import MailServer, Unusable
+from project_service.auth.mail import MailServer, MailServerError
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Smtp
 
@@ -44,7 +44,7 @@ class Conversations(TestCase):
         return client
 
     def why_not(self, reached: Deferred[None]) -> str:
-        return str(self.failureResultOf(reached, Unusable).value)
+        return str(self.failureResultOf(reached, MailServerError).value)
 
     def test_it_logs_in_and_quits_without_sending_mail(self) -> None:
         reached = self.reach()
@@ -55,7 +55,7 @@ class Conversations(TestCase):
         client.dataReceived(b"221 bye\r\n")
         self.successResultOf(reached)
         self.assertTrue(self.transport.disconnecting)
-        # Twisted would log two lines for each letter otherwise.
+        # Twisted would log two lines for each mail otherwise.
         self.assertFalse(self.reactor.tcpClients[0][2].noisy)
 
     def test_starttls_is_not_used_if_tls_is_none_even_if_offered(self) -> None:
@@ -82,7 +82,7 @@ class Conversations(TestCase):
             (b"554 hush, go away",): "refuses (554)",
             (b"220 here", b"502 hush"): "does not know EHLO",
             (*ENHANCED, b"334 ", b"535 hush"): "refuses the user name or the password (535)",
-            (b"SSH-2.0-hush",): "what answers is no mail server",
+            (b"SSH-2.0-hush",): "what answers is not a mail server",
         }
         for lines, words in told.items():
             self.setUp()

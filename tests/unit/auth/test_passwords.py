@@ -231,11 +231,13 @@ class Hashing(TestCase):
             self.threads.finish_one()
         assert self.niceness == [passwords.NICENESS]
 
-    def test_the_queue_is_bounded_and_a_cancelled_request_keeps_its_place_until_its_work_ends(self) -> None:
-        under_way = [start(self.hashing.matches((b"x",), None)) for _ in range(6)]
+    def test_the_queue_is_bounded_and_a_cancelled_request_keeps_its_place_until_its_thread_is_done(
+        self,
+    ) -> None:
+        pending = [start(self.hashing.matches((b"x",), None)) for _ in range(6)]
         self.failureResultOf(start(self.hashing.hash(b"x")), ApiError)
         # Hanging up does not make room: the thread goes on.
-        under_way[0].addErrback(lambda _: None).cancel()
+        pending[0].addErrback(lambda _: None).cancel()
         fault = self.failureResultOf(start(self.hashing.hash(b"x")), ApiError).value
         assert (fault.status, fault.code) == (503, "overloaded")
         assert "Retry-After" in dict(fault.headers)
@@ -244,5 +246,5 @@ class Hashing(TestCase):
         while self.threads.queue:
             self.threads.finish_one()
         assert self.successResultOf(accepted).startswith(b"$2b$04$")
-        assert self.successResultOf(under_way[-1]) is False
-        assert self.hashing.under_way == 0
+        assert self.successResultOf(pending[-1]) is False
+        assert self.hashing._pending == 0

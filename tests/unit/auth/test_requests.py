@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.auth import admin, context
-from project_service.auth.accounts import checked, loaded
-from project_service.auth.tokens import KeySet, KeySetError
-from project_service.auth.values import Account, User
+from project_service.auth import admin
+from project_service.auth.tokens import KeySet, KeySetError, OpaqueToken
+from project_service.auth.values import Account, User, check_metadata, load_metadata
 from project_service.errors import ApiError
 
 JSON = st.recursive(
@@ -39,62 +38,61 @@ class Opaque(TestCase):
     """Opaque tokens and user metadata."""
 
     def test_a_fresh_token_has_256_bits_and_only_its_digest_is_kept(self) -> None:
-        token = context.fresh(lambda count: bytes(range(count)))
+        token = OpaqueToken.new(lambda count: bytes(range(count)))
         assert token.text == "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
-        assert token.digest == hashlib.sha256(token.text.encode()).digest() == context.digest(token.text)
+        assert token.digest == hashlib.sha256(token.text.encode()).digest()
+        assert OpaqueToken.parse(token.text) == token
         assert token.text not in repr(token)
 
     def test_a_successor_depends_on_the_token_and_the_salt(self) -> None:
-        one = context.fresh(lambda count: b"a" * count).text
-        other = context.fresh(lambda count: b"b" * count).text
-        made = {
-            context.successor(token, salt).text for token in (one, other) for salt in (b"1" * 32, b"2" * 32)
-        }
+        one = OpaqueToken.new(lambda count: b"a" * count)
+        other = OpaqueToken.new(lambda count: b"b" * count)
+        made = {token.successor(salt) for token in (one, other) for salt in (b"1" * 32, b"2" * 32)}
         assert len(made) == 4
-        assert context.successor(one, b"1" * 32) == context.successor(one, b"1" * 32)
-        assert all(len(text) == context.LENGTH for text in made)
+        assert one.successor(b"1" * 32) == one.successor(b"1" * 32)
+        assert all(OpaqueToken.parse(token.text) == token for token in made)
 
     def test_the_latest_successor_is_derived_from_any_earlier_token(self) -> None:
-        first = context.fresh(lambda count: b"a" * count)
-        second = context.successor(first.text, b"1" * 32)
-        third = context.successor(second.text, b"2" * 32)
+        first = OpaqueToken.new(lambda count: b"a" * count)
+        second = first.successor(b"1" * 32)
+        third = second.successor(b"2" * 32)
         salts = {second.digest: b"2" * 32, first.digest: b"1" * 32}
-        assert [context.latest(one.text, salts) for one in (first, second, third)] == [third] * 3
+        assert [one.latest(salts) for one in (first, second, third)] == [third] * 3
 
-    def test_text_that_cannot_be_a_token_has_no_digest(self) -> None:
-        assert context.digest("x" * 43) is not None
+    def test_a_text_that_cannot_be_a_token_is_none(self) -> None:
+        assert OpaqueToken.parse("x" * 43) is not None
         for text in ("", "x" * 42, "x" * 44, "x" * 10_000, "\u00e9" * 43, "\ud800" * 43):
-            assert context.digest(text) is None, text
+            assert OpaqueToken.parse(text) is None, text
 
     def test_null_metadata_is_empty(self) -> None:
-        assert checked(None) == {}
+        assert check_metadata("metadata", None) == {}
 
     def test_metadata_is_limited_to_16_kib_of_utf_8(self) -> None:
         for most in ({"a": "x" * 16376}, {"a": "\u00e9" * 8188}):
-            assert checked(most) == most
+            assert check_metadata("metadata", most) == most
             with self.assertRaises(ApiError) as refused:
-                checked({"a": most["a"] + "x"})
+                check_metadata("metadata", {"a": most["a"] + "x"})
             assert refused.exception.details == {"metadata": "must be at most 16384 bytes as JSON"}
 
     def test_metadata_may_contain_escapes_of_nul_as_text(self) -> None:
         for fine in ({"a": r"\u0000"}, {r"\\u0000": r"[^\x00-\u0000]"}, {"a": "u0000"}):
-            assert checked(fine) == fine
+            assert check_metadata("metadata", fine) == fine
 
     def test_metadata_numbers_that_the_database_would_lengthen_are_refused(self) -> None:
         for number in (1e20, -1e20, 1e308, 2.0**63, 2**64, -(2**63) - 1, math.inf, math.nan):
             for value in ({"a": number}, {"a": [{"b": [number]}]}):
                 with self.assertRaises(ApiError) as caught:
-                    checked(value)
+                    check_metadata("metadata", value)
                 assert (caught.exception.status, caught.exception.code) == (422, "validation_failed"), number
         fine = {"a": [2**63 - 1, -(2**63), 2**64 - 1, 2.0**53, 9.2e18, 0.1, 1e-300, 5e-324, True]}
-        assert checked(fine) == fine
+        assert check_metadata("metadata", fine) == fine
 
     def test_metadata_written_by_sql_can_always_be_sent(self) -> None:
         for digits in ("1" + "0" * 20, "-" + "9" * 19, "9" * 20, "1" + "0" * 308, "7" * 5000):
-            found = loaded(f'{{"a": [{digits}]}}')
+            found = load_metadata(f'{{"a": [{digits}]}}')
             assert isinstance(found["a"][0], float)
             orjson.dumps(found)
-        assert loaded('{"a": 18446744073709551615, "b": 1.5}') == {"a": 2**64 - 1, "b": 1.5}
+        assert load_metadata('{"a": 18446744073709551615, "b": 1.5}') == {"a": 2**64 - 1, "b": 1.5}
 
 
 class Parsers(TestCase):
@@ -131,7 +129,7 @@ class Parsers(TestCase):
     @given(st.text(max_size=10))
     def test_a_page_size(self, text: str) -> None:
         try:
-            assert 1 <= admin.page_size(text) <= admin.LARGEST_PAGE
+            assert 1 <= admin.page_size(text) <= admin.MAX_PAGE_SIZE
         except ApiError as fault:
             assert fault.code == "validation_failed"
 
@@ -145,7 +143,7 @@ class Parsers(TestCase):
     @given(JSON)
     def test_metadata(self, value: Any) -> None:
         try:
-            assert checked(value) == (value if value is not None else {})
+            assert check_metadata("metadata", value) == (value if value is not None else {})
         except ApiError as fault:
             assert fault.code == "validation_failed"
 

@@ -1,4 +1,4 @@
-"""Letters with one-time tokens: their text, their format as mail, and the outbox that sends them."""
+"""Mails with one-time tokens: their text, their format as mail, and the outbox that sends them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from twisted.logger import formatEvent
 from twisted.mail.smtp import SMTPDeliveryError
 from twisted.trial.unittest import TestCase
 
-from project_service.auth import mail
+from project_service.auth.mail import PAUSES, Mail, Outbox, compose, message
 from tests.captured_log import captured_logs
 from tests.fakes.common import held
 
 
-class Letters(TestCase):
-    def test_a_letter_has_the_token_or_the_link_on_a_line_of_its_own(self) -> None:
+class Mails(TestCase):
+    def test_a_mail_has_the_token_or_the_link_on_a_line_of_its_own(self) -> None:
         for template in ("recovery", "confirmation"):
-            letter = mail.compose(template, "ada@example.test", "TOKEN", None, 1)
-            assert "TOKEN" in letter.text.splitlines()
-            assert "link" not in letter.text
-            assert "$" not in letter.text
-            linked = mail.compose(template, "ada@example.test", "TOKEN", "https://x.test/a", 1)
+            mail = compose(template, "ada@example.test", "TOKEN", None, 1)
+            assert "TOKEN" in mail.text.splitlines()
+            assert "link" not in mail.text
+            assert "$" not in mail.text
+            linked = compose(template, "ada@example.test", "TOKEN", "https://x.test/a", 1)
             assert "https://x.test/a?token=TOKEN" in linked.text.splitlines()
 
     def test_the_message_is_rfc_5322(self) -> None:
-        letter = mail.Letter("zoë@bücher.test", "Ein Betreff mit ü", "Zeile eins\n.\nFrom hier\n")
-        raw = mail.message(letter, "Project <noreply@example.test>", 1_795_230_245, "id-1")
+        mail = Mail("zoë@bücher.test", "Ein Betreff mit ü", "Zeile eins\n.\nFrom hier\n")
+        raw = message(mail, "Project <noreply@example.test>", 1_795_230_245, "id-1")
         assert b"\r\n" in raw and b"\n" not in raw.replace(b"\r\n", b"")
         assert raw.isascii()
         parsed = email.message_from_bytes(raw, policy=default)
@@ -43,23 +43,23 @@ class Letters(TestCase):
 
     def test_domains_are_sent_in_ascii_and_display_names_unencoded_in_addresses(self) -> None:
         """RFC 2047 section 5 forbids an encoded word within an address."""
-        letter = mail.Letter("ada@bücher.test", "s", "t")
+        mail = Mail("ada@bücher.test", "s", "t")
         for sender, named in (
             ('"Büro, München" <noreply@bücher.test>', "Büro, München"),
             ("Project <noreply@bücher.test>", "Project"),
             ("noreply@bücher.test", ""),
         ):
-            raw = mail.message(letter, sender, 0, "id")
+            raw = message(mail, sender, 0, "id")
             head = dict(line.split(b": ", 1) for line in raw.partition(b"\r\n\r\n")[0].split(b"\r\n"))
             assert head[b"To"] == b"ada@xn--bcher-kva.test"
             assert head[b"From"].split(b" ")[-1].strip(b"<>") == b"noreply@xn--bcher-kva.test"
             (found,) = email.message_from_bytes(raw, policy=default)["From"].addresses
             assert (found.display_name, found.addr_spec) == (named, "noreply@xn--bcher-kva.test")
 
-    def test_an_ascii_letter_is_sent_unencoded_and_others_arrive_unchanged(self) -> None:
+    def test_an_ascii_mail_is_sent_unencoded_and_others_arrive_unchanged(self) -> None:
         link, more = "https://x.test/a?token=TOKEN", "Grüße"
         for text, plain in ((link, True), (f"{link}\n{more}", False)):
-            raw = mail.message(mail.Letter("ada@example.test", "s", text), "noreply@example.test", 0, "id")
+            raw = message(Mail("ada@example.test", "s", text), "noreply@example.test", 0, "id")
             assert (raw.isascii(), link.encode() in raw) == (True, plain)
             assert email.message_from_bytes(raw, policy=default).get_content().split() == text.split()
 
@@ -68,20 +68,20 @@ class Letters(TestCase):
             parts = {"recipient": "ada@example.test", "subject": "Hello", "text": "x"}
             parts[field] += "\r\nBcc: everyone@example.test"
             with self.assertRaises(ValueError):
-                mail.message(mail.Letter(**parts), "noreply@example.test", 0, "id")
+                message(Mail(**parts), "noreply@example.test", 0, "id")
 
-    def test_a_letter_that_fails_is_tried_again_for_half_an_hour(self) -> None:
+    def test_a_mail_that_fails_is_tried_again_for_half_an_hour(self) -> None:
         clock, tried = Clock(), []
         faults: list[Any] = [OSError] * 3 + [SMTPDeliveryError, ConnectionRefusedError]
 
-        async def refuse(letter: mail.Letter) -> None:
-            tried.append(letter)
-            raise faults.pop()(450, f"no {letter.recipient} here")
+        async def refuse(mail: Mail) -> None:
+            tried.append(mail)
+            raise faults.pop()(450, f"no {mail.recipient} here")
 
-        outbox = mail.Outbox(refuse, clock)
-        letter = mail.Letter("ada@example.test", "s", "t")
+        outbox = Outbox(refuse, clock)
+        mail = Mail("ada@example.test", "s", "t")
         with captured_logs() as events:
-            outbox.post(lambda: letter)
+            outbox.send_later(lambda: mail)
             assert tried == []
             clock.advance(0)
             assert len(tried) == 1
@@ -92,121 +92,121 @@ class Letters(TestCase):
                 assert len(tried) == tries - 1
                 clock.advance(1)
                 assert len(tried) == tries
-        assert tried == [letter] * 5
+        assert tried == [mail] * 5
         # The log says why, but names neither the recipient nor the server's words.
         assert [formatEvent(event) for event in events] == [
-            "a letter was not taken: the mail server cannot be reached: connection refused",
-            "a letter was not taken: the mail server refuses (450)",
-            *["a letter was not taken: OSError"] * 3,
-            "a letter was given up",
+            "a mail was not accepted: the mail server cannot be reached: connection refused",
+            "a mail was not accepted: the mail server refuses (450)",
+            *["a mail was not accepted: OSError"] * 3,
+            "a mail was given up",
         ]
         assert clock.getDelayedCalls() == []
 
-    def test_a_letter_that_is_refused_for_good_is_not_tried_again(self) -> None:
+    def test_a_mail_that_is_refused_for_good_is_not_tried_again(self) -> None:
         for code, retried in ((499, True), (500, False), (599, False)):
 
-            async def refuse(letter: mail.Letter, code: int = code) -> None:
+            async def refuse(mail: Mail, code: int = code) -> None:
                 raise SMTPDeliveryError(code, b"no such user")
 
             clock = Clock()
             with captured_logs() as events:
-                mail.Outbox(refuse, clock).post(lambda: mail.Letter("ada@example.test", "s", "t"))
+                Outbox(refuse, clock).send_later(lambda: Mail("ada@example.test", "s", "t"))
                 clock.advance(0)
             assert bool(clock.getDelayedCalls()) is retried
-            assert (formatEvent(events[-1]) == "a letter was given up") is not retried
+            assert (formatEvent(events[-1]) == "a mail was given up") is not retried
 
-    def test_a_letter_that_cannot_be_composed_is_tried_again_and_does_not_block_others(self) -> None:
-        sent: list[mail.Letter] = []
-        letter = mail.Letter("ada@example.test", "s", "t")
+    def test_a_mail_that_cannot_be_composed_is_tried_again_and_does_not_block_others(self) -> None:
+        sent: list[Mail] = []
+        mail = Mail("ada@example.test", "s", "t")
         faults = [OSError("too many open files")]
 
-        async def take(letter: mail.Letter) -> None:
-            sent.append(letter)
+        async def take(mail: Mail) -> None:
+            sent.append(mail)
 
-        def write() -> mail.Letter:
+        def write() -> Mail:
             if faults:
                 raise faults.pop()
-            return letter
+            return mail
 
         clock = Clock()
-        outbox = mail.Outbox(take, clock)
-        outbox.post(write)
+        outbox = Outbox(take, clock)
+        outbox.send_later(write)
         clock.advance(0)
         assert sent == []
-        outbox.post(lambda: letter)
+        outbox.send_later(lambda: mail)
         clock.advance(0)
         assert len(sent) == 1
         clock.advance(5)
         assert len(sent) == 2
 
-    def test_failing_letters_do_not_block_others(self) -> None:
-        """Anybody can have letters sent to any number of addresses that the mail server refuses."""
+    def test_failing_mails_do_not_block_others(self) -> None:
+        """Anybody can have mails sent to any number of addresses that the mail server refuses."""
         sent: list[str] = []
 
-        async def take(letter: mail.Letter) -> None:
-            if letter.recipient.startswith("nobody"):
+        async def take(mail: Mail) -> None:
+            if mail.recipient.startswith("nobody"):
                 raise SMTPDeliveryError(450, b"no such user")
-            sent.append(letter.recipient)
+            sent.append(mail.recipient)
 
         clock = Clock()
-        outbox = mail.Outbox(take, clock)
+        outbox = Outbox(take, clock)
         for name in (*["nobody"] * 20, "ada"):
-            outbox.post(partial(mail.Letter, f"{name}@example.test", "s", "t"))
+            outbox.send_later(partial(Mail, f"{name}@example.test", "s", "t"))
         with captured_logs():
             clock.advance(0)
             assert sent == ["ada@example.test"]
-            clock.pump(mail.PAUSES)
+            clock.pump(PAUSES)
         assert clock.getDelayedCalls() == []
 
-    def test_letters_between_two_tries_leave_the_queue_to_others_up_to_a_thousand(self) -> None:
-        sent: list[mail.Letter] = []
+    def test_mails_between_two_tries_leave_the_queue_to_others_up_to_a_thousand(self) -> None:
+        sent: list[Mail] = []
         faults = [OSError()] * 1001
 
-        async def take(letter: mail.Letter) -> None:
+        async def take(mail: Mail) -> None:
             if faults:
                 raise faults.pop()
-            sent.append(letter)
+            sent.append(mail)
 
         clock = Clock()
-        outbox = mail.Outbox(take, clock)
+        outbox = Outbox(take, clock)
         with captured_logs() as events:
             for _ in range(1000):
-                outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
+                outbox.send_later(lambda: Mail("ada@example.test", "s", "t"))
             clock.advance(0)
-            outbox.post(lambda: mail.Letter("bob@example.test", "s", "t"))
-            outbox.post(lambda: mail.Letter("eve@example.test", "s", "t"))
+            outbox.send_later(lambda: Mail("bob@example.test", "s", "t"))
+            outbox.send_later(lambda: Mail("eve@example.test", "s", "t"))
             clock.advance(0)
-        # One more failing letter is not tried again, since the number of kept ones is bounded.
-        assert [letter.recipient for letter in sent] == ["eve@example.test"]
-        assert formatEvent(events[-1]) == "a letter was given up"
+        # One more failing mail is not tried again, since the number of kept ones is bounded.
+        assert [mail.recipient for mail in sent] == ["eve@example.test"]
+        assert formatEvent(events[-1]) == "a mail was given up"
         clock.advance(5)
-        assert [letter.recipient for letter in sent[1:]] == ["ada@example.test"] * 1000
+        assert [mail.recipient for mail in sent[1:]] == ["ada@example.test"] * 1000
 
-    def test_a_thousand_letters_may_wait_and_another_is_dropped_and_logged(self) -> None:
-        sent: list[mail.Letter] = []
+    def test_a_thousand_mails_may_wait_and_another_is_dropped_and_logged(self) -> None:
+        sent: list[Mail] = []
 
-        async def take(letter: mail.Letter) -> None:
-            sent.append(letter)
+        async def take(mail: Mail) -> None:
+            sent.append(mail)
 
         clock = Clock()
-        outbox = mail.Outbox(take, clock)
+        outbox = Outbox(take, clock)
         with captured_logs() as events:
             for _ in range(1001):
-                outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
-        assert [formatEvent(event) for event in events] == ["too many letters are waiting; one was dropped"]
+                outbox.send_later(lambda: Mail("ada@example.test", "s", "t"))
+        assert [formatEvent(event) for event in events] == ["too many mails are waiting; one was dropped"]
         clock.advance(0)
         assert len(sent) == 1000
 
-    def test_at_most_four_letters_are_sent_at_a_time(self) -> None:
+    def test_at_most_four_mails_are_sent_at_a_time(self) -> None:
         open_: list[Deferred[None]] = []
 
-        async def slow(letter: mail.Letter) -> None:
+        async def slow(mail: Mail) -> None:
             await held(open_)
 
         clock = Clock()
-        outbox = mail.Outbox(slow, clock)
+        outbox = Outbox(slow, clock)
         for _ in range(10):
-            outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
+            outbox.send_later(lambda: Mail("ada@example.test", "s", "t"))
         clock.advance(0)
         assert len(open_) == 4
         open_[0].callback(None)
@@ -215,6 +215,6 @@ class Letters(TestCase):
             next(one for one in open_ if not one.called).callback(None)
         assert len(open_) == 10
         for _ in range(10):
-            outbox.post(lambda: mail.Letter("ada@example.test", "s", "t"))
+            outbox.send_later(lambda: Mail("ada@example.test", "s", "t"))
         clock.advance(0)
         assert len(open_) == 14

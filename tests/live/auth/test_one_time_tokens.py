@@ -28,65 +28,65 @@ async def until_waiting(database: str, count: int = 1) -> None:
 @pytest_twisted.ensureDeferred
 async def test_a_token_invalidated_while_its_use_waits_for_a_lock_is_refused(database: str) -> None:
     email = address()
-    async with stores_on(database) as stores:
-        account = await made(stores, email)
-        token, _ = await issue(stores, email)
+    async with stores_on(database) as repository:
+        account = await made(repository, email)
+        token, _ = await issue(repository, email)
         with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
             cursor.execute("select from auth.users for update")
-            using = start(stores.tokens.reset_password(token, OTHER_HASH, event()))
+            using = start(repository.reset_password(token, OTHER_HASH, event()))
             await until_waiting(database)
             cursor.execute("update auth.one_time_tokens set expires_at = '-infinity'")
             other.commit()
         assert await using is None
-        assert await stores.users.find(account.user.id) == account
+        assert await repository.find_user(account.user.id) == account
 
 
 @pytest_twisted.ensureDeferred
-@pytest.mark.parametrize("other", ["the same letter", "a new password"])
+@pytest.mark.parametrize("other", ["the same mail", "a new password"])
 async def test_simultaneous_uses_do_not_deadlock(database: str, other: str) -> None:
     """Each locks the user's row first, and exclusively."""
     email = address()
-    async with stores_on(database) as stores:
-        user = (await made(stores, email)).user.id
-        token, _ = await issue(stores, email)
+    async with stores_on(database) as repository:
+        user = (await made(repository, email)).user.id
+        token, _ = await issue(repository, email)
         with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
             cursor.execute("select from auth.one_time_tokens for update")
-            first = start(stores.tokens.reset_password(token, OTHER_HASH, event()))
+            first = start(repository.reset_password(token, OTHER_HASH, event()))
             await until_waiting(database)
             second: Deferred[object] = start(
-                stores.tokens.reset_password(token, OTHER_HASH, event())
-                if other == "the same letter"
-                else stores.users.set_password(user, HASH, None, event())
+                repository.reset_password(token, OTHER_HASH, event())
+                if other == "the same mail"
+                else repository.set_password(user, HASH, None, event())
             )
             await until_waiting(database, 2)
             connection.commit()
         assert await first is not None
-        assert (await second is None) == (other == "the same letter")
+        assert (await second is None) == (other == "the same mail")
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_session_that_begins_does_not_keep_a_reset_waiting(database: str) -> None:
     """A foreign key locks the user's row as this statement does."""
     email = address()
-    async with stores_on(database) as stores:
-        await made(stores, email)
-        token, _ = await issue(stores, email)
+    async with stores_on(database) as repository:
+        await made(repository, email)
+        token, _ = await issue(repository, email)
         with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
             cursor.execute("select from auth.users for key share")
-            assert await stores.tokens.reset_password(token, OTHER_HASH, event()) is not None
+            assert await repository.reset_password(token, OTHER_HASH, event()) is not None
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_token_whose_use_fails_stays_valid(database: str) -> None:
     email, first = address(), session()
-    async with stores_on(database) as stores:
-        account = await made(stores, email, first)
-        recovery, _ = await issue(stores, email)
-        confirmation, _ = await issue(stores, email, purpose="confirmation")
+    async with stores_on(database) as repository:
+        account = await made(repository, email, first)
+        recovery, _ = await issue(repository, email)
+        confirmation, _ = await issue(repository, email, purpose="confirmation")
         with pytest.raises(psycopg2.errors.CheckViolation):
-            await stores.tokens.reset_password(recovery, b"no hash", event())
+            await repository.reset_password(recovery, b"no hash", event())
         with pytest.raises(psycopg2.errors.UniqueViolation):
-            await stores.tokens.confirm(confirmation, evolve(session(), id=first.id), event())
-        assert await stores.users.find(account.user.id) == account
-        assert await stores.tokens.owner(recovery, "recovery", NOW) == account.user
-        assert await stores.tokens.owner(confirmation, "confirmation", NOW) == account.user
+            await repository.confirm_email(confirmation, evolve(session(), id=first.id), event())
+        assert await repository.find_user(account.user.id) == account
+        assert await repository.owner_of_token(recovery, "recovery", NOW) == account.user
+        assert await repository.owner_of_token(confirmation, "confirmation", NOW) == account.user
