@@ -403,8 +403,7 @@ _STATUSES = {
     # PostgreSQL 18 has 23001 and 23P01 for what was 23503 and 23505: ON DELETE RESTRICT, and keys WITHOUT OVERLAPS.
     409: "23001 23P01 23503 23505",
     500: "09 21000 25 2D 38 39 3B 40 42P17 53400 54 55 57 58 F0 HV P0 XX",
-    # The server ends all connections, or this one because nothing was asked on it: a new one will do.
-    503: "08 53 57P01 57P02 57P03 57P05",
+    503: "08 53 57P01",
 }
 _BY_SQLSTATE = {code: status for status, codes in _STATUSES.items() for code in codes.split()}
 _MESSAGE_HINT = (
@@ -414,6 +413,8 @@ _MESSAGE_HINT = (
 _DETAIL_HINT = (
     "DETAIL must be a JSON object with obligatory keys: 'status', 'headers' and optional key: 'status_text'."
 )
+# idle_session_timeout: says nothing of the request, which came at the same moment.
+_WAS_IDLE = "57P05"
 # The beginnings of SQLSTATEs that come from an application's own functions: those that choose the response, that of
 # RAISE in PL/pgSQL, and those of functions in other languages.
 _RAISED_BY_FUNCTIONS = ("PT", "PGRST", "P0", "38")
@@ -424,7 +425,7 @@ def from_postgres(error: psycopg2.Error | DatabaseGone, authenticated: bool) -> 
 
     A 5xx gets a reason for the log, ``why``, unless a function of the application chose that response.
     """
-    if isinstance(error, DatabaseGone) and error.reason is not None:
+    if isinstance(error, DatabaseGone) and error.reason is not None and error.reason.pgcode != _WAS_IDLE:
         error = error.reason
     if isinstance(error, DatabaseGone) or error.pgcode is None:
         response = database_unreachable()
