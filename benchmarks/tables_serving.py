@@ -18,7 +18,7 @@ from twisted.internet import endpoints
 
 from project_service.database.errors import translate
 from project_service.http.caller import Callers, Claims, KeyKind
-from project_service.http.connection import ChannelFactory
+from project_service.http.connection import ConnectionFactory
 from project_service.http.edge import Edge, EdgeSettings, HttpDate
 from project_service.http.metrics import Metrics
 from project_service.http.routing import Router
@@ -90,7 +90,7 @@ def serve(reactor: Any, values: dict[str, Any], origins: tuple[str, ...]) -> Non
 async def _listen(reactor: Any, tables: Tables, edge: Edge) -> None:
     for holder in tables.holders.values():
         await holder.reload()
-    factory = ChannelFactory(edge, reactor, 60.0, 10_000)
+    factory = ConnectionFactory(edge, reactor, 60.0, 10_000)
     port = await endpoints.serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(factory)
     print(f"serving {port.getHost().port}", flush=True)
 

@@ -29,7 +29,7 @@ from project_service.database.pool import Pool
 from project_service.errors import database_unavailable
 from project_service.http.admission import Limits
 from project_service.http.caller import Callers
-from project_service.http.connection import ChannelFactory
+from project_service.http.connection import ConnectionFactory
 from project_service.http.edge import Edge, EdgeSettings, HttpDate
 from project_service.http.head import parse_networks
 from project_service.http.health import Check, Health, NotReady
@@ -117,7 +117,7 @@ class Application:
         self._ports: list[IListeningPort] = []
         self._components = Components()
         self._edges: list[Edge] = []
-        self._factories: list[ChannelFactory] = []
+        self._factories: list[ConnectionFactory] = []
         self._assembled: Assembled | None = None
 
     @property
@@ -171,7 +171,7 @@ class Application:
         )
         self._edges.append(edge)
         idle_timeout = self._settings.server.idle_timeout_seconds
-        factory = ChannelFactory(edge, self._reactor, idle_timeout, max_connections)
+        factory = ConnectionFactory(edge, self._reactor, idle_timeout, max_connections)
         metrics.watch(edge.classes, factory.connections, max_connections)
         self._factories.append(factory)
         ports: Any = await binder(factory)

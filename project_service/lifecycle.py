@@ -326,6 +326,68 @@ def cancel(call: IDelayedCall | None) -> None:
 # Clocks
 
 
+# How often ``progress`` is looked at within the time after which nothing has moved.
+LOOKS = 10
+
+
+class IdleTimer:
+    """Calls ``expire`` when nothing has moved for ``seconds``, once for each ``start``.
+
+    Whoever moves something calls ``touch``. That is cheap, as the delayed call is only renewed when it fires. Where
+    nobody can tell, ``progress`` returns a value that changes whenever something has moved. It is called ten times
+    within ``seconds``, so ``expire`` is called up to a tenth late.
+    """
+
+    __slots__ = ("_call", "_clock", "_expire", "_progress", "_seconds", "_seen", "expired", "touched_at")
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        seconds: float,
+        expire: Callable[[], object],
+        progress: Callable[[], object] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._expire = expire
+        self._progress = progress
+        self._seen: object = None
+        self._call: IDelayedCall | None = None
+        self.touched_at = 0.0
+        self.expired = False
+
+    def start(self) -> None:
+        """Begin, or begin anew."""
+        if self._call is not None:
+            self.stop()
+        wait = self._seconds
+        if self._progress is not None:
+            self._seen = self._progress()
+            wait /= LOOKS
+        self.touched_at = self._clock.seconds()
+        self._call = self._clock.callLater(wait, self._look)
+
+    def touch(self) -> None:
+        self.touched_at = self._clock.seconds()
+
+    def stop(self) -> None:
+        cancel(self._call)
+        self._call = None
+
+    def _look(self) -> None:
+        self._call = None
+        if self._progress is not None and (seen := self._progress()) != self._seen:
+            self._seen = seen
+            self.touch()
+        left = self.touched_at + self._seconds - self._clock.seconds()
+        if left > 0:
+            wait = left if self._progress is None else min(left, self._seconds / LOOKS)
+            self._call = self._clock.callLater(wait, self._look)
+        else:
+            self.expired = True
+            self._expire()
+
+
 def use_monotonic_clock(reactor: Any) -> None:
     """Make ``reactor`` count its seconds by the monotonic clock. Call this before anything is scheduled.
 

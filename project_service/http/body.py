@@ -1,13 +1,12 @@
-"""A request's body as it arrives, pulled by whoever wants it.
+"""A request's body as it arrives, pulled by its reader.
 
-The socket is read only as fast as chunks are asked for. Up to ``HIGH_WATER`` bytes that nobody has asked for yet are
-kept; beyond that the connection is paused.
+The socket is read only as fast as chunks are asked for. Up to ``HIGH_WATER`` bytes that have not been asked for are
+buffered; beyond that the connection is paused.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
 
 from twisted.internet.defer import Deferred
 
@@ -21,34 +20,31 @@ PIECE_BYTES = 64
 
 
 class ClientGone(Exception):
-    """The connection was lost while the request or its response was on its way. Nobody is left to answer."""
+    """The connection was lost while the request or its response was on its way."""
 
 
-class BodyWire(Protocol):
-    """What a body needs of the connection it arrives on."""
+class Source:
+    """What a body asks of the connection it arrives on. This one belongs to a request that is over."""
 
-    def send_continue(self) -> None: ...
-    def pause_body(self) -> None: ...
-    def resume_body(self) -> None: ...
+    def send_continue(self) -> None:
+        """Send ``100 Continue``."""
+
+    def pause_body(self) -> None:
+        """Stop reading."""
+
+    def resume_body(self) -> None:
+        """Read again."""
+
     def body_awaited(self, waiting: bool) -> None:
-        """Told with True when a reader begins to wait for the client to send more, with False when it goes on."""
+        """A reader begins (True) to wait for the client to send more, or goes on (False)."""
 
 
-class _NoWire:
-    """The wire of a body whose request is over."""
-
-    def send_continue(self) -> None: ...
-    def pause_body(self) -> None: ...
-    def resume_body(self) -> None: ...
-    def body_awaited(self, waiting: bool) -> None: ...
-
-
-NO_WIRE = _NoWire()
+OVER = Source()
 
 
 class Body:
-    """``length`` is the Content-Length, None when chunked, 0 when there is no body. ``whole`` is all of it where it
-    has come already."""
+    """``length`` is the Content-Length, None for a chunked body, 0 if there is none. ``whole`` is all of the body, if
+    it has come already. ``complete``: every byte has arrived, read or not."""
 
     __slots__ = (
         "_buffered",
@@ -60,19 +56,18 @@ class Body:
         "complete",
         "length",
         "received",
-        "wire",
+        "source",
     )
 
     def __init__(
-        self, wire: BodyWire, length: int | None, expects_continue: bool, whole: bytes | None = None
+        self, source: Source, length: int | None, expects_continue: bool, whole: bytes | None = None
     ) -> None:
         self.length = length
         self.received = 0
-        self.wire: BodyWire = wire
+        self.source = source
         self._expects_continue = expects_continue
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
-        # Whether every byte has arrived, read or not.
         self.complete = length == 0 or whole is not None
         self._failure: Exception | None = None
         self._paused = False
@@ -95,17 +90,17 @@ class Body:
     async def next_chunk(self) -> bytes:
         """The next bytes, or ``b""`` at the end.
 
-        The first call sends ``100 Continue`` where the client waits for one. Raises ``ClientGone`` when the
-        connection is lost before the end, ``ApiError`` when the framing turns out to be broken.
+        The first call sends ``100 Continue`` if the client waits for one. Raises ``ClientGone`` if the connection is
+        lost before the end, ``ApiError`` if the framing turns out to be broken.
         """
         chunk = await self._next()
-        self.wire.body_awaited(False)
+        self.source.body_awaited(False)
         return chunk
 
     async def _next(self) -> bytes:
         if self._expects_continue:
             self._expects_continue = False
-            self.wire.send_continue()
+            self.source.send_continue()
         while not self._chunks:
             if self._failure is not None:
                 raise self._failure
@@ -113,7 +108,7 @@ class Body:
                 return b""
             self._resume()
             self._waiting = Deferred()
-            self.wire.body_awaited(True)
+            self.source.body_awaited(True)
             try:
                 await self._waiting
             finally:
@@ -127,18 +122,18 @@ class Body:
     async def read(self, limit: int) -> bytes:
         """The whole body; raises ``payload_too_large`` as soon as it is known to be longer than ``limit``.
 
-        Whoever reads it decides when to go on, so the wire is not told that the wait is over.
+        The caller decides when to go on, so the source is not told that the wait is over.
         """
         if self.length is not None and self.length > limit:
             raise errors.payload_too_large(limit)
-        parts: list[bytes] = []
+        chunks: list[bytes] = []
         size = 0
         while chunk := await self._next():
             size += len(chunk)
             if size > limit:
                 raise errors.payload_too_large(limit)
-            parts.append(chunk)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     # What the exchange calls.
 
@@ -148,7 +143,7 @@ class Body:
         self._buffered += len(data) + PIECE_BYTES
         if self._buffered >= HIGH_WATER and not self._paused:
             self._paused = True
-            self.wire.pause_body()
+            self.source.pause_body()
         self._wake()
 
     def finish(self) -> None:
@@ -164,7 +159,7 @@ class Body:
     def _resume(self) -> None:
         if self._paused:
             self._paused = False
-            self.wire.resume_body()
+            self.source.resume_body()
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, None

@@ -17,15 +17,15 @@ from twisted.python.failure import Failure
 
 from project_service import errors
 from project_service.errors import ApiError, Headers, has_header
-from project_service.http import cors, exchange
+from project_service.http import cors
 from project_service.http.admission import AdmissionClass, LimitedSlot, Limits, Refusals, Slot
 from project_service.http.body import ClientGone
 from project_service.http.caller import Callers
-from project_service.http.exchange import Exchange, fault_of
+from project_service.http.exchange import Exchange
 from project_service.http.head import Forwarded, HeaderView, Network, locate, origin_form
 from project_service.http.metrics import Metrics
 from project_service.http.request import Request
-from project_service.http.response import Reply, StreamReply, error_reply
+from project_service.http.response import OURS, Reply, StreamReply, error_reply, fault_of, head_bytes
 from project_service.http.routing import Match, Policy, Router
 from project_service.log import AccessLog, Later, sent_request_id
 
@@ -211,7 +211,7 @@ class Edge:
             ("Content-Length", str(size)),
             ("Connection", "close"),
         ]
-        return exchange.head(reply.status, headers) + reply.body
+        return head_bytes(reply.status, headers) + reply.body
 
     # What the application calls at its end.
 
@@ -462,6 +462,6 @@ def _policy_of(match: Match | None) -> Policy:
 def echoed(name: str, headers: HeaderView) -> Headers:
     """The request's headers of that name, to be sent back; none if every response sets that header itself, or if it
     frames the response."""
-    if name.lower() in exchange.OURS:
+    if name.lower() in OURS:
         return ()
     return tuple((name, value.decode("latin-1")) for value in headers.all(name.lower().encode()))

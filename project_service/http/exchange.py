@@ -1,14 +1,12 @@
-"""One request and its response on a connection: framing, early answers, streaming, the end.
+"""One request and its response on a connection: framing, early responses, streaming, the end.
 
-It knows neither routes nor twisted.web. A channel feeds it; what it needs of the channel is ``wire.Connection``.
+It knows neither routes nor twisted.web. ``HttpConnection`` makes an ``Exchange`` of each head and feeds it with the
+body; a ``Dispatch`` (the edge) answers it. What an exchange needs of the connection is ``Connection``.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from functools import lru_cache
-from http import HTTPStatus
+from collections.abc import Callable
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
@@ -16,35 +14,31 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 
 from project_service.errors import ApiError
 from project_service.http.admission import Slot
-from project_service.http.body import NO_WIRE, Body, ClientGone
-from project_service.http.head import TCHAR, RequestHead
-from project_service.http.response import Producer, Reply
-from project_service.lifecycle import cancel
-
-# Bytes of a response head, and what an exchange needs of the connection beneath it.
-
-
-_NAME = re.compile(rf"[{TCHAR}]+\Z")
-# RFC 9110 section 5.5: characters that would end the line or the head.
-_BAD_VALUE = re.compile(r"[\x00\r\n]")
-
-# The one phrase that Python writes otherwise than RFC 2324 and everybody else.
-_REASONS = {status.value: status.phrase for status in HTTPStatus} | {
-    HTTPStatus.IM_A_TEAPOT.value: "I'm a teapot"
-}
-# RFC 9112 section 4 allows more than ASCII in a reason phrase, but clients disagree about how to read it.
-_NOT_IN_PHRASE = re.compile(r"[^!-~]+")
-MAX_REASON = 120
+from project_service.http.body import OVER, Body, ClientGone, Source
+from project_service.http.head import RequestHead
+from project_service.http.response import Producer, Reply, head_bytes
+from project_service.lifecycle import IdleTimer, cancel
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
+
+# After a response that came before the whole body, the rest of the body is read and thrown away for so long, and as
+# long as it does not stall. A client or proxy that is still sending then reads the response instead of a reset.
+DRAIN_SECONDS = 30.0
+DRAIN_IDLE_SECONDS = 5.0
+# A client that has left answers by a reset within this time.
+RESET_SECONDS = 0.5
+# RFC 9110 section 6.4.1: these have neither a body nor its length.
+_BODILESS = (204, 304)
+# A rest of at most this size is worth reading for the connection's sake, which can then be used again.
+SHORT_REST = 1024 * 1024
 
 
 class Connection(Protocol):
     """One client connection."""
 
     def write(self, data: bytes) -> None: ...
-    def take(self, source: int, most: int) -> int:
+    def take(self, source: int, max_bytes: int) -> int:
         """As ``Splicing.move``, to the client."""
 
     def pause_reading(self) -> None: ...
@@ -62,116 +56,15 @@ class Connection(Protocol):
         """A value that changes whenever the client has taken bytes."""
 
 
-# Headers that only the connection itself may set.
-FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "trailer"})
-# Those, and the ones that the edge sets on every response; handlers and SQL must not set any of them.
-OURS = FRAMING | {"date", "x-request-id"}
-
-
-def fault_of(status: int, headers: Iterable[tuple[str, str]]) -> str | None:
-    """Why a final response with this head must not be written, without quoting it; None where it may."""
-    if not 200 <= status <= 599:
-        return "its status is none of a final response"
-    for name, value in headers:
-        if (fault := _fault_of_name(name)) is not None:
-            return fault
-        if _BAD_VALUE.search(value):
-            return "a header is not one"
-    return None
-
-
-@lru_cache(maxsize=256)
-def _fault_of_name(name: str) -> str | None:
-    if not _NAME.match(name):
-        return "a header is not one"
-    return "a header is the connection's to set" if name.lower() in FRAMING else None
-
-
-def head(status: int, headers: Iterable[tuple[str, str]], reason: str | None = None) -> bytes:
-    """Status line and headers as bytes. ``fault_of`` must have been asked about headers that are not the edge's own.
-
-    ``reason`` may be any text: characters that a phrase cannot hold become spaces, and it is cut at ``MAX_REASON``.
-    Raises ``ValueError`` for headers that would break the framing nevertheless.
-    """
-    phrase = _REASONS.get(status, "Unknown") if reason is None else _phrase(reason)
-    lines = [f"HTTP/1.1 {status} {phrase}", *map(": ".join, headers)]
-    text = "\r\n".join(lines)
-    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
-        raise ValueError("a response header holds a line end")
-    return f"{text}\r\n\r\n".encode("latin-1", "replace")
-
-
-def _phrase(text: str) -> str:
-    return _NOT_IN_PHRASE.sub(" ", text[:MAX_REASON]).strip()
-
-
-def chunk(data: bytes) -> bytes:
-    """``data``, which must not be empty, as one chunk (RFC 9112 section 7.1)."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-# Notices when nothing has moved for a while, for instance if a client does not read what it is sent.
-
-
-# How often it is looked within the time after which nothing has moved: what moved last is noticed that much later.
-LOOKS = 10
-
-
-class IdleTimeout:
-    """While watching, calls ``drop`` when ``progress()`` has not changed for ``seconds``, at most a tenth late."""
-
-    def __init__(
-        self,
-        clock: IReactorTime,
-        seconds: float,
-        progress: Callable[[], object],
-        drop: Callable[[], object],
-    ) -> None:
-        self._clock = clock
-        self._seconds = seconds
-        self._progress = progress
-        self._drop = drop
-        self._call: IDelayedCall | None = None
-
-    @property
-    def watching(self) -> bool:
-        return self._call is not None
-
-    def watch(self) -> None:
-        """Begin to watch, or begin anew, until ``stop`` is called or ``drop`` has been."""
-        self.stop()
-        self._look_later(self._progress(), self._clock.seconds())
-
-    def stop(self) -> None:
-        cancel(self._call)
-        self._call = None
-
-    def _look_later(self, seen: object, since: float) -> None:
-        left = since + self._seconds - self._clock.seconds()
-        self._call = self._clock.callLater(max(0, min(left, self._seconds / LOOKS)), self._look, seen, since)
-
-    def _look(self, seen: object, since: float) -> None:
-        self._call = None
-        now, found = self._clock.seconds(), self._progress()
-        if found != seen:
-            self._look_later(found, now)
-        elif now - since < self._seconds:
-            self._look_later(seen, since)
-        else:
-            self._drop()
-
-
-# The body of a streamed response: paused and resumed by the socket, aborted when the client stalls.
-
-
 class BadLength(Exception):
     """A streamed body is longer or shorter than its Content-Length: the client would misread what follows."""
 
 
 class Stream:
-    """The ``Sink`` of a streamed response, and the producer that the connection pauses and resumes.
+    """The ``Sink`` of a streamed response, and the producer that the connection pauses and resumes. A client that
+    takes nothing for ``idle_seconds`` is cut off.
 
-    ``length`` is the body's Content-Length, None where it has none. If ``chunked``, every piece is sent as a chunk.
+    ``length`` is the body's Content-Length, None if it has none. If ``chunked``, every piece is sent as a chunk.
     """
 
     def __init__(
@@ -190,7 +83,7 @@ class Stream:
         self._paused = False
         self._producer: Producer | None = None
         self._waiting: Deferred[None] | None = None
-        self._idle = IdleTimeout(clock, idle_seconds, connection.progress, connection.abort)
+        self._unread = IdleTimer(clock, idle_seconds, connection.abort, connection.progress)
         connection.register_producer(self)
 
     def write(self, data: bytes) -> None:
@@ -202,13 +95,14 @@ class Stream:
             if self._left < 0:
                 raise BadLength
         self.sent_bytes += len(data)
-        self._connection.write(chunk(data) if self._chunked else data)
+        # RFC 9112 section 7.1
+        self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
-    def take(self, source: int, most: int) -> int:
-        """As ``Sink.take``."""
+    def take(self, source: int, max_bytes: int) -> int:
         if self._gone or self._chunked:
             return 0
-        taken = self._connection.take(source, most if self._left is None else min(most, self._left))
+        limit = max_bytes if self._left is None else min(max_bytes, self._left)
+        taken = self._connection.take(source, limit)
         if self._left is not None:
             self._left -= taken
         self.sent_bytes += taken
@@ -239,7 +133,7 @@ class Stream:
         """The body is complete; raises ``BadLength`` where it is shorter than announced."""
         if self._left:
             raise BadLength
-        self._idle.stop()
+        self._unread.stop()
         self._producer = None
         self._connection.unregister_producer()
         if self._chunked:
@@ -248,7 +142,7 @@ class Stream:
     def lost(self) -> None:
         """The client has left: the producer is stopped, and ``drained`` raises ``ClientGone``."""
         self._gone = True
-        self._idle.stop()
+        self._unread.stop()
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.stopProducing()
@@ -260,13 +154,13 @@ class Stream:
         if self._paused:
             return
         self._paused = True
-        self._idle.watch()
+        self._unread.start()
         if self._producer is not None:
             self._producer.pauseProducing()
 
     def resumeProducing(self) -> None:
         self._paused = False
-        self._idle.stop()
+        self._unread.stop()
         if self._producer is not None:
             self._producer.resumeProducing()
         self._fire(None)
@@ -283,21 +177,8 @@ class Stream:
                 waiting.errback(failure)
 
 
-# After an answer that came before the whole body, the rest of the body is read and thrown away for so long, and as
-# long as it does not stall. A client or proxy that is still sending then gets to read the answer instead of a reset.
-DRAIN_SECONDS = 30.0
-DRAIN_IDLE_SECONDS = 5.0
-# A client that has left answers by a reset within this time.
-RESET_SECONDS = 0.5
-# RFC 9110 section 6.4.1: these have neither a body nor its length.
-_BODILESS = (204, 304)
-# A rest of at most this size is worth reading for the connection's sake, which can then be used again.
-SHORT_REST = 1024 * 1024
-
-
-class Exchange:
-    """The channel calls ``feed``, ``request_complete``, ``fail_body`` and ``connection_lost``; the edge calls the
-    rest.
+class Exchange(Source):
+    """One request and its response.
 
     ``on_gone`` is called when the connection is lost before the answer is out. ``slot`` is None until it is the
     request's turn. It is released while the handler waits for the client to send more of the body. ``body`` is the
@@ -323,7 +204,7 @@ class Exchange:
         self._idle_seconds = idle_seconds
         self._version = head.version
         self._keep_alive = head.keep_alive
-        # How much of the response's body has been written, where it is not streamed.
+        # How much of the response's body has been written, if it is not streamed.
         self.sent_bytes = 0
         self._gone = False
         self._answered = False
@@ -331,7 +212,7 @@ class Exchange:
         self._closed = False
         self._close_call: IDelayedCall | None = None
         self.stream: Stream | None = None
-        self._draining: IdleTimeout | None = None
+        self._draining: IdleTimer | None = None
         # Since when the client may send its body; later by the time for which it was kept from sending.
         self._asked_at: float | None = None
         # Whether the client sends nothing more, so that the rest of a body need not be waited for.
@@ -345,7 +226,7 @@ class Exchange:
         continues = head.version == b"HTTP/1.1" and expected.lower() == b"100-continue" and head.length != 0
         self.body = Body(self, head.length, continues)
 
-    # What the body calls (body.BodyWire).
+    # What the body calls (``body.Source``).
 
     def send_continue(self) -> None:
         self._invited_at = self._clock.seconds()
@@ -371,7 +252,7 @@ class Exchange:
             else:
                 self.slot.retake()
 
-    # What the channel calls.
+    # What the connection calls.
 
     def feed(self, data: bytes) -> None:
         if not self._answered:
@@ -380,7 +261,7 @@ class Exchange:
         self.body.received += len(data)
 
     def request_complete(self) -> None:
-        """The channel has read the request to its end and could take the next one."""
+        """The connection has read the request to its end and could take the next one."""
         # Whoever pauses reading from now on does so for the next request.
         self._connection.resume_reading()
         self._received = True
@@ -394,7 +275,7 @@ class Exchange:
         self.body.fail(failure)
 
     def sent(self, now: float) -> tuple[int, float] | None:
-        """As ``LimitedConnection.sent``; a body that is being thrown away counts as one that is waited for."""
+        """As ``limits.LimitedConnection.sent``; a body that is being thrown away counts as one that is waited for."""
         waiting = self.body.awaited or self._draining is not None
         if not waiting or self._asked_at is None:
             return None
@@ -429,7 +310,7 @@ class Exchange:
         self._closed = True
         self._stop_waiting()
         self.body.fail(ClientGone())
-        self.body.wire = NO_WIRE  # they would hold each other: a reference cycle
+        self.body.source = OVER  # otherwise a reference cycle
         if self.stream is not None:
             self.stream.lost()
         if self.on_gone is not None:
@@ -455,11 +336,7 @@ class Exchange:
         if self.method == "HEAD" or status in _BODILESS:
             body = b""
         self._begin(status, headers, body, reply.reason)
-        self._answered = True
-        if self._received:
-            self._close()
-        elif not self.body.complete:
-            self._drain()
+        self.end()
 
     def start(self, status: int, headers: list[tuple[str, str]], length: int | None) -> Stream:
         """Write the head of a streamed response; the sink writes the body, ``end`` ends it."""
@@ -497,8 +374,8 @@ class Exchange:
             return
         self._asked_at = self._clock.seconds()
         self._close_call = self._clock.callLater(DRAIN_SECONDS, self._close)
-        self._draining = IdleTimeout(self._clock, DRAIN_IDLE_SECONDS, lambda: self.body.received, self._close)
-        self._draining.watch()
+        self._draining = IdleTimer(self._clock, DRAIN_IDLE_SECONDS, self._close, lambda: self.body.received)
+        self._draining.start()
         self._connection.resume_reading()
 
     def abort(self) -> None:
@@ -515,7 +392,7 @@ class Exchange:
         if not self._keep_alive:
             headers.append(("Connection", "close"))
         self.sent_bytes = len(body)
-        self._connection.write(head(status, headers, reason) + body)
+        self._connection.write(head_bytes(status, headers, reason) + body)
 
     def _short_rest(self) -> bool:
         length = self.body.length
@@ -533,15 +410,12 @@ class Exchange:
         if self._close_call is not None or self._draining is not None:
             self._stop_waiting()
         self._closed = True
-        self.body.wire = NO_WIRE  # they would hold each other: a reference cycle
+        self.body.source = OVER  # otherwise a reference cycle
         self._connection.exchange_done(self._keep_alive and self._received)
 
 
-# What an HTTP channel hands its requests to.
-
-
 class Dispatch(Protocol):
-    """Implemented by ``edge.Edge``."""
+    """What a connection hands its requests to. Implemented by ``edge.Edge``."""
 
     def begin(self, exchange: Exchange, peer: IAddress, secure: bool) -> None:
         """Start answering. May answer before it returns."""

@@ -333,7 +333,7 @@ def _content_length(headers: HeaderView) -> int | None:
 CHUNK_HEAD_BYTES = 32
 MAX_SURPLUS_BYTES = 4 * 1024
 # Headers of up to this size are remembered for the next request of the connection; applications send fewer.
-KEPT_HEADER_BYTES = 4 * 1024
+CACHED_HEADER_BYTES = 4 * 1024
 
 # A request line with any method (RFC 9110 section 9.1) and any target; llhttp accepts only methods that it knows.
 _REQUEST_LINE = re.compile(rf"[{TCHAR}]+ ([^ ]+)( HTTP/1\.[01]\r\n)?".encode())
@@ -342,7 +342,7 @@ _LINE_SO_FAR = re.compile(rf"[{TCHAR}]+( [^ \r\n]*( [^ \r\n]*\r?)?)?\Z".encode()
 _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
 
 
-class KeptHead:
+class CachedHead:
     """A head without its target, as its client sends it again and again.
 
     Purpose: most clients of a connection send the same method and header lines each time. Parsing them, and all that
@@ -361,7 +361,7 @@ class KeptHead:
         self._lines = lines
 
     @classmethod
-    def of(cls, head: RequestHead, data: bytes) -> KeptHead | None:
+    def of(cls, head: RequestHead, data: bytes) -> CachedHead | None:
         """What to keep of ``head``, which was parsed of ``data``; None where that is nothing."""
         prefix = head.method.encode() + b" "
         lines = data[len(prefix) + len(head.target) :]
@@ -370,7 +370,7 @@ class KeptHead:
         # No line ends otherwise, so the head ends where ``data`` does, whatever the parser is lenient about.
         ends = data.count(b"\r\n") == data.count(b"\n") == data.count(b"\r")
         special = b"expect" in head.headers or b"upgrade" in head.headers
-        if plain and first and ends and not special and len(lines) <= KEPT_HEADER_BYTES:
+        if plain and first and ends and not special and len(lines) <= CACHED_HEADER_BYTES:
             return cls(head, prefix, lines)
         return None
 
@@ -601,7 +601,7 @@ class RequestParser:
             return self._headers
         view = HeaderView(self._pairs)
         length = sum(len(name) + len(value) for name, value in self._pairs)
-        self._headers = view if length <= KEPT_HEADER_BYTES else HeaderView(())
+        self._headers = view if length <= CACHED_HEADER_BYTES else HeaderView(())
         return view
 
 

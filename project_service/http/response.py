@@ -1,8 +1,10 @@
-"""Responses as values: ``Reply`` (whole) and ``StreamReply`` (written as it is made)."""
+"""Responses as values: ``Reply`` (whole) and ``StreamReply`` (written as it is made), and their heads as bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -11,6 +13,7 @@ from attrs import frozen
 
 from project_service.errors import ApiError, Headers
 from project_service.http.describe import STRING, Named, obj
+from project_service.http.head import TCHAR
 
 JSON = "application/json; charset=utf-8"
 NO_STORE = ("Cache-Control", "no-store")
@@ -118,3 +121,59 @@ def json_reply(value: Any, status: int = HTTPStatus.OK, headers: Headers = ()) -
 def envelope(data: Any, status: int = HTTPStatus.OK, headers: Headers = ()) -> Reply:
     """The auth endpoints' success body."""
     return json_reply({"data": data, "error": None}, status, headers)
+
+
+_NAME = re.compile(rf"[{TCHAR}]+\Z")
+# RFC 9110 section 5.5: characters that would end the line or the head.
+_BAD_VALUE = re.compile(r"[\x00\r\n]")
+
+# The one phrase that Python writes otherwise than RFC 2324 and everybody else.
+_REASONS = {status.value: status.phrase for status in HTTPStatus} | {
+    HTTPStatus.IM_A_TEAPOT.value: "I'm a teapot"
+}
+# RFC 9112 section 4 allows more than ASCII in a reason phrase, but clients disagree about how to read it.
+_NOT_IN_PHRASE = re.compile(r"[^!-~]+")
+MAX_REASON = 120
+
+
+# Headers that only the connection itself may set.
+FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "trailer"})
+# Those, and the ones that the edge sets on every response; handlers and SQL must not set any of them.
+OURS = FRAMING | {"date", "x-request-id"}
+
+
+def fault_of(status: int, headers: Iterable[tuple[str, str]]) -> str | None:
+    """Why a final response with this head must not be written, without quoting it; None if it may."""
+    if not 200 <= status <= 599:
+        return "its status is not that of a final response"
+    for name, value in headers:
+        if (fault := _fault_of_name(name)) is not None:
+            return fault
+        if _BAD_VALUE.search(value):
+            return "a header is invalid"
+    return None
+
+
+@lru_cache(maxsize=256)
+def _fault_of_name(name: str) -> str | None:
+    if not _NAME.match(name):
+        return "a header is invalid"
+    return "a header is the connection's to set" if name.lower() in FRAMING else None
+
+
+def head_bytes(status: int, headers: Iterable[tuple[str, str]], reason: str | None = None) -> bytes:
+    """Status line and headers as bytes. ``fault_of`` must have been asked about headers that are not the edge's own.
+
+    ``reason`` may be any text: characters that a phrase cannot hold become spaces, and it is cut at ``MAX_REASON``.
+    Raises ``ValueError`` for headers that would break the framing nevertheless.
+    """
+    phrase = _REASONS.get(status, "Unknown") if reason is None else _phrase(reason)
+    lines = [f"HTTP/1.1 {status} {phrase}", *map(": ".join, headers)]
+    text = "\r\n".join(lines)
+    if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1:
+        raise ValueError("a response header holds a line end")
+    return f"{text}\r\n\r\n".encode("latin-1", "replace")
+
+
+def _phrase(text: str) -> str:
+    return _NOT_IN_PHRASE.sub(" ", text[:MAX_REASON]).strip()

@@ -17,9 +17,9 @@ from project_service import whole_numbers
 from project_service.database.connection import DatabaseGone
 from project_service.database.errors import describe
 from project_service.errors import RETRY_AFTER, ApiError, Headers
-from project_service.http import exchange, head
+from project_service.http import head
 from project_service.http.describe import ANY, STRING, Named, obj
-from project_service.http.response import ErrorForm, Reply, error_reply
+from project_service.http.response import OURS, ErrorForm, Reply, error_reply
 
 # On errors too, since they depend on these headers as much (PostgREST's reference, "Vary Header").
 VARY = ("Vary", "Accept, Prefer, Range")
@@ -524,7 +524,7 @@ def is_header(name: str, value: object) -> bool:
 
 def settable(headers: Iterable[tuple[str, str]]) -> Headers:
     """``headers`` without those that only the service may set; SQL never decides where a body ends."""
-    return tuple((name, as_utf8(value)) for name, value in headers if name.lower() not in exchange.OURS)
+    return tuple((name, as_utf8(value)) for name, value in headers if name.lower() not in OURS)
 
 
 def as_utf8(value: str) -> str:

@@ -26,8 +26,7 @@ from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pool import Pool
 from project_service.http.admission import Slot
 from project_service.http.body import ClientGone
-from project_service.http.exchange import fault_of
-from project_service.http.response import Reply, Sink, StreamReply
+from project_service.http.response import Reply, Sink, StreamReply, fault_of
 from project_service.lifecycle import start, with_timeout
 from project_service.tables import errors
 from project_service.tables.errors import from_postgres

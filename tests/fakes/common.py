@@ -12,7 +12,7 @@ from twisted.internet.testing import StringTransport
 
 from project_service import errors
 from project_service.http.caller import Callers, Claims, KeyKind
-from project_service.http.connection import ChannelFactory
+from project_service.http.connection import ConnectionFactory
 from project_service.http.edge import Edge, EdgeSettings
 from project_service.http.head import parse_networks
 from project_service.http.metrics import Metrics
@@ -224,7 +224,7 @@ class App:
             limits,
             log_later,
         )
-        self._factory = ChannelFactory(self.edge, self.clock, 60.0, most)
+        self._factory = ConnectionFactory(self.edge, self.clock, 60.0, most)
 
     def connect(self, host: str = "192.0.2.7", transport: MemoryTransport | None = None) -> Client:
         transport = transport or MemoryTransport(host)

@@ -35,7 +35,7 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IBodyProducer
 from zope.interface import implementer
 
-from project_service.lifecycle import cancel
+from project_service.lifecycle import IdleTimer
 from project_service.network import read_widely, tune
 from project_service.splicing import ask_first, ask_no_more
 from project_service.storage.s3.errors import BrokenAnswer, BrokenRead, ReaderLeft, kind_of
@@ -206,34 +206,6 @@ SLICE = 64 * 1024
 AT_ONCE = 16
 
 
-class IdleTimer:
-    """Calls ``expire`` once, when ``touch`` was not called for ``seconds``. ``touch`` is cheap."""
-
-    __slots__ = ("_call", "_clock", "_expire", "_last", "_seconds", "expired")
-
-    def __init__(self, clock: IReactorTime, seconds: float, expire: Callable[[], object]) -> None:
-        self._clock = clock
-        self._seconds = seconds
-        self._expire = expire
-        self._last = clock.seconds()
-        self.expired = False
-        self._call = clock.callLater(seconds, self._check)
-
-    def touch(self) -> None:
-        self._last = self._clock.seconds()
-
-    def stop(self) -> None:
-        cancel(self._call)
-
-    def _check(self) -> None:
-        left = self._last + self._seconds - self._clock.seconds()
-        if left > 0:
-            self._call = self._clock.callLater(left, self._check)
-        else:
-            self.expired = True
-            self._expire()
-
-
 @implementer(IBodyProducer, IPullProducer)
 class MemoryBody:
     """A request body that is already in memory, so that it can be sent again. ``progress`` is called as it is sent.
@@ -385,6 +357,7 @@ class Pipe:
     def _start_timer(self) -> None:
         self._stop_timer()
         self._timer = IdleTimer(self._clock, self._idle_seconds, self._silent)
+        self._timer.start()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

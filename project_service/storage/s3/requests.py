@@ -15,11 +15,11 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.web.iweb import IBodyProducer
 
+from project_service.lifecycle import IdleTimer
 from project_service.storage.durations import MAX_RESPONSE_SECONDS
 from project_service.storage.s3.agent import TreqClient
 from project_service.storage.s3.connection import (
     Gather,
-    IdleTimer,
     MemoryBody,
     Payload,
     StoreResponse,
@@ -168,6 +168,7 @@ class RetryingClient:
     async def _head(self, sending: Deferred[StoreResponse], progress: _Progress) -> StoreResponse:
         """The response's head, within the idle timeout of the last progress."""
         timer = progress.timer = IdleTimer(self.clock, self.idle_seconds, sending.cancel)
+        timer.start()
         try:
             return await sending
         except Exception as problem:
@@ -186,6 +187,7 @@ class RetryingClient:
         if gather.finished.called:
             return await gather.finished
         timer = IdleTimer(self.clock, self.idle_seconds, gather.finished.cancel)
+        timer.start()
         latest = self.clock.seconds() + MAX_RESPONSE_SECONDS
 
         def coming() -> None:

@@ -6,7 +6,7 @@ import random
 
 from twisted.trial.unittest import TestCase
 
-from project_service.http.head import KeptHead
+from project_service.http.head import CachedHead
 from tests.attacks.app import answers_in, router
 from tests.fakes.common import App, Client
 from tests.http.edge.random_requests import spoiled
@@ -25,14 +25,14 @@ class Differential(TestCase):
     def setUp(self) -> None:
         self.app = App(router())
         self.kept = 0
-        again = KeptHead.again
+        again = CachedHead.again
 
-        def counted(head: KeptHead, data: bytes) -> object:
+        def counted(head: CachedHead, data: bytes) -> object:
             found = again(head, data)
             self.kept += found is not None
             return found
 
-        self.patch(KeptHead, "again", counted)
+        self.patch(CachedHead, "again", counted)
 
     def outcome(self, client: Client, raw: bytes) -> tuple[object, bool]:
         """The responses to ``raw``, and whether they were the last of their connection."""

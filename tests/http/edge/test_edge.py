@@ -9,9 +9,8 @@ from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.errors import ApiError
-from project_service.http.exchange import MAX_REASON
 from project_service.http.request import Request
-from project_service.http.response import Reply, Sink, StreamReply, json_reply
+from project_service.http.response import MAX_REASON, Reply, Sink, StreamReply, json_reply
 from tests.captured_log import captured_logs
 from tests.fakes.common import parse_response, raw_request
 from tests.http.toy_app import TABLES, app_of, hello

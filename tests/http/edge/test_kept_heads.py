@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.http.head import KEPT_HEADER_BYTES, KeptHead
+from project_service.http.head import CACHED_HEADER_BYTES, CachedHead
 from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
@@ -44,14 +44,14 @@ class Alike(TestCase):
     def setUp(self) -> None:
         # How many requests were not parsed.
         self.kept = 0
-        again = KeptHead.again
+        again = CachedHead.again
 
-        def counted(kept: KeptHead, data: bytes) -> object:
+        def counted(kept: CachedHead, data: bytes) -> object:
             found = again(kept, data)
             self.kept += found is not None
             return found
 
-        self.patch(KeptHead, "again", counted)
+        self.patch(CachedHead, "again", counted)
         self.app = App(router())
 
     def answered(self, pieces: Sequence[bytes]) -> tuple[bytes, bool, int]:
@@ -69,12 +69,12 @@ class Alike(TestCase):
     def alike(self, *pieces: bytes) -> int:
         """How many were not parsed, of pieces of which the parser makes the same."""
         received, ended, kept = self.answered(pieces)
-        usual = KeptHead.of
-        KeptHead.of = classmethod(lambda cls, head, data: None)  # type: ignore[assignment,method-assign]
+        usual = CachedHead.of
+        CachedHead.of = classmethod(lambda cls, head, data: None)  # type: ignore[assignment,method-assign]
         try:
             parsed = self.answered(pieces)
         finally:
-            KeptHead.of = usual  # type: ignore[method-assign]
+            CachedHead.of = usual  # type: ignore[method-assign]
         self.assertEqual((received, ended, 0), parsed, pieces)
         return kept
 
@@ -138,7 +138,7 @@ class Same(Alike):
             POST.replace(b"Host", b"Expect: 100-continue\r\nHost"),
             GET.replace(b"X-Mark: 1", b"Connection: upgrade\r\nUpgrade: h2c"),
             GET.replace(b"/echo?a", b"http://b/echo?a"),
-            GET.replace(b"X-Mark: 1", b"X-Mark: " + b"1" * KEPT_HEADER_BYTES),
+            GET.replace(b"X-Mark: 1", b"X-Mark: " + b"1" * CACHED_HEADER_BYTES),
         ):
             self.assertEqual(self.alike(head, head, head), 0, head)
 

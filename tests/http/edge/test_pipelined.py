@@ -133,7 +133,7 @@ class Turns(_Client):
         self.assertEqual(self.begun, TURN)
         self.client.clock.advance(0)
         self.assertEqual(self.begun, 40)
-        self.assertEqual(self.client.clock.getDelayedCalls(), [self.client.channel._idle_call])
+        self.assertEqual(self.client.clock.getDelayedCalls(), [self.client.channel._idle._call])
 
     def test_a_client_that_leaves_between_turns_is_not_served_further(self) -> None:
         self.client.channel.dataReceived(raw_request("GET", "/large", {}, None) * 40)

@@ -20,7 +20,7 @@ from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.internet.threads import deferToThread
 
 from project_service.http import exchange
-from project_service.http.connection import ChannelFactory
+from project_service.http.connection import ConnectionFactory
 from tests.attacks.app import PROBE, PROBED, answers_in, fault_in, router
 from tests.attacks.cases import Case, Then
 from tests.attacks.corpus import CORPUS
@@ -42,7 +42,7 @@ async def test_the_attack_corpus_on_real_sockets(size: int, monkeypatch: pytest.
 
     monkeypatch.setattr(exchange, "DRAIN_SECONDS", 0.1)
     clock: Any = reactor
-    factory = ChannelFactory(App(router()).edge, clock, 60.0, 100)
+    factory = ConnectionFactory(App(router()).edge, clock, 60.0, 100)
     port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
     try:
         faults = await deferToThread(run_all, port.getHost().port, size)

@@ -13,7 +13,7 @@ from twisted.trial.unittest import TestCase
 from project_service import dsn, log
 from project_service.database.migrate import Migration, MigrationRefused, pending, shipped
 from project_service.errors import ApiError
-from project_service.http import exchange, head
+from project_service.http import head, response
 from project_service.http.head import HeaderView
 from project_service.http.request import parse_query
 
@@ -168,12 +168,12 @@ class Heads(TestCase):
             (418, b"418 I'm a teapot"),
             (599, b"599 Unknown"),
         ):
-            self.assertEqual(exchange.head(status, ()), b"HTTP/1.1 " + line + b"\r\n\r\n")
+            self.assertEqual(response.head_bytes(status, ()), b"HTTP/1.1 " + line + b"\r\n\r\n")
 
     @given(st.text(), st.text())
     def test_no_header_can_break_the_framing(self, name: str, value: str) -> None:
         try:
-            raw = exchange.head(200, [(name, value)])
+            raw = response.head_bytes(200, [(name, value)])
         except ValueError:
             return
         self.assertEqual(raw.count(b"\r\n"), 3)
@@ -183,7 +183,7 @@ class Heads(TestCase):
         for end in ("\n", "\r", "\r\n"):
             for name, value in ((f"A{end}", "b"), ("A", f"b{end}C: d")):
                 with self.assertRaises(ValueError):
-                    exchange.head(200, [(name, value)])
+                    response.head_bytes(200, [(name, value)])
 
 
 class Targets(TestCase):

@@ -25,7 +25,7 @@ from project_service.application import (
 )
 from project_service.errors import ApiError
 from project_service.http.caller import Callers
-from project_service.http.connection import ChannelFactory
+from project_service.http.connection import ConnectionFactory
 from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
@@ -55,7 +55,7 @@ class FakePort:
     name: str
     done: list[str]
     free: bool = True
-    factory: ChannelFactory | None = None
+    factory: ConnectionFactory | None = None
 
     async def bind(self, factory: Any) -> list[Any]:
         if not self.free:
