@@ -154,6 +154,11 @@ class Relationship:
     def to_one(self) -> bool:
         return self.cardinality in ("m2o", "o2o")
 
+    @property
+    def origin_pairs(self) -> Pairs:
+        """The columns of the origin that refer to the target or the junction, or that these refer to, with those."""
+        return self.pairs if self.junction is None else self.junction.origin_pairs
+
 
 @frozen
 class Argument:

@@ -1,4 +1,5 @@
-"""Calling functions: which overload is meant, with what arguments. PostgREST's reference: "Functions as RPC"."""
+"""Plans a call: which overload is meant, and where its arguments come from. PostgREST's reference: "Functions as
+RPC"."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from attrs import evolve, field, frozen
 
 from project_service.tables import errors
 from project_service.tables.plan.names import TABLE_SCORE, nearest
-from project_service.tables.plan.nodes import ReadPlan, filtered_names
-from project_service.tables.plan.read import ReadPlanner, needed_columns, spelled_out
+from project_service.tables.plan.nodes import ReadPlan, filtered_names, needed_columns, with_columns_listed
+from project_service.tables.plan.read import ReadPlanner
 from project_service.tables.request import headers
 from project_service.tables.request.body import Payload
 from project_service.tables.request.query import EVERYTHING
 from project_service.tables.request.request import Request
-from project_service.tables.request.syntax import Operand, Query
+from project_service.tables.request.syntax import Operand
 from project_service.tables.values import Argument, Computed, PlanOptions, Routine, SchemaCache
 
 # The type a single unnamed argument must have to be given the whole body.
@@ -52,26 +53,21 @@ def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> Cal
     """Raises PGRST202, 203 and those of ``ReadPlanner.plan``."""
     names, values = _given(request)
     routine, whole = find_routine(cache, request, names)
-    plan = _arguments(routine, request, values, whole)
-    if routine.is_scalar and not _asks(request.query):
+    plan, query = _arguments(routine, request, values, whole), request.query
+    if routine.is_scalar and query.select == EVERYTHING and not (query.filters or query.orders):
         return plan
-    reader = ReadPlanner(cache, request.head.schema, options)
-    read = reader.plan_called(routine, request.query, request.range)
+    read = ReadPlanner(cache, request.head.schema, options).plan_called(routine, query, request.range)
     everything, returning = needed_columns(read)
     if routine.returns is None or read.relation is None:
         return evolve(plan, read=read)
     names = tuple(dict.fromkeys((*returning, *filtered_names(read.conditions))))
     return evolve(
         plan,
-        read=spelled_out(read, names),
+        read=with_columns_listed(read, names),
         everything=everything,
         returning=names,
         computed=read.computed,
     )
-
-
-def _asks(query: Query) -> bool:
-    return query.select != EVERYTHING or bool(query.filters or query.orders)
 
 
 def _given(request: Request) -> tuple[tuple[str, ...], Mapping[str, Sequence[Operand]]]:
@@ -115,24 +111,24 @@ def find_routine(cache: SchemaCache, request: Request, names: tuple[str, ...]) -
     no members in common, unless a function takes it whole.
     """
     payload = request.payload
-    overloads = cache.routines.get((request.head.schema, request.head.name), ())
-    raw = payload is not None and payload.kind == "raw"
+    key = request.head.schema, request.head.name
+    overloads = cache.routines.get(key, ())
     types = RAW_TYPES.get(payload.media, ()) if payload is not None else ()
     takes_whole = [routine for routine in overloads if _takes_whole(routine, types)]
     by_name = payload is None or (payload.kind != "raw" and payload.keys_match)
-    takes = [routine for routine in overloads if by_name and _takes(routine, names)]
-    whole = not takes or (payload is not None and payload.is_nameless and bool(takes_whole))
-    candidates = takes_whole if whole else takes
+    takes_names = [routine for routine in overloads if by_name and _takes_names(routine, names)]
+    whole = not takes_names or (payload is not None and payload.is_nameless and bool(takes_whole))
+    candidates = takes_whole if whole else takes_names
     if len(candidates) == 1:
         return candidates[0], whole
     if candidates:
         raise errors.ambiguous_routine([_signature(routine) for routine in candidates])
     if payload is not None and not payload.keys_match:
         raise errors.keys_differ()
-    raise _missing(cache, request, tuple(sorted(set(names))), raw)
+    raise unknown_routine(cache, *key, tuple(sorted(set(names))), payload)
 
 
-def _takes(routine: Routine, names: tuple[str, ...]) -> bool:
+def _takes_names(routine: Routine, names: tuple[str, ...]) -> bool:
     """Whether the function can be called with these arguments. The empty name is that of an unnamed one, which only
     the first can be: it is given by its position."""
     given = set(names)
@@ -153,18 +149,20 @@ def _signature(routine: Routine) -> str:
     return f"{routine.schema}.{routine.name}({arguments})"
 
 
-def _missing(cache: SchemaCache, request: Request, names: tuple[str, ...], raw: bool) -> errors.TableError:
-    schema, name = request.head.schema, request.head.name
+def unknown_routine(
+    cache: SchemaCache, schema: str, name: str, names: tuple[str, ...] = (), payload: Payload | None = None
+) -> errors.TableError:
+    """PGRST202 for a function that no overload has these arguments of, or whose name is unknown."""
     shown = f"{schema}.{name}"
-    fallback = RAW_TYPES.get(request.payload.media) if request.payload is not None else None
-    unnamed = f"a single unnamed {'/'.join(fallback)} parameter" if fallback else ""
+    types = RAW_TYPES.get(payload.media) if payload is not None else None
+    unnamed = f"a single unnamed {'/'.join(types)} parameter" if types else ""
+    raw = payload is not None and payload.kind == "raw"
     if raw:
         message, described = shown, f"with {unnamed}"
     else:
         listed = ", ".join(names)
         message = f"{shown}({listed})" if names else f"{shown} without parameters"
-        many = "parameters" if len(names) > 1 else "parameter"
-        described = f"with {many} {listed}" if names else "without parameters"
+        described = f"with parameter{'s' * (len(names) > 1)} {listed}" if names else "without parameters"
         if unnamed:
             described += f" or with {unnamed}"
     return errors.no_routine(
@@ -172,16 +170,6 @@ def _missing(cache: SchemaCache, request: Request, names: tuple[str, ...], raw: 
         f"Searched for the function {shown} {described}, but no matches were found in the schema cache.",
         # A body that is a single argument has no names by which to look for a similar function.
         None if raw else _hint(cache, schema, name, names),
-    )
-
-
-def unknown_routine(cache: SchemaCache, schema: str, name: str) -> errors.TableError:
-    """PGRST202 for a function whose name is unknown, worded as for a call without arguments."""
-    shown = f"{schema}.{name} without parameters"
-    return errors.no_routine(
-        f"Could not find the function {shown} in the schema cache",
-        f"Searched for the function {shown}, but no matches were found in the schema cache.",
-        _hint(cache, schema, name, ()),
     )
 
 

@@ -65,66 +65,66 @@ def negotiate(
     may an aggregate for one relation's rows be used, or a function that makes a body itself.
     """
     asked = list(accept)
-    offered = _Offered(cache, relation, routine, whole_rows)
+    offer = _Offer(cache, relation, routine, whole_rows)
     for wanted in asked:
         if wanted.refused:
             continue
-        found = _plan_of(offered, wanted) if wanted.is_plan and explain else None
-        found = found or _rendering(offered, wanted)
-        if found is not None:
-            return found
+        rendering = offer.plan_of(wanted) if wanted.is_plan and explain else None
+        rendering = rendering or offer.rendering(wanted)
+        if rendering is not None:
+            return rendering
     raise errors.unacceptable_media([wanted.shown for wanted in asked])
 
 
 @frozen
-class _Offered:
+class _Offer:
+    """What can be made of the rows of a relation or the result of a routine."""
+
     cache: SchemaCache
     relation: Key | None
     routine: Routine | None
     whole_rows: bool
 
+    def plan_of(self, wanted: MediaType) -> Rendering | None:
+        rendering = self.rendering(MediaType(wanted.plan_of, nulls_stripped=wanted.nulls_stripped))
+        if rendering is None:
+            return None
+        return evolve(rendering, content_type=wanted.content_type, explain=wanted)
 
-def _plan_of(offered: _Offered, wanted: MediaType) -> Rendering | None:
-    found = _rendering(offered, MediaType(wanted.plan_of, nulls_stripped=wanted.nulls_stripped))
-    return evolve(found, content_type=wanted.content_type, explain=wanted) if found is not None else None
+    def rendering(self, wanted: MediaType) -> Rendering | None:
+        if wanted.name not in _VENDORED:
+            custom = self._by_routine(wanted) or self._by_aggregate(wanted)
+            if custom is not None:
+                return custom
+        if wanted.name == headers.ANY:
+            return self.rendering(MediaType(headers.JSON))
+        if wanted.name == headers.GEOJSON and self.cache.has_postgis:
+            return Rendering("geojson", wanted.content_type)
+        form = _BUILT_IN.get(wanted.name)
+        return Rendering(form, wanted.content_type, wanted.nulls_stripped) if form is not None else None
 
-
-def _rendering(offered: _Offered, wanted: MediaType) -> Rendering | None:
-    if wanted.name not in _VENDORED:
-        own = _of_routine(wanted, offered.routine) if offered.whole_rows else None
-        custom = own or _custom(offered, wanted)
-        if custom is not None:
-            return custom
-    if wanted.name == headers.ANY:
-        return _rendering(offered, MediaType(headers.JSON))
-    if wanted.name == headers.GEOJSON and offered.cache.has_postgis:
-        return Rendering("geojson", wanted.content_type)
-    form = _BUILT_IN.get(wanted.name)
-    return Rendering(form, wanted.content_type, wanted.nulls_stripped) if form is not None else None
-
-
-def _of_routine(wanted: MediaType, routine: Routine | None) -> Rendering | None:
-    """A function that returns a domain named like a media type makes that type, if the client accepts it."""
-    if routine is None:
+    def _by_routine(self, wanted: MediaType) -> Rendering | None:
+        """A function that returns a domain named like a media type makes that type, if the client accepts it."""
+        routine = self.routine
+        if routine is None or not self.whole_rows:
+            return None
+        if routine.return_media == headers.ANY:
+            return Rendering("routine", headers.OCTETS, is_bytes=routine.is_bytes)
+        if routine.return_media == wanted.name:
+            return Rendering("routine", MediaType(wanted.name).content_type, is_bytes=routine.is_bytes)
         return None
-    if routine.return_media == headers.ANY:
-        return Rendering("routine", headers.OCTETS, is_bytes=routine.is_bytes)
-    if routine.return_media == wanted.name:
-        return Rendering("routine", MediaType(wanted.name).content_type, is_bytes=routine.is_bytes)
-    return None
 
-
-def _custom(offered: _Offered, wanted: MediaType) -> Rendering | None:
-    """The rendering by an aggregate. One of the relation's for ``*/*`` goes before its others (PostgREST's reference,
-    "The Any Handler"), and those before aggregates for any relation."""
-    handlers = offered.cache.handlers
-    named = [found for found in handlers if found.media == wanted.name]
-    anything = [found for found in handlers if found.media == headers.ANY]
-    for handler in (*anything, *named) if offered.whole_rows else ():
-        if handler.relation is not None and handler.relation == offered.relation:
-            type_ = headers.OCTETS if handler.media == headers.ANY else MediaType(handler.media).content_type
-            return Rendering("custom", type_, handler=handler)
-    for handler in named:
-        if handler.relation is None:
-            return Rendering("custom", MediaType(handler.media).content_type, handler=handler)
-    return None
+    def _by_aggregate(self, wanted: MediaType) -> Rendering | None:
+        """The rendering by an aggregate. One of the relation's for ``*/*`` goes before its others (PostgREST's
+        reference, "The Any Handler"), and those before aggregates for any relation."""
+        named = [one for one in self.cache.handlers if one.media == wanted.name]
+        anything = [one for one in self.cache.handlers if one.media == headers.ANY]
+        for handler in (*anything, *named) if self.whole_rows else ():
+            if handler.relation is not None and handler.relation == self.relation:
+                is_any = handler.media == headers.ANY
+                type_ = headers.OCTETS if is_any else MediaType(handler.media).content_type
+                return Rendering("custom", type_, handler=handler)
+        for handler in named:
+            if handler.relation is None:
+                return Rendering("custom", MediaType(handler.media).content_type, handler=handler)
+        return None

@@ -1,4 +1,8 @@
-"""The parts of a plan: what a request asks for, with all names looked up in the schema cache."""
+"""The plan of a read: the tree of relations that a request reads, with all names looked up in the schema cache.
+
+``read`` makes these values, and ``sql`` makes the statement of them. What follows from a plan, such as the names of
+the columns of its result, is here too.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,15 @@ from attrs import evolve, field, frozen
 
 from project_service.tables.request.syntax import Field, Filter, Range
 from project_service.tables.values import Column, Computed, Key, Relation, Relationship
+
+# PostgreSQL truncates longer names, and two that are truncated may become equal.
+NAME_BYTES = 63
+
+
+def sql_alias(name: str, number: int) -> str:
+    """A name for a relation within one statement, unique by ``number`` and never cut by PostgreSQL."""
+    suffix = f"_{number}"
+    return name.encode()[: NAME_BYTES - len(suffix)].decode(errors="ignore") + suffix
 
 
 @frozen
@@ -27,11 +40,11 @@ class Output:
 
 
 @frozen
-class Everything:
-    """All columns of the relation. ``named`` lists them, except for plain values, which have none; ``formatted`` says
-    that one has a ``format``."""
+class AllColumns:
+    """All columns of the relation. ``columns`` lists them, except for plain values, which have none; ``formatted``
+    says that one has a ``format``."""
 
-    named: tuple[Output, ...] = ()
+    columns: tuple[Output, ...] = ()
     formatted: bool = False
 
 
@@ -52,10 +65,10 @@ class Hoisted:
 class Embedded:
     """A relation embedded in another as ``name``; ``alias`` is the alias of its joined subquery.
 
-    ``needed`` says that a condition tests it, so that it is joined even if nothing of it is selected. With
-    ``carries`` the parent is spread itself, and passes the hoisted aggregates on to its own parent. ``row_columns``
-    are the columns of which to make the parent's row for a computed relationship, where its source has others besides
-    (see ``needs.spelled_out``).
+    ``tested`` says that a condition tests whether it has rows, so that it is joined even if nothing of it is
+    selected. With ``carries`` the parent is spread itself, and passes the hoisted aggregates on to its own parent.
+    ``row_columns`` are the columns of which to make the parent's row for a computed relationship, where its source
+    has others besides (see ``with_columns_listed``).
     """
 
     name: str
@@ -64,7 +77,7 @@ class Embedded:
     alias: str
     join: Literal["inner", "left"] = "left"
     spread: bool = False
-    needed: bool = False
+    tested: bool = False
     hoisted: tuple[Hoisted, ...] = ()
     carries: bool = False
     row_columns: tuple[str, ...] = ()
@@ -72,6 +85,20 @@ class Embedded:
     @property
     def to_one(self) -> bool:
         return self.relationship.to_one
+
+    @property
+    def decides(self) -> bool:
+        """Whether it decides which rows the parent shows."""
+        return self.tested or self.join == "inner"
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the parent's SELECT reads its rows."""
+        return self.plan.shows or self.decides
+
+    @property
+    def carriers(self) -> frozenset[str]:
+        return frozenset(hoisted.carrier for hoisted in self.hoisted)
 
 
 @frozen
@@ -83,13 +110,13 @@ class EmbedIsNull:
 
 
 @frozen
-class Tree:
+class LogicTree:
     operator: Literal["and", "or"]
     terms: tuple[PlannedCondition, ...]
     negated: bool = False
 
 
-PlannedCondition = Filter | Tree | EmbedIsNull
+PlannedCondition = Filter | LogicTree | EmbedIsNull
 
 
 def filtered_names(conditions: Iterable[PlannedCondition]) -> Iterator[str]:
@@ -97,14 +124,14 @@ def filtered_names(conditions: Iterable[PlannedCondition]) -> Iterator[str]:
     for condition in conditions:
         if isinstance(condition, Filter):
             yield condition.field.name
-        elif isinstance(condition, Tree):
+        elif isinstance(condition, LogicTree):
             yield from filtered_names(condition.terms)
 
 
 def tested_names(conditions: Iterable[PlannedCondition]) -> Iterator[str]:
     """The names of the embedded relations that conditions test."""
     for condition in conditions:
-        if isinstance(condition, Tree):
+        if isinstance(condition, LogicTree):
             yield from tested_names(condition.terms)
         elif isinstance(condition, EmbedIsNull):
             yield condition.embedded
@@ -138,7 +165,7 @@ class ReadPlan:
     key: Key | None
     alias: str
     relation: Relation | None = None
-    outputs: tuple[Output | Everything | Embedded, ...] = ()
+    outputs: tuple[Output | AllColumns | Embedded, ...] = ()
     conditions: tuple[PlannedCondition, ...] = ()
     order: tuple[Order, ...] = ()
     range: Range = field(factory=Range)
@@ -157,16 +184,14 @@ class ReadPlan:
         return any(
             bool(output.hoisted) and not output.carries if isinstance(output, Embedded) else output.aggregate
             for output in self.outputs
-            if not isinstance(output, Everything)
+            if not isinstance(output, AllColumns)
         )
 
     @property
     def names_one_row(self) -> bool:
         """Whether every column of the primary key has to equal a value. In a view that may still be several rows."""
         key = self.relation.primary_key if self.relation is not None else ()
-        equal = {
-            found.field.name for found in self.conditions if isinstance(found, Filter) and found.is_equality
-        }
+        equal = {one.field.name for one in self.conditions if isinstance(one, Filter) and one.is_equality}
         return bool(key) and equal.issuperset(key)
 
     @property
@@ -174,21 +199,26 @@ class ReadPlan:
         return (output for output in self.outputs if isinstance(output, Embedded))
 
     @property
+    def deciding(self) -> Iterator[Embedded]:
+        """The embedded relations that decide which rows are shown."""
+        return (embedded for embedded in self.embeddings if embedded.decides)
+
+    @property
     def calls(self) -> bool:
         """Whether reading may call functions: through a view, a computed column or a computed relationship."""
         if self.relation is None or self.relation.is_view or self.computed:
             return True
-        return any(way.relationship.routine is not None or way.plan.calls for way in self.embeddings)
+        return any(one.relationship.routine is not None or one.plan.calls for one in self.embeddings)
 
     def shows_records(self, computed: Mapping[str, Computed]) -> bool:
         """Whether the result may hold rows without a declared type. ``computed`` are the plan's computed columns,
         also those that its source has made."""
         if any(column.is_record for column in computed.values()):
             return True
-        return any(way.plan.shows_records(way.plan.computed) for way in self.embeddings)
+        return any(one.plan.shows_records(one.plan.computed) for one in self.embeddings)
 
     def embedding(self, name: str) -> Embedded | None:
-        return next((found for found in self.embeddings if found.name == name), None)
+        return next((embedded for embedded in self.embeddings if embedded.name == name), None)
 
     def column(self, name: str) -> Column | None:
         return self.relation.columns.get(name) if self.relation is not None else None
@@ -197,67 +227,88 @@ class ReadPlan:
 def as_stored(plan: ReadPlan) -> ReadPlan:
     """The plan without the functions that represent values in JSON, for an aggregate that takes the relation's
     rows."""
-    return evolve(plan, outputs=tuple(_stored(output) for output in plan.outputs))
+
+    def stored(output: Output | AllColumns | Embedded) -> Output | AllColumns | Embedded:
+        if isinstance(output, AllColumns):
+            return AllColumns(tuple(evolve(column, format=None) for column in output.columns))
+        return evolve(output, format=None) if isinstance(output, Output) else output
+
+    return evolve(plan, outputs=tuple(map(stored, plan.outputs)))
 
 
-def _stored(output: Output | Everything | Embedded) -> Output | Everything | Embedded:
-    if isinstance(output, Everything):
-        return Everything(tuple(evolve(named, format=None) for named in output.named))
-    return evolve(output, format=None) if isinstance(output, Output) else output
-
-
-def result_names(plan: ReadPlan) -> list[str]:
-    """The names of the columns of a plan's result, in order and with carriers."""
-    found: list[str] = []
+def needed_columns(plan: ReadPlan) -> tuple[bool, tuple[str, ...]]:
+    """What a statement must return so that the plan can be read from it: whether all columns, and the names of those
+    that are selected, ordered by or embedded on (computed ones included)."""
+    everything, names = False, list[str]()
     for output in plan.outputs:
-        if isinstance(output, Output):
-            found.append(output.name)
-        elif isinstance(output, Everything):
-            found.extend(named.name for named in output.named)
-        elif output.spread:
-            found.extend(spread_names(output))
-        elif output.plan.shows:
-            found.append(output.name)
-    return list(dict.fromkeys(found))
+        if isinstance(output, AllColumns):
+            everything = True
+        elif isinstance(output, Embedded):
+            everything = everything or output.relationship.routine is not None
+            names.extend(name for name, _ in output.relationship.origin_pairs)
+        elif output.field is not None:
+            names.append(output.field.name)
+    names.extend(one.field.name for one in plan.order if one.embedded is None and not one.counts)
+    return everything, tuple(dict.fromkeys(names))
 
 
-def spread_names(embedded: Embedded) -> list[str]:
-    """The names that a spread relation adds to its parent's columns."""
-    carriers = {hoisted.carrier for hoisted in embedded.hoisted}
-    plain = [name for name in result_names(embedded.plan) if name not in carriers]
-    return plain + [hoisted.carrier if embedded.carries else hoisted.name for hoisted in embedded.hoisted]
+def with_columns_listed(plan: ReadPlan, needed: Iterable[str]) -> ReadPlan:
+    """The plan with ``*``, and rows passed to functions, replaced by the list of the relation's own columns.
+
+    That is necessary where computed or system columns are among ``needed``: the statement's source then has more
+    columns than the relation.
+    """
+    relation = plan.relation
+    if relation is None:
+        return plan
+    plan = evolve(plan, computed={})
+    if all(name in relation.columns for name in needed):
+        return plan
+    own = tuple(relation.columns)
+    outputs: list[Output | AllColumns | Embedded] = []
+    for output in plan.outputs:
+        if isinstance(output, AllColumns):
+            outputs.extend(output.columns)
+        else:
+            outputs.append(evolve(output, row_columns=own) if isinstance(output, Embedded) else output)
+    return evolve(plan, outputs=tuple(outputs))
+
+
+def result_columns(plan: ReadPlan) -> dict[str, bool]:
+    """The names of the columns of a plan's result, in order and with carriers: True for JSON that is made for it,
+    which has no order and no equality. Of several with one name the last counts.
+
+    Computed for all columns at once, because a caller may ask about every selected name on every level.
+    """
+    columns: dict[str, bool] = {}
+    for output in plan.outputs:
+        if isinstance(output, Embedded):
+            if output.spread:
+                columns.update(spread_columns(output))
+            elif output.plan.shows:
+                columns[output.name] = True
+        else:
+            for column in output.columns if isinstance(output, AllColumns) else (output,):
+                columns[column.name] = column.format is not None
+    return columns
+
+
+def spread_columns(embedded: Embedded) -> list[tuple[str, bool]]:
+    """The columns that a spread relation adds to its parent's, as in ``result_columns``."""
+    columns, carriers, to_many = result_columns(embedded.plan), embedded.carriers, not embedded.to_one
+    names = [name for name in columns if name not in carriers]
+    names.extend(hoisted.carrier if embedded.carries else hoisted.name for hoisted in embedded.hoisted)
+    return [(name, to_many or columns.get(name, False)) for name in names]
 
 
 def repeated_names(plan: ReadPlan) -> frozenset[str]:
     """The names that several columns of a plan's result have."""
-    found: Counter[str] = Counter()
+    names: Counter[str] = Counter()
     for output in plan.outputs:
-        if isinstance(output, Everything):
-            found.update(named.name for named in output.named)
+        if isinstance(output, AllColumns):
+            names.update(column.name for column in output.columns)
         elif isinstance(output, Embedded) and output.spread:
-            found.update(spread_names(output))
+            names.update(name for name, _ in spread_columns(output))
         else:
-            found[output.name] += 1
-    return frozenset(name for name, times in found.items() if times > 1)
-
-
-def made_columns(plan: ReadPlan) -> dict[str, bool]:
-    """The columns of a plan's result: True for JSON made for it, which has no order and no equality. Of several with
-    one name the last counts.
-
-    Computed for all columns at once, because a caller may ask about every selected name on every level.
-    """
-    made: dict[str, bool] = {}
-    for output in plan.outputs:
-        if isinstance(output, Embedded) and output.spread:
-            inner = made_columns(output.plan) if output.to_one else {}
-            known = {**{hoisted.name: False for hoisted in output.hoisted}, **inner}
-            for name in spread_names(output):
-                made[name] = known.get(name, not output.to_one)
-        elif isinstance(output, Embedded):
-            if output.plan.shows:
-                made[output.name] = True
-        else:
-            for shown in output.named if isinstance(output, Everything) else (output,):
-                made[shown.name] = shown.format is not None
-    return made
+            names[output.name] += 1
+    return frozenset(name for name, times in names.items() if times > 1)

@@ -1,29 +1,33 @@
-"""Reading: the tree of embedded relations with each one's columns, conditions, order and range."""
+"""Plans a read: the tree of embedded relations with each one's columns, conditions, order and range.
+
+The request's ``select`` becomes a tree of ``Node``; filters, orders and ranges are attached to the nodes that their
+paths lead to; then each node becomes a ``ReadPlan``, from the top down.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from attrs import Factory, define, evolve, field
 
 from project_service.tables import errors
 from project_service.tables.plan.names import find_relationship, similar_columns
 from project_service.tables.plan.nodes import (
+    AllColumns,
     Embedded,
     EmbedIsNull,
-    Everything,
     Hoisted,
+    LogicTree,
     Order,
     Output,
     PlannedCondition,
     ReadPlan,
-    Tree,
     filtered_names,
+    sql_alias,
 )
 from project_service.tables.request.syntax import (
     Condition,
     Field,
-    Filter,
     Is,
     Logic,
     OrderTerm,
@@ -47,105 +51,10 @@ from project_service.tables.values import (
     SchemaCache,
 )
 
-# Plans conditions: tells filters on columns from tests whether an embedded relation has rows.
-
-
-def plan_conditions(
-    filters: Iterable[Filter | Logic], relation: Relation | None, embedded: Mapping[str, str]
-) -> tuple[tuple[PlannedCondition, ...], dict[str, str]]:
-    """The planned conditions, and that part of ``embedded`` whose presence they test.
-
-    ``embedded`` maps the names that a filter may use for an embedded relation to its name. Raises PGRST120.
-    """
-    tested: dict[str, str] = {}
-    return tuple(_plan(found, relation, embedded, tested) for found in filters), tested
-
-
-def _plan(
-    found: Filter | Logic, relation: Relation | None, embedded: Mapping[str, str], tested: dict[str, str]
-) -> PlannedCondition:
-    if isinstance(found, Logic):
-        terms = tuple(_plan(term, relation, embedded, tested) for term in found.terms)
-        return Tree(found.operator, terms, found.negated)
-    name = found.field.name
-    if found.field.path or name not in embedded:
-        return found
-    if isinstance(found.operation, Is) and found.operation.value in ("null", "not_null"):
-        tested[name] = embedded[name]
-        return EmbedIsNull(embedded[name], found.negated != (found.operation.value == "not_null"))
-    if relation is None or name in relation.columns:
-        return found
-    raise errors.not_a_null_filter(name)
-
-
-# The columns a statement must return so that its result can be read from it: selected, ordered by, embedded on.
-
-
-def needed_columns(plan: ReadPlan) -> tuple[bool, tuple[str, ...]]:
-    """Whether all columns are needed, and the names of those that are (computed ones included)."""
-    everything = any(isinstance(output, Everything) for output in plan.outputs)
-    everything = everything or any(found.relationship.routine is not None for found in plan.embeddings)
-    return everything, tuple(dict.fromkeys(_names(plan)))
-
-
-def spelled_out(plan: ReadPlan, needed: Iterable[str]) -> ReadPlan:
-    """The plan with ``*``, and rows passed to functions, spelled out as the relation's own columns.
-
-    That is necessary where computed or system columns are among ``needed``: the statement's source then has more
-    columns than the relation.
-    """
-    relation = plan.relation
-    if relation is None:
-        return plan
-    plan = evolve(plan, computed={})
-    if all(name in relation.columns for name in needed):
-        return plan
-    own = tuple(relation.columns)
-    outputs: list[Output | Everything | Embedded] = []
-    for output in plan.outputs:
-        if isinstance(output, Everything):
-            outputs.extend(output.named)
-        else:
-            outputs.append(evolve(output, row_columns=own) if isinstance(output, Embedded) else output)
-    return evolve(plan, outputs=tuple(outputs))
-
-
-def _names(plan: ReadPlan) -> Iterator[str]:
-    for output in plan.outputs:
-        if isinstance(output, Output) and output.field is not None:
-            yield output.field.name
-        elif isinstance(output, Embedded):
-            yield from _keys(output)
-    for order in plan.order:
-        if order.embedded is None and not order.counts:
-            yield order.field.name
-
-
-def _keys(embedded: Embedded) -> Iterator[str]:
-    way = embedded.relationship
-    pairs = way.pairs if way.junction is None else way.junction.origin_pairs
-    return (ours for ours, _ in pairs)
-
-
-# Names for the relations within one statement.
-
-
-# PostgreSQL truncates longer names, and two that are truncated may become equal.
-NAME_BYTES = 63
-
-
-def sql_alias(name: str, number: int) -> str:
-    """A name for a relation within one statement, unique by ``number`` and never cut by PostgreSQL."""
-    suffix = f"_{number}"
-    kept = name.encode()[: NAME_BYTES - len(suffix)].decode(errors="ignore")
-    return kept + suffix
-
-
 # PostgreSQL takes half a second to plan a hundred, and half a minute for eight hundred.
 MAX_EMBEDDED = 100
 # What PostgreSQL keeps with each row of a table, and ``*`` does not contain.
 _SYSTEM_COLUMNS = ("ctid", "tableoid", "xmin", "xmax", "cmin", "cmax")
-
 # The aggregate, as clients wrote it before it had brackets.
 _COUNT = Field("count")
 
@@ -184,21 +93,24 @@ class Node:
         return (item for item in self.items if isinstance(item, Node))
 
     @property
+    def to_one(self) -> bool:
+        return self.relationship is not None and self.relationship.to_one
+
+    @property
     def spreads_one(self) -> bool:
-        return self.embed is not None and self.embed.spread and self._to_one
+        return self.embed is not None and self.embed.spread and self.to_one
 
     @property
     def spreads_many(self) -> bool:
-        return self.embed is not None and self.embed.spread and not self._to_one
+        return self.embed is not None and self.embed.spread and not self.to_one
 
-    @property
-    def _to_one(self) -> bool:
-        return self.relationship is not None and self.relationship.to_one
+    def column(self, name: str) -> Column | None:
+        return self.relation.columns.get(name) if self.relation is not None else None
 
 
 @define
 class ReadPlanner:
-    """Plans one reading. ``schema`` is where embedded relations are looked for."""
+    """Plans one read. Embedded relations are those of ``schema``."""
 
     cache: SchemaCache
     schema: str
@@ -211,20 +123,20 @@ class ReadPlanner:
 
         Raises PGRST108, 118, 120, 123, 127, 200, 201 and 204, 42703 and 42712.
         """
-        return self._plan(self._table(relation), query, range_)
+        return self._plan(_root(relation), query, range_)
 
     def plan_written(self, relation: Relation, query: Query) -> ReadPlan:
         """The plan of reading the rows that a statement wrote. All of them are read. Raises what ``plan`` raises."""
-        return evolve(self._plan(self._table(relation), query, None), key=None)
+        return evolve(self._plan(_root(relation), query, None), key=None)
 
     def plan_called(self, routine: Routine, query: Query, range_: Range) -> ReadPlan:
         """The plan of reading the rows that ``routine`` returned. Raises what ``plan`` raises."""
-        key = routine.returns
-        relation = self.cache.relations.get(key) if key is not None else None
+        row, key = routine.returns, routine.returns or routine.key
         names: Collection[str] = (SCALAR,) if routine.is_scalar else routine.columns
-        if key is not None:
-            names = self._columns_of(key)
-        root = Node(key or routine.key, relation, (key or routine.key)[1], routine.name, names, key)
+        if row is not None:
+            names = self._columns_of(row)
+        relation = self.cache.relations.get(row) if row is not None else None
+        root = Node(key, relation, key[1], routine.name, names, row)
         return evolve(self._plan(root, query, range_), key=None, inlined=routine.may_be_inlined)
 
     def _plan(self, root: Node, query: Query, range_: Range | None) -> ReadPlan:
@@ -234,37 +146,39 @@ class ReadPlanner:
         if range_ is not None:
             self._cap(root)
             range_ = range_.capped(self.options.max_rows)
-        plan, _ = self._frozen(root)
+        plan, _ = self._plan_of(root)
         return evolve(plan, range=range_ or Range(), renamed=tuple(self._renamed.items()))
-
-    def _table(self, relation: Relation) -> Node:
-        names = _names_of(relation)
-        return Node(relation.key, relation, relation.name, relation.name, names, relation.key)
 
     def _columns_of(self, row: Key) -> Collection[str]:
         """The columns of rows that a function returns."""
         relation = self.cache.relations.get(row)
         return relation.columns if relation is not None else self.cache.row_columns.get(row, ())
 
+    # The tree of nodes.
+
     def _items(self, parent: Node, items: tuple[SelectItem, ...]) -> list[SelectColumn | SelectAll | Node]:
         return [self._child(parent, item) if isinstance(item, SelectEmbed) else item for item in items]
 
     def _child(self, parent: Node, item: SelectEmbed) -> Node:
-        way = find_relationship(self.cache, parent.key, self.schema, item.target, item.hint)
+        relationship = find_relationship(self.cache, parent.key, self.schema, item.target, item.hint)
+        target = relationship.target
+        relation = self.cache.relations.get(target)
+        by_function = relation is None or relationship.routine is not None
+        # PostgreSQL's messages show the alias, so it ends with the depth. Relations at the same depth may share one,
+        # being in separate subqueries. It must differ from the parent's, whose own name may end like that.
         depth = parent.depth + 1
-        alias = _alias(way.target[1], depth, parent.alias)
-        relation = self.cache.relations.get(way.target)
+        alias = sql_alias(target[1], depth)
+        if alias == parent.alias:
+            alias = sql_alias(target[1], depth + 1)
         child = Node(
-            way.target,
+            target,
             relation,
             alias,
             alias,
-            _names_of(relation)
-            if relation is not None and way.routine is None
-            else self._columns_of(way.target),
-            way.target,
+            self._columns_of(target) if relation is None or by_function else _names_of(relation),
+            target,
             embed=item,
-            relationship=way,
+            relationship=relationship,
             joined=sql_alias(f"{parent.key[1]}_{item.alias or item.target}", self._next()),
             depth=depth,
         )
@@ -302,7 +216,7 @@ class ReadPlanner:
             if child.embed.target == name:
                 if not self.options.legacy_target_names:
                     raise errors.not_embedded(name, child.embed.alias)
-                # It was not found by its name above, so it has an alias.
+                # No relation is embedded by this name, so this one has an alias.
                 self._renamed[name] = child.name
                 return child
         raise errors.not_embedded(name)
@@ -311,32 +225,33 @@ class ReadPlanner:
         """Apply ``max_rows`` to embedded relations. Not to to-one relations, which have one row; a needless LIMIT
         would keep PostgreSQL from using their indexes."""
         for child in node.children:
-            if child.relationship is None or not child.relationship.to_one:
+            if not child.to_one:
                 child.range = child.range.capped(self.options.max_rows)
             self._cap(child)
 
     # From nodes to plans.
 
-    def _frozen(self, node: Node) -> tuple[ReadPlan, tuple[Hoisted, ...]]:
-        conditions, tested = plan_conditions(node.filters, node.relation, self._names(node))
+    def _plan_of(self, node: Node) -> tuple[ReadPlan, tuple[Hoisted, ...]]:
+        """The plan of a node, and the aggregates that its parent computes."""
+        embedded_names, tested = self._embedded_names(node), dict[str, str]()
+        conditions = tuple(_condition(node, one, embedded_names, tested) for one in node.filters)
         self._renamed.update((name, shown) for name, shown in tested.items() if name != shown)
         for name in filtered_names(conditions):
             self._column(node, name)
         # Before the embedded relations are planned, whose computed columns may be ordered by.
         order = tuple(self._order(node, term) for term in node.order)
-        outputs: list[Output | Everything | Embedded] = []
+        outputs: list[Output | AllColumns | Embedded] = []
         hoisted: list[Hoisted] = []
         for item in node.items:
             if isinstance(item, SelectAll):
-                columns = node.relation.columns if node.relation is not None else dict.fromkeys(node.names)
-                outputs.append(everything(columns))
+                outputs.append(_all_columns(node))
             elif isinstance(item, SelectColumn):
                 outputs.append(self._output(node, item, hoisted))
             else:
                 embedded = self._embedding(node, item, item.name in tested.values())
                 outputs.append(embedded)
                 hoisted.extend(embedded.hoisted if node.spreads_one else ())
-        _refuse_namesakes(node, outputs)
+        _reject_equal_names(node, outputs)
         plan = ReadPlan(
             node.key,
             node.alias,
@@ -358,7 +273,7 @@ class ReadPlanner:
         if not self._has_column(node, name):
             columns = node.relation.columns if node.relation is not None else node.names
             raise errors.unknown_column(node.shown, name, similar_columns(name, columns))
-        return node.relation.columns.get(name) if node.relation is not None else None
+        return node.column(name)
 
     def _has_column(self, node: Node, name: str) -> bool:
         """Whether there is such a column. A computed one is noted."""
@@ -371,7 +286,7 @@ class ReadPlanner:
             node.computed[name] = computed
         return computed is not None
 
-    def _names(self, node: Node) -> dict[str, str]:
+    def _embedded_names(self, node: Node) -> dict[str, str]:
         """The names that a condition may use for embedded relations, with the relations' names.
 
         That includes the target of one with an alias, unless the relation has a column of that name, which is meant
@@ -401,20 +316,19 @@ class ReadPlanner:
 
     def _selected(self, node: Node, item: SelectColumn) -> Output:
         """Raises 42703, and PGRST204 for what PostgreSQL would take for a function or an aggregate."""
-        field = item.field
-        if field is None:
-            return plan_column(item, None)
-        if not self._has_column(node, field.name):
-            if field == _COUNT and item.aggregate is None:
-                counted = SelectColumn(None, item.alias, aggregate="count", aggregate_cast=item.cast)
-                return plan_column(counted, None)
-            if node.relation is not None and field.name in self.cache.row_functions:
-                raise errors.no_column(field.name, node.relation.name)
-        return plan_column(item, self._column(node, field.name))
+        if item.field is None:
+            return _output_of(item, None)
+        if not self._has_column(node, item.field.name):
+            if item.field == _COUNT and item.aggregate is None:
+                count = SelectColumn(None, item.alias, aggregate="count", aggregate_cast=item.cast)
+                return _output_of(count, None)
+            if node.relation is not None and item.field.name in self.cache.row_functions:
+                raise errors.no_column(item.field.name, node.relation.name)
+        return _output_of(item, self._column(node, item.field.name))
 
     def _embedding(self, parent: Node, child: Node, tested: bool) -> Embedded:
         assert child.embed is not None and child.relationship is not None
-        plan, hoisted = self._frozen(child)
+        plan, hoisted = self._plan_of(child)
         if hoisted and parent.spreads_many:
             raise _no_aggregates()
         return Embedded(
@@ -424,7 +338,7 @@ class ReadPlanner:
             alias=child.joined,
             join=child.embed.join or "left",
             spread=child.embed.spread,
-            needed=tested,
+            tested=tested,
             hoisted=hoisted,
             carries=parent.spreads_one,
         )
@@ -437,12 +351,15 @@ class ReadPlanner:
         if term.relation is None:
             return Order(term.field, term.direction, term.nulls, self._column(node, term.field.name))
         child = self._embedded(node, term.relation)
-        assert child.relationship is not None
-        if not child.relationship.to_one:
+        if not child.to_one:
             raise errors.related_order(node.key[1], term.relation)
         own = self._has_column(child, term.field.name)
-        column = self._column(child, term.field.name) if own else None
+        column = child.column(term.field.name) if own else None
         return Order(term.field, term.direction, term.nulls, column, child.name, own)
+
+
+def _root(relation: Relation) -> Node:
+    return Node(relation.key, relation, relation.name, relation.name, _names_of(relation), relation.key)
 
 
 def _names_of(relation: Relation) -> Collection[str]:
@@ -450,14 +367,63 @@ def _names_of(relation: Relation) -> Collection[str]:
     return (*relation.columns, *_SYSTEM_COLUMNS) if relation.has_system_columns else relation.columns
 
 
-def _alias(name: str, depth: int, above: str) -> str:
-    """An SQL alias that ends with the depth, since PostgreSQL's messages show it. Relations at the same depth may
-    share one, being in separate subqueries. It must differ from the parent's, whose own name may end like that."""
-    found = sql_alias(name, depth)
-    return found if found != above else sql_alias(name, depth + 1)
+def _condition(
+    node: Node, condition: Condition, embedded: Mapping[str, str], tested: dict[str, str]
+) -> PlannedCondition:
+    """The condition, in which tests whether an embedded relation has rows are told from filters on columns. Raises
+    PGRST120.
+
+    ``embedded`` maps the names that a filter may use for an embedded relation to its name. Those that it tests are
+    added to ``tested``.
+    """
+    if isinstance(condition, Logic):
+        terms = tuple(_condition(node, term, embedded, tested) for term in condition.terms)
+        return LogicTree(condition.operator, terms, condition.negated)
+    name, operation = condition.field.name, condition.operation
+    if condition.field.path or name not in embedded:
+        return condition
+    if isinstance(operation, Is) and operation.value in ("null", "not_null"):
+        tested[name] = embedded[name]
+        return EmbedIsNull(embedded[name], condition.negated != (operation.value == "not_null"))
+    if node.relation is None or name in node.relation.columns:
+        return condition
+    raise errors.not_a_null_filter(name)
 
 
-def _refuse_namesakes(node: Node, outputs: list[Output | Everything | Embedded]) -> None:
+def _all_columns(node: Node) -> AllColumns:
+    names = node.relation.columns if node.relation is not None else node.names
+    columns = tuple(_output_of(SelectColumn(Field(name)), node.column(name)) for name in names)
+    return AllColumns(columns, any(column.format for column in columns))
+
+
+def _output_of(item: SelectColumn, column: Column | None) -> Output:
+    """``column`` is the one that ``item`` names; None for a computed column and for one of an unknown type."""
+    plain = item.field is not None and not item.field.path
+    return Output(
+        _output_name(item),
+        item.field,
+        column,
+        item.cast,
+        item.aggregate,
+        item.aggregate_cast,
+        column.representation.to_json if plain and column is not None else None,
+    )
+
+
+def _output_name(item: SelectColumn) -> str:
+    """The alias, else the aggregate, else the last key of the JSON path that is a word, else the column."""
+    if item.alias is not None:
+        return item.alias
+    if item.aggregate is not None:
+        return item.aggregate
+    assert item.field is not None
+    for step in reversed(item.field.path):
+        if isinstance(step.key, str):
+            return step.key
+    return item.field.name
+
+
+def _reject_equal_names(node: Node, outputs: list[Output | AllColumns | Embedded]) -> None:
     """Raise 42712 for two embedded relations with the same name: a client would see only one of them in the JSON."""
     seen: set[str] = set()
     for output in outputs:
@@ -469,42 +435,3 @@ def _refuse_namesakes(node: Node, outputs: list[Output | Everything | Embedded])
 
 def _no_aggregates() -> errors.TableError:
     return errors.not_implemented("Aggregates are not implemented for one-to-many or many-to-many spreads.")
-
-
-def plan_column(item: SelectColumn, column: Column | None) -> Output:
-    """``column`` is the one that ``item`` names; None for a computed column and for one of an unknown type."""
-    field = item.field
-    return Output(
-        _name(item),
-        field,
-        column,
-        item.cast,
-        item.aggregate,
-        item.aggregate_cast,
-        None if field is None or field.path else _format(column),
-    )
-
-
-def everything(columns: Mapping[str, Column | None]) -> Everything:
-    """``columns`` by name; None for one of an unknown type."""
-    named = tuple(
-        Output(name, Field(name), column, format=_format(column)) for name, column in columns.items()
-    )
-    return Everything(named, any(output.format for output in named))
-
-
-def _format(column: Column | None) -> Key | None:
-    return column.representation.to_json if column is not None else None
-
-
-def _name(item: SelectColumn) -> str:
-    """The alias, else the aggregate, else the last key of the JSON path that is a word, else the column."""
-    if item.alias is not None:
-        return item.alias
-    if item.aggregate is not None:
-        return item.aggregate
-    assert item.field is not None
-    for step in reversed(item.field.path):
-        if isinstance(step.key, str):
-            return step.key
-    return item.field.name

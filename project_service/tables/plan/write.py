@@ -1,4 +1,4 @@
-"""Writing: what is inserted, updated or deleted, and what of it is returned."""
+"""Plans a write: what is inserted, updated or deleted, and what of it is returned."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from typing import Literal
 from attrs import evolve, frozen
 
 from project_service.tables import errors
-from project_service.tables.plan.nodes import Embedded, PlannedCondition, ReadPlan
-from project_service.tables.plan.read import ReadPlanner, needed_columns, spelled_out
+from project_service.tables.plan.nodes import (
+    Embedded,
+    PlannedCondition,
+    ReadPlan,
+    needed_columns,
+    with_columns_listed,
+)
+from project_service.tables.plan.read import ReadPlanner
 from project_service.tables.request.body import Payload
 from project_service.tables.request.headers import Representation
 from project_service.tables.request.request import Request
@@ -73,10 +79,14 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
     """Raises PGRST105, 109, 204 and those of ``ReadPlanner.plan``; 21000 for a write without a filter."""
     method, preferences = request.head.method, request.head.preferences
     key_filters = _key_filters(request, relation) if method == "PUT" else ()
-    conditions, read = _chosen_and_read(cache, options, relation, request)
-    _refuse_unfiltered(method, bool(conditions) or _narrows(read), options)
+    conditions, read = _conditions_and_read(cache, options, relation, request)
+    filtered = bool(conditions) or _omits_rows(read)
+    if method in ("PATCH", "DELETE") and not filtered and not options.allow_unfiltered_writes:
+        raise errors.unfiltered_write(method)
     representation = _representation(method, preferences.get("return"))
-    everything, returning = _returning(relation, representation, read)
+    everything, returning = False, relation.primary_key if representation == "headers-only" else ()
+    if representation == "representation":
+        everything, returning = needed_columns(read)
     conflict, merges = _conflict(relation, request)
     limited = request.range if method in ("PATCH", "DELETE") else Range()
     if not limited.whole and not read.order:
@@ -93,7 +103,7 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
         conflict=conflict,
         merges=merges,
         key_filters=key_filters,
-        read=spelled_out(read, returning),
+        read=with_columns_listed(read, returning),
         representation=representation,
         everything=everything,
         returning=returning,
@@ -102,18 +112,7 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
     )
 
 
-def _refuse_unfiltered(method: str, filtered: bool, options: PlanOptions) -> None:
-    if method in ("PATCH", "DELETE") and not filtered and not options.allow_unfiltered_writes:
-        raise errors.unfiltered_write(method)
-
-
-def _narrows(read: ReadPlan) -> bool:
-    """Whether filters on embedded relations leave out rows, which are not written then."""
-    inner = (found.plan for found in read.embeddings if found.join == "inner")
-    return any(plan.conditions or _narrows(plan) for plan in inner)
-
-
-def _chosen_and_read(
+def _conditions_and_read(
     cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request
 ) -> tuple[tuple[PlannedCondition, ...], ReadPlan]:
     """The conditions that choose what a PATCH or DELETE writes, planned as those of a GET, and the plan for reading
@@ -121,10 +120,15 @@ def _chosen_and_read(
     query = request.query
     if request.head.method not in ("PATCH", "DELETE"):
         query = evolve(query, filters=tuple(one for one in query.filters if one[0] != ()))
-    reader = ReadPlanner(cache, relation.schema, options)
-    plan = reader.plan_written(relation, query)
-    outputs = tuple(evolve(one, needed=False) if isinstance(one, Embedded) else one for one in plan.outputs)
+    plan = ReadPlanner(cache, relation.schema, options).plan_written(relation, query)
+    outputs = tuple(evolve(one, tested=False) if isinstance(one, Embedded) else one for one in plan.outputs)
     return plan.conditions, evolve(plan, conditions=(), outputs=outputs)
+
+
+def _omits_rows(read: ReadPlan) -> bool:
+    """Whether filters on embedded relations leave out rows, which are not written then."""
+    inner = (embedded.plan for embedded in read.embeddings if embedded.join == "inner")
+    return any(plan.conditions or _omits_rows(plan) for plan in inner)
 
 
 def _representation(method: str, asked: str | None) -> Representation:
@@ -134,24 +138,12 @@ def _representation(method: str, asked: str | None) -> Representation:
     return "headers-only" if asked == "headers-only" and method == "POST" else "minimal"
 
 
-def _returning(
-    relation: Relation, representation: Representation, read: ReadPlan
-) -> tuple[bool, tuple[str, ...]]:
-    if representation == "representation":
-        return needed_columns(read)
-    return False, relation.primary_key if representation == "headers-only" else ()
-
-
 def _columns(relation: Relation, payload: Payload | None) -> tuple[Column, ...]:
-    if payload is None:
-        return ()
-    found = []
-    for name in payload.keys:
-        column = relation.columns.get(name)
-        if column is None:
+    names = payload.keys if payload is not None else ()
+    for name in names:
+        if name not in relation.columns:
             raise errors.no_column(name, relation.name)
-        found.append(column)
-    return tuple(found)
+    return tuple(relation.columns[name] for name in names)
 
 
 def _conflict(relation: Relation, request: Request) -> tuple[tuple[str, ...], bool | None]:
@@ -170,14 +162,14 @@ def _conflict(relation: Relation, request: Request) -> tuple[tuple[str, ...], bo
 
 
 def _key_filters(request: Request, relation: Relation) -> tuple[Filter, ...]:
-    found = []
+    """The filters of a PUT. Raises PGRST105 unless they compare each column of the primary key, and no other."""
+    filters: list[Filter] = []
     for path, condition in request.query.filters:
-        if path != ():
-            continue
-        if not isinstance(condition, Filter) or not condition.is_equality:
-            raise errors.invalid_upsert_filters()
-        found.append(condition)
-    names = {condition.field.name for condition in found}
+        if path == ():
+            if not isinstance(condition, Filter) or not condition.is_equality:
+                raise errors.invalid_upsert_filters()
+            filters.append(condition)
+    names = {condition.field.name for condition in filters}
     if not names or names != set(relation.primary_key):
         raise errors.invalid_upsert_filters()
-    return tuple(found)
+    return tuple(filters)

@@ -1,4 +1,4 @@
-"""SQL text and its parameters, which stay apart until psycopg2 or PREPARE puts them together."""
+"""SQL text and its parameters, which stay apart until psycopg2 or PREPARE puts them together; names in SQL text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,25 @@ from functools import cached_property
 from attrs import field, frozen
 
 from project_service.tables import errors
-from project_service.tables.plan.read import NAME_BYTES
+from project_service.tables.plan.nodes import NAME_BYTES
 from project_service.tables.request.syntax import Operand
 from project_service.tables.values import Key
 
-# Identifiers, literals and type names in SQL text.
+# The statement's own rows: those that were written or that a function returned, and those that a body is made of.
+SOURCE = "pgrst_source"
+ROWS = "_t"
+# A whole row. The bare name would mean a column, if there is one of that name. Functions that take such a row are
+# called with their schema, because an application's computed column, such as ``count(authors)``, would match it too.
+ROW = f"{ROWS}.*"
+NUMBER = f"pg_catalog.count({ROW})"
+MAX_BIGINT = 2**63 - 1
 
+# No application needs a statement that long, and PostgreSQL would take minutes to plan it.
+MAX_CHARACTERS = 1024 * 1024
+# Stands for a parameter in ``Sql.text``. PostgreSQL allows no NUL in SQL, so it cannot mean anything else.
+PLACEHOLDER = "\0"
+_SPECIAL = re.compile(r"[\0%]")
+_BODY_SLOT, _TEXT_SLOT, _BYTES_SLOT, _PROBE_SLOT = -2, -3, -4, -5
 
 # Types whose names are key words of SQL; any other name is quoted as an identifier.
 _KEYWORD_TYPES = {
@@ -28,11 +41,11 @@ _KEYWORD_TYPES = {
 
 def ident(name: str) -> str:
     """A quoted identifier. Raises 42622 for a name that PostgreSQL would cut."""
-    refuse_long_name(name)
+    reject_long_name(name)
     return '"' + name.replace('"', '""').replace("\0", "") + '"'
 
 
-def refuse_long_name(name: str, of: str | None = None) -> None:
+def reject_long_name(name: str, of: str | None = None) -> None:
     """Raise 42622 for a name that PostgreSQL would cut. Two names might become one, or one that of something else."""
     if len(name.encode("utf-8")) > NAME_BYTES:
         raise errors.name_too_long(name, NAME_BYTES, of)
@@ -56,18 +69,10 @@ def cast_type(name: str) -> str:
     folded = " ".join(name.lower().split())
     array = folded.endswith("[]")
     base = folded.removesuffix("[]").strip()
-    refuse_long_name(base, "type")
-    spelt = base if base in _KEYWORD_TYPES else ident(base)
-    return spelt + ("[]" if array else "")
+    reject_long_name(base, "type")
+    type_ = base if base in _KEYWORD_TYPES else ident(base)
+    return type_ + ("[]" if array else "")
 
-
-# No application needs a statement that long, and PostgreSQL would take minutes to plan it.
-MAX_CHARACTERS = 1024 * 1024
-
-# Stands for a parameter in ``Sql.text``. PostgreSQL allows no NUL in SQL, so it cannot mean anything else.
-PLACEHOLDER = "\0"
-_SPECIAL = re.compile(r"[\0%]")
-_BODY_SLOT, _TEXT_SLOT, _BYTES_SLOT, _PROBE_SLOT = -2, -3, -4, -5
 
 Parameter = Operand | str | bytes | None
 
@@ -102,7 +107,7 @@ class Sql:
     @cached_property
     def for_driver(self) -> str:
         """The text with psycopg2's placeholders, in which a literal ``%`` is doubled."""
-        return _SPECIAL.sub(lambda found: "%s" if found.group() == PLACEHOLDER else "%%", self.text)
+        return _SPECIAL.sub(lambda match: "%s" if match.group() == PLACEHOLDER else "%%", self.text)
 
     @cached_property
     def for_prepare(self) -> str:
@@ -115,15 +120,15 @@ class Sql:
     ) -> list[str | bytes | None]:
         """The parameters' values in their order. An operand with a slot is replaced by what the slot stands for: one
         of ``operands``, the ``body``, the body untouched (``raw``), or ``probe``."""
-        found: list[str | bytes | None] = []
+        values: list[str | bytes | None] = []
         for value in self.parameters:
             if not isinstance(value, Operand):
-                found.append(value)
+                values.append(value)
             elif value.slot >= 0:
-                found.append(operands[value.slot])
+                values.append(operands[value.slot])
             else:
-                found.append(str(probe) if value.slot == _PROBE_SLOT else _of_body(value, body, raw))
-        return found
+                values.append(str(probe) if value.slot == _PROBE_SLOT else _of_body(value, body, raw))
+        return values
 
 
 def _of_body(operand: Operand, body: str, raw: bytes) -> str | bytes:
@@ -150,8 +155,8 @@ PROBE = parameter(Operand("", _PROBE_SLOT))
 
 
 def joined(fragments: Iterable[Sql | str], separator: str = ", ") -> Sql:
-    found = [Sql(piece) if isinstance(piece, str) else piece for piece in fragments]
+    pieces = [Sql(piece) if isinstance(piece, str) else piece for piece in fragments]
     return Sql(
-        separator.join(piece.text for piece in found),
-        tuple(value for piece in found for value in piece.parameters),
+        separator.join(piece.text for piece in pieces),
+        tuple(value for piece in pieces for value in piece.parameters),
     )

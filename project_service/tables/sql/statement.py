@@ -1,4 +1,7 @@
-"""Whole statements: the rows, their number, the body made of them, and what SQL has set for the response."""
+"""Whole statements: the rows, their number, the body made of them, and what SQL has set for the response.
+
+The body is made by PostgreSQL, of the rows that are called ``_t``.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,25 @@ from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.request.syntax import Range
-from project_service.tables.sql.fragment import PROBE, Sql, ident
-from project_service.tables.sql.read import (
+from project_service.tables.sql.fragment import (
+    MAX_BIGINT,
+    NOTHING,
     NUMBER,
+    PROBE,
+    ROW,
     ROWS,
     SOURCE,
-    body_sql,
-    count_sql,
-    header_sql,
-    is_streamable,
-    range_sql,
-    row_sql,
-    select_sql,
-    with_header,
+    Sql,
+    ident,
+    qualified,
 )
+from project_service.tables.sql.read import count_sql, range_sql, select_sql
 from project_service.tables.sql.write import CHOSEN, UPDATED, call_sql, chosen_sql, location_sql, write_sql
 from project_service.tables.values import SCALAR
 
+_COUNT = "(SELECT count(*) FROM pgrst_count)"
+# The part of a statement's WITH that has CSV's first line.
+_HEADER = "pgrst_header"
 _GUCS = (
     "nullif(current_setting('response.headers', true), '') AS response_headers, "
     "nullif(current_setting('response.status', true), '') AS response_status"
@@ -167,7 +172,7 @@ def _at_its_end(first: str, rows: str = SOURCE) -> str:
 def _written(plan: WritePlan) -> str:
     """Further columns: the number of rows written, if the representation may show fewer; and the number that were
     chosen, if more may have been written."""
-    fewer = plan.read.grouped or any(found.join == "inner" for found in plan.read.embeddings)
+    fewer = plan.read.grouped or any(embedded.join == "inner" for embedded in plan.read.embeddings)
     written = f", (SELECT count(*) FROM {SOURCE}) AS written"
     if plan.may_write_more:
         return f"{written}, (SELECT count(*) FROM {CHOSEN}) AS chosen"
@@ -221,25 +226,21 @@ def call_statement(
     return Statement(_explained(sql, rendering))
 
 
-_COUNT = "(SELECT count(*) FROM pgrst_count)"
-
-
 def _total(plan: ReadPlan, count: str | None, max_rows: int) -> tuple[Sql, str]:
     if count == "exact":
         return ", pgrst_count AS (" + count_sql(plan) + ")", _COUNT
     if count == "estimated":
-        most = max_rows + 1 if max_rows else None
-        return ", pgrst_count AS (" + count_sql(plan, most) + ")", _COUNT
-    return Sql(""), "null::bigint"
+        return ", pgrst_count AS (" + count_sql(plan, max_rows + 1 if max_rows else None) + ")", _COUNT
+    return NOTHING, "null::bigint"
 
 
 def _total_of_call(plan: CallPlan, count: str | None, all_there: str | None) -> tuple[Sql, str]:
     """The function has run, so an estimate counts its rows too: no plan could know better. ``all_there`` is the
     expression of their number if the reply has all of them."""
     if count not in ("exact", "estimated"):
-        return Sql(""), "null::bigint"
+        return NOTHING, "null::bigint"
     if all_there is not None:
-        return Sql(""), all_there
+        return NOTHING, all_there
     counting = count_sql(plan.read) if plan.read is not None else Sql(f"SELECT 1 FROM {SOURCE}")
     return ", pgrst_count AS (" + counting + ")", _COUNT
 
@@ -264,3 +265,129 @@ def _explained(sql: Sql, rendering: Rendering) -> Sql:
     options = [name.upper() for name in rendering.explain.plan_options]
     options.append("FORMAT " + ("JSON" if rendering.explain.name.endswith("+json") else "TEXT"))
     return f"EXPLAIN ({', '.join(options)}) " + sql
+
+
+# The body as an SQL expression: as a whole, or the part of it that is one row, for a stream.
+
+
+def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -> str:
+    """The body as an SQL expression. ``scalar``: each row has one value only. ``single``: the one row is the result
+    itself, not an array with it."""
+    if rendering.form == "routine":
+        return f"{ROWS}.{SCALAR}" + ("" if rendering.is_bytes else "::text")
+    if rendering.handler is not None:
+        aggregate = qualified(rendering.handler.aggregate)
+        relation = rendering.handler.relation
+        item = f"{ROWS}.{SCALAR}" if scalar else ROW
+        row = item if relation is None else f"({ROW})::{qualified(relation)}"
+        return f"{aggregate}({row})"
+    if rendering.form == "csv":
+        return _csv()
+    if rendering.form == "geojson":
+        return (
+            "json_build_object('type', 'FeatureCollection', 'features', "
+            f"coalesce(pg_catalog.json_agg(ST_AsGeoJSON({ROW})::json), '[]'))"
+        )
+    item = f"{ROWS}.{SCALAR}" if scalar else ROW
+    if rendering.records:
+        item = _without_repetitions(item)
+    if rendering.form == "ndjson":
+        return f"coalesce(string_agg({_ndjson_row(item)} || E'\\n', ''), '')"
+    return _json(item, rendering, single)
+
+
+def _json(item: str, rendering: Rendering, single: bool) -> str:
+    rows, nothing = f"pg_catalog.json_agg({item})", "[]"
+    if single or rendering.singular:
+        rows, nothing = f"({rows} -> 0)", "null"
+    if rendering.nulls_stripped:
+        rows = f"json_strip_nulls({rows})"
+    return f"coalesce({rows}, '{nothing}')"
+
+
+def _csv() -> str:
+    """A line with the names of the columns, then the rows."""
+    return f"(SELECT line FROM {_HEADER}) || E'\\n' || coalesce(string_agg({_csv_row()}, E'\\n'), '')"
+
+
+def with_header(rendering: Rendering, rows: Sql) -> Sql:
+    """What a statement's WITH needs for the body besides its sources: for CSV, the names of the columns of
+    ``rows``."""
+    return f", {_HEADER} AS (" + header_sql(rows) + ")" if rendering.form == "csv" else NOTHING
+
+
+def header_sql(rows: Sql) -> Sql:
+    """A SELECT of CSV's first line: the names of the columns of ``rows``, also if there are no rows.
+
+    The names are those of a row of nulls, so that ``rows`` are planned but not read.
+    """
+    name = """CASE WHEN name ~ '[",\r\n]' THEN '"' || replace(name, '"', '""') || '"' ELSE name END"""
+    return (
+        f"SELECT coalesce(string_agg({name}, ','), '') AS line FROM json_object_keys(("
+        "SELECT row_to_json(pgrst_nulls.*) FROM (SELECT pgrst_none.* FROM (SELECT) AS pgrst_one LEFT JOIN "
+        "(SELECT * FROM (" + rows + ") AS pgrst_rows LIMIT 0) AS pgrst_none ON TRUE) AS pgrst_nulls)) AS name"
+    )
+
+
+def is_streamable(rendering: Rendering) -> bool:
+    """Whether the body is simply its rows, one after the other."""
+    return rendering.explain is None and rendering.form in ("json", "csv", "ndjson", "geojson")
+
+
+def row_sql(rendering: Rendering, scalar: bool) -> str:
+    """A row as its text in a body that ``is_streamable``."""
+    item = f"{ROWS}.{SCALAR}" if scalar else ROW
+    if rendering.form == "csv":
+        return _csv_row()
+    if rendering.form == "geojson":
+        return f"ST_AsGeoJSON({ROW})"
+    if rendering.records:
+        item = _without_repetitions(item)
+    if rendering.form == "ndjson":
+        return _ndjson_row(item)
+    text = _json_row(item)
+    return f"json_strip_nulls({text})" if rendering.nulls_stripped else text
+
+
+def _without_repetitions(item: str) -> str:
+    """A value as JSON in which no object has a key twice, on any level: of several the last one stays, as in parsers
+    of JSON. The other values stay as they are written, which ``jsonb`` would change.
+
+    ``pgrst_node`` has all values by their paths; in the order of the paths, each text stands where it belongs, and
+    the end of an object or array after all that is in it.
+    """
+    return f"""(WITH RECURSIVE pgrst_node AS (
+SELECT '{{}}'::int8[] AS path, '' AS head, pg_catalog.to_json({item}) AS value
+UNION ALL
+SELECT path || number, CASE WHEN number > 1 THEN ',' ELSE '' END || key, member.value
+FROM pgrst_node CROSS JOIN LATERAL (
+  SELECT row_number() OVER (ORDER BY number) AS number, key, value FROM (
+    SELECT DISTINCT ON (name) to_json(name)::text || ':' AS key, value, number
+    FROM json_each(CASE json_typeof(pgrst_node.value) WHEN 'object' THEN pgrst_node.value END)
+      WITH ORDINALITY AS pgrst_each (name, value, number) ORDER BY name, number DESC) AS pgrst_last
+  UNION ALL
+  SELECT number, '', value
+  FROM json_array_elements(CASE json_typeof(pgrst_node.value) WHEN 'array' THEN pgrst_node.value END)
+    WITH ORDINALITY AS pgrst_elements (value, number)) AS member)
+SELECT string_agg(written, '' ORDER BY path)::json FROM (
+  SELECT path, head || CASE json_typeof(value) WHEN 'object' THEN '{{' WHEN 'array' THEN '[' ELSE value::text END
+    AS written FROM pgrst_node
+  UNION ALL
+  SELECT path || {MAX_BIGINT}, CASE json_typeof(value) WHEN 'object' THEN '}}' ELSE ']' END FROM pgrst_node
+  WHERE json_typeof(value) IN ('object', 'array')) AS pgrst_written)"""
+
+
+def _json_row(item: str) -> str:
+    """A value as JSON. SQL's null becomes JSON's: it is an item like any other."""
+    return f"coalesce(pg_catalog.to_json({item}), 'null')"
+
+
+def _ndjson_row(item: str) -> str:
+    """A value as JSON on one line. PostgreSQL breaks lines in the arrays that it makes, and keeps line breaks that a
+    ``json`` value has."""
+    return f"replace(replace({_json_row(item)}::text, E'\\n', ' '), E'\\r', ' ')"
+
+
+def _csv_row() -> str:
+    """A row as CSV: PostgreSQL's text of the row without its brackets, and with single backslashes."""
+    return rf"replace(left(substr(({ROW})::text, 2), -1), '\\', '\')"

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.tables.errors import TableError
 from project_service.tables.plan import names
 from project_service.tables.plan.names import nearest
-from project_service.tables.plan.read import sql_alias
+from project_service.tables.plan.nodes import sql_alias
 from project_service.tables.planner import Planner
 from project_service.tables.request.query import parse_query
 from project_service.tables.schema_cache.build import base_columns
@@ -295,7 +295,7 @@ class Catalogue(SynchronousTestCase):
     def test_names_that_clients_ask_for_are_not_cached(self) -> None:
         known = ["remembered", "once"]
         nearest("remembred", known)
-        before = names._groups.cache_info().misses
+        before = names._groups_of_known.cache_info().misses
         for asked in ("rememberedd", "x" * 10_000):
             nearest(asked, known)
-        self.assertEqual(names._groups.cache_info().misses, before)
+        self.assertEqual(names._groups_of_known.cache_info().misses, before)

@@ -12,7 +12,7 @@ from project_service.tables.openapi import definition_of, document
 from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.request.headers import OBJECT, parse_accept, parse_media
 from project_service.tables.request.request import parse_head
-from project_service.tables.sql.read import body_sql
+from project_service.tables.sql.statement import body_sql
 from project_service.tables.values import Argument, Column, Handler, Relation, Relationship, Routine
 from tests.unit.tables.planning import CACHE, CONFIG, as_json, planned, text
 

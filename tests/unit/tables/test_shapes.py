@@ -12,7 +12,7 @@ from project_service.tables.plan.names import find_relationship
 from project_service.tables.request.headers import MediaType
 from project_service.tables.request.syntax import Field, JsonStep
 from project_service.tables.response import check_outcome
-from project_service.tables.sql.conditions import field_sql
+from project_service.tables.sql.expressions import path_sql
 from project_service.tables.values import Column, Relation, Relationship, SchemaCache
 from tests.unit.tables.planning import planned, text
 from tests.unit.tables.schema import cache
@@ -35,9 +35,9 @@ class Writes(SynchronousTestCase):
 class Paths(SynchronousTestCase):
     def test_a_json_path_into_an_unknown_column_converts_it_to_json(self) -> None:
         field = Field("val", (JsonStep("r", True),))
-        self.assertEqual(field_sql('"t"."val"', field, None), """to_jsonb("t"."val")->>'r'""")
+        self.assertEqual(path_sql('"t"."val"', field, None), """to_jsonb("t"."val")->>'r'""")
         known = Column("val", "jsonb", "jsonb")
-        self.assertEqual(field_sql('"t"."val"', field, known), """"t"."val"->>'r'""")
+        self.assertEqual(path_sql('"t"."val"', field, known), """"t"."val"->>'r'""")
 
 
 class Emptiness(SynchronousTestCase):
