@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
+from cachetools import FIFOCache
 from twisted.internet.interfaces import IReactorTime
 
 from project_service.errors import ApiError
@@ -18,7 +19,7 @@ from project_service.storage.values import Bucket, BucketRules, read_bucket_name
 if TYPE_CHECKING:
     from project_service.storage.objects import Objects
 
-MAX_REMEMBERED = 10_000
+MAX_CACHED = 10_000
 NOT_A_RULE = "is not a rule of a bucket"
 # How often to empty a bucket that is to be deleted, where others put objects into it at the same time.
 EMPTYINGS = 10
@@ -26,21 +27,24 @@ EMPTYINGS = 10
 
 @define(eq=False)
 class Buckets:
-    """Buckets as they are in the database. Their rules are remembered for half a second, or for a little longer while
-    they are read again; that a bucket does not exist is not remembered."""
+    """Buckets as they are in the database. They are cached for half a second, or for a little longer while they are
+    read again; that a bucket does not exist is not cached."""
 
     rows: BucketRows
     clock: IReactorTime
-    _seen: dict[str, tuple[float, Bucket]] = field(factory=dict, init=False)
-    _asking: set[str] = field(factory=set, init=False)
+    # With the time at which it was asked for.
+    _cache: FIFOCache[str, tuple[float, Bucket]] = field(factory=lambda: FIFOCache(MAX_CACHED), init=False)
+    _rereading: set[str] = field(factory=set, init=False)
 
     async def get(self, name: str) -> Bucket:
         """The bucket; raises ``bucket_not_found``. Its rules and counters may be nearly a second old."""
-        seen = self._seen.get(name)
-        if seen is not None:
-            age = self.clock.seconds() - seen[0]
-            if age < (BUCKET_REREAD_SECONDS if name in self._asking else BUCKET_FRESH_SECONDS):
-                return seen[1]
+        try:
+            asked, bucket = self._cache[name]
+        except KeyError:
+            return await self.fresh(name)
+        limit = BUCKET_REREAD_SECONDS if name in self._rereading else BUCKET_FRESH_SECONDS
+        if self.clock.seconds() - asked < limit:
+            return bucket
         return await self.fresh(name)
 
     async def same(self, bucket: Bucket) -> Bucket:
@@ -55,21 +59,19 @@ class Buckets:
         """The bucket as it is now; raises ``bucket_not_found``."""
         # Its age counts from the question, because the answer may have been long on its way.
         asked = self.clock.seconds()
-        bucket = await self._found(name) if keys.is_bucket_name(name) else None
+        bucket = await self._read(name) if keys.is_bucket_name(name) else None
         if bucket is None:
-            self._seen.pop(name, None)
+            self._cache.pop(name, None)
             raise errors.bucket_not_found()
-        if len(self._seen) >= MAX_REMEMBERED:
-            self._seen.clear()
-        self._seen[name] = (asked, bucket)
+        self._cache[name] = (asked, bucket)
         return bucket
 
-    async def _found(self, name: str) -> Bucket | None:
-        self._asking.add(name)
+    async def _read(self, name: str) -> Bucket | None:
+        self._rereading.add(name)
         try:
             return await self.rows.find(name)
         finally:
-            self._asking.discard(name)
+            self._rereading.discard(name)
 
     async def all(self) -> list[Bucket]:
         return await self.rows.all()
@@ -83,7 +85,7 @@ class Buckets:
         if not keys.is_bucket_name(name):
             raise errors.bucket_not_found()
         bucket = await self.rows.change(name, changes)
-        self._seen.pop(name, None)
+        self._cache.pop(name, None)
         return bucket
 
     async def delete(self, name: str, objects: Objects | None = None) -> None:
@@ -94,7 +96,7 @@ class Buckets:
             await self.rows.delete(name)
         else:
             await self._delete_emptied(bucket, objects)
-        self._seen.pop(name, None)
+        self._cache.pop(name, None)
 
     async def _delete_emptied(self, bucket: Bucket, objects: Objects) -> None:
         for left in reversed(range(EMPTYINGS)):

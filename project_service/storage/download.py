@@ -6,7 +6,6 @@ Small objects that were read lately come from memory.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from functools import lru_cache
@@ -16,6 +15,7 @@ from uuid import UUID
 from wsgiref.handlers import format_date_time
 
 from attrs import evolve, field, frozen
+from cachetools import LRUCache
 
 from project_service.errors import Headers
 from project_service.http.body import ClientGone
@@ -66,43 +66,28 @@ def presentation(key: str, content_type: str, inline: bool) -> Headers:
     return (*headers, ("Content-Security-Policy", SANDBOX)) if inline else headers
 
 
-# A cache of the bytes of small objects that were read lately. Pure.
-
-
-# The memory that an entry takes besides its bytes, rounded up.
+# The memory that a cached object takes besides its bytes, rounded up.
 ENTRY_BYTES = 512
 # An object may take at most one part in so many of the capacity, so that a single one never pushes out all others.
 SHARE = 64
 
 
 class SmallObjects:
-    """Keeps at most ``capacity`` bytes, those that were read last; with 0 none.
+    """The bytes of small objects that were read lately, at most ``capacity`` in all; with 0 none.
 
-    Entries are kept by version, and the bytes of a version never change, so they are never out of date. Whether the
+    They are cached by version, and the bytes of a version never change, so they are never out of date. Whether the
     object exists, who may read it and which version it has is decided by its row each time.
     """
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._kept: OrderedDict[UUID, bytes] = OrderedDict()
-        self._held = 0
+        self._largest = capacity // SHARE
+        self._bodies: LRUCache[UUID, bytes] = LRUCache(capacity, lambda body: len(body) + ENTRY_BYTES)
+        self.get = self._bodies.get
 
-    def find(self, version: UUID) -> bytes | None:
-        body = self._kept.get(version)
-        if body is not None:
-            self._kept.move_to_end(version)
-        return body
-
-    def keep(self, version: UUID, body: bytes) -> None:
-        """Keep ``body``, the whole object, unless it takes more than its share."""
-        size = len(body) + ENTRY_BYTES
-        if size * SHARE > self._capacity or version in self._kept:
-            return
-        self._kept[version] = body
-        self._held += size
-        while self._held > self._capacity:
-            _, oldest = self._kept.popitem(last=False)
-            self._held -= len(oldest) + ENTRY_BYTES
+    def add(self, version: UUID, body: bytes) -> None:
+        """Cache ``body``, the whole object, unless it takes more than its share."""
+        if len(body) + ENTRY_BYTES <= self._largest:
+            self._bodies[version] = body
 
 
 # How the service itself reads from the store: small objects into memory, and the list of everything.
@@ -215,7 +200,7 @@ class Downloads:
             if terms.use is not None:
                 await terms.use.take()
             return Reply(status, headers)
-        known = self.small.find(row.version)
+        known = self.small.get(row.version)
         if known is not None:
             if terms.use is not None:
                 await terms.use.take()
@@ -231,7 +216,7 @@ class Downloads:
         if body is None:
             return StreamReply(status, headers, part.length, _piping(stream))
         if part.length == row.size:
-            self.small.keep(row.version, body)
+            self.small.add(row.version, body)
         # A whole reply: head and body are written together.
         return Reply(status, headers, body)
 

@@ -1,4 +1,14 @@
-"""``ObjectRows`` on PostgreSQL."""
+"""The rows of storage in PostgreSQL: buckets, links, garbage, and objects with their listing.
+
+Changes of objects are functions of the schema ``storage``, each one transaction. Some migrations replace functions of
+earlier ones; the bodies that are current are these:
+
+====================  =============================================================================================
+0003_storage          ``slot``, ``create_bucket``, ``delete_bucket``, ``discard_uploads``; and ``refusal``, the rule
+                      on owners and conditions that all changes share
+0012_object_metadata  ``same_second``, ``put_object``, ``delete_objects``, ``move_object``, ``change_object``
+====================  =============================================================================================
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
@@ -180,13 +180,9 @@ class Store(Protocol):
     async def abort_multipart(self, key: str, upload_id: str) -> None: ...
     async def open(self, key: str, first: int, length: int, whole: int) -> ObjectStream: ...
     async def stat(self, key: str) -> StoredStat: ...
-    async def copy(
-        self,
-        source: str,
-        target: str,
-        size: int,
-        content_type: str,
-        keep_alive: Callable[[], Awaitable[None]],
+    async def copy(self, source: str, target: str) -> str: ...
+    async def copy_part(
+        self, source: str, target: str, upload_id: str, number: int, first: int, last: int
     ) -> str: ...
     async def delete(self, key: str) -> None: ...
     async def delete_many(self, keys: Sequence[str]) -> tuple[str, ...]: ...

@@ -54,6 +54,8 @@ PARTS_ALIKE = 1000
 # S3 allows 2 KB of user metadata in all.
 _MAX_METADATA_BYTES = 1800
 GROWING_BYTES = 1024 * 1024
+# One CopyObject takes at most 5 GiB (S3 API Reference, CopyObject); above, parts of this size are copied.
+COPY_PART_BYTES = 1024 * 1024 * 1024
 # How many parts of one upload are in memory at most.
 PARTS_HELD = 2
 
@@ -242,9 +244,7 @@ class Upload:
             # A Failure handed to callback() runs the errbacks; nobody waits where this was cancelled.
             waiting.callback(result)
 
-        store = self._uploads.store
-        asking = store.copy(row.path, self._path, row.size, row.content_type, self._keep_copying)
-        self._copying = start(self._answered(asking))
+        self._copying = start(self._answered(self._copy(row)))
         self._copying.addBoth(copied)
         try:
             self.etag = await waiting
@@ -313,10 +313,29 @@ class Upload:
             if not await self._uploads.rows.renew_upload(self.version):
                 raise errors.upload_expired()
 
-    async def _keep_copying(self) -> None:
-        if self._client_left:
-            raise errors.upload_expired()
-        await self._keep_alive()
+    # Copying.
+
+    async def _copy(self, row: ObjectRow) -> str:
+        if row.size > COPY_PART_BYTES:
+            try:
+                return await self._copy_in_parts(row)
+            except Exception as problem:
+                await self._drop_parts()
+                if not isinstance(problem, StoreError) or not problem.not_offered:
+                    raise
+        # In one piece also for stores that cannot copy parts (Storj): they may take larger objects at once than AWS.
+        return await self._uploads.store.copy(row.path, self._path)
+
+    async def _copy_in_parts(self, row: ObjectRow) -> str:
+        store = self._uploads.store
+        self._upload_id = upload_id = await store.start_multipart(self._path, row.content_type, {})
+        for number, first in enumerate(range(0, row.size, COPY_PART_BYTES), 1):
+            if self._client_left:
+                raise errors.upload_expired()
+            await self._keep_alive()
+            last = min(first + COPY_PART_BYTES, row.size) - 1
+            self._etags.append(await store.copy_part(row.path, self._path, upload_id, number, first, last))
+        return await store.complete_multipart(self._path, upload_id, self._etags)
 
     # Parts.
 
@@ -393,9 +412,10 @@ class Upload:
 
     async def _drop_parts(self) -> None:
         """Drop the parts that are at the store. Failures are left to the sweeper."""
-        if self._upload_id is not None:
+        upload_id, self._upload_id, self._etags = self._upload_id, None, []
+        if upload_id is not None:
             try:
-                await self._uploads.store.abort_multipart(self._path, self._upload_id)
+                await self._uploads.store.abort_multipart(self._path, upload_id)
             except Exception as problem:
                 _log.warn("A multipart upload is left to the sweeper: {kind}", kind=type(problem).__name__)
 

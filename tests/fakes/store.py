@@ -16,10 +16,6 @@ from project_service.storage.s3.xml import OpenMultipart, StoredObject, StoredPa
 BUFFERED_BYTES = 4096
 
 
-async def unneeded() -> None:
-    """A ``keep_alive`` for ``copy`` that does nothing."""
-
-
 @frozen
 class FakeObject:
     payload: bytes
@@ -129,10 +125,18 @@ class MemoryStore:
         found = self._present(key)
         return StoredStat(len(found.payload), found.etag, found.content_type)
 
-    async def copy(self, source: str, target: str, size: int, content_type: str, keep_alive: Any) -> str:
+    async def copy(self, source: str, target: str) -> str:
         self._called("copy")
         self.objects[target] = self._present(source)
         return self.objects[target].etag
+
+    async def copy_part(
+        self, source: str, target: str, upload_id: str, number: int, first: int, last: int
+    ) -> str:
+        self._called("copy_part")
+        part = self._present(source).payload[first : last + 1]
+        self.multiparts[target, upload_id][number] = part
+        return md5(part).hexdigest()
 
     async def delete(self, key: str) -> None:
         self._called("delete")

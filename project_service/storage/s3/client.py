@@ -6,8 +6,7 @@ Source: Amazon S3 API Reference. Every method raises ``StoreUnreachable`` when t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from xml.sax.saxutils import escape
@@ -49,10 +48,6 @@ from project_service.storage.s3.xml import (
     parse_objects,
     text_of,
 )
-
-# One CopyObject takes at most 5 GiB (S3 API Reference, CopyObject); above, parts of this size are copied.
-COPY_PART_BYTES = 1024 * 1024 * 1024
-
 
 # How many objects to delete at the same time in a store that takes one object a request.
 DELETES_AT_ONCE = 16
@@ -114,8 +109,8 @@ class S3Store:
     async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str:
         """Begin a multipart upload; its upload id."""
         headers = {"content-type": content_type, **_metadata(metadata)}
-        answer = await self.requests.send("POST", key, query={"uploads": ""}, headers=headers)
-        return text_of(answer.body, "UploadId")
+        response = await self.requests.send("POST", key, query={"uploads": ""}, headers=headers)
+        return text_of(response.body, "UploadId")
 
     async def put_part(self, key: str, upload_id: str, number: int, payload: Payload) -> str:
         """Send part ``number`` (from 1); its ETag. Raises ``CorruptTransfer``."""
@@ -131,13 +126,13 @@ class S3Store:
         body = document("CompleteMultipartUpload", parts)
         query = {"uploadId": upload_id}
         try:
-            answer = await self.requests.send(
+            response = await self.requests.send(
                 "POST", key, query=query, body=body, digest=Digests.of(body).sha256
             )
         except NoSuchObject:
             # An earlier try may have succeeded, with only its answer lost.
             return (await self.stat(key)).etag
-        return bare(text_of(answer.body, "ETag"))
+        return bare(text_of(response.body, "ETag"))
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
         """Drop a multipart upload and its parts; one that is gone already is no error."""
@@ -161,71 +156,31 @@ class S3Store:
 
     async def stat(self, key: str) -> StoredStat:
         """What the store knows of an object. Raises ``StoreUnreachable`` where it does not tell the size."""
-        answer = await self.requests.send("HEAD", key)
-        size = answer.header("content-length")
+        response = await self.requests.send("HEAD", key)
+        size = response.header("content-length")
         if not size.isdecimal():
             raise StoreUnreachable(NO_SIZE)
         etag, content_type, coding = (
-            answer.header(name) for name in ("etag", "content-type", "content-encoding")
+            response.header(name) for name in ("etag", "content-type", "content-encoding")
         )
         return StoredStat(int(size), bare(etag), content_type, coding)
 
-    async def copy(
-        self,
-        source: str,
-        target: str,
-        size: int,
-        content_type: str,
-        keep_alive: Callable[[], Awaitable[None]],
+    async def copy(self, source: str, target: str) -> str:
+        """Copy inside the store, without the bytes passing through here; the ETag of the copy."""
+        response = await self.requests.send("PUT", target, headers=self._copy_source(source))
+        return bare(text_of(response.body, "ETag"))
+
+    async def copy_part(
+        self, source: str, target: str, upload_id: str, number: int, first: int, last: int
     ) -> str:
-        """Copy inside the store, without the bytes passing through here; the ETag of the copy.
-
-        A large object is copied in parts, and ``keep_alive`` is called before each. After a failure the parts are
-        dropped.
-        """
-        if size > COPY_PART_BYTES:
-            try:
-                return await self._copied_in_parts(source, target, size, content_type, keep_alive)
-            except StoreError as refused:
-                if not refused.not_offered:
-                    raise
-        # In one piece also for stores that cannot copy parts (Storj): they may take larger objects at once than AWS.
-        answer = await self.requests.send("PUT", target, headers=self._copy_source(source))
-        return bare(text_of(answer.body, "ETag"))
-
-    async def _copied_in_parts(
-        self,
-        source: str,
-        target: str,
-        size: int,
-        content_type: str,
-        keep_alive: Callable[[], Awaitable[None]],
-    ) -> str:
-        upload_id = await self.start_multipart(target, content_type, {})
-        try:
-            etags = await self._copied_parts(source, target, size, upload_id, keep_alive)
-            return await self.complete_multipart(target, upload_id, etags)
-        except BaseException:
-            # If this fails too, the sweeper aborts it.
-            with suppress(StoreError, StoreUnreachable):
-                await self.abort_multipart(target, upload_id)
-            raise
-
-    async def _copied_parts(
-        self, source: str, target: str, size: int, upload_id: str, keep_alive: Callable[[], Awaitable[None]]
-    ) -> list[str]:
-        etags = []
-        for number, first in enumerate(range(0, size, COPY_PART_BYTES), 1):
-            await keep_alive()
-            last = min(first + COPY_PART_BYTES, size) - 1
-            answer = await self.requests.send(
-                "PUT",
-                target,
-                query={"partNumber": str(number), "uploadId": upload_id},
-                headers={**self._copy_source(source), "x-amz-copy-source-range": f"bytes={first}-{last}"},
-            )
-            etags.append(bare(text_of(answer.body, "ETag")))
-        return etags
+        """Make the bytes from ``first`` to ``last`` of ``source`` part ``number`` of an upload; the part's ETag."""
+        response = await self.requests.send(
+            "PUT",
+            target,
+            query={"partNumber": str(number), "uploadId": upload_id},
+            headers={**self._copy_source(source), "x-amz-copy-source-range": f"bytes={first}-{last}"},
+        )
+        return bare(text_of(response.body, "ETag"))
 
     def _copy_source(self, source: str) -> dict[str, str]:
         return {"x-amz-copy-source": f"/{self.requests.sender.address.bucket}/{source}"}
@@ -234,7 +189,7 @@ class S3Store:
         self, key: str, query: Mapping[str, str] | None, payload: Payload, headers: Mapping[str, str]
     ) -> str:
         digests = await self.digest(payload)
-        answer = await self.requests.send(
+        response = await self.requests.send(
             "PUT",
             key,
             query=query,
@@ -242,9 +197,9 @@ class S3Store:
             body=payload,
             digest=digests.sha256,
         )
-        etag = bare(answer.header("etag"))
+        etag = bare(response.header("etag"))
         # Where the store encrypts with a key of its own, an ETag may look like an MD5 and not be one.
-        encrypted = answer.header("x-amz-server-side-encryption") not in ("", "AES256")
+        encrypted = response.header("x-amz-server-side-encryption") not in ("", "AES256")
         if not encrypted and not digests.may_have(etag):
             raise CorruptTransfer(f"the store's checksum of {key} differs from ours")
         return etag
@@ -273,10 +228,10 @@ class S3Store:
         body = document("Delete", f"<Quiet>true</Quiet>{listed}")
         digests = Digests.of(body)
         headers = {"content-md5": digests.content_md5, "content-type": "application/xml"}
-        answer = await self.requests.send(
+        response = await self.requests.send(
             "POST", "", query={"delete": ""}, headers=headers, body=body, digest=digests.sha256
         )
-        return parse_failed_deletes(answer.body)
+        return parse_failed_deletes(response.body)
 
     async def _deleted_one_by_one(self, keys: Sequence[str]) -> tuple[str, ...]:
         failed: list[str] = []
@@ -299,8 +254,8 @@ class S3Store:
         query = {"list-type": "2", "max-keys": str(limit), "prefix": prefix, "encoding-type": "url"}
         if token is not None:
             query["continuation-token"] = token
-        answer = await self.requests.send("GET", "", query=query)
-        return parse_objects(answer.body)
+        response = await self.requests.send("GET", "", query=query)
+        return parse_objects(response.body)
 
     async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
         """Every multipart upload that is neither complete nor aborted; none where the store cannot list them."""
@@ -309,12 +264,12 @@ class S3Store:
         last: tuple[str, str] | None = None
         while True:
             try:
-                answer = await self.requests.send("GET", "", query=query)
+                response = await self.requests.send("GET", "", query=query)
             except StoreError as refused:
                 if not refused.not_offered:
                     raise
                 return ()
-            page, markers = parse_multiparts(answer.body)
+            page, markers = parse_multiparts(response.body)
             found.extend(page)
             # Some stores ignore the markers and return the first page again.
             if markers is None or markers == last or not page:

@@ -16,14 +16,13 @@ from twisted.internet.threads import deferToThread
 
 from project_service.settings.model import Secret
 from project_service.settings.model import Store as StoreSettings
-from project_service.storage.s3 import client
 from project_service.storage.s3.agent import TreqClient
 from project_service.storage.s3.client import S3Store, connect
 from project_service.storage.s3.connection import ConnectionPool
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.s3.requests import RetryingClient, Sender
 from project_service.storage.s3.signing import Address, Signer
-from tests.fakes.store import Collected, MemoryStore, unneeded
+from tests.fakes.store import Collected, MemoryStore
 from tests.live.services import wait
 
 PART = 5 * 1024 * 1024
@@ -149,20 +148,24 @@ async def test_an_aborted_multipart_upload_leaves_nothing(store: Any) -> None:
 @pytest_twisted.ensureDeferred
 async def test_a_copy(store: Any) -> None:
     await store.put("b/from", b"hello", "text/plain", {})
-    etag = await store.copy("b/from", "c/to", 5, "text/plain", unneeded)
+    etag = await store.copy("b/from", "c/to")
     stat = await store.stat("c/to")
     assert (stat.size, stat.etag) == (5, etag)
     assert await read(store, "c/to", 0, 5, 5) == b"hello"
     with pytest.raises(NoSuchObject):
-        await store.copy("b/none", "c/none", 5, "text/plain", unneeded)
+        await store.copy("b/none", "c/none")
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_copy_in_parts(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "COPY_PART_BYTES", PART)
+async def test_a_copy_in_parts(store: Any) -> None:
     payload = os.urandom(PART) + b"end"
     await store.put("b/from", payload, "image/png", {})
-    etag = await store.copy("b/from", "c/to", len(payload), "image/png", unneeded)
+    upload_id = await store.start_multipart("c/to", "image/png", {})
+    etags = [
+        await store.copy_part("b/from", "c/to", upload_id, 1, 0, PART - 1),
+        await store.copy_part("b/from", "c/to", upload_id, 2, PART, PART + 2),
+    ]
+    etag = await store.complete_multipart("c/to", upload_id, etags)
     stat = await store.stat("c/to")
     assert (stat.size, stat.etag, stat.content_type) == (len(payload), etag, "image/png")
     assert await read(store, "c/to", 0, len(payload), len(payload)) == payload

@@ -158,12 +158,13 @@ class Admin(TestCase):
             self.assertEqual(asked, ["open", "shut"] * times)
 
     def test_the_cache_of_buckets_is_bounded(self) -> None:
-        self.patch(buckets_module, "MAX_REMEMBERED", 3)
-        buckets = self.app.storage.buckets
+        self.patch(buckets_module, "MAX_CACHED", 3)
+        app = StorageApp()
+        buckets, tables = app.storage.buckets, app.tables
         first = ref(self.successResultOf(start(buckets.get("open"))))
         self.assertIsNotNone(first())
         for number in range(3):
-            self.app.tables.buckets[f"n{number}"] = (BucketRules(), START)
+            tables.buckets[f"n{number}"] = (BucketRules(), START)
             self.successResultOf(start(buckets.get(f"n{number}")))
         self.assertIsNone(first())
 

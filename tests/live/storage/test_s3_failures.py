@@ -18,7 +18,6 @@ from project_service.storage.s3.errors import (
     StoreError,
     StoreUnreachable,
 )
-from tests.fakes.store import unneeded
 from tests.live.storage.scripted_store import Script, against, fine, hang_up, silence, stored
 
 
@@ -111,7 +110,7 @@ async def test_an_html_page_of_a_proxy_is_no_response_of_the_store() -> None:
         for call in (
             store.start_multipart("k", "a/b", {}),
             store.complete_multipart("k", "u", ["e"]),
-            store.copy("a", "b", 1, "a/b", unneeded),
+            store.copy("a", "b"),
             store.list(),
             store.list_multiparts(),
         ):
@@ -127,7 +126,7 @@ async def test_an_error_inside_a_200_is_an_error() -> None:
     script = Script(fine(body=error), fine(body=error))
 
     async def work(store: S3Store) -> None:
-        for call in (store.complete_multipart("k", "u", ["e"]), store.copy("a", "b", 1, "a/b", unneeded)):
+        for call in (store.complete_multipart("k", "u", ["e"]), store.copy("a", "b")):
             with pytest.raises(StoreError) as caught:
                 await call
             assert caught.value.code == "InvalidPart"
@@ -144,7 +143,7 @@ async def test_a_transient_error_inside_a_200_is_retried() -> None:
 
     async def work(store: S3Store) -> None:
         assert await store.complete_multipart("k", "u", ["e", "e"]) == "e-2"
-        assert await store.copy("a", "b", 1, "a/b", unneeded) == "e"
+        assert await store.copy("a", "b") == "e"
 
     await against(script, work)
     assert script.script == []

@@ -5,26 +5,31 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Coroutine
 from hashlib import md5, sha256
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.lifecycle import start
+from project_service.storage.durations import RENEWAL_SECONDS
 from project_service.storage.s3.agent import TreqClient
-from project_service.storage.s3.client import COPY_PART_BYTES, S3Store
+from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connection import ConnectionPool
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject, StoreError, StoreUnreachable
 from project_service.storage.s3.requests import RetryingClient, Sender
 from project_service.storage.s3.signing import INLINE_DIGEST_BYTES
 from project_service.storage.s3.xml import OpenMultipart
-from tests.fakes.store import unneeded
+from project_service.storage.upload import COPY_PART_BYTES, PartSizes, SizeLimit, Upload, Uploads
+from project_service.storage.values import ObjectRow, store_path
 from tests.unit.storage.test_s3_connection import Wire
 from tests.unit.storage.test_s3_pool import Endpoint
 from tests.unit.storage.test_s3_sender import ADDRESS, NOW, SIGNER
 
 IDLE, RETRY = 10.0, 5.0
+SOURCE, TARGET = (store_path("b", UUID(int=number)) for number in (1, 2))
 
 
 class Case(SynchronousTestCase):
@@ -176,34 +181,55 @@ class Documents(Case):
 
 
 class Copies(Case):
+    """Copies as an upload makes them."""
+
+    def copy(self, size: int) -> Deferred[Any]:
+        self.renewals: list[float] = []
+
+        async def renew(version: UUID) -> bool:
+            self.renewals.append(self.clock.seconds())
+            return True
+
+        rows, nothing = SimpleNamespace(renew_upload=renew), cast(Any, None)
+        uploads = Uploads(
+            cast(Any, rows), nothing, self.store, nothing, nothing, self.clock, 1, lambda step: None
+        )
+        upload = Upload(uploads, UUID(int=2), "b", SizeLimit(size), PartSizes(1, 0))
+        row = ObjectRow("b", "k", UUID(int=1), size, "a/b", "e", None, NOW)
+
+        async def copied() -> str:
+            await upload.copy(row)
+            return upload.etag
+
+        return start(copied())
+
     def test_a_small_copy_is_one_request(self) -> None:
-        asked = self.ask(self.store.copy("b/from", "b/to", COPY_PART_BYTES, "a/b", unneeded))
+        asked = self.copy(COPY_PART_BYTES)
         line, headers, _ = self.sent()
-        self.assertEqual((line, headers["x-amz-copy-source"]), ("PUT /base/bucket/b/to", "/bucket/b/from"))
+        self.assertEqual(
+            (line, headers["x-amz-copy-source"]), (f"PUT /base/bucket/{TARGET}", f"/bucket/{SOURCE}")
+        )
         self.answer(body='<R><ETag>"e"</ETag></R>')
         self.assertEqual(self.successResultOf(asked), "e")
 
     def test_a_large_copy_is_made_in_parts(self) -> None:
         size = 2 * COPY_PART_BYTES + 1
-        touches: list[int] = []
-
-        async def kept() -> None:
-            touches.append(len(touches) + 1)
-
-        asked = self.ask(self.store.copy("b/from", "b/to", size, "a/b", kept))
+        asked = self.copy(size)
         line, headers, _ = self.sent()
-        self.assertEqual((line, headers["content-type"]), ("POST /base/bucket/b/to?uploads=", "a/b"))
+        self.assertEqual((line, headers["content-type"]), (f"POST /base/bucket/{TARGET}?uploads=", "a/b"))
         self.answer(body="<R><UploadId>u</UploadId></R>")
         for number, last in ((1, COPY_PART_BYTES - 1), (2, 2 * COPY_PART_BYTES - 1), (3, size - 1)):
             line, headers, _ = self.sent()
-            self.assertEqual(line, f"PUT /base/bucket/b/to?partNumber={number}&uploadId=u")
-            self.assertEqual(len(touches), number)
+            self.assertEqual(line, f"PUT /base/bucket/{TARGET}?partNumber={number}&uploadId=u")
+            self.assertEqual(len(self.renewals), number - 1)
             expected = f"bytes={(number - 1) * COPY_PART_BYTES}-{last}"
             self.assertEqual(headers["x-amz-copy-source-range"], expected)
-            self.assertEqual(headers["x-amz-copy-source"], "/bucket/b/from")
+            self.assertEqual(headers["x-amz-copy-source"], f"/bucket/{SOURCE}")
+            # The next part begins more than a minute after the last renewal.
+            self.clock.rightNow += RENEWAL_SECONDS
             self.answer(body=f'<R><ETag>"e{number}"</ETag></R>')
         line, _, body = self.sent()
-        self.assertEqual(line, "POST /base/bucket/b/to?uploadId=u")
+        self.assertEqual(line, f"POST /base/bucket/{TARGET}?uploadId=u")
         parts = (f'<Part><PartNumber>{n}</PartNumber><ETag>"e{n}"</ETag></Part>' for n in (1, 2, 3))
         self.assertIn("".join(parts), body)
         self.answer(body='<R><ETag>"whole-3"</ETag></R>')
@@ -211,14 +237,29 @@ class Copies(Case):
 
     def test_a_failed_copy_in_parts_aborts_its_upload(self) -> None:
         for dropped in (204, 500):
-            asked = self.ask(self.store.copy("b/from", "b/to", COPY_PART_BYTES + 1, "a/b", unneeded))
+            asked = self.copy(COPY_PART_BYTES + 1)
             self.answer(body="<R><UploadId>u</UploadId></R>")
             self.answer(404)
-            self.assertEqual(self.sent()[0], "DELETE /base/bucket/b/to?uploadId=u")
+            self.assertEqual(self.sent()[0], f"DELETE /base/bucket/{TARGET}?uploadId=u")
             self.assertNoResult(asked)
             self.answer(dropped)
             self.clock.pump([RETRY] * 4)
             self.failureResultOf(asked, NoSuchObject)
+
+    def test_without_copying_of_parts_a_large_object_is_copied_at_once(self) -> None:
+        """Storj."""
+        asked = self.copy(COPY_PART_BYTES + 1)
+        self.answer(body="<R><UploadId>u</UploadId></R>")
+        self.answer(501, "<Error><Code>NotImplemented</Code></Error>")
+        self.assertEqual(self.sent()[0], f"DELETE /base/bucket/{TARGET}?uploadId=u")
+        self.answer(204)
+        line, headers, _ = self.sent()
+        self.assertEqual(
+            (line, headers["x-amz-copy-source"]), (f"PUT /base/bucket/{TARGET}", f"/bucket/{SOURCE}")
+        )
+        self.assertNotIn("x-amz-copy-source-range", headers)
+        self.answer(body='<R><ETag>"e"</ETag></R>')
+        self.assertEqual(self.successResultOf(asked), "e")
 
 
 class Opening(Case):

@@ -7,7 +7,7 @@ from hashlib import md5
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 
-from project_service.storage.s3.client import COPY_PART_BYTES, DELETES_AT_ONCE
+from project_service.storage.s3.client import DELETES_AT_ONCE
 from project_service.storage.s3.connection import SLICE
 from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
@@ -18,7 +18,6 @@ from project_service.storage.s3.errors import (
     StoreError,
     StoreUnreachable,
 )
-from tests.fakes.store import unneeded
 from tests.unit.storage.test_s3_client import IDLE, RETRY, Case
 
 MD5 = md5(b"x").hexdigest()
@@ -88,18 +87,6 @@ class Missing(Case):
         said = "".join(f"<Error><Key>{key}</Key><Code>{code}</Code></Error>" for key, code in errors)
         self.answer(body=f"<DeleteResult>{said}</DeleteResult>")
         self.assertEqual(self.successResultOf(asked), ("b", "c"))
-
-    def test_without_copying_of_parts_a_large_object_is_copied_at_once(self) -> None:
-        asked = self.ask(self.store.copy("b/from", "b/to", COPY_PART_BYTES + 1, "a/b", unneeded))
-        self.answer(body="<R><UploadId>u</UploadId></R>")
-        self.answer(501, "<Error><Code>NotImplemented</Code></Error>")
-        self.assertEqual(self.sent()[0], "DELETE /base/bucket/b/to?uploadId=u")
-        self.answer(204)
-        line, headers, _ = self.sent()
-        self.assertEqual((line, headers["x-amz-copy-source"]), ("PUT /base/bucket/b/to", "/bucket/b/from"))
-        self.assertNotIn("x-amz-copy-source-range", headers)
-        self.answer(body='<R><ETag>"e"</ETag></R>')
-        self.assertEqual(self.successResultOf(asked), "e")
 
     def test_without_a_list_of_open_uploads_there_are_none(self) -> None:
         for status in (405, 501):
