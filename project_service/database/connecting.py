@@ -172,7 +172,7 @@ class Connector:
 
 def _has_plain_strings(connection: Connection) -> bool:
     """Whether psycopg2 takes standard_conforming_strings to be on, as it does if the server says nothing."""
-    return bool(connection._connection.get_parameter_status("standard_conforming_strings") != "off")
+    return bool(connection.raw.get_parameter_status("standard_conforming_strings") != "off")
 
 
 def connector(reactor: Any, settings: Settings) -> Connector:

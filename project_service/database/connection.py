@@ -1,122 +1,54 @@
 """A PostgreSQL connection that stays registered with the reactor.
 
-txpostgres' own cursors register with the reactor for each query and fire in a later turn; this class does neither.
-Nothing here is safe to cancel, so callers have to shield (see ``pool``).
+``execute`` and ``query`` send SQL text through psycopg2, ``run`` prepared statements in libpq's pipeline mode
+(``pipeline``). txpostgres' own cursors register with the reactor for each query and fire in a later turn; this class
+does neither. Nothing here is safe to cancel, so callers have to shield (see ``pool``).
 """
 
 from __future__ import annotations
 
 import os
-import re
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from sys import getsizeof
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg2
 from psycopg2 import extensions
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
 from project_service.database.pipeline import (
-    BYTEA,
     Pipeline,
     Run,
     Statements,
     Step,
     TextRow,
-    as_texts,
     error_that_ended,
     ignore_notices,
     may_be_stale,
     show_sqlstates,
-    unescaped,
 )
 from project_service.errors import Away
-
-# How long a connection waits for the server to answer.
-
-
-class Answering(Protocol):
-    """What waits for answers. Each may take the sum of both times; without a limit if one of them is None."""
-
-    answer_seconds: float | None
-    extra_seconds: float | None
-
-    @property
-    def awaiting_since(self) -> float | None:
-        """When the oldest message was sent that is not answered yet; None where there is none."""
-
-    def timed_out(self) -> None:
-        """Called when no answer came in that time."""
-
-
-class AnswerTimeout:
-    """Notices that an answer does not come.
-
-    One delayed call serves many messages: one for each would cost as much as sending it. So nothing is done when an
-    answer arrives, and the delayed call finds out by itself whether the last message is answered.
-
-    The connection is an argument and is not stored, because the two would form a reference cycle.
-    """
-
-    def __init__(self, clock: IReactorTime) -> None:
-        self._clock = clock
-        self._call: IDelayedCall | None = None
-
-    def start(self, connection: Answering) -> None:
-        """A message of ``connection`` has just been sent."""
-        allowed = _allowed(connection)
-        if allowed is None:
-            return
-        if self._call is None:
-            self._call = self._clock.callLater(allowed, self._look, connection)
-        elif self._call.getTime() > self._clock.seconds() + allowed:
-            self._call.reset(allowed)  # it was longer before
-
-    def stop(self) -> None:
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
-
-    def _look(self, connection: Answering) -> None:
-        self._call = None
-        allowed, since = _allowed(connection), connection.awaiting_since
-        if allowed is None or since is None:
-            return
-        left = since + allowed - self._clock.seconds()
-        if left > 0:
-            self._call = self._clock.callLater(left, self._look, connection)
-        else:
-            connection.timed_out()
-
-
-def _allowed(connection: Answering) -> float | None:
-    if connection.answer_seconds is None or connection.extra_seconds is None:
-        return None
-    return connection.answer_seconds + connection.extra_seconds
-
-
-# What a connection that is given up has not sent yet.
-
-
-def drop_unsent(descriptor: int) -> None:
-    """Make the socket send nothing more, also of what was written to it already. To be called before it is closed.
-
-    By itself the kernel goes on sending for minutes. After an interruption of the network, the database would then
-    execute a statement whose caller was refused long ago, and undo what the caller has done since then.
-    """
-    with socket.socket(fileno=os.dup(descriptor)) as seen:
-        seen.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
+from project_service.lifecycle import cancel
 
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = tuple[Any, ...]
+
+# The settings on which the meaning of a message depends: its encoding, how it quotes, who sends it, and whether it
+# may write. The server reports changes of these by itself (PostgreSQL's manual, section 55.2.7).
+_REPORTED = (
+    "client_encoding",
+    "standard_conforming_strings",
+    "session_authorization",
+    "default_transaction_read_only",
+)
+_IN_TRANSACTION = (extensions.TRANSACTION_STATUS_INTRANS, extensions.TRANSACTION_STATUS_INERROR)
+_CONNECTION_FAULTS = (psycopg2.OperationalError, psycopg2.InterfaceError)
 
 
 class DatabaseGone(Away):
@@ -133,9 +65,10 @@ class DatabaseGone(Away):
 
 
 class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not typed
-    """Made by ``connect``. Only one caller may use it at a time; the pool sees to that.
+    """Made by ``Connector``. Only one caller may use it at a time; the pool sees to that.
 
-    ``on_lost`` is called once if the connection is lost while nobody uses it.
+    ``on_lost`` is called once if the connection is lost while nobody uses it. Each answer may take ``answer_seconds``
+    and ``extra_seconds``, without a limit if one of them is None.
     """
 
     def __init__(self, reactor: Any) -> None:
@@ -143,18 +76,21 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         self.on_lost: Callable[[Connection], None] | None = None
         self.on_notify: Callable[[str, str], None] | None = None
         self.answer_seconds: float | None = None
-        # How much more than answer_seconds the present user is allowed; None for any time.
+        # What the present caller is allowed beyond ``answer_seconds``.
         self.extra_seconds: float | None = 0.0
         self.statements = Statements()
+        # The role for which PostgreSQL has cached plans of queries inside functions, where that matters.
+        self.plans_of: str | None = None
         # Set while the connection is in pipeline mode, by ``run`` or for longer by ``Pipelines``.
         self.pipeline: Pipeline | None = None
-        # How many seconds the server needed for what ``run`` was asked to time last.
+        # How many seconds the server needed for the last timed ``run``.
         self.took = 0.0
         self._sent = 0.0
         self._running: Deferred[None] | None = None
-        self._doomed = False
+        self._discarded = False
         self._expires: float | None = None
-        self._answer_timeout = AnswerTimeout(reactor)
+        # One delayed call checks the answers to many messages: one for each would cost as much as sending it.
+        self._answer_check: IDelayedCall | None = None
         # One cursor is enough, since there is one message at a time.
         self._cursor: Any = None
         self._descriptor: int | None = None
@@ -182,6 +118,11 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         self.connect(**params).addBoth(passed)
         return waiting
 
+    @property
+    def raw(self) -> Any:
+        """psycopg2's connection."""
+        return self._connection
+
     def fileno(self) -> int:
         return int(super().fileno()) if self._descriptor is None else self._descriptor
 
@@ -202,7 +143,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
             cursor.execute(sql, params)
         except psycopg2.Error as fault:
             self._running = None
-            raise self._judged(fault) from fault
+            raise self._as_raised(fault) from fault
         except BaseException:
             self._running = None
             raise
@@ -211,7 +152,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
             self._advance()
             await running
         except psycopg2.Error as fault:
-            raise self._judged(fault) from fault
+            raise self._as_raised(fault) from fault
         finally:
             self._running = None
         return cursor
@@ -237,13 +178,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         ``timed`` sets ``took``.
         """
         run, rows = await self._run(steps, version, timed)
-        types = run.types
-        if BYTEA in types:
-            rows = [
-                [unescaped(value) if kind == BYTEA else value for kind, value in zip(types, row, strict=True)]
-                for row in rows
-            ]
-        return rows
+        return run.with_bytes(rows)
 
     async def run_typed(self, step: Step) -> list[Row]:
         """As ``run``, for one statement, with its values as psycopg2 returns them."""
@@ -260,7 +195,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         try:
             rows = await run.done
         except psycopg2.Error as fault:
-            raise self._judged(fault) from fault
+            raise self._as_raised(fault) from fault
         finally:
             self.took = run.took
             self.pipeline = None
@@ -268,22 +203,59 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         self._forget_large(rows[0] if len(rows) == 1 else ())
         return run, rows
 
+    async def query_prepared(self, sql: str, params: Sequence[Any]) -> list[Row]:
+        """As ``query``, with ``sql`` prepared on this connection so that PostgreSQL plans it once.
+
+        ``sql`` is as in ``Step.of``. Must not be used inside a transaction, because the statement may be run again
+        after a failure.
+        """
+        try:
+            return await self.run_typed(Step.of(sql, params))
+        except psycopg2.Error as fault:
+            if not may_be_stale(fault.pgcode):
+                raise
+        return await self.query(sql, params)
+
     def enter_pipeline(self) -> Pipeline:
         """Put the connection into pipeline mode. Raises ``DatabaseGone`` if it is lost."""
-        if self._doomed or self._connection is None or self._connection.closed:
+        if self._discarded or self._connection is None or self._connection.closed:
             raise DatabaseGone("connection lost")
         self.pipeline = Pipeline(self)
         return self.pipeline
 
     def watch(self) -> None:
-        """Have the connection given up if the server does not answer what has been sent in time."""
-        self._answer_timeout.start(self)
+        """A message has just been sent: close the connection if the server does not answer it in time."""
+        if self.answer_seconds is None or self.extra_seconds is None:
+            return
+        allowed = self.answer_seconds + self.extra_seconds
+        if self._answer_check is None:
+            self._answer_check = self.reactor.callLater(allowed, self._check_answer)
+        elif self._answer_check.getTime() > self.reactor.seconds() + allowed:
+            self._answer_check.reset(allowed)  # it was longer before
+
+    def _check_answer(self) -> None:
+        """Nothing is done when an answer arrives, so find out whether the last message has been answered."""
+        self._answer_check = None
+        since = self.awaiting_since
+        if self.answer_seconds is None or self.extra_seconds is None or since is None:
+            return
+        left = since + self.answer_seconds + self.extra_seconds - self.reactor.seconds()
+        if left > 0:
+            self._answer_check = self.reactor.callLater(left, self._check_answer)
+        else:
+            self.timed_out()
+
+    def timed_out(self) -> None:
+        """The server does not answer. statement_timeout should have ended the statement, so the server or the network
+        is gone."""
+        drop_unsent(self.fileno())
+        self._lost(DatabaseGone("the database did not answer"))
 
     @property
     def usable(self) -> bool:
         """Whether another caller may have it: it is connected, idle and outside a transaction."""
         raw = self._connection
-        if self._doomed or self._running is not None or self.pipeline is not None:
+        if self._discarded or self._running is not None or self.pipeline is not None:
             return False
         if raw is None or raw.closed or (self._expires is not None and self.expired):
             return False
@@ -291,33 +263,31 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
 
     @property
     def expired(self) -> bool:
-        """Whether the time that ``expire_after`` set has come."""
+        """Whether the time set by ``expire_after`` has passed."""
         return self._expires is not None and bool(self.reactor.seconds() >= self._expires)
 
     @property
     def awaiting_since(self) -> float | None:
-        """When the oldest message was sent that is not answered yet; None where there is none."""
+        """When the oldest unanswered message was sent; None if there is none."""
         if self._running is not None:
             return self._sent
         pipeline = self.pipeline
         return pipeline.waiting[0].sent if pipeline is not None and pipeline.waiting else None
 
     def expire_after(self, seconds: float) -> None:
-        """Not to be given to another caller after this time."""
+        """Do not give it to another caller after so many seconds."""
         self._expires = self.reactor.seconds() + seconds
 
     def remember_settings(self) -> None:
-        """Note the present settings as those that every caller is to find."""
+        """Remember the present settings: every caller is to find these (see ``altered``)."""
         self._remembered = self._reported()
 
     @property
     def altered(self) -> bool:
-        """Whether SQL has changed settings of the session on which the meaning of the next message depends: its
-        encoding, how it quotes, who sends it, and whether it may write."""
+        """Whether SQL has changed settings on which the meaning of the next message depends."""
         return self._remembered is not None and self._reported() != self._remembered
 
     def _reported(self) -> tuple[str | None, ...]:
-        """The server reports changes of these by itself (PostgreSQL's manual, section 55.2.7): libpq knows them."""
         return tuple(map(self._connection.get_parameter_status, _REPORTED))
 
     @property
@@ -327,31 +297,24 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
 
     def discard(self) -> None:
         """Never use this connection again; the pool closes it when it comes back."""
-        self._doomed = True
+        self._discarded = True
 
     def cancel_and_close(self) -> None:
-        """Have the server cancel the statement under way, and close. This blocks until the server has been told."""
+        """Cancel the current statement, and close. This blocks until the server has taken the request."""
         if self._connection is not None and not self._connection.closed:
             with suppress(psycopg2.Error):
                 self._connection.cancel()
         self.close()
 
     def close(self) -> None:
-        self._doomed = True
+        self._discarded = True
         self.on_lost = None
-        self._let_go()
+        self._disconnect()
         self._fail(DatabaseGone("closed"))
 
     def connection_lost(self) -> None:
-        """libpq has found the connection broken."""
+        """libpq reports that the connection is lost."""
         self._lost(DatabaseGone("connection lost"))
-
-    # Called by ``AnswerTimeout``.
-
-    def timed_out(self) -> None:
-        # statement_timeout should have ended it, so the server or the network is gone.
-        drop_unsent(self.fileno())
-        self._lost(DatabaseGone("the database did not answer"))
 
     # Called by the reactor.
 
@@ -396,7 +359,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         elif state == extensions.POLL_OK and self._running is not None:
             running, self._running = self._running, None
             running.callback(None)
-        # Last, because who hears of something may send the next message, which is none that ``state`` is about.
+        # Last, because a subscriber may send the next message, which ``state`` is not about.
         if raw.notifies:
             self._notify()
 
@@ -407,8 +370,8 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
                 self.on_notify(notice.channel, notice.payload)
 
     def _lost(self, fault: Exception) -> None:
-        self._doomed = True
-        self._let_go()
+        self._discarded = True
+        self._disconnect()
         if self._running is not None:
             self._fail(fault)
             return
@@ -416,16 +379,17 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         if on_lost is not None:
             on_lost(self)
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is None:
             return
         pipeline, self.pipeline = self.pipeline, None
         if pipeline is not None:
-            # Whoever hears of it may not submit anything to it any more.
+            # A caller that learns of it cannot submit anything to it any more.
             pipeline.lost(DatabaseGone("connection lost"))
         self.reactor.removeReader(self)
         self.reactor.removeWriter(self)
-        self._answer_timeout.stop()
+        cancel(self._answer_check)
+        self._answer_check = None
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -440,7 +404,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
     @property
     def cursor(self) -> Any:
         """The one that ``execute`` uses. Raises ``DatabaseGone``."""
-        if self._doomed or self._connection is None or self._connection.closed:
+        if self._discarded or self._connection is None or self._connection.closed:
             raise DatabaseGone("connection lost")
         if self._cursor is None:
             try:
@@ -449,54 +413,19 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
                 raise DatabaseGone("connection lost") from fault
         return self._cursor
 
-    def _judged(self, fault: psycopg2.Error) -> Exception:
+    def _as_raised(self, fault: psycopg2.Error) -> Exception:
         """The exception to raise: an error without SQLSTATE is one of the connection, not of the statement."""
         if self._connection.closed or (fault.pgcode is None and isinstance(fault, _CONNECTION_FAULTS)):
-            self._doomed = True
+            self._discarded = True
             return DatabaseGone(type(fault).__name__, error_that_ended(fault))
         return fault
 
 
-_REPORTED = (
-    "client_encoding",
-    "standard_conforming_strings",
-    "session_authorization",
-    "default_transaction_read_only",
-)
-_IN_TRANSACTION = (extensions.TRANSACTION_STATUS_INTRANS, extensions.TRANSACTION_STATUS_INERROR)
-_CONNECTION_FAULTS = (psycopg2.OperationalError, psycopg2.InterfaceError)
+def drop_unsent(descriptor: int) -> None:
+    """Make the socket send nothing more, also of what was written to it already. To be called before it is closed.
 
-
-# Queries that are run again and again, prepared so that PostgreSQL plans them once per connection.
-
-
-_PLACE = re.compile(r"%s|%%")
-
-
-async def run_prepared(connection: Connection, sql: str, params: Sequence[Any]) -> list[Row]:
-    """As ``connection.query``, with ``sql`` prepared on this connection.
-
-    ``sql`` is a single statement, a constant of the program, with ``%s`` for parameters whose types PostgreSQL can
-    infer. Must not be used inside a transaction, because the statement may be run again after a failure.
+    By itself the kernel goes on sending for minutes. After an interruption of the network, the database would then
+    execute a statement whose caller got an error long ago, and undo what the caller has done since then.
     """
-    try:
-        return await connection.run_typed(Step(numbered(sql), as_texts(params)))
-    except psycopg2.Error as fault:
-        if not may_be_stale(fault.pgcode):
-            raise
-    return await connection.query(sql, params)
-
-
-@lru_cache(maxsize=256)
-def numbered(sql: str) -> str:
-    """psycopg2's placeholders as PostgreSQL's own, ``$1`` and so on."""
-    count = 0
-
-    def place(found: re.Match[str]) -> str:
-        nonlocal count
-        if found[0] == "%%":
-            return "%"
-        count += 1
-        return f"${count}"
-
-    return _PLACE.sub(place, sql)
+    with socket.socket(fileno=os.dup(descriptor)) as duplicate:
+        duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -11,10 +11,13 @@ those of the library that it has loaded itself. They are called with the interpr
 none of them blocks on a connection that is set nonblocking. While a connection is in pipeline mode psycopg2 must not
 be asked to execute or poll, which ``Connection`` sees to; otherwise both may use it in turns.
 
-Cost: the functions' signatures have to be right, or the process crashes; they are all below.
+Cost: the functions' signatures have to be right, or the process crashes. They are all below, and nothing outside this
+module sees them: others make a ``Step``, and get rows or an exception that psycopg2 would have raised.
+
+Figure: a query takes 15 us less of our CPU than through psycopg2's ``execute``, and half of PostgreSQL's.
 
 With Bind and Execute PostgreSQL takes a statement's snapshot after it has waited for the statement's locks, so a read
-that waits for TRUNCATE and a refill sees the new rows. (A cursor does not; see ``tables/stream``.)
+that waits for TRUNCATE and a refill sees the new rows. (A cursor does not; see ``tables.stream``.)
 """
 
 from __future__ import annotations
@@ -25,27 +28,18 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import count
 from time import thread_time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import psycopg2
 from attrs import define, field, frozen
 from psycopg2 import _psycopg, extensions
 from psycopg2 import errors as psycopg2_errors
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
-
-from project_service.errors import ApiError, Away
-from project_service.lifecycle import background, cancel
 
 if TYPE_CHECKING:
     from project_service.database.connection import Connection, DatabaseGone
-
-
-# Keeps track of the statements that are prepared on a connection.
-#
-# A statement is prepared by its text alone, which PostgreSQL shows to all roles (``pg_prepared_statements``), so it
-# must not contain anything from a request. Neither preparing nor DEALLOCATE is undone by a rollback.
 
 
 # Each statement costs PostgreSQL about 10 kB on each connection.
@@ -72,7 +66,10 @@ class Prepared:
 
 @define
 class Statements:
-    """The prepared statements of one connection. Beyond ``most`` those prepared first are dropped.
+    """The prepared statements of one connection. Beyond ``limit`` those prepared first are dropped.
+
+    A statement is prepared by its text alone, which PostgreSQL shows to all roles (``pg_prepared_statements``), so it
+    must not contain anything from a request. Neither preparing nor DEALLOCATE is undone by a rollback.
 
     The types of a statement's parameters are fixed when it is prepared. With another schema cache the same text may
     mean another operator, so a statement is only used for the version of the schema cache that it was prepared for.
@@ -81,15 +78,13 @@ class Statements:
     the right to that function while planning, and would use the plan for other roles without checking again.
     """
 
-    most: int = PER_CONNECTION
+    limit: int = PER_CONNECTION
     # By role and text, in the order in which they were prepared.
     known: dict[tuple[str, str], Prepared] = field(factory=dict, init=False)
-    # The names of those that PostgreSQL still has to be told to drop.
+    # The names of those that PostgreSQL still has to drop.
     unwanted: list[bytes] = field(factory=list, init=False)
     _number: int = field(default=0, init=False)
     version: int = field(default=0, init=False)
-    # The role for which PostgreSQL has cached plans of queries inside functions, where that matters.
-    plans_of: str | None = field(default=None, init=False)
 
     def use_version(self, version: int) -> None:
         """Forget what was prepared for another version of the schema cache."""
@@ -99,7 +94,7 @@ class Statements:
 
     def add(self, role: str, text: str) -> Prepared:
         """A statement that the caller is about to prepare under this name."""
-        if len(self.known) >= self.most:
+        if len(self.known) >= self.limit:
             self.forget(next(iter(self.known.values())))
         self._number += 1
         prepared = Prepared(role, text, _PREFIX + str(self._number).encode())
@@ -112,15 +107,14 @@ class Statements:
         return unwanted
 
     def forget(self, prepared: Prepared) -> None:
-        """Do not use it again; PostgreSQL is to be told at the next opportunity."""
+        """Do not use it again. PostgreSQL drops it with the next run."""
         if self.known.pop((prepared.role, prepared.text), None) is not None:
             self.unwanted.append(prepared.name)
 
 
 def may_be_stale(code: str | None) -> bool:
     """Whether an error of a prepared statement may be due to its being prepared, so that it is worth running as text.
-
-    Those are what ``Statements`` must forget too."""
+    ``Statements`` has to forget such a statement too."""
     return code == _GONE or code in _STALE
 
 
@@ -189,6 +183,19 @@ class Step:
     role: str = ""
     once: bool = False
 
+    @classmethod
+    def of(cls, sql: str, params: Sequence[Any]) -> Step:
+        """``sql`` is a constant of the program, with psycopg2's ``%s`` for parameters whose types PostgreSQL can
+        infer."""
+        return cls(numbered(sql), as_texts(params))
+
+
+@lru_cache(maxsize=256)
+def numbered(sql: str) -> str:
+    """``sql`` with ``$1`` and so on in place of ``%s``, and ``%`` in place of ``%%``."""
+    numbers = count(1)
+    return re.sub("%s|%%", lambda match: "%" if match[0] == "%%" else f"${next(numbers)}", sql)
+
 
 class Run:
     """One transaction under way. ``done`` fires with the rows of its last statement, or fails with ``psycopg2.Error``
@@ -232,6 +239,16 @@ class Run:
         """The types of the last statement's columns, once it has run."""
         return (self.used[-1].types or ()) if self.used else ()
 
+    def with_bytes(self, rows: list[TextRow]) -> list[TextRow]:
+        """``rows`` with the bytes of ``bytea`` in place of their text."""
+        types = self.types
+        if BYTEA not in types:
+            return rows
+        return [
+            [unescaped(value) if kind == BYTEA else value for kind, value in zip(types, row, strict=True)]
+            for row in rows
+        ]
+
     def typed(self, rows: list[TextRow]) -> list[tuple[Any, ...]]:
         """``rows`` with their values as psycopg2 would have returned them."""
         types, cursor = self.types, self.connection.cursor
@@ -241,18 +258,22 @@ class Run:
         ]
 
 
+# A caller is held up by a slow neighbour if it waits so long, and so many times longer than usual.
+SLOW_SECONDS = 0.01
+SLOW_FACTOR = 5
+
+
 class Pipeline:
-    """Puts a connection into pipeline mode until ``leave`` is called, and runs what is submitted in
-    order."""
+    """Puts a connection into pipeline mode until ``leave`` is called, and runs what is submitted in order."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._libpq = connection._connection.pgconn_ptr
+        self._libpq = connection.raw.pgconn_ptr
         self._clock: Callable[[], float] = connection.reactor.seconds
         self._scheduled = False
         self.waiting: deque[Run] = deque()
         self._since = self._cpu = 0.0
-        # What most of the waits for the first of the results that come together do not exceed.
+        # A wait for a batch of results that is usually not exceeded.
         self.typical = 0.0
         _set_nonblocking(self._libpq, 1)
         if not _enter_pipeline(self._libpq):
@@ -280,8 +301,8 @@ class Pipeline:
             prepared = statements.known.get((step.role, step.text))
             if prepared is None:
                 prepared = self._prepare(step, run)
-            count = len(step.values)
-            _send_prepared(libpq, prepared.name, count, (_TEXT * count)(*step.values), None, None, 0)
+            size = len(step.values)
+            _send_prepared(libpq, prepared.name, size, (_TEXT * size)(*step.values), None, None, 0)
             run.used.append(prepared)
         _sync(libpq)
         run.sent = self._clock()
@@ -303,15 +324,15 @@ class Pipeline:
         return prepared
 
     def _deallocate(self) -> None:
-        """Drop statements that are not used any more, each in a transaction whose outcome nobody waits for."""
+        """Drop statements that are not used any more, each in a transaction of its own. Failures do not matter."""
         for name in self._connection.statements.take_unwanted():
             run = Run(self._connection)
-            run.done.addErrback(lambda refused: None)
+            run.done.addErrback(lambda failure: None)
             _send_text(self._libpq, b"DEALLOCATE " + name, 0, None, None, None, None, 0)
             _sync(self._libpq)
             self.waiting.append(run)
 
-    # What the connection calls.
+    # Called by the connection
 
     def flush(self) -> None:
         """Send what has been submitted."""
@@ -348,7 +369,7 @@ class Pipeline:
                 run.before, run.result = run.result, result
                 continue
             if status == _COMMAND_OK:
-                # That something is prepared is told without the name of a command.
+                # The result of preparing has no name of a command.
                 if run.preparing and not _command(result):
                     del run.preparing[0]
             elif status != _PIPELINE_ABORTED:
@@ -368,9 +389,9 @@ class Pipeline:
             run.done.errback(fault.because(run.error))
 
     def _held_up(self, waited: float) -> bool:
-        """Whether somebody who waits so long is held up: much longer than usual, because on a busy machine everything
-        takes longer, and by itself that is no reason not to share."""
-        slow = waited > max(SLOW_SECONDS, HELD_UP * self.typical)
+        """Whether a caller that waits so long is held up: it is much longer than usual. On a busy machine everything
+        takes longer, and that alone is no reason not to share."""
+        slow = waited > max(SLOW_SECONDS, SLOW_FACTOR * self.typical)
         self.typical = (
             min(waited, 1.3 * self.typical + 0.0001) if waited > self.typical else 0.9 * self.typical
         )
@@ -416,143 +437,6 @@ def _text_rows(result: int) -> list[TextRow]:
     return rows
 
 
-# How many runs may be under way in a shared pipeline, and how old the oldest may be; whoever comes then goes
-# elsewhere.
-MAX_WAITING = 200
-OLD_SECONDS = 0.02
-# Who waits so long, and so many times longer than usual, is held up by a slow neighbour.
-SLOW_SECONDS = 0.01
-HELD_UP = 5
-# A shared pipeline that nobody has used for so long gives its connection back.
-IDLE_SECONDS = 30.0
-LOOK_SECONDS = 1.0
-
-
-class ConnectionSource(Protocol):
-    """What ``Pipelines`` need of a pool."""
-
-    async def acquire(self) -> Connection: ...
-    def release(self, connection: Connection) -> None: ...
-
-
-class Pipelines:
-    """Up to ``size`` connections of a pool that quick reads share, so that many go out in one message.
-
-    Nobody is to wait behind a slow neighbour. So what is submitted has to be known to be quick, and while a run has
-    not been answered for ``OLD_SECONDS`` no more are taken. ``opening`` is run first on each connection, which is
-    closed when it is not needed any more: nobody else is to find what ``opening`` has set.
-
-    A connection is for one version of the schema cache. With another one it may not be known any more that SQL has
-    left settings there, or taken away those of ``opening``.
-    """
-
-    def __init__(
-        self, pool: ConnectionSource, size: int, clock: IReactorTime, opening: Sequence[Step] = ()
-    ) -> None:
-        self._pool = pool
-        self._size = size
-        self._clock = clock
-        self._opening = opening
-        self._connections: list[Connection] = []
-        self._connecting = False
-        self._closed = False
-        self._used = 0.0
-        self._call: IDelayedCall | None = None
-
-    def submit(self, version: int, steps: Sequence[Step]) -> Run | None:
-        """As ``Pipeline.submit``. None where none of them takes more now: then use a connection of your own."""
-        now = self._clock.seconds()
-        for connection in self._connections:
-            pipeline, known = connection.pipeline, connection.statements.version
-            if pipeline is None:
-                continue  # it is lost
-            if known not in (version, 0):
-                if known < version:
-                    self._retire(connection)
-                    break
-                continue
-            waiting = pipeline.waiting
-            oldest = OLD_SECONDS + HELD_UP * pipeline.typical
-            if not waiting or (now - waiting[0].sent < oldest and len(waiting) < MAX_WAITING):
-                self._used = now
-                run = pipeline.submit(version, steps)
-                pipeline.flush_soon()
-                return run
-        if len(self._connections) < self._size and not self._connecting and not self._closed:
-            self._connecting = True
-            background(self._connect(), "opening a pipeline")
-        return None
-
-    def close(self) -> None:
-        """Give all connections back, each when what is under way on it is done."""
-        self._closed = True
-        cancel(self._call)
-        self._call = None
-        for connection in list(self._connections):
-            self._retire(connection)
-
-    async def _connect(self) -> None:
-        try:
-            connection = await self._pool.acquire()
-            connection.on_lost = self._lost
-            pipeline = connection.enter_pipeline()
-        except (ApiError, Away):
-            return  # the database is away or busy, which those who need it are told
-        finally:
-            self._connecting = False
-        self._used = self._clock.seconds()
-        self._connections.append(connection)
-        if self._opening:
-            opened = pipeline.submit(0, self._opening)
-            pipeline.flush_soon()
-            try:
-                await opened.done
-            except (psycopg2.Error, Away):
-                self._retire(connection)
-                return
-        if self._closed:
-            self._retire(connection)
-        elif self._call is None:
-            self._call = self._clock.callLater(LOOK_SECONDS, self._look)
-
-    def _look(self) -> None:
-        """Give up servers that do not answer, and connections that are to be left or that nobody uses."""
-        self._call = None
-        now = self._clock.seconds()
-        idle = now - self._used > IDLE_SECONDS
-        for connection in list(self._connections):
-            since = connection.awaiting_since
-            if (
-                since is not None
-                and connection.answer_seconds is not None
-                and now - since > connection.answer_seconds
-            ):
-                connection.timed_out()
-            elif connection.expired or idle:
-                self._retire(connection)
-        if self._connections:
-            self._call = self._clock.callLater(LOOK_SECONDS, self._look)
-
-    def _retire(self, connection: Connection) -> None:
-        """Take no more for it, and give it back when all that is under way is done."""
-        if connection not in self._connections or connection.pipeline is None:
-            return
-        self._connections.remove(connection)
-        last = connection.pipeline.submit(connection.statements.version, ())
-        connection.pipeline.flush_soon()
-        last.done.addBoth(lambda _: self._release(connection))
-
-    def _lost(self, connection: Connection) -> None:
-        if connection in self._connections:
-            self._connections.remove(connection)
-            self._release(connection)
-
-    def _release(self, connection: Connection) -> None:
-        connection.on_lost = None
-        connection.discard()
-        self._pool.release(connection)
-
-
 @frozen
 class Diagnosis:
     """What the server says of an error, under psycopg2's names."""
@@ -568,8 +452,8 @@ _SQLSTATE, *_FIELDS = [ord(letter) for letter in "CMDHn"]
 
 
 def _refusal(result: int) -> psycopg2.Error:
-    code, *found = [_error_field(result, field) for field in (_SQLSTATE, *_FIELDS)]
-    texts = [None if text is None else text.decode("utf-8", "replace") for text in found]
+    code, *fields = [_error_field(result, field) for field in (_SQLSTATE, *_FIELDS)]
+    texts = [None if text is None else text.decode("utf-8", "replace") for text in fields]
     if code is None:
         return psycopg2.OperationalError("connection lost")
     return _refused(code.decode())(Diagnosis(*texts))
@@ -619,8 +503,8 @@ def _refused(code: str) -> Callable[[Diagnosis], psycopg2.Error]:
 
 def unescaped(value: bytes | None) -> bytes | None:
     """The bytes of a ``bytea`` in text form (PostgreSQL's manual, "Binary Data Types")."""
-    found = psycopg2.BINARY(value, None)
-    return None if found is None else bytes(found)
+    parsed = psycopg2.BINARY(value, None)
+    return None if parsed is None else bytes(parsed)
 
 
 def as_text(value: Any) -> bytes | None:  # noqa: PLR0911  # one return for each type
@@ -656,5 +540,5 @@ def _item(value: Any) -> bytes:
 
 @lru_cache(maxsize=256)
 def _converter(kind: int) -> Callable[[bytes | None, Any], Any]:
-    found: Callable[[bytes | None, Any], Any] = extensions.string_types.get(kind, extensions.UNICODE)
-    return found
+    converter: Callable[[bytes | None, Any], Any] = extensions.string_types.get(kind, extensions.UNICODE)
+    return converter

@@ -1,8 +1,9 @@
-"""The connection pool. (txpostgres' own never reconnects, hands out dead connections, and can deadlock.)
+"""The connection pool. ``Pool`` lends connections to one caller at a time; ``Pipelines`` are those that reads share.
 
 A caller may be cancelled while it waits for a connection, but not while it uses one: ``use`` is shielded. A
-connection that comes back inside a transaction, in use, or with changed settings is thrown away. Otherwise the next
-caller would work in the last one's transaction, under the last one's role.
+connection that comes back inside a transaction, in use, or with changed settings is closed. Otherwise the next caller
+would work in the last one's transaction, under the last one's role. (txpostgres' own pool never reconnects, hands out
+dead connections, and can deadlock.)
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from project_service import errors
-from project_service.database.connection import Connection, DatabaseGone, Params, Row, numbered, run_prepared
-from project_service.database.pipeline import Pipelines, Step, as_texts, may_be_stale
-from project_service.lifecycle import Backoff, cancel, shield, start
+from project_service.database.connection import Connection, DatabaseGone, Params, Row
+from project_service.database.pipeline import SLOW_FACTOR, Run, Step, may_be_stale
+from project_service.errors import ApiError, Away
+from project_service.lifecycle import Backoff, background, cancel, shield, start
 from project_service.wait_queue import WaitQueue
 
 T = TypeVar("T")
@@ -28,10 +30,16 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 # Of so many connections one may be shared by quick reads.
 CONNECTIONS_PER_PIPELINE = 4
+# How many runs may be under way on a shared connection, and how old the oldest may be. Further reads go elsewhere.
+MAX_WAITING = 200
+MAX_AGE_SECONDS = 0.02
+# A shared connection that nobody has used for so long is given back.
+IDLE_SECONDS = 30.0
+CHECK_SECONDS = 1.0
 
 
 class Transaction:
-    """What ``Pool.transaction`` hands to its work: queries inside one BEGIN … COMMIT."""
+    """Queries inside one BEGIN … COMMIT (see ``in_transaction``)."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -44,9 +52,9 @@ class Pool:
     """Up to ``size`` connections, made by ``connect`` when they are needed.
 
     Callers are served in the order in which they came. One that has waited for ``acquire_timeout_seconds`` gets the
-    failure ``late()``; or ``away()`` where nobody is using a connection, which means that none can be made. Their
-    number is not limited here: a request has a place in its lane before it comes. Some of the connections are shared
-    by quick reads (``pipelines``), each of which begins with the steps ``opening``.
+    failure ``late()``; or ``away()`` if nobody is using a connection, which means that none can be made. Their number
+    is not limited here, but by the admission of requests. Some of the connections are shared by quick reads
+    (``pipelines``); each of those begins with the steps ``setup``.
     """
 
     log = Logger()
@@ -59,7 +67,7 @@ class Pool:
         clock: IReactorTime,
         late: Callable[[], Exception] = errors.database_unavailable,
         away: Callable[[], Exception] = errors.database_unavailable,
-        opening: Sequence[Step] = (),
+        setup: Sequence[Step] = (),
     ) -> None:
         self._connect = connect
         self._size = size
@@ -75,20 +83,12 @@ class Pool:
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._retry: IDelayedCall | None = None
         self._closed = False
-        self.pipelines = Pipelines(self, size // CONNECTIONS_PER_PIPELINE, clock, opening)
+        self.pipelines = Pipelines(self, size // CONNECTIONS_PER_PIPELINE, clock, setup)
         self._empty: Deferred[None] | None = None
 
     @property
     def size(self) -> int:
         return self._size
-
-    @property
-    def in_use(self) -> int:
-        return len(self._busy)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
 
     async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
         """One message in its own implicit transaction; the rows of its last statement.
@@ -99,50 +99,41 @@ class Pool:
         return await self.use(lambda connection: connection.query(sql, params))
 
     async def prepared(self, sql: str, params: Sequence[Any]) -> list[Row]:
-        """As ``query``, for one statement that is asked often: see ``prepared.run_prepared``."""
-        connection = await self.acquire()
-        return await shield(self._prepared(connection, sql, params))
-
-    async def _prepared(self, connection: Connection, sql: str, params: Sequence[Any]) -> list[Row]:
-        try:
-            return await run_prepared(connection, sql, params)
-        finally:
-            self.release(connection)
+        """As ``query``, for one statement that is run often (see ``Connection.query_prepared``)."""
+        return await self.use(lambda connection: connection.query_prepared(sql, params))
 
     async def read(self, sql: str, params: Sequence[Any]) -> list[Row]:
         """As ``prepared``, for a query that only reads and is always quick: it may share its connection."""
-        step = Step(numbered(sql), as_texts(params))
-        run = self.pipelines.submit(0, [step])
+        run = self.pipelines.submit(0, [Step.of(sql, params)])
         if run is not None:
             try:
                 return run.typed(await run.done)
             except DatabaseGone:
-                pass  # asked once more, on another connection
+                pass  # it is run again on another connection
             except psycopg2.Error as fault:
                 if not may_be_stale(fault.pgcode):
                     raise
         return await self.prepared(sql, params)
 
-    async def transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    async def transaction(self, function: Callable[[Transaction], Awaitable[T]]) -> T:
         """As ``in_transaction``. Runs to its end even if the caller is cancelled."""
-        return await self.use(lambda connection: in_transaction(connection, work))
+        return await self.use(lambda connection: in_transaction(connection, function))
 
-    async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """The result of ``work`` on a connection of its own. ``work`` is shielded from cancellation."""
+    async def use(self, function: Callable[[Connection], Awaitable[T]]) -> T:
+        """Call ``function`` with a connection and return its result. It is shielded from cancellation."""
         connection = await self.acquire()
+        return await shield(self._used(connection, function))
 
-        async def used() -> T:
-            try:
-                return await work(connection)
-            finally:
-                self.release(connection)
-
-        return await shield(used())
+    async def _used(self, connection: Connection, function: Callable[[Connection], Awaitable[T]]) -> T:
+        try:
+            return await function(connection)
+        finally:
+            self.release(connection)
 
     async def acquire(self) -> Connection:
         """A usable connection, which the caller must pass to ``release``. May be cancelled while it waits.
 
-        Meant for replies that are streamed; everything else should call ``use``.
+        For replies that are streamed; everything else should call ``use``.
         """
         if self._closed:
             raise errors.shutting_down()
@@ -157,6 +148,7 @@ class Pool:
         return await waiting
 
     def release(self, connection: Connection) -> None:
+        """Give back what ``acquire`` returned. It goes to the next caller, or is closed if it is not ``usable``."""
         self._busy.discard(connection)
         if connection.usable and not connection.altered and not self._closed:
             self._offer(connection)
@@ -211,11 +203,11 @@ class Pool:
         self._offering = True
         try:
             while self._offered:
-                self._place(self._offered.popleft())
+                self._hand_out(self._offered.popleft())
         finally:
             self._offering = False
 
-    def _place(self, connection: Connection) -> None:
+    def _hand_out(self, connection: Connection) -> None:
         if self._closed or not connection.usable:
             connection.close()
             self._grow()
@@ -231,13 +223,13 @@ class Pool:
         connection.close()
 
     def _grow(self) -> None:
-        """Start as many connections as are needed and allowed. After a failure, start one, and after a pause only."""
-        # Nothing while closing: a caller that is failed then may give a connection back while others still wait.
+        """Start as many connections as are needed and allowed; after a failure only one, and after a pause."""
+        # Not while closing: a caller that fails then may release a connection while others still wait.
         if self._closed or (self._retry is not None and self._retry.active()):
             return
         wanted = len(self._waiting) - len(self._connecting)
         if self._backoff.pause:
-            # The last attempt failed, so a single connection finds out whether the database is back.
+            # The last one failed, so a single connection finds out whether the database is back.
             wanted = min(wanted, 1 - len(self._connecting))
         room = self._size - len(self._busy) - len(self._idle) - len(self._offered) - len(self._connecting)
         for _ in range(min(wanted, room)):
@@ -276,11 +268,127 @@ class Pool:
             empty.callback(None)
 
 
-async def in_transaction(connection: Connection, work: Callable[[Transaction], Awaitable[T]]) -> T:
-    """BEGIN, ``work``, COMMIT; ROLLBACK when ``work`` raises. Raises ``DatabaseGone`` where COMMIT rolled back."""
+class Pipelines:
+    """Up to ``size`` connections of a pool that quick reads share, so that many go out in one message.
+
+    No caller is to wait behind a slow neighbour. So what is submitted has to be known to be quick, and no more is
+    accepted while a run has not been answered for ``MAX_AGE_SECONDS``. ``setup`` is run first on each connection,
+    which is closed when it is not needed any more, so that no other caller finds the settings of ``setup``.
+
+    A connection is for one version of the schema cache. For another version it may not be known any more that SQL has
+    left settings there, or taken away those of ``setup``.
+    """
+
+    def __init__(self, pool: Pool, size: int, clock: IReactorTime, setup: Sequence[Step] = ()) -> None:
+        self._pool = pool
+        self._size = size
+        self._clock = clock
+        self._setup = setup
+        self._connections: list[Connection] = []
+        self._connecting = False
+        self._closed = False
+        self._used = 0.0
+        self._call: IDelayedCall | None = None
+
+    def submit(self, version: int, steps: Sequence[Step]) -> Run | None:
+        """As ``Pipeline.submit``. None if none of them accepts more now; then use a connection of your own."""
+        now = self._clock.seconds()
+        for connection in self._connections:
+            pipeline, known = connection.pipeline, connection.statements.version
+            if pipeline is None:
+                continue  # it is lost
+            if known not in (version, 0):
+                if known < version:
+                    self._retire(connection)
+                    break
+                continue
+            waiting = pipeline.waiting
+            oldest = MAX_AGE_SECONDS + SLOW_FACTOR * pipeline.typical
+            if not waiting or (now - waiting[0].sent < oldest and len(waiting) < MAX_WAITING):
+                self._used = now
+                run = pipeline.submit(version, steps)
+                pipeline.flush_soon()
+                return run
+        if len(self._connections) < self._size and not self._connecting and not self._closed:
+            self._connecting = True
+            background(self._connect(), "opening a pipeline")
+        return None
+
+    def close(self) -> None:
+        """Give all connections back, each when its runs are done."""
+        self._closed = True
+        cancel(self._call)
+        self._call = None
+        for connection in list(self._connections):
+            self._retire(connection)
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self._pool.acquire()
+            connection.on_lost = self._lost
+            pipeline = connection.enter_pipeline()
+        except (ApiError, Away):
+            return  # the database is away or busy, which callers learn from the pool
+        finally:
+            self._connecting = False
+        self._used = self._clock.seconds()
+        self._connections.append(connection)
+        if self._setup:
+            run = pipeline.submit(0, self._setup)
+            pipeline.flush_soon()
+            try:
+                await run.done
+            except (psycopg2.Error, Away):
+                self._retire(connection)
+                return
+        if self._closed:
+            self._retire(connection)
+        elif self._call is None:
+            self._call = self._clock.callLater(CHECK_SECONDS, self._check)
+
+    def _check(self) -> None:
+        """Close connections whose server does not answer, and give back those that have expired or are idle."""
+        self._call = None
+        now = self._clock.seconds()
+        idle = now - self._used > IDLE_SECONDS
+        for connection in list(self._connections):
+            since = connection.awaiting_since
+            if (
+                since is not None
+                and connection.answer_seconds is not None
+                and now - since > connection.answer_seconds
+            ):
+                connection.timed_out()
+            elif connection.expired or idle:
+                self._retire(connection)
+        if self._connections:
+            self._call = self._clock.callLater(CHECK_SECONDS, self._check)
+
+    def _retire(self, connection: Connection) -> None:
+        """Submit nothing more to it, and give it back when all its runs are done."""
+        if connection not in self._connections or connection.pipeline is None:
+            return
+        self._connections.remove(connection)
+        last = connection.pipeline.submit(connection.statements.version, ())
+        connection.pipeline.flush_soon()
+        last.done.addBoth(lambda _: self._release(connection))
+
+    def _lost(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._release(connection)
+
+    def _release(self, connection: Connection) -> None:
+        connection.on_lost = None
+        connection.discard()
+        self._pool.release(connection)
+
+
+async def in_transaction(connection: Connection, function: Callable[[Transaction], Awaitable[T]]) -> T:
+    """BEGIN, ``function``, COMMIT; ROLLBACK if ``function`` raises. Raises ``DatabaseGone`` if COMMIT rolled back."""
     await connection.query("begin")
     try:
-        result = await work(Transaction(connection))
+        result = await function(Transaction(connection))
     except BaseException:
         if connection.in_transaction:
             await connection.query("rollback")

@@ -170,7 +170,7 @@ def _pool(
 ) -> Pool:
     wait = settings.database.acquire_timeout_seconds
     late, away = errors.pool_timeout, errors.database_away
-    return Pool(raw(connector), size, wait, reactor, late=late, away=away, opening=opening)
+    return Pool(raw(connector), size, wait, reactor, late=late, away=away, setup=opening)
 
 
 def _streams(
@@ -206,7 +206,7 @@ def raw(connector: Connector) -> Callable[[], Awaitable[Connection]]:
 
     async def connect() -> Connection:
         connection = await connector()
-        extensions.register_type(AS_BYTES, connection._connection)
+        extensions.register_type(AS_BYTES, connection.raw)
         return connection
 
     return connect

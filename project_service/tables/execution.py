@@ -11,7 +11,7 @@ A statement goes to PostgreSQL in one of three ways:
 
 PostgreSQL checks some rights, and computes what is declared immutable, when it makes a plan. Used for another caller,
 the plan would skip the check, or contain what was the first caller's. So a statement is prepared for one role and one
-version of the schema cache (``database.statements``); plans of the queries inside functions are discarded when a
+version of the schema cache (``database.pipeline``); plans of the queries inside functions are discarded when a
 connection passes to another role, if a function calls one that not every role may call (``pass_to_role``); and all
 plans are discarded in each request where that is not enough (``settings``, ``forgets_plans``).
 """
@@ -319,9 +319,9 @@ def _step(planned: Planned, preamble: Preamble, probe: int) -> Step:
 async def pass_to_role(connection: Connection, preamble: Preamble) -> None:
     """Make sure that functions' cached plans of another role are not used, for a preamble with ``plans_apart``. Call
     it outside a transaction. Raises what ``Connection.execute`` raises."""
-    if connection.statements.plans_of != preamble.role:
+    if connection.plans_of != preamble.role:
         await connection.execute(FORGET_PLANS)
-        connection.statements.plans_of = preamble.role
+        connection.plans_of = preamble.role
 
 
 def _may_be_refused(request: Request, compiled: Compiled) -> bool:

@@ -107,14 +107,14 @@ async def test_a_killed_connection_is_noticed_and_replaced(database: str) -> Non
     assert first != second
 
     async def dies(connection: Connection) -> None:
-        pid = connection._connection.info.backend_pid
+        pid = connection.raw.info.backend_pid
         await killer.query("select pg_terminate_backend(%s)", (pid,))
         await connection.query("select 1")
 
     with pytest.raises(DatabaseGone):
         await pool.use(dies)
     assert await pool.query("select 1") == [(1,)]
-    assert pool.in_use == 0
+    assert not pool._busy
     killer.close()
     await pool.close()
 

@@ -14,8 +14,8 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 
 from project_service.database.connection import Connection, DatabaseGone
-from project_service.database.pipeline import Pipelines, Run, Step, as_text
-from project_service.database.pool import Pool
+from project_service.database.pipeline import Run, Step, as_text
+from project_service.database.pool import Pipelines, Pool
 from project_service.lifecycle import start
 from tests.live.sql import connection_to, connector, run_sql
 from tests.live.waiting import until
@@ -182,4 +182,4 @@ async def test_the_pool_closes_when_what_is_under_way_is_done(database: str) -> 
     assert await run.done == [[b""]]
     await closed
     assert pool.pipelines.submit(1, [Step("select 1")]) is None
-    assert pool.in_use == 0
+    assert not pool._busy

@@ -21,8 +21,9 @@ from attrs import define, evolve, field, frozen
 from twisted.internet.threads import deferToThread
 
 from project_service import application
-from project_service.database import pipeline
-from project_service.database.pipeline import Pipelines, Run
+from project_service.database import pipeline, pool
+from project_service.database.pipeline import Run
+from project_service.database.pool import Pipelines
 from project_service.settings.model import Stage, StageDatabase, Store
 from project_service.tables import outcome
 from project_service.tables.assemble import Tables
@@ -98,7 +99,7 @@ class Watched:
     @property
     def backends(self) -> list[int]:
         assert self.pipelines is not None
-        return [connection._connection.get_backend_pid() for connection in self.pipelines._connections]
+        return [connection.raw.get_backend_pid() for connection in self.pipelines._connections]
 
 
 @frozen
@@ -429,15 +430,16 @@ async def test_who_comes_after_a_slow_statement_does_not_wait_for_it(
     await warm(service, "/slow", "/things?id=eq.1")
     assert service.watched.pipelines is not None
     (connection,) = service.watched.pipelines._connections
-    monkeypatch.setattr(pipeline, "OLD_SECONDS", 0.02)
+    monkeypatch.setattr(pool, "MAX_AGE_SECONDS", 0.02)
     monkeypatch.setattr(pipeline, "SLOW_SECONDS", 0.3)
-    monkeypatch.setattr(pipeline, "HELD_UP", 0)
+    monkeypatch.setattr(pool, "SLOW_FACTOR", 0)
+    monkeypatch.setattr(pipeline, "SLOW_FACTOR", 0)
     slow, quick = clients[:2]
     slow.send(service.anon.head("/slow", "slowly"))
 
     def is_late() -> bool:
         since = connection.awaiting_since
-        return since is not None and service.api.reactor.seconds() - since > pipeline.OLD_SECONDS
+        return since is not None and service.api.reactor.seconds() - since > pool.MAX_AGE_SECONDS
 
     await until(is_late)
     taken = service.watched.taken

@@ -47,7 +47,7 @@ async def test_keepalive_is_set_on_both_sides(database: str, more: dict[str, str
         sources = await connection.query(
             "select distinct source from pg_settings where name like 'tcp_keepalives_%%'", ()
         )
-        assert sources == [("connection",)]
+        assert sources == [("session",)]
         # And a host that stands still in a transaction does not keep its locks.
         assert await connection.query("show idle_in_transaction_session_timeout") == [("1min",)]
 

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from project_service.database.connection import numbered
+from project_service.database.pipeline import numbered
 from project_service.storage import postgres
 
 OBJECTS, LIMIT = 20_000, 20

@@ -1,4 +1,4 @@
-"""Connections that quick reads share: when they are opened, when they take more, and when they are given back."""
+"""Prepared statements, and the connections that quick reads share: opening, accepting runs, and giving back."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service import errors
 from project_service.database.connection import Connection, DatabaseGone
-from project_service.database.pipeline import (
+from project_service.database.pipeline import Run, Statements, Step, may_be_stale
+from project_service.database.pool import (
+    CHECK_SECONDS,
     IDLE_SECONDS,
-    LOOK_SECONDS,
+    MAX_AGE_SECONDS,
     MAX_WAITING,
-    OLD_SECONDS,
     Pipelines,
-    Run,
-    Statements,
-    Step,
 )
 
-OPENING = [Step("select 'opening'", once=True)]
+SETUP = [Step("select 'setup'", once=True)]
 ASKED = [Step("select 1")]
 
 
@@ -48,7 +46,7 @@ class FakeConnection:
         return self
 
     def submit(self, version: int, steps: Sequence[Step]) -> Run:
-        if steps and steps is not OPENING:
+        if steps and steps is not SETUP:
             self.statements.version = version
         self.submitted.append((version, steps))
         run = Run(cast(Any, None))
@@ -93,8 +91,8 @@ class Case(SynchronousTestCase):
         self.back: list[Any] = []
         self.shared = self.pipelines()
 
-    def pipelines(self, size: int = 2, opening: Sequence[Step] = ()) -> Pipelines:
-        return Pipelines(self, size, self.clock, opening)
+    def pipelines(self, size: int = 2, setup: Sequence[Step] = ()) -> Pipelines:
+        return Pipelines(cast(Any, self), size, self.clock, setup)
 
     # The pool.
 
@@ -137,13 +135,13 @@ class Opening(Case):
         self.assertEqual(self.asked, [])
 
     def test_what_opens_a_connection_goes_first(self) -> None:
-        self.shared = self.pipelines(opening=OPENING)
+        self.shared = self.pipelines(setup=SETUP)
         connection = self.opened()
         self.assertIsNotNone(self.submit())
-        self.assertEqual([steps for _, steps in connection.submitted], [OPENING, ASKED])
+        self.assertEqual([steps for _, steps in connection.submitted], [SETUP, ASKED])
 
     def test_a_connection_that_cannot_be_opened_is_given_back(self) -> None:
-        self.shared = self.pipelines(opening=OPENING)
+        self.shared = self.pipelines(setup=SETUP)
         connection = self.opened()
         connection.answer(psycopg2.ProgrammingError("no such setting"))
         self.assertIsNone(self.submit())
@@ -173,7 +171,7 @@ class Taking(Case):
     def test_nobody_comes_behind_one_that_takes_long(self) -> None:
         connection = self.opened()
         self.submit()
-        self.clock.advance(OLD_SECONDS * 1.01)
+        self.clock.advance(MAX_AGE_SECONDS * 1.01)
         self.assertIsNone(self.submit())
         connection.answer()
         self.assertIsNotNone(self.submit())
@@ -182,7 +180,7 @@ class Taking(Case):
         for _ in range(2):
             self.opened()
             self.submit()
-            self.clock.advance(OLD_SECONDS * 1.01)
+            self.clock.advance(MAX_AGE_SECONDS * 1.01)
         self.assertIsNone(self.submit())
         self.assertEqual(self.asked, [])
 
@@ -214,25 +212,25 @@ class Ending(Case):
     def test_a_server_that_does_not_answer_is_given_up(self) -> None:
         connection = self.opened()
         self.submit()
-        self.clock.pump([LOOK_SECONDS] * 9)
+        self.clock.pump([CHECK_SECONDS] * 9)
         self.assertFalse(connection.silent)
-        self.clock.pump([LOOK_SECONDS] * 3)
+        self.clock.pump([CHECK_SECONDS] * 3)
         self.assertEqual((connection.silent, self.back), (True, [connection]))
 
     def test_without_a_limit_it_is_waited_for(self) -> None:
         connection = self.opened()
         connection.answer_seconds = None
         self.submit()
-        self.clock.pump([LOOK_SECONDS] * 20)
+        self.clock.pump([CHECK_SECONDS] * 20)
         self.assertFalse(connection.silent)
 
     def test_one_that_nobody_uses_is_given_back(self) -> None:
         connection = self.opened()
         self.submit()
         connection.answer()
-        self.clock.pump([LOOK_SECONDS] * int(IDLE_SECONDS / LOOK_SECONDS))
+        self.clock.pump([CHECK_SECONDS] * int(IDLE_SECONDS / CHECK_SECONDS))
         self.assertEqual(len(connection.waiting), 0)
-        self.clock.pump([LOOK_SECONDS] * 3)
+        self.clock.pump([CHECK_SECONDS] * 3)
         connection.answer()
         self.assertEqual((self.back, connection.discarded), ([connection], True))
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -241,7 +239,7 @@ class Ending(Case):
         connection = self.opened()
         self.submit()
         connection.expired = True
-        self.clock.advance(LOOK_SECONDS)
+        self.clock.advance(CHECK_SECONDS)
         connection.answer()
         self.assertEqual(self.back, [])
         connection.answer()
@@ -258,8 +256,8 @@ class Ending(Case):
         self.assertEqual((self.back, self.clock.getDelayedCalls()), ([connection], []))
 
     def test_one_that_is_being_opened_when_all_close_is_given_back(self) -> None:
-        for opening in ((), OPENING):
-            self.shared = self.pipelines(opening=opening)
+        for setup in ((), SETUP):
+            self.shared = self.pipelines(setup=setup)
             self.submit()
             self.shared.close()
             connection = self.connect()
@@ -274,3 +272,55 @@ class Ending(Case):
         self.shared.close()
         connection.lose()
         self.assertEqual(self.back, [connection])
+
+
+class Preparing(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.statements = Statements(3)
+
+    def prepared(self, text: str, role: str = "anon") -> str:
+        """The name under which ``text`` is prepared, now or before."""
+        known = self.statements.known.get((role, text)) or self.statements.add(role, text)
+        return known.name.decode()
+
+    def test_a_statement_is_prepared_once_for_each_role(self) -> None:
+        """Where PostgreSQL inlines a function, it checks rights when it plans."""
+        names = [self.prepared(text, role) for text, role in (("a", "x"), ("a", "y"), ("b", "x"), ("a", "x"))]
+        self.assertEqual(names, ["service_1", "service_2", "service_3", "service_1"])
+        self.assertEqual(self.statements.unwanted, [])
+
+    def test_a_new_schema_cache_version_drops_all_statements(self) -> None:
+        self.prepared("a")
+        self.prepared("b")
+        self.statements.use_version(2)
+        self.assertEqual((self.statements.known, self.statements.version), ({}, 2))
+        self.assertEqual(self.statements.take_unwanted(), [b"service_1", b"service_2"])
+        self.assertEqual(self.statements.take_unwanted(), [], "each is dropped once")
+        self.assertEqual(self.prepared("a"), "service_3", "a name is never used again")
+
+    def test_the_oldest_statement_makes_room(self) -> None:
+        for text in "abcd":
+            self.prepared(text)
+        self.assertEqual([text for _, text in self.statements.known], ["b", "c", "d"])
+        self.assertEqual(self.statements.take_unwanted(), [b"service_1"])
+
+    def test_a_forgotten_statement_is_dropped_once_and_prepared_anew(self) -> None:
+        self.prepared("a")
+        stale = self.statements.known["anon", "a"]
+        for _ in range(2):
+            self.statements.forget(stale)
+        self.assertEqual(self.prepared("a"), "service_2")
+        self.assertEqual(self.statements.take_unwanted(), [b"service_1"])
+
+    def test_which_errors_may_be_due_to_preparing(self) -> None:
+        for code, stale in (
+            ("26000", True),
+            ("0A000", True),
+            ("42883", True),
+            ("XX000", True),
+            ("23505", False),
+            ("42501", False),
+            ("57014", False),
+            (None, False),
+        ):
+            self.assertIs(may_be_stale(code), stale, code)

@@ -1,17 +1,83 @@
-"""The connection pool, with a clock of the test's own: it recovers, times out, discards doubtful connections, and
-drains."""
+"""The connection pool, with a clock of the test's own: it lends, grows, recovers, times out and drains."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any, cast
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent
+from twisted.trial.unittest import TestCase
 
 from project_service.database.connection import Connection, DatabaseGone
-from project_service.database.pool import Pool
+from project_service.database.pool import FIRST_PAUSE_SECONDS, Pool
 from project_service.errors import ApiError
 from project_service.lifecycle import start
-from tests.unit.database.pool_case import Case, FakeConnection
+from tests.captured_log import captured_logs
+
+
+class FakeConnection:
+    """A connection that answers when a test says so. ``state`` is its transaction status."""
+
+    def __init__(self) -> None:
+        self.state = "idle"
+        self.closed = False
+        self.altered = False
+        self.on_lost: Callable[[Any], None] | None = None
+        self.asked: list[str] = []
+        self.answer: Deferred[list[Any]] | None = None
+
+    @property
+    def usable(self) -> bool:
+        return self.state == "idle" and not self.closed
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.state == "in transaction"
+
+    async def query(self, sql: str, params: Any = None) -> list[Any]:
+        self.asked.append(sql)
+        if sql == "begin":
+            self.state = "in transaction"
+        elif sql == "rollback":
+            self.state = "idle"
+        elif sql == "wait":
+            self.answer = Deferred()
+            return await self.answer
+        return [(sql,)]
+
+    async def execute(self, sql: str, params: Any = None) -> Any:
+        await self.query(sql)
+        tag = "ROLLBACK" if self.state == "failed transaction" else "COMMIT"
+        self.state = "idle"
+        return type("Cursor", (), {"statusmessage": tag})()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Case(TestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.made: list[FakeConnection] = []
+        self.away = False
+        self.pool = Pool(self.connect, 2, 5.0, self.clock)
+
+    async def connect(self) -> Connection:
+        if self.away:
+            raise DatabaseGone("refused")
+        self.made.append(FakeConnection())
+        return cast(Connection, self.made[-1])
+
+    @property
+    def busy(self) -> int:
+        return len(self.pool._busy)
+
+    def failure(self, waiting: Deferred[Any], kind: type[Exception]) -> Exception:
+        failed: Exception = self.failureResultOf(waiting, kind).value
+        return failed
 
 
 class Lending(Case):
@@ -23,7 +89,7 @@ class Lending(Case):
             connection.answer.callback([])
         for done in (*first, *queued):
             self.successResultOf(done)
-        self.assertEqual(self.pool.in_use, 0)
+        self.assertEqual(self.busy, 0)
 
     def test_connections_are_made_on_demand_and_reused(self) -> None:
         self.assertEqual(self.made, [])
@@ -55,7 +121,7 @@ class Lending(Case):
         error = self.failure(waiting, ApiError)
         assert isinstance(error, ApiError)
         self.assertEqual((error.status, error.code), (503, "database_unavailable"))
-        self.assertEqual(self.pool.waiting, 0)
+        self.assertEqual(len(self.pool._waiting), 0)
 
     def test_errors_for_late_and_for_no_connection_are_configurable(self) -> None:
         pool = Pool(self.connect, 1, 5.0, self.clock, late=TimeoutError, away=ConnectionError)
@@ -76,7 +142,7 @@ class Lending(Case):
         waiting.cancel()
         self.failureResultOf(waiting, CancelledError)
         self.pool.release(held[0])
-        self.assertEqual((self.pool.waiting, self.pool.in_use), (0, 1))
+        self.assertEqual((len(self.pool._waiting), self.busy), (0, 1))
 
 
 class Doubt(Case):
@@ -109,7 +175,7 @@ class Doubt(Case):
         self.assertEqual(connection.asked, ["wait"])
         assert connection.answer is not None
         connection.answer.callback([])
-        self.assertEqual(self.pool.in_use, 0)
+        self.assertEqual(self.busy, 0)
 
     def test_a_transaction_commits_though_its_caller_was_cancelled(self) -> None:
         gate: Deferred[None] = Deferred()
@@ -161,3 +227,244 @@ class Doubt(Case):
 
         self.failure(start(self.pool.transaction(work)), KeyError)
         self.assertEqual((self.made[0].asked, self.made[0].closed), (["begin"], True))
+
+
+class Growing(Case):
+    def test_simultaneous_waiters_each_get_a_connection(self) -> None:
+        connecting: list[Deferred[None]] = []
+
+        async def slow() -> Connection:
+            connecting.append(Deferred())
+            await connecting[-1]
+            return await self.connect()
+
+        self.pool = Pool(slow, 5, 5.0, self.clock)
+        waiting = [start(self.pool.query("a")) for _ in range(3)]
+        self.assertEqual(len(connecting), 3)
+        for one in connecting:
+            one.callback(None)
+        for answered in waiting:
+            self.successResultOf(answered)
+
+    def test_connections_being_made_count_towards_the_size(self) -> None:
+        gates: list[Deferred[None]] = []
+
+        async def refused() -> Connection:
+            gates.append(Deferred())
+            await gates[-1]
+            raise DatabaseGone("refused")
+
+        self.pool = Pool(refused, 2, 5.0, self.clock)
+        waiting = [start(self.pool.query("a")) for _ in range(5)]
+        self.assertEqual(len(gates), 2, "no more than its size")
+        for gate in gates:
+            gate.callback(None)
+        self.assertEqual(len(self.clock.getDelayedCalls()), 2, "failing together counts once; and the line's")
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        waiting.append(start(self.pool.query("a")))
+        self.assertEqual(len(gates), 3, "one tries again")
+        self.successResultOf(start(self.pool.close()))
+        for one in waiting:
+            self.failure(one, ApiError)
+
+    def test_a_waiter_gets_a_new_connection_for_a_discarded_one(self) -> None:
+        for throw_away in ("altered", "closed"):
+            self.setUp()
+            held = [self.successResultOf(start(self.pool.acquire())) for _ in range(2)]
+            waiting = start(self.pool.acquire())
+            setattr(held[0], throw_away, True)
+            self.pool.release(held[0])
+            self.assertIs(self.successResultOf(waiting), self.made[2], throw_away)
+            self.assertEqual((len(self.made), self.busy), (3, 2), throw_away)
+
+    def test_a_failure_to_connect_is_logged_without_libpqs_words(self) -> None:
+        faults = iter([DatabaseGone("too many connections"), OSError("no route to 10.0.0.1")])
+
+        async def broken() -> Connection:
+            raise next(faults)
+
+        self.pool = Pool(broken, 1, 5.0, self.clock)
+        with captured_logs() as events:
+            waiting = start(self.pool.query("a"))
+            self.clock.advance(0.1)
+        said = [formatEvent(event) for event in events]
+        self.assertEqual(
+            said, [f"cannot connect to the database: {why}" for why in ("too many connections", "OSError")]
+        )
+        self.successResultOf(start(self.pool.close()))
+        self.failure(waiting, ApiError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class Healing(Case):
+    """The database is away."""
+
+    def test_it_is_tried_again_after_growing_pauses_while_somebody_waits(self) -> None:
+        self.away = True
+        waiting = start(self.pool.query("a"))
+        self.clock.advance(0.1)
+        self.clock.advance(0.2)
+        self.assertNoResult(waiting)
+        self.away = False
+        self.clock.advance(0.4)
+        self.assertEqual(self.successResultOf(waiting), [("a",)])
+
+    def test_once_it_is_back_each_waiter_gets_a_connection(self) -> None:
+        self.away = True
+        waiting = [start(self.pool.acquire()) for _ in range(2)]
+        self.away = False
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertEqual([self.successResultOf(one) for one in waiting], self.made)
+
+    def test_once_it_was_back_the_pauses_begin_with_the_first(self) -> None:
+        self.away = True
+        waiting = start(self.pool.query("a"))
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.away = False
+        self.clock.advance(2 * FIRST_PAUSE_SECONDS)
+        self.successResultOf(waiting)
+        self.made[-1].close()
+        self.away = True
+        waiting = start(self.pool.query("a"))
+        self.away = False
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.successResultOf(waiting)
+
+    def test_no_waiter_waits_longer_than_the_timeout(self) -> None:
+        self.away = True
+        waiting = start(self.pool.query("a"))
+        self.clock.pump([0.1] * 51)
+        self.failure(waiting, ApiError)
+
+    def test_a_single_connection_tries_whether_it_is_back(self) -> None:
+        self.away = True
+        tried: list[float] = []
+        connect = self.connect
+
+        async def counted() -> Connection:
+            tried.append(self.clock.seconds())
+            return await connect()
+
+        self.pool = Pool(counted, 10, 60.0, self.clock)
+        waiting = [start(self.pool.query("a")) for _ in range(10)]
+        self.assertEqual(len(self.clock.getDelayedCalls()), 2, "one who tries again, one who tells the time")
+        self.clock.advance(0.1)
+        self.clock.advance(0.2)
+        self.assertEqual(tried.count(0.1), 1)
+        self.assertEqual(len([moment for moment in tried if moment > 0.1]), 1)
+        self.away = False
+        self.clock.advance(0.4)
+        for one in waiting:
+            self.successResultOf(one)
+
+    def test_an_unexpected_failure_to_connect_is_not_retried_in_a_tight_loop(self) -> None:
+        tried: list[int] = []
+
+        async def broken() -> Connection:
+            tried.append(1)
+            raise OSError("too many open files")
+
+        self.pool = Pool(broken, 2, 5.0, self.clock)
+        waiting = start(self.pool.query("a"))
+        self.clock.pump([0.1] * 51)
+        self.failure(waiting, ApiError)
+        self.assertLess(len(tried), 10)
+
+
+class Ending(Case):
+    def test_a_query_that_does_not_end_in_time_loses_its_connection(self) -> None:
+        asking = start(self.pool.query("wait"))
+        closing = start(self.pool.close(2.0))
+        self.clock.advance(1.9)
+        self.assertFalse(self.made[0].closed)
+        self.clock.advance(0.2)
+        self.assertTrue(self.made[0].closed)
+        assert self.made[0].answer is not None
+        self.made[0].answer.errback(DatabaseGone("closed"))
+        self.failure(asking, DatabaseGone)
+        self.successResultOf(closing)
+
+    def test_connecting_and_waiting_callers_are_refused(self) -> None:
+        connecting: Deferred[None] = Deferred()
+
+        async def slow() -> Connection:
+            await connecting
+            raise AssertionError
+
+        self.pool = Pool(slow, 2, 5.0, self.clock)
+        waiting = start(self.pool.query("a"))
+        with captured_logs() as said:
+            self.successResultOf(start(self.pool.close()))
+        error = self.failure(waiting, ApiError)
+        assert isinstance(error, ApiError)
+        self.assertEqual((error.code, said), ("shutting_down", []))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_a_connection_made_after_closing_is_closed(self) -> None:
+        for ending in ("made", "refused"):
+            self.setUp()
+            told, later = Deferred[None](), Deferred[None]()
+
+            async def stubborn(told: Deferred[None] = told, later: Deferred[None] = later) -> Connection:
+                with contextlib.suppress(CancelledError):
+                    await told
+                await later
+                return await self.connect()
+
+            self.pool = Pool(stubborn, 2, 5.0, self.clock)
+            waiting = start(self.pool.query("a"))
+            self.successResultOf(start(self.pool.close()))
+            self.failure(waiting, ApiError)
+            self.away = ending == "refused"
+            later.callback(None)
+            self.assertEqual([connection.closed for connection in self.made], [True] * (ending == "made"))
+            self.assertEqual(self.clock.getDelayedCalls(), [], "nobody tries again")
+
+    def test_a_connection_made_while_closing_is_closed(self) -> None:
+        gate: Deferred[None] = Deferred(lambda going: going.callback(None))
+
+        async def stubborn() -> Connection:
+            await gate
+            return await self.connect()
+
+        self.pool = Pool(stubborn, 2, 5.0, self.clock)
+        waiting = start(self.pool.query("a"))
+        self.successResultOf(start(self.pool.close()))
+        self.failure(waiting, ApiError)
+        self.assertEqual([connection.closed for connection in self.made], [True])
+
+    def test_close_waits_for_users_and_refuses_new_ones(self) -> None:
+        for grace in (2.0, None):
+            self.setUp()
+            held, last = (self.successResultOf(start(self.pool.acquire())) for _ in range(2))
+            closing = start(self.pool.close(grace))
+            self.assertNoResult(closing)
+            error = self.failure(start(self.pool.query("a")), ApiError)
+            assert isinstance(error, ApiError)
+            self.assertEqual(error.status, 503)
+            self.pool.release(held)
+            self.assertNoResult(closing)
+            self.pool.release(last)
+            self.successResultOf(closing)
+            self.assertTrue(all(connection.closed for connection in self.made))
+            self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_idle_connections_are_closed(self) -> None:
+        for one in [self.successResultOf(start(self.pool.acquire())) for _ in range(2)]:
+            self.pool.release(one)
+        self.successResultOf(start(self.pool.close()))
+        self.assertEqual([connection.closed for connection in self.made], [True, True])
+
+    def test_a_waiter_that_gives_a_connection_back_makes_no_new_one(self) -> None:
+        async def another(held: Connection) -> None:
+            try:
+                await self.pool.acquire()
+            finally:
+                self.pool.release(held)
+
+        held = [self.successResultOf(start(self.pool.acquire())) for _ in range(2)]
+        both = [start(another(one)) for one in held]
+        self.successResultOf(start(self.pool.close()))
+        for one in both:
+            self.failure(one, ApiError)
+        self.assertEqual([connection.closed for connection in self.made], [True, True])

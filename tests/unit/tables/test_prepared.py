@@ -73,6 +73,7 @@ class Connection:
     in_transaction: bool = False
     took: float = 0.0
     extra_seconds: float | None = 0.0
+    plans_of: str | None = None
     statements: Statements = field(factory=Statements)
     pipelines: Pipelines = field(factory=lambda: Pipelines(free=False))
     sent: list[Any] = field(factory=list)

@@ -13,7 +13,7 @@ from project_service.database.errors import describe, translate
 
 
 def refused(code: str | None) -> psycopg2.Error:
-    fault = psycopg2.Error("the server's describe")
+    fault = psycopg2.Error("the server's message")
     fault.__setstate__({"pgcode": code})
     return fault
 
