@@ -1,7 +1,7 @@
-"""Runs compiled statements: one round trip to PostgreSQL for each request, or two where the outcome decides whether
-it is committed.
+"""Runs compiled requests: one round trip to PostgreSQL for each, or two where the outcome decides whether it is
+committed.
 
-A statement goes to PostgreSQL in one of three ways:
+A statement goes to PostgreSQL in one of three forms:
 
 * Quick reads share connections (``database.pipeline``): settings and statement are bound to what is prepared there,
   as a transaction of their own between those of others.
@@ -13,7 +13,7 @@ PostgreSQL checks some rights, and computes what is declared immutable, when it 
 the plan would skip the check, or contain what was the first caller's. So a statement is prepared for one role and one
 version of the schema cache (``database.pipeline``); plans of the queries inside functions are discarded when a
 connection passes to another role, if a function calls one that not every role may call (``pass_to_role``); and all
-plans are discarded in each request where that is not enough (``settings``, ``forgets_plans``).
+plans are discarded in each request where that is not enough (``transaction_settings``, ``forgets_plans``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from project_service.database.pipeline import Run, Step, as_text, may_be_stale
 from project_service.database.pool import Pool
 from project_service.http.admission import Slot
 from project_service.tables import errors
-from project_service.tables.errors import TableError, from_postgres
+from project_service.tables.errors import from_postgres
 from project_service.tables.outcome import SMALL_BYTES, Outcome, as_bytes, outcome_of_read, outcome_of_write
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Compiled, Planned
@@ -41,34 +41,16 @@ from project_service.tables.sql.fragment import Sql
 from project_service.tables.transaction_settings import FORGET_PLANS, Preamble
 from project_service.tables.values import TablesConfig
 
-# Clears what SQL may leave behind on a connection besides settings (which RESET ALL takes away).
-
-
-async def clear(connection: Connection) -> None:
-    """Release locks, temporary tables, cursors and channels that a request may have left behind.
-
-    A connection on which that fails is never used again. Settings are reset first: with another search path, a
-    function of the application might be called in place of PostgreSQL's own.
-    """
-    if not connection.usable:
-        return
-    try:
-        await connection.execute(
-            "RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); UNLISTEN *; CLOSE ALL; DISCARD TEMP"
-        )
-    except (psycopg2.Error, DatabaseGone):
-        connection.discard()
-
-
 Row = tuple[Any, ...]
 Ending = Literal["implicit", "commit", "rollback"]
 
 # program_limit_exceeded: PostgreSQL cannot make a value of more than a gigabyte, such as a body of many wide rows.
 _TOO_LARGE = "54000"
 # And admin_shutdown and crash_shutdown: the connection is about to be lost.
-_OTHERWISE = (_TOO_LARGE, "57P01", "57P02")
+_RUN_ELSEWHERE = (_TOO_LARGE, "57P01", "57P02")
 # statement_too_complex: a stack is used up.
 _TOO_COMPLEX = "54001"
+_BEGIN = Step("BEGIN", once=True)
 
 
 @frozen
@@ -93,36 +75,13 @@ class Executor:
             if run is not None:
                 slot.release()
                 return self._shared(run, planned, preamble, path, probe, slot)
-        return self._alone(planned, preamble, path)
-
-    def _alone(self, planned: Planned, preamble: Preamble, path: str) -> Awaitable[Outcome]:
-        """The outcome by a connection that nobody else uses meanwhile."""
-        prepares, ending = self._prepares(planned, preamble), self._ending(planned)
-        return self.pool.use(_Once(self.config, planned, preamble, path, prepares, ending))
-
-    async def read(self, preamble: Preamble, path: str, sql: Sql, leaves_things: bool) -> list[Row]:
-        """The rows of a query that only reads. ``leaves_things`` says that the pre-request function may leave
-        something behind on the connection."""
-
-        async def used(connection: Connection) -> list[Row]:
-            connection.extra_seconds = preamble.extra_seconds
-            try:
-                if preamble.plans_apart:
-                    await pass_to_role(connection, preamble)
-                return await connection.query(f"{preamble.text}; {sql.for_driver}", [path, *sql.values()])
-            except (psycopg2.Error, DatabaseGone) as fault:
-                raise from_postgres(fault, preamble.authenticated) from fault
-            finally:
-                if leaves_things:
-                    await clear(connection)
-
-        return await self.pool.use(used)
+        return self.pool.use(_OwnConnection(self.config, planned, preamble, path))
 
     async def _shared(
         self, run: Run, planned: Planned, preamble: Preamble, path: str, probe: int, slot: Slot
     ) -> Outcome:
-        """The outcome by a connection that reads share. A read may be asked once more: where that connection was
-        lost, or the statement has to be run in another way."""
+        """The outcome by a connection that reads share. A read may be run once more, on one of its own: where the
+        shared connection was lost, or the statement has to be run in another form."""
         compiled = planned.compiled
         try:
             outcome = outcome_of_read((await run.done)[0])
@@ -134,66 +93,64 @@ class Executor:
                 return outcome
         except DatabaseGone:
             pass
-        except psycopg2.Error as fault:
+        except psycopg2.Error as error:
             compiled.history.failed()
-            if not (fault.pgcode is None or may_be_stale(fault.pgcode) or fault.pgcode in _OTHERWISE):
-                raise from_postgres(fault, preamble.authenticated) from fault
+            if not (error.pgcode is None or may_be_stale(error.pgcode) or error.pgcode in _RUN_ELSEWHERE):
+                raise from_postgres(error, preamble.authenticated) from error
         slot.retake()
-        return await self._alone(planned, preamble, path)
+        return await self.pool.use(_OwnConnection(self.config, planned, preamble, path))
 
-    def _prepares(self, planned: Planned, preamble: Preamble) -> bool:
-        return (
-            self.config.prepare
-            and planned.cached
-            and planned.compiled.rendering.explain is None
-            and not preamble.sets_isolation
-        )
+    async def read(self, preamble: Preamble, path: str, sql: Sql, leaves_things: bool) -> list[Row]:
+        """The rows of a query that only reads. ``leaves_things`` says that the pre-request function may leave
+        something behind on the connection."""
 
-    def _ending(self, planned: Planned) -> Ending:
-        """How the transaction ends. BEGIN and COMMIT of our own are used only where the outcome decides whether to
-        commit, since they cost round trips."""
-        request, compiled = planned.request, planned.compiled
-        if compiled.read_only:
-            return "implicit"
-        # The planner has left out a ``tx`` that is not allowed.
-        if (request.head.preferences.get("tx") or self.config.tx_end).startswith("rollback"):
-            return "rollback"
-        return "commit" if _may_be_refused(request, compiled) else "implicit"
+        async def run(connection: Connection) -> list[Row]:
+            connection.extra_seconds = preamble.extra_seconds
+            try:
+                if preamble.plans_apart:
+                    await pass_to_role(connection, preamble)
+                return await connection.query(f"{preamble.text}; {sql.for_driver}", [path, *sql.values()])
+            except (psycopg2.Error, DatabaseGone) as error:
+                raise from_postgres(error, preamble.authenticated) from error
+            finally:
+                if leaves_things:
+                    await clear(connection)
+
+        return await self.pool.use(run)
 
 
 @frozen
-class _Once:
-    """One request on a connection of its own; called with the connection."""
+class _OwnConnection:
+    """Runs one request on a connection that nobody else uses in the meantime, with which it is called."""
 
     config: TablesConfig
     planned: Planned
     preamble: Preamble
     path: str
-    prepares: bool
-    ending: Ending
 
     async def __call__(self, connection: Connection) -> Outcome:
-        compiled = self.planned.compiled
-        connection.extra_seconds = self.preamble.extra_seconds
+        compiled, preamble = self.planned.compiled, self.preamble
+        connection.extra_seconds = preamble.extra_seconds
         try:
-            if self.preamble.plans_apart:
-                await pass_to_role(connection, self.preamble)
+            if preamble.plans_apart:
+                await pass_to_role(connection, preamble)
             outcome = await self._probed(connection)
             if compiled.statement.count is not None:
                 outcome = await self._estimated(connection, compiled.statement.count, outcome)
             return outcome
-        except (psycopg2.Error, DatabaseGone) as fault:
-            raise self._failure(fault) from fault
+        except (psycopg2.Error, DatabaseGone) as error:
+            payload = self.planned.request.payload
+            if (
+                getattr(error, "pgcode", None) == _TOO_COMPLEX
+                and payload is not None
+                and payload.depth > DEEP
+            ):
+                # Most likely the body has used up PostgreSQL's stack; its hint would be to raise a server limit.
+                raise errors.body_too_deep(payload.depth) from error
+            raise from_postgres(error, preamble.authenticated) from error
         finally:
             if compiled.leaves_things:
                 await clear(connection)
-
-    def _failure(self, fault: psycopg2.Error | DatabaseGone) -> TableError:
-        payload = self.planned.request.payload
-        if getattr(fault, "pgcode", None) == _TOO_COMPLEX and payload is not None and payload.depth > DEEP:
-            # Most likely the body has used up PostgreSQL's stack. Its hint would be to raise a limit of the server.
-            return errors.body_too_deep(payload.depth)
-        return from_postgres(fault, self.preamble.authenticated)
 
     async def _probed(self, connection: Connection) -> Outcome:
         """The outcome. Where the probe allowed too few rows, the statement is run again with more."""
@@ -204,8 +161,8 @@ class _Once:
         while True:
             try:
                 outcome = await self._run(connection, rows)
-            except psycopg2.Error as fault:
-                if fault.pgcode != _TOO_LARGE or rows == 1:
+            except psycopg2.Error as error:
+                if error.pgcode != _TOO_LARGE or rows == 1:
                     raise
                 probe.rows = 1
                 return evolve(outcome := await self._run(connection, 1), whole=probe.fits(outcome, 1))
@@ -216,64 +173,76 @@ class _Once:
             rows = probe.rows
 
     async def _run(self, connection: Connection, probe: int) -> Outcome:
-        """Run the statement as its transaction. Unless the ending is implicit, nothing is committed if the outcome is
-        refused."""
         # The first of a new version of the schema cache goes as text, which resets what SQL has left on the
         # connection: the new version may not know any more that there was such SQL.
         statements, version = connection.statements, self.planned.version
         if statements.version != version:
             statements.use_version(version)
-        elif self.prepares:
+        elif self._is_prepared:
             try:
-                return await self._prepared(connection, probe)
-            except psycopg2.Error as fault:
+                return await self._transaction(connection, probe, prepared=True)
+            except psycopg2.Error as error:
                 # The error has undone everything, so it may be run again, as the text it is.
-                if not may_be_stale(fault.pgcode):
+                if not may_be_stale(error.pgcode):
                     raise
-        return await self._as_text(connection, probe)
+        return await self._transaction(connection, probe, prepared=False)
 
-    async def _prepared(self, connection: Connection, probe: int) -> Outcome:
-        steps = [*self.preamble.steps(self.path), _step(self.planned, self.preamble, probe)]
-        begins, shares = self.ending != "implicit", self.planned.compiled.shares
+    async def _transaction(self, connection: Connection, probe: int, prepared: bool) -> Outcome:
+        """Run the statement as its transaction. Unless the ending is implicit, nothing is committed if the outcome is
+        rejected."""
+        planned, preamble, compiled = self.planned, self.preamble, self.planned.compiled
+        ending = self._ending
+        begins = ending != "implicit"
         try:
-            outcome = self._checked(
-                await connection.run([_BEGIN, *steps] if begins else steps, self.planned.version, shares)
-            )
+            rows: Sequence[Any]
+            if prepared:
+                steps = [*preamble.steps(self.path), _step(planned, preamble, probe)]
+                rows = await connection.run(
+                    [_BEGIN, *steps] if begins else steps, planned.version, compiled.shares
+                )
+            else:
+                sql = compiled.statement.sql
+                values = sql.values(planned.operands, planned.body, planned.raw, probe + 1)
+                text = f"{'BEGIN; ' if begins else ''}{preamble.text}; {sql.for_driver}"
+                rows = await connection.query(text, [self.path, *values])
+            outcome = self._checked(rows)
         except BaseException:
             if begins and connection.in_transaction:
                 await connection.execute("ROLLBACK")
             raise
-        if begins:
-            await self._end(connection)
-        if shares:
-            self.planned.compiled.history.ran(connection.took, len(outcome.body))
-        return outcome
-
-    async def _as_text(self, connection: Connection, probe: int) -> Outcome:
-        sql = self.planned.compiled.statement.sql
-        values = sql.values(self.planned.operands, self.planned.body, self.planned.raw, probe + 1)
-        begins = self.ending != "implicit"
-        text = f"{'BEGIN; ' if begins else ''}{self.preamble.text}; {sql.for_driver}"
-        try:
-            outcome = self._checked(await connection.query(text, [self.path, *values]))
-        except BaseException:
-            if begins and connection.in_transaction:
-                await connection.execute("ROLLBACK")
-            raise
-        if begins:
-            await self._end(connection)
-        return outcome
-
-    async def _end(self, connection: Connection) -> None:
-        if self.ending == "commit":
+        if ending == "commit":
             await connection.execute("COMMIT")
-            return
-        try:
-            # A violated deferred constraint raises its error now, as it would at a commit.
-            await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        finally:
-            if connection.in_transaction:
-                await connection.execute("ROLLBACK")
+        elif ending == "rollback":
+            try:
+                # A violated deferred constraint raises its error now, as it would at a commit.
+                await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            finally:
+                if connection.in_transaction:
+                    await connection.execute("ROLLBACK")
+        if prepared and compiled.shares:
+            compiled.history.ran(connection.took, len(outcome.body))
+        return outcome
+
+    @property
+    def _is_prepared(self) -> bool:
+        return (
+            self.config.prepare
+            and self.planned.cached
+            and self.planned.compiled.rendering.explain is None
+            and not self.preamble.sets_isolation
+        )
+
+    @property
+    def _ending(self) -> Ending:
+        """How the transaction ends. BEGIN and COMMIT of our own are used only where the outcome decides whether to
+        commit, since they cost round trips."""
+        request, compiled = self.planned.request, self.planned.compiled
+        if compiled.read_only:
+            return "implicit"
+        # The planner has left out a ``tx`` that is not allowed.
+        if (request.head.preferences.get("tx") or self.config.tx_end).startswith("rollback"):
+            return "rollback"
+        return "commit" if _may_be_rejected(request, compiled) else "implicit"
 
     def _checked(self, rows: Sequence[Any]) -> Outcome:
         """The outcome; raises where it must not be committed."""
@@ -290,8 +259,8 @@ class _Once:
     async def _estimated(self, connection: Connection, counting: Sql, outcome: Outcome) -> Outcome:
         """``outcome`` with the planner's estimate of the rows of ``counting`` as its total, where no exact number is
         known."""
-        most, exact = self.config.max_rows, outcome.total
-        if most and exact is not None and exact <= most:
+        limit, exact = self.config.max_rows, outcome.total
+        if limit and exact is not None and exact <= limit:
             return outcome
         planned = self.planned
         values = counting.values(planned.operands, planned.body, planned.raw)
@@ -301,7 +270,16 @@ class _Once:
         return evolve(outcome, total=likely if exact is None else max(likely, exact))
 
 
-_BEGIN = Step("BEGIN", once=True)
+def _may_be_rejected(request: Request, compiled: Compiled) -> bool:
+    """Whether ``check_outcome`` rejects some outcomes, so that it has to be asked before the commit."""
+    preferences = request.head.preferences
+    return bool(
+        compiled.rendering.singular
+        or preferences.max_affected is not None
+        # A range of a function's rows that begins after the last of them is rejected.
+        or (compiled.routine is not None and request.range.offset > 0 and preferences.get("count"))
+        or (isinstance(compiled.plan, WritePlan) and compiled.plan.may_be_undone)
+    )
 
 
 def _step(planned: Planned, preamble: Preamble, probe: int) -> Step:
@@ -324,13 +302,17 @@ async def pass_to_role(connection: Connection, preamble: Preamble) -> None:
         connection.plans_of = preamble.role
 
 
-def _may_be_refused(request: Request, compiled: Compiled) -> bool:
-    """Whether ``check_outcome`` refuses some outcomes, so that it has to be asked before the commit."""
-    preferences = request.head.preferences
-    return bool(
-        compiled.rendering.singular
-        or preferences.max_affected is not None
-        # A range of a function's rows that begins after the last of them is refused.
-        or (compiled.routine is not None and request.range.offset > 0 and preferences.get("count"))
-        or (isinstance(compiled.plan, WritePlan) and compiled.plan.may_be_undone)
-    )
+async def clear(connection: Connection) -> None:
+    """Release locks, temporary tables, cursors and channels that a request may have left behind.
+
+    A connection on which that fails is never used again. Settings are reset first: with another search path, a
+    function of the application might be called in place of PostgreSQL's own.
+    """
+    if not connection.usable:
+        return
+    try:
+        await connection.execute(
+            "RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); UNLISTEN *; CLOSE ALL; DISCARD TEMP"
+        )
+    except (psycopg2.Error, DatabaseGone):
+        connection.discard()
