@@ -35,7 +35,7 @@ from project_service.settings.reading import (
 )
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
-from project_service.tables.assemble import identities_of
+from project_service.tables.access import identities_of
 
 # Checks the certificates that the service would use, for ``project-service check``.
 

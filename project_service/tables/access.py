@@ -15,7 +15,7 @@ from jwt.algorithms import get_default_algorithms
 from project_service import base64url
 from project_service.errors import EXPIRED, ApiError
 from project_service.http.caller import TokenVerifier
-from project_service.role_claim import RoleClaim
+from project_service.role_claim import RoleClaim, parse_role_claim
 from project_service.settings.model import StageDatabase
 from project_service.tables import errors
 from project_service.tables.request.request import RequestHeaders
@@ -299,3 +299,16 @@ def _as_json(claims: Mapping[str, Any]) -> str:
     except (TypeError, ValueError, RecursionError):
         raise errors.undecodable_token("The claims cannot be read") from None
     return text
+
+
+def identities_of(
+    config: StageDatabase, verifier: TokenVerifier | None, now: Callable[[], float]
+) -> Identities:
+    """Raises ``ValueError`` for keys or a path to the role that cannot be used."""
+    secret = config.jwt_secret.reveal() if config.jwt_secret is not None else None
+    if secret and config.jwt_secret_is_base64:
+        secret = from_base64(secret)
+    keys = parse_keys(secret, config.jwks)
+    # Even where none of the configured keys is usable: then no token is accepted, and not the service's own tokens.
+    own = OwnTokens(keys, config.jwt_aud, now) if secret or config.jwks else None
+    return Identities(config, parse_role_claim(config.role_claim), own, verifier)

@@ -47,7 +47,7 @@ from project_service.tables.response import (
 )
 from project_service.tables.schema_cache.holder import CacheHolder, Freshness
 from project_service.tables.sql.fragment import Sql
-from project_service.tables.stream import LargeReplies
+from project_service.tables.stream import Streams
 from project_service.tables.transaction_settings import preamble_of, preamble_of_head
 from project_service.tables.values import SchemaCache, TablesConfig
 
@@ -177,7 +177,7 @@ class TableService:
     freshness: Freshness
     executor: Executor
     root: Root
-    large: LargeReplies
+    streams: Streams
     in_thread: InThread
 
     async def answer(self, incoming: RawRequest) -> Reply | StreamReply:  # noqa: PLR0912  # the whole way on one page
@@ -214,14 +214,14 @@ class TableService:
             timing.mark("plan")
         preamble = preamble_of(self.config, cache, incoming.headers, planned, identity)
         reply = None
-        if planned.compiled.history.streamed and self.large.expected(planned):
-            reply = await self.large.at_once(incoming.path, planned, preamble, incoming.resource)
+        if planned.compiled.history.streamed and self.streams.expected(planned):
+            reply = await self.streams.at_once(incoming, planned, preamble)
         if reply is None:
             outcome = await self.executor.execute(planned, preamble, incoming.resource, incoming.slot)
             reply = (
                 reply_to(planned.request, planned.compiled, outcome, incoming.path)
                 if outcome.whole
-                else await self.large.after(incoming, planned, outcome, preamble)
+                else await self.streams.after(incoming, planned, outcome, preamble)
             )
         if incoming.method == "HEAD":
             reply = StreamReply(reply.status, reply.headers, None, no_body)

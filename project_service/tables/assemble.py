@@ -21,10 +21,9 @@ from project_service.dsn import read_dsn
 from project_service.http.caller import TokenVerifier
 from project_service.http.routing import Router
 from project_service.lifecycle import Every, InThread, shield
-from project_service.role_claim import parse_role_claim
-from project_service.settings.model import Settings, StageDatabase
+from project_service.settings.model import Settings
 from project_service.tables import errors
-from project_service.tables.access import Identities, OwnTokens, from_base64, parse_keys
+from project_service.tables.access import identities_of
 from project_service.tables.api import Root, TableRoutes, TableService
 from project_service.tables.execution import Executor
 from project_service.tables.planner import Planner
@@ -37,7 +36,7 @@ from project_service.tables.schema_cache.holder import (
     Freshness,
     loader,
 )
-from project_service.tables.stream import LargeReplies, Pace, Streams
+from project_service.tables.stream import Pace, Streams
 from project_service.tables.transaction_settings import opening_of_shared
 from project_service.tables.values import TablesConfig
 
@@ -99,70 +98,44 @@ def assemble(
         config = TablesConfig(**asdict(database, recurse=False), statement_timeout=timeout)
         try:
             identities = identities_of(config, verifier, now)
-        except ValueError as fault:
-            raise ValueError(f"{where}: {fault}") from None
-        own, listener, service = _database(reactor, settings, config, identities, in_thread, where)
-        services[stage, name] = service
-        listeners.append(listener)
-        watch = CatalogWatch(service.holder, listener.query)
-        watches.append(
-            Every(LOOK_SECONDS, watch.look, reactor, f"watching the catalogue of {where}", outage_of)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        dsn = config.dsn or settings.database.dsn
+        assert dsn is not None
+        connector = Connector(reactor, read_dsn(dsn.reveal()), settings.database.statement_timeout_seconds)
+        pool = _pool(reactor, settings, connector, config.pool_size, opening_of_shared(config))
+        # Streamed replies may use at most half of the pool's connections. Of a pool of one they would use none or
+        # all, so they get a pool of their own then, with one connection that is made when it is needed.
+        for_streams = pool if pool.size > 1 else _pool(reactor, settings, connector, 1)
+        streams = Streams(
+            config,
+            for_streams,
+            DeferredSemaphore(max(1, pool.size // 2)),
+            reactor,
+            settings.database.acquire_timeout_seconds,
+            Pace(settings.server.idle_timeout_seconds, config.stream_min_bytes_per_second),
         )
-        pools.extend(own)
+        holder, echo = CacheHolder(loader(reactor, pool, config), reactor), Echo(pool, reactor)
+        services[stage, name] = TableService(
+            config,
+            holder,
+            identities,
+            Planner(config),
+            Freshness(holder, pool, echo),
+            Executor(config, pool),
+            Root(config, in_thread),
+            streams,
+            in_thread,
+        )
+        listener = Listener(connector, reactor, where)
+        listener.subscribe(CHANNEL, holder.notified, holder.reload)
+        listener.subscribe(SYNC_CHANNEL, echo.heard, echo.listening)
+        look = CatalogWatch(holder, listener.query).look
+        watches.append(Every(LOOK_SECONDS, look, reactor, f"watching the catalog of {where}", outage_of))
+        listeners.append(listener)
+        pools.extend(dict.fromkeys((pool, for_streams)))
     holders = {key: service.holder for key, service in services.items()}
     return Tables(TableRoutes(services), tuple(listeners), tuple(watches), tuple(pools), holders)
-
-
-def _database(
-    reactor: Any,
-    settings: Settings,
-    config: TablesConfig,
-    identities: Identities,
-    in_thread: InThread,
-    where: str,
-) -> tuple[list[Pool], Listener, TableService]:
-    dsn = config.dsn or settings.database.dsn
-    assert dsn is not None
-    connector = Connector(reactor, read_dsn(dsn.reveal()), settings.database.statement_timeout_seconds)
-    pool = _pool(reactor, settings, connector, config.pool_size, opening_of_shared(config))
-    streams = _streams(reactor, settings, connector, pool, config)
-    holder = CacheHolder(loader(reactor, pool, config), reactor)
-    echo = Echo(pool, reactor)
-    listener = Listener(connector, reactor, where)
-    listener.subscribe(CHANNEL, lambda payload: heard(holder, payload), holder.reload)
-    listener.subscribe(SYNC_CHANNEL, echo.heard, echo.listening)
-    service = TableService(
-        config,
-        holder,
-        identities,
-        Planner(config),
-        Freshness(holder, pool, echo),
-        Executor(config, pool),
-        Root(config, in_thread),
-        LargeReplies(config, streams),
-        in_thread,
-    )
-    return list(dict.fromkeys((pool, streams.pool))), listener, service
-
-
-def one_at_a_time(reactor: Any) -> InThread:
-    """Python runs one thread at a time, so a second one would only take turns away from the reactor.
-
-    Work that has begun cannot be stopped. So whoever leaves meanwhile does not make room for another.
-    """
-    free = DeferredSemaphore(1)
-
-    async def held(work: Callable[[], T]) -> T:
-        try:
-            return await deferToThreadPool(reactor, reactor.getThreadPool(), work)
-        finally:
-            free.release()
-
-    async def in_thread(work: Callable[[], T]) -> T:
-        await free.acquire()
-        return await shield(held(work))
-
-    return in_thread
 
 
 def _pool(
@@ -171,34 +144,6 @@ def _pool(
     wait = settings.database.acquire_timeout_seconds
     late, away = errors.pool_timeout, errors.database_away
     return Pool(raw(connector), size, wait, reactor, late=late, away=away, setup=opening)
-
-
-def _streams(
-    reactor: Any, settings: Settings, connector: Connector, pool: Pool, config: TablesConfig
-) -> Streams:
-    """Streamed replies may use at most half of the pool's connections.
-
-    Of a pool of one they would use none or all, so they get a pool of their own then, with one connection that is
-    made when it is needed.
-    """
-    wait = settings.database.acquire_timeout_seconds
-    slow = pool if pool.size > 1 else _pool(reactor, settings, connector, 1)
-    places = DeferredSemaphore(max(1, pool.size // 2))
-    pace = Pace(settings.server.idle_timeout_seconds, config.stream_min_bytes_per_second)
-    return Streams(slow, places, reactor, wait, pace)
-
-
-def identities_of(
-    config: StageDatabase, verifier: TokenVerifier | None, now: Callable[[], float]
-) -> Identities:
-    """Raises ``ValueError`` for keys or a path to the role that cannot be used."""
-    secret = config.jwt_secret.reveal() if config.jwt_secret is not None else None
-    if secret and config.jwt_secret_is_base64:
-        secret = from_base64(secret)
-    keys = parse_keys(secret, config.jwks)
-    # Even where none of the configured keys is usable: then no token is accepted, and not the service's own tokens.
-    own = OwnTokens(keys, config.jwt_aud, now) if secret or config.jwks else None
-    return Identities(config, parse_role_claim(config.role_claim), own, verifier)
 
 
 def raw(connector: Connector) -> Callable[[], Awaitable[Connection]]:
@@ -212,11 +157,22 @@ def raw(connector: Connector) -> Callable[[], Awaitable[Connection]]:
     return connect
 
 
-def heard(holder: CacheHolder, payload: str) -> None:
-    """Act on a notification on PostgREST's channel.
+def one_at_a_time(reactor: Any) -> InThread:
+    """Runs functions in a thread, one after the other: Python runs one thread at a time, so a second one would only
+    take turns away from the reactor.
 
-    "reload config" reads the schema cache as well, because that is where settings of roles are kept here. Other
-    payloads are ignored, as PostgREST does.
+    A function that has begun cannot be stopped, so a caller who leaves in the meantime makes no room for another.
     """
-    if payload in ("", "reload schema", "reload config"):
-        holder.announce()
+    free = DeferredSemaphore(1)
+
+    async def run(function: Callable[[], T]) -> T:
+        try:
+            return await deferToThreadPool(reactor, reactor.getThreadPool(), function)
+        finally:
+            free.release()
+
+    async def in_thread(function: Callable[[], T]) -> T:
+        await free.acquire()
+        return await shield(run(function))
+
+    return in_thread

@@ -1,4 +1,8 @@
-"""Replies too large to be made in one piece: rows from a server-side cursor, as fast as the client reads them.
+"""Replies too large for one piece: rows from a server-side cursor, as fast as the client reads them.
+
+The first time, the ordinary statement shows that its result is too large, and a cursor then runs the query once more.
+The next request of the same shape opens a cursor at once, so that results that are always large are computed once. If
+the cursor's first rows turn out to be all, the reply is sent in one piece, and so are the next ones.
 
 All rows, and the total if it was asked for, come from one statement and so from one snapshot. The cursor is open and
 the first rows have arrived before the head is sent, so most failures still get a proper response; if no connection is
@@ -7,12 +11,12 @@ that ends properly is complete.
 
 A stream holds a connection to the database for as long as its client reads. So clients that read too slowly are
 dropped (``Pace``), and there are always fewer streams than connections (``Streams``). The pool closes a connection
-that is given back in the middle of its transaction.
+that is released in the middle of its transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from math import ceil
 from typing import Any, TypeVar
 
@@ -32,7 +36,6 @@ from project_service.tables import errors
 from project_service.tables.errors import from_postgres
 from project_service.tables.execution import clear, pass_to_role
 from project_service.tables.outcome import Outcome, as_bytes, outcome_of_read
-from project_service.tables.plan.media import Rendering
 from project_service.tables.planner import Planned
 from project_service.tables.request.request import RawRequest
 from project_service.tables.response import head_of_stream, reply_to
@@ -41,37 +44,8 @@ from project_service.tables.sql.statement import RESPONSE_SETTINGS
 from project_service.tables.transaction_settings import Preamble
 from project_service.tables.values import TablesConfig
 
-# Puts a body together from rows that are texts already, piece by piece, for a stream.
-
-
-def begin(rendering: Rendering, header: bytes) -> bytes:
-    """What comes before the first row. ``header`` is the first line of CSV."""
-    if rendering.form == "csv":
-        return header + b"\n"
-    if rendering.form == "ndjson":
-        return b""
-    return b'{"type" : "FeatureCollection", "features" : [' if rendering.form == "geojson" else b"["
-
-
-def joined(rendering: Rendering, rows: Sequence[Any], first: bool) -> bytes:
-    """The piece of the body with these rows, of which there is at least one; ``first`` if none came before them."""
-    texts = [row[0] for row in rows]
-    if rendering.form == "ndjson":
-        return b"\n".join(texts) + b"\n"
-    # Between JSON values the same separator as of PostgreSQL's json_agg.
-    separator = b"\n" if rendering.form == "csv" else b", \n "
-    return (b"" if first else separator) + separator.join(texts)
-
-
-def end(rendering: Rendering) -> bytes:
-    """What comes after the last row."""
-    if rendering.form == "geojson":
-        return b"]}"
-    return b"]" if rendering.form == "json" else b""
-
-
 FIRST_ROWS = 500
-MOST_ROWS = 5000
+MAX_ROWS = 5000
 # What one FETCH is meant to bring.
 CHUNK_BYTES = 256 * 1024
 # How many requests may wait for their turn. By then all has been made for them, and each holds some 30 KiB.
@@ -80,6 +54,8 @@ MAX_WAITING = 2000
 # happens if this process hangs.
 _IDLE_MARGIN_SECONDS = 10
 _CURSOR = "pgrst_rows"
+# Statuses without a body, which SQL may set however many rows there are.
+_BODILESS = (204, 304)
 
 T = TypeVar("T")
 
@@ -90,65 +66,117 @@ class _TooSlow(Exception):
 
 @frozen
 class Pace:
-    """How slowly a client may read. It may fall ``patience_seconds`` behind a client that takes ``bytes_per_second``;
+    """How slowly a client may read. It may fall ``timeout_seconds`` behind a client that takes ``bytes_per_second``;
     what it has read faster before does not count. With 0 bytes it has to take each chunk within that time."""
 
-    patience_seconds: float
+    timeout_seconds: float
     bytes_per_second: int
 
     def left(self, before: float, waited: float, taken: int) -> float:
         """How many seconds the next chunk may take, after one of ``taken`` bytes that was allowed ``before`` seconds
         and took ``waited``."""
         if not self.bytes_per_second:
-            return self.patience_seconds
-        return min(self.patience_seconds, before - waited + taken / self.bytes_per_second)
+            return self.timeout_seconds
+        return min(self.timeout_seconds, before - waited + taken / self.bytes_per_second)
 
 
 @frozen
 class Streams:
-    """Gives streams their connections: at most as many at a time as ``places`` has."""
+    """Decides which replies of a database are streamed, and gives each stream a connection: at most as many at a time
+    as there are ``turns``."""
 
+    config: TablesConfig
     pool: Pool
-    places: DeferredSemaphore
+    turns: DeferredSemaphore
     clock: IReactorTime
     acquire_timeout_seconds: float
     pace: Pace
 
+    def expected(self, planned: Planned) -> bool:
+        """Whether to open a cursor at once. Not where a stream would have to wait for a connection, nor where the
+        number of rows has to be known first."""
+        preferences = planned.request.head.preferences
+        return (
+            planned.compiled.history.streamed
+            and self.turns.tokens > 0
+            and preferences.get("count") in (None, "exact")
+            and preferences.max_affected is None
+        )
+
+    async def at_once(
+        self, incoming: RawRequest, planned: Planned, preamble: Preamble
+    ) -> Reply | StreamReply | None:
+        """The reply by a cursor, to be called where it is ``expected``. None where the ordinary statement has to be
+        run after all, for the total. Raises what ``open`` raises."""
+        probe = planned.compiled.probe
+        assert probe is not None
+        likely = Outcome(rows=probe.rows, size=probe.threshold_bytes)
+        # The request keeps its slot: where a stream is expected, it does not wait.
+        stream = await self.open(planned, preamble, incoming.resource, likely, Slot())
+        try:
+            outcome = await stream.outcome(_counts(planned), self.config.stream_threshold_bytes)
+            if outcome.whole:
+                await stream.finish()
+                planned.compiled.history.streamed = False
+                if not _has_total(planned, outcome):
+                    return None
+                return reply_to(planned.request, planned.compiled, outcome, incoming.path)
+            return _reply(self._head(incoming, planned, outcome), stream)
+        except BaseException:
+            stream.close()
+            raise
+
+    async def after(
+        self, incoming: RawRequest, planned: Planned, outcome: Outcome, preamble: Preamble
+    ) -> Reply | StreamReply:
+        """The reply by a cursor, after ``outcome`` has shown that the result is too large for one piece.
+
+        Raises what ``open`` raises.
+        """
+        head = self._head(incoming, planned, outcome)
+        if not _has_body(head):
+            return head
+        planned.compiled.history.streamed = True
+        stream = await self.open(planned, preamble, incoming.resource, outcome, incoming.slot)
+        try:
+            streamed = evolve(outcome, rows=len(stream.fetched), total=stream.total)
+            if _counts(planned) and _has_total(planned, streamed):
+                head = self._head(incoming, planned, streamed)
+            return _reply(head, stream)
+        except BaseException:
+            stream.close()
+            raise
+
+    def _head(self, incoming: RawRequest, planned: Planned, outcome: Outcome) -> Reply:
+        request = evolve(planned.request, range=planned.request.range.capped(self.config.max_rows))
+        return head_of_stream(request, planned.compiled, outcome, incoming.path)
+
     async def open(
-        self,
-        preamble: Preamble,
-        path: str,
-        rows: Sql,
-        values: list[Any],
-        rendering: Rendering,
-        likely: Outcome,
-        slot: Slot,
-        leaves_things: bool = False,
-        header: tuple[Sql, list[Any]] | None = None,
+        self, planned: Planned, preamble: Preamble, resource: str, likely: Outcome, slot: Slot
     ) -> RowStream:
         """A stream whose first rows have been read. The caller has to write it or to close it.
 
-        ``likely`` is an outcome whose rows are likely to be as large. ``header`` is the query for the first line of
-        CSV, with its values. ``slot`` is released while it waits for the clients of other streams. Raises
-        PGRST003 if no connection is free in time, and what running the query raises.
+        ``likely`` is an outcome whose rows are likely to be as large. ``slot`` is left to others while the stream
+        waits for the clients of other streams. Raises PGRST003 if no connection is free in time, and what running the
+        query raises.
         """
         await self._turn(slot)
         connection = None
         try:
             connection = await self.pool.acquire()
-            stream = RowStream(self, connection, preamble, rendering, _rows_of_chunk(likely), leaves_things)
-            await stream.open(path, rows, values)
-            if header is not None:
-                await stream.read_header(*header)
+            # Judged by an outcome with similar rows.
+            count = max(1, min(FIRST_ROWS, CHUNK_BYTES * likely.rows // max(likely.size, 1)))
+            stream = RowStream(self, connection, planned, preamble, count)
+            await stream.open(resource)
         except BaseException:
             self.release(connection)
             raise
         return stream
 
     async def _turn(self, slot: Slot) -> None:
-        if len(self.places.waiting) >= MAX_WAITING:
+        if len(self.turns.waiting) >= MAX_WAITING:
             raise errors.pool_timeout()
-        turn: Deferred[Any] = self.places.acquire()
+        turn: Deferred[Any] = self.turns.acquire()
         if turn.called:
             return
         slot.release()
@@ -158,7 +186,7 @@ class Streams:
             slot.retake()
 
     def release(self, connection: Connection | None) -> None:
-        self.places.release()
+        self.turns.release()
         if connection is not None:
             self.pool.release(connection)
 
@@ -167,16 +195,15 @@ class Streams:
 class RowStream:
     """Writes the body of one reply, once: it is called with a sink. If it is not to be written, call ``close``.
 
-    ``fetched`` are the rows that were read last, ``count`` is how many the next FETCH asks for, and ``more`` says
-    whether there may be more. ``leaves_things``: the connection has to be cleared afterwards (``cleanup``).
+    ``count`` is how many rows the next FETCH asks for, ``fetched`` are those that were read last, and ``more`` says
+    whether there may be more. ``header`` is the first line of CSV.
     """
 
     streams: Streams
     connection: Connection
+    planned: Planned
     preamble: Preamble
-    rendering: Rendering
     count: int
-    leaves_things: bool = False
     fetched: list[Any] = field(factory=list, init=False)
     more: bool = field(default=False, init=False)
     header: bytes = field(default=b"", init=False)
@@ -189,23 +216,26 @@ class RowStream:
         """How many rows there are without the range, where the query counts them."""
         return self.fetched[0][1] if self.fetched else 0
 
-    async def open(self, path: str, rows: Sql, values: list[Any]) -> None:
-        preamble = self.preamble
-        idle = ceil(self.streams.pace.patience_seconds) + _IDLE_MARGIN_SECONDS
+    async def open(self, resource: str) -> None:
+        planned, preamble, statement = self.planned, self.preamble, self.planned.compiled.statement
+        rows = statement.stream
+        assert rows is not None
+        idle = ceil(self.streams.pace.timeout_seconds) + _IDLE_MARGIN_SECONDS
         text = (
             f"BEGIN READ ONLY; {preamble.text}; SET LOCAL cursor_tuple_fraction = 1; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; "
             f"{_locks_of(rows).for_driver}; "
             f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
         )
+        values = rows.values(planned.operands, planned.body, planned.raw)
         self.connection.extra_seconds = preamble.extra_seconds
         if preamble.plans_apart:
-            await self._or_refused(pass_to_role(self.connection, preamble))
-        self.fetched = await self._fetched(text, [path, *values, *values])
-
-    async def read_header(self, sql: Sql, values: list[Any]) -> None:
-        ((line,),) = await self._asked(sql.for_driver, values)
-        self.header = as_bytes(line)
+            await self._mapped(pass_to_role(self.connection, preamble))
+        self.fetched = await self._read(text, [resource, *values, *values])
+        if statement.header is not None:
+            given = statement.header.values(planned.operands, planned.body, planned.raw)
+            ((line,),) = await self._query(statement.header.for_driver, given)
+            self.header = as_bytes(line)
 
     async def __call__(self, sink: Sink) -> None:
         try:
@@ -220,21 +250,21 @@ class RowStream:
         size = _size(self.fetched)
         while self.more and size <= threshold_bytes:
             self._suit(size)
-            rows = await self._fetched(self._fetch())
+            rows = await self._read(self._fetch())
             self.fetched, size = self.fetched + rows, size + _size(rows)
-        ((headers, status),) = await self._asked(RESPONSE_SETTINGS)
-        count = len(self.fetched)
-        body = b"" if self.more else self._chunk(True) + end(self.rendering)
-        found = outcome_of_read((self.total if counted else None, count, body, headers, status))
-        return evolve(found, whole=not self.more)
+        ((headers, status),) = await self._query(RESPONSE_SETTINGS)
+        body = b"" if self.more else self._chunk(first=True) + self._end()
+        total = self.total if counted else None
+        outcome = outcome_of_read((total, len(self.fetched), body, headers, status))
+        return evolve(outcome, whole=not self.more)
 
     async def finish(self) -> None:
-        """To be called when everything has been read: ends the transaction and gives the connection back."""
+        """To be called when everything has been read: ends the transaction and releases the connection."""
         try:
-            await self._asked("COMMIT")
+            await self._query("COMMIT")
         finally:
             # Even if the commit is refused, others may get the connection.
-            if self.leaves_things:
+            if self.planned.compiled.leaves_things:
                 await clear(self.connection)
         self.close()
 
@@ -243,12 +273,8 @@ class RowStream:
             self.closed = True
             self.streams.release(self.connection)
 
-    def _chunk(self, first: bool) -> bytes:
-        before = begin(self.rendering, self.header) if first else b""
-        return before + joined(self.rendering, self.fetched, first) if self.fetched else before
-
     async def _write(self, sink: Sink) -> None:
-        allowed, first = self.streams.pace.patience_seconds, True
+        allowed, first = self.streams.pace.timeout_seconds, True
         while self.fetched or first:
             chunk = self._chunk(first)
             sink.write(chunk)
@@ -257,8 +283,8 @@ class RowStream:
                 break
             self._suit(len(chunk))
             allowed = await self._taken(sink, allowed, len(chunk))
-            self.fetched = await self._fetched(self._fetch())
-        sink.write(end(self.rendering))
+            self.fetched = await self._read(self._fetch())
+        sink.write(self._end())
 
     async def _taken(self, sink: Sink, allowed: float, size: int) -> float:
         """Wait until the client has read enough to be sent more. Returns how many seconds it may take for the next
@@ -272,36 +298,51 @@ class RowStream:
             raise ClientGone from None
         return pace.left(allowed, clock.seconds() - since, size)
 
+    def _chunk(self, first: bool) -> bytes:
+        """The piece of the body with the rows fetched last, which are texts already."""
+        form, texts = self.planned.compiled.rendering.form, [row[0] for row in self.fetched]
+        if form == "ndjson":
+            return b"".join([text + b"\n" for text in texts])
+        # Between JSON values the same separator as of PostgreSQL's json_agg.
+        separator = b"\n" if form == "csv" else b", \n "
+        if first:
+            begin = {"csv": self.header + b"\n", "geojson": b'{"type" : "FeatureCollection", "features" : ['}
+            return begin.get(form, b"[") + separator.join(texts)
+        return separator + separator.join(texts) if texts else b""
+
+    def _end(self) -> bytes:
+        return {"geojson": b"]}", "json": b"]"}.get(self.planned.compiled.rendering.form, b"")
+
     def _suit(self, size: int) -> None:
         """Set the number of rows for the next FETCH by the ``size`` in bytes of those fetched last, so that memory is
         bounded however wide the rows are."""
-        self.count = max(1, min(MOST_ROWS, len(self.fetched) * CHUNK_BYTES // max(size, 1)))
+        self.count = max(1, min(MAX_ROWS, len(self.fetched) * CHUNK_BYTES // max(size, 1)))
 
     def _fetch(self) -> str:
         return f"FETCH FORWARD {self.count} FROM {_CURSOR}"
 
-    async def _fetched(self, sql: str, values: list[Any] | None = None) -> list[Any]:
-        rows = await self._asked(sql, values)
+    async def _read(self, sql: str, values: list[Any] | None = None) -> list[Any]:
+        rows = await self._query(sql, values)
         self.more = len(rows) == self.count
         return rows
 
-    async def _asked(self, sql: str, values: list[Any] | None = None) -> list[Any]:
-        return await self._or_refused(self.connection.query(sql, values))
+    async def _query(self, sql: str, values: list[Any] | None = None) -> list[Any]:
+        return await self._mapped(self.connection.query(sql, values))
 
-    async def _or_refused(self, asking: Awaitable[T]) -> T:
+    async def _mapped(self, result: Awaitable[T]) -> T:
         try:
-            return await asking
-        except (psycopg2.Error, DatabaseGone) as fault:
-            raise from_postgres(fault, self.preamble.authenticated) from fault
+            return await result
+        except (psycopg2.Error, DatabaseGone) as error:
+            raise from_postgres(error, self.preamble.authenticated) from error
 
 
 def _locks_of(rows: Sql) -> Sql:
     """The statement that locks all that ``rows`` reads, including partitions: PostgreSQL locks them to plan it, and
     it reads nothing.
 
-    DECLARE takes its snapshot before it waits for a lock. A table that was meanwhile truncated and filled again, or
-    rewritten for a column's new type, would look empty to it (PostgreSQL's manual, "Caveats" of concurrency control).
-    If the statement before it waits for the lock, the snapshot is taken afterwards.
+    DECLARE takes its snapshot before it waits for a lock. A table that was truncated and filled again in the
+    meantime, or rewritten for a column's new type, would look empty to it (PostgreSQL's manual, "Caveats" of
+    concurrency control). If the statement before it waits for the lock, the snapshot is taken afterwards.
     """
     return "SELECT * FROM (" + rows + ") AS pgrst_planned LIMIT 0"  # noqa: S608  # SQL of ours
 
@@ -311,127 +352,17 @@ def _size(rows: list[Any]) -> int:
     return sum([len(row[0]) for row in rows]) + len(rows)
 
 
-def _rows_of_chunk(likely: Outcome) -> int:
-    """How many rows one FETCH is to bring, judged by an outcome with similar rows."""
-    return max(1, min(FIRST_ROWS, CHUNK_BYTES * likely.rows // max(likely.size, 1)))
-
-
-# Replies that are too large to be sent in one piece.
-#
-# The first time, the ordinary statement shows that its result is too large, and a cursor then runs the query once
-# more. The next request of the same shape opens a cursor at once, so that results which are always large are
-# computed once. If the cursor's first rows turn out to be all, the reply is sent in one piece, and so are the next
-# ones.
-
-
-# Statuses without a body, which SQL may set however many rows there are.
-_BODILESS = (204, 304)
-
-
-@frozen
-class LargeReplies:
-    """Decides when to stream, and opens the streams."""
-
-    config: TablesConfig
-    streams: Streams
-
-    def expected(self, planned: Planned) -> bool:
-        """Whether to open a cursor at once. Not where a stream would have to wait for a connection, nor where the
-        number of rows has to be known first."""
-        preferences = planned.request.head.preferences
-        return (
-            planned.compiled.history.streamed
-            and self.streams.places.tokens > 0
-            and preferences.get("count") in (None, "exact")
-            and preferences.max_affected is None
-        )
-
-    async def at_once(
-        self, path: str, planned: Planned, preamble: Preamble, resource: str
-    ) -> Reply | StreamReply | None:
-        """The reply by a cursor, to be called where it is ``expected``. None where the ordinary statement has to be
-        run after all, for the total. Raises what ``Streams.open`` raises."""
-        probe = planned.compiled.probe
-        assert probe is not None
-        likely = Outcome(rows=probe.rows, size=probe.threshold_bytes)
-        stream = await self._open(
-            planned, preamble, resource, likely, Slot()
-        )  # it does not wait where it is expected
-        try:
-            outcome = await stream.outcome(_counts(planned), self.config.stream_threshold_bytes)
-            if outcome.whole:
-                await stream.finish()
-                planned.compiled.history.streamed = False
-                if not _has_total(planned, outcome):
-                    return None
-                return reply_to(planned.request, planned.compiled, outcome, path)
-            return self._reply(self._head(path, planned, outcome), stream)
-        except BaseException:
-            stream.close()
-            raise
-
-    async def after(
-        self, incoming: RawRequest, planned: Planned, outcome: Outcome, preamble: Preamble
-    ) -> Reply | StreamReply:
-        """The reply by a cursor, after ``outcome`` has shown that the result is too large for one piece.
-
-        Raises what ``Streams.open`` raises.
-        """
-        path = incoming.path
-        head = self._head(path, planned, outcome)
-        if not _has_body(head):
-            return head
-        planned.compiled.history.streamed = True
-        stream = await self._open(planned, preamble, incoming.resource, outcome, incoming.slot)
-        try:
-            streamed = evolve(outcome, rows=len(stream.fetched), total=stream.total)
-            if _counts(planned) and _has_total(planned, streamed):
-                head = self._head(path, planned, streamed)
-            return self._reply(head, stream)
-        except BaseException:
-            stream.close()
-            raise
-
-    async def _open(
-        self,
-        planned: Planned,
-        preamble: Preamble,
-        resource: str,
-        likely: Outcome,
-        slot: Slot,
-    ) -> RowStream:
-        compiled = planned.compiled
-        rows = compiled.statement.stream
-        assert rows is not None
-        given = planned.operands, planned.body, planned.raw
-        header = compiled.statement.header
-        return await self.streams.open(
-            preamble,
-            resource,
-            rows,
-            rows.values(*given),
-            compiled.rendering,
-            likely,
-            slot,
-            compiled.leaves_things,
-            None if header is None else (header, header.values(*given)),
-        )
-
-    def _head(self, path: str, planned: Planned, outcome: Outcome) -> Reply:
-        request = evolve(planned.request, range=planned.request.range.capped(self.config.max_rows))
-        return head_of_stream(request, planned.compiled, outcome, path)
-
-    def _reply(self, head: Reply, stream: RowStream) -> Reply | StreamReply:
-        if _has_body(head):
-            return StreamReply(head.status, head.headers, None, stream)
-        stream.close()
-        return head
+def _reply(head: Reply, stream: RowStream) -> Reply | StreamReply:
+    if _has_body(head):
+        return StreamReply(head.status, head.headers, None, stream)
+    stream.close()
+    return head
 
 
 def _has_body(head: Reply) -> bool:
     """Whether the edge will write the body. If it does not, nobody closes the stream, which keeps its connection.
 
-    The edge refuses heads that it cannot write. SQL's headers have been checked by now, but the schema's name in
+    The edge rejects heads that it cannot write. SQL's headers have been checked by now, but the schema's name in
     Content-Profile comes from the configuration and may be anything.
     """
     return head.status not in _BODILESS and fault_of(head.status, head.headers) is None

@@ -119,6 +119,15 @@ class CacheHolder(Service):
         self._running = True
         background(self._run(), "reading the schema cache")
 
+    def notified(self, payload: str) -> None:
+        """Act on a notification on PostgREST's channel.
+
+        "reload config" reads the schema cache as well, because that is where settings of roles are held here. Other
+        payloads are ignored, as PostgREST does.
+        """
+        if payload in ("", "reload schema", "reload config"):
+            self.announce()
+
     async def reload(self) -> None:
         """Read the catalog. Returns when a reading that began no earlier than now has ended, well or not."""
         self.announce()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from attrs import evolve
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -12,13 +13,9 @@ from project_service.database.connection import Connection
 from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.outcome import Outcome
-from project_service.tables.plan.media import Rendering
-from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.statement import RESPONSE_SETTINGS
 from project_service.tables.stream import Pace, RowStream, Streams
-from tests.unit.tables.planning import preamble
-
-ROWS = Rendering("json", "application/json")
+from tests.unit.tables.planning import CONFIG, planned, preamble
 
 
 class FakeConnection:
@@ -103,14 +100,15 @@ class Case(SynchronousTestCase):
 
     def made(self, bytes_per_second: int) -> Streams:
         pace = Pace(60.0, bytes_per_second)
-        return Streams(cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
+        return Streams(CONFIG, cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
 
     def opened(self, leaves_things: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
         likely = Outcome(rows=100, size=100 * expected_bytes)
-        query = "/works", Sql("SELECT 2"), list[Any](), ROWS, likely
-        return start(self.streams.open(preamble(), *query, self.slot, leaves_things))
+        works = planned("GET", "works")
+        works = evolve(works, compiled=evolve(works.compiled, leaves_things=leaves_things))
+        return start(self.streams.open(works, preamble(), "/works", likely, self.slot))
 
     @property
     def given_back(self) -> bool:
         """Whether the one connection and the one slot have been given back."""
-        return (self.pool.back, self.streams.places.tokens) == ([self.connection], 1)
+        return (self.pool.back, self.streams.turns.tokens) == ([self.connection], 1)

@@ -13,7 +13,7 @@ from project_service.errors import RETRY_AFTER
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase
 from project_service.tables import assemble as assembling
-from project_service.tables.assemble import assemble, heard
+from project_service.tables.assemble import assemble
 from project_service.tables.errors import TableError
 from project_service.tables.schema_cache.holder import CacheHolder
 from project_service.tables.values import SchemaCache
@@ -35,7 +35,7 @@ class Heard(SynchronousTestCase):
             "reload": 3,
             "something else": 3,
         }.items():
-            heard(holder, payload)
+            holder.notified(payload)
             self.assertEqual(len(read), expected, payload)
 
 

@@ -11,7 +11,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.outcome import Outcome
 from project_service.tables.planner import Planner
 from project_service.tables.request.request import RawRequest
-from project_service.tables.stream import LargeReplies, RowStream
+from project_service.tables.stream import RowStream
 from tests.unit.tables.planning import CONFIG, planned, preamble
 from tests.unit.tables.streaming import Case, FakeConnection
 
@@ -28,7 +28,7 @@ class Answers(Case):
         """The reply to a request for more rows than are sent in one piece."""
         self.planned = planned("GET", "works", *pairs, prefer=prefer)
         return start(
-            LargeReplies(CONFIG, self.streams).after(
+            self.streams.after(
                 WORKS,
                 self.planned,
                 Outcome(rows=2000, total=9000 if prefer else None, status=status, whole=False),
@@ -73,7 +73,7 @@ class Answers(Case):
         known = planned("GET", "works")
         unwritable = evolve(known.compiled, headers=(("Content-Profile", "two\nlines"),))
         reply = start(
-            LargeReplies(CONFIG, self.streams).after(
+            self.streams.after(
                 WORKS,
                 evolve(known, compiled=unwritable),
                 Outcome(rows=2000, whole=False),
@@ -89,7 +89,6 @@ class AtOnce(Case):
 
     def setUp(self) -> None:
         super().setUp()
-        self.large = LargeReplies(CONFIG, self.streams)
         self.ask()
 
     def ask(self, *pairs: tuple[str, str], prefer: str = "") -> None:
@@ -102,8 +101,8 @@ class AtOnce(Case):
         return found
 
     def answering(self) -> Deferred[Reply | StreamReply | None]:
-        self.assertTrue(self.large.expected(self.planned))
-        return start(self.large.at_once("/works", self.planned, preamble(), "/works"))
+        self.assertTrue(self.streams.expected(self.planned))
+        return start(self.streams.at_once(WORKS, self.planned, preamble()))
 
     def test_a_result_that_is_large_again_runs_its_statement_once(self) -> None:
         reply = self.reply()
@@ -124,7 +123,7 @@ class AtOnce(Case):
         self.assertGreater(len([sql for sql in self.connection.asked if "FETCH" in sql]), 1)
         self.assertEqual(self.connection.asked[-1], "COMMIT")
         self.assertTrue(self.given_back)
-        self.assertFalse(self.large.expected(self.planned))
+        self.assertFalse(self.streams.expected(self.planned))
 
     def test_an_empty_result_is_sent_in_one_piece(self) -> None:
         self.connection.left = 0
@@ -144,7 +143,7 @@ class AtOnce(Case):
         self.ask(("offset", "5"), prefer="count=exact")
         self.assertIsNone(self.successResultOf(self.answering()))
         self.assertTrue(self.given_back)
-        self.assertFalse(self.large.expected(self.planned))
+        self.assertFalse(self.streams.expected(self.planned))
 
     def test_status_and_headers_set_by_sql_are_read_with_the_first_rows(self) -> None:
         self.connection.said = (b"[]", b"304")
@@ -161,10 +160,10 @@ class AtOnce(Case):
 
     def test_requests_do_not_queue_for_a_stream_they_may_not_need(self) -> None:
         self.successResultOf(self.opened())
-        self.assertFalse(self.large.expected(self.planned))
+        self.assertFalse(self.streams.expected(self.planned))
 
     def test_planned_and_estimated_counts_and_max_affected_do_not_use_a_cursor_at_once(self) -> None:
         for prefer in ("count=planned", "count=estimated", "handling=strict, max-affected=1"):
             found = planned("GET", "works", prefer=prefer)
             found.compiled.history.streamed = True
-            self.assertFalse(self.large.expected(found), prefer)
+            self.assertFalse(self.streams.expected(found), prefer)

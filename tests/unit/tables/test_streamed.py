@@ -63,7 +63,7 @@ class Turns(Case):
         second.cancel()
         self.failureResultOf(second)
         first.close()
-        self.assertEqual(self.streams.places.tokens, 1)
+        self.assertEqual(self.streams.turns.tokens, 1)
 
     def test_a_database_error_is_mapped_and_gives_turn_and_connection_back(self) -> None:
         async def gone(sql: str, params: object = None) -> list[tuple[Any, ...]]:
@@ -74,15 +74,15 @@ class Turns(Case):
         self.assertEqual((error.status, error.code), (503, "PGRST001"))
         self.assertTrue(self.given_back)
 
-    def test_the_idle_timeout_of_the_transaction_exceeds_the_clients_patience(self) -> None:
+    def test_the_idle_timeout_of_the_transaction_exceeds_the_clients_timeout(self) -> None:
         self.successResultOf(self.opened())
         (seconds,) = re.findall(r"idle_in_transaction_session_timeout = '(\d+)s'", self.connection.asked[0])
-        self.assertGreater(int(seconds), self.streams.pace.patience_seconds)
+        self.assertGreater(int(seconds), self.streams.pace.timeout_seconds)
 
     def test_no_connection_gives_the_turn_back(self) -> None:
         self.pool.free.clear()
         self.failureResultOf(self.opened(), IndexError)
-        self.assertEqual((self.pool.back, self.streams.places.tokens), ([], 1))
+        self.assertEqual((self.pool.back, self.streams.turns.tokens), ([], 1))
 
 
 class Paces(Case):
@@ -162,5 +162,5 @@ class Paces(Case):
         self.assertIn("pg_advisory_unlock_all", self.connection.asked[-1])
         self.assertTrue(self.given_back)
 
-    def test_reading_fast_at_first_earns_no_patience_for_later(self) -> None:
+    def test_reading_fast_at_first_earns_no_time_for_later(self) -> None:
         self.assertEqual(Pace(60.0, 1000).left(60.0, 0.0, 10_000_000), 60.0)
