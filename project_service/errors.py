@@ -6,7 +6,7 @@ for a person; it never contains SQL, a stack, an address or a credential.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Mapping
 
 import orjson
 
@@ -14,7 +14,6 @@ Headers = tuple[tuple[str, str], ...]
 
 # How many seconds a client should wait before it tries again when a part is away.
 RETRY_AFTER = ("Retry-After", "2")
-MAX_UNKNOWN_NAMED = 100
 # The code of an expired token is the same as of any invalid one; only this message is different.
 EXPIRED = "The access token has expired."
 
@@ -108,31 +107,11 @@ def validation_failed(details: Mapping[str, str]) -> ApiError:
     return ApiError(422, "validation_failed", "A value is not allowed.", details)
 
 
-def no_text(value: object) -> str:
-    """What is wrong with ``value``, which should be a string and is not."""
-    return "is required" if value is None else "must be a string"
-
-
 def require_text(name: str, value: object) -> str:
-    """Returns ``value``. Raises ``validation_failed`` if it is missing or no string."""
+    """Returns ``value``. Raises ``validation_failed`` if it is missing or not a string."""
     if not isinstance(value, str):
-        raise validation_failed({name: no_text(value)})
+        raise validation_failed({name: "is required" if value is None else "must be a string"})
     return value
-
-
-def require_texts(given: Mapping[str, object]) -> None:
-    """Raises ``validation_failed`` naming all of ``given`` that are missing or no strings."""
-    faults = {name: no_text(value) for name, value in given.items() if not isinstance(value, str)}
-    if faults:
-        raise validation_failed(faults)
-
-
-def refuse_unknown(given: Iterable[str], known: Container[str], why: str = "is not known here") -> None:
-    """Raises ``validation_failed`` naming those of ``given`` that are not ``known``: a hundred at most, since a body
-    has room for a hundred thousand."""
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise validation_failed(dict.fromkeys(unknown[:MAX_UNKNOWN_NAMED], why))
 
 
 def not_found() -> ApiError:

@@ -125,11 +125,6 @@ def array(items: Schema | Named, **more: Any) -> Schema:
     return {"type": "array", "items": items, **more}
 
 
-def takes(optional: Mapping[str, Schema] | None = None, /, **required: Schema | Named) -> RequestBody:
-    """A body that is an object in JSON; members with other names are refused."""
-    return RequestBody({JSON: obj(required, **required, **(optional or {}))})
-
-
 def path_of(url: str) -> str:
     """A route's pattern in OpenAPI's form."""
     return _PATH_ARGUMENT.sub(r"{\1}", url)

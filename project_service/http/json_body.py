@@ -145,7 +145,7 @@ FLAG = Kind(BOOLEAN, _read_flag)
 
 
 def text(schema: Schema) -> Kind:
-    """A string. The ``schema`` may say more than is checked here, for rules of the domain."""
+    """A string. The ``schema`` may describe rules of the domain too, which are not checked here."""
     return Kind(schema, require_text)
 
 
@@ -192,8 +192,8 @@ def read_members(
     unknown: str = "is not known here",
     required: bool = False,
 ) -> dict[str, Any]:
-    """The members that were sent, by name, as ``read`` checks them; those without a default only have to be there if
-    ``required``."""
+    """The members that were sent, by name, as ``read`` checks them. Those without a default may be missing unless
+    ``required`` is set."""
     known = _members(model)
     faults: dict[str, str] = {}
     values: dict[str, Any] = {}
@@ -202,7 +202,9 @@ def read_members(
             try:
                 values[name] = attribute.metadata["kind"].read(name, given[name])
             except ApiError as fault:
-                faults |= fault.details or {}
+                if fault.details is None:
+                    raise
+                faults |= fault.details
         elif required and attribute.default is NOTHING:
             faults[name] = "is required"
     strangers = [name for name in given if name not in known]

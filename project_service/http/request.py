@@ -120,12 +120,6 @@ class Request:
         """As ``json_object``, and as ``json_body.read`` with the ``model`` of the body."""
         return json_body.read(model, await self.json_object(), unknown)
 
-    async def members(self, *known: str) -> dict[str, Any]:
-        """As ``json_object``, and ``validation_failed`` naming all members that are not ``known``."""
-        given = await self.json_object()
-        errors.refuse_unknown(given, known)
-        return given
-
     def location(self, path: str) -> tuple[str, str]:
         """The header of a 201 that says where the new resource is. ``path`` is not percent-encoded yet.
 

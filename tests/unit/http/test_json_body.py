@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
 from project_service import whole_numbers
-from project_service.errors import ApiError, require_text, validation_failed
+from project_service.errors import ApiError, require_text, service_key_required, validation_failed
 from project_service.http import json_body
 from project_service.http.describe import JSON
 from project_service.http.json_body import (
@@ -169,6 +169,17 @@ class Models(TestCase):
         details = self.faults_of({"from": "", **{f"x{number}": 1 for number in range(1000)}})
         unknown = {f"x{number}": "is not known here" for number in range(99)}
         self.assertEqual(details, {"title": "is required"} | unknown)
+
+    def test_another_error_of_a_kind_is_raised_as_it_is(self) -> None:
+        def read_secret(name: str, value: object) -> str:
+            raise service_key_required()
+
+        @frozen
+        class Guarded:
+            secret: str = member(Kind({}, read_secret))
+
+        fault = self.assertRaises(ApiError, json_body.read, Guarded, {"secret": 1, "other": 1})
+        self.assertEqual(fault.code, "service_key_required")
 
     def test_what_was_not_sent_can_be_told_from_null(self) -> None:
         self.assertEqual(
