@@ -13,10 +13,8 @@ from twisted.python import usage
 
 from project_service import log
 from project_service.settings.model import Settings
-from project_service.settings.reading import BadSettings, Launch, Source, absolute_path
+from project_service.settings.reading import DEFAULT_DATA_DIR, BadSettings, Launch, Source, absolute_path
 from project_service.workers.assignment import TooManyWorkers, worker_count
-
-DEFAULT_DATA_DIR = "var"
 
 
 class Options(usage.Options):

@@ -1,15 +1,7 @@
-"""The ``project-service`` console script, with one module for each noun.
+"""The ``project-service`` console script.
 
-To add a noun, write ``project_service/cli/<noun>.py`` with a click command or group named ``command``, and add its
-name to ``NOUNS``. ``keys.py`` is an example:
-
-- Each command has ``@frame.options`` directly above its function, which gives it ``--config``, ``--data-dir`` and
-``--json`` and passes an ``Invocation`` as the first argument. - The work is an ``async def`` that takes an ``Opened``
-(settings, database pool, store), and is run by ``invocation.run(work, database=True, store=False)``. ``run`` uses the
-servers that the configuration names, or those of the service that runs on the data directory, or starts them there. -
-The result is shown by ``invocation.show(value, *lines)``: ``value`` with ``--json``, otherwise the lines. - A command
-fails by raising an exception. ``ApiError``, ``frame.Failed("why")`` and what database and store raise end with exit
-code 1; ``click.UsageError`` and a configuration that cannot be used, with 2.
+To add a command, write it with click in a module of this package and add it to ``COMMANDS``. ``keys.py`` is an
+example, and ``invocation.py`` has what all commands share.
 """
 
 from __future__ import annotations
@@ -24,26 +16,27 @@ import click
 
 from project_service import __version__
 
-NOUNS = {
-    "bucket": "Buckets: who may read them and what they take.",
-    "check": "Reach every database, the store and the mail server, and say what is wrong.",
-    "dsn": "Print a database's connection string.",
-    "extension": "Extensions of the embedded PostgreSQL.",
-    "jwt-keys": "The keys that sign access tokens.",
-    "keys": "The project keys that clients send.",
-    "openapi": "Describe a database's table API.",
-    "migrate": "Bring the database to the form this program needs.",
-    "storage": "The objects behind the buckets: verify, sweep, import.",
-    "sql": "Run an SQL file as the owner of the database.",
-    "user": "The users who sign in.",
+# Where each command is defined, and what `--help` says about it.
+COMMANDS = {
+    "bucket": ("bucket:bucket", "Buckets: who may read them and what they accept."),
+    "check": ("check:check", "Try every database, the store and the mail server, and report what is wrong."),
+    "dsn": ("database:dsn", "Print a database's connection string."),
+    "extension": ("extension:extension", "Extensions of the embedded PostgreSQL."),
+    "jwt-keys": ("keys:jwt_keys", "The keys that sign access tokens."),
+    "keys": ("keys:project_keys", "The project keys that clients send."),
+    "migrate": ("database:migrate", "Bring the database to the form that this version needs."),
+    "openapi": ("database:openapi", "Print the description of a database's table API."),
+    "sql": ("database:sql", "Run an SQL file as the owner of the database."),
+    "storage": ("storage:storage", "The objects in the buckets: verify, sweep, import."),
+    "user": ("user:user", "The users who sign in."),
 }
 
 
-class _Nouns(click.Group):
-    """Imports a noun's module only when it is used, so that ``--help`` and short commands are fast."""
+class _Commands(click.Group):
+    """Imports a command's module only when it is used, so that ``--help`` and short commands are fast."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        # Whoever starts us may have closed these. Then there is nothing to read, or nowhere to write the result.
+        # The caller may have closed these. Then there is nothing to read, or nowhere to write the result.
         if sys.stdin is None:
             sys.stdin = Path(os.devnull).open()  # noqa: SIM115  # for as long as the process lives
         if sys.stdout is None:
@@ -55,23 +48,25 @@ class _Nouns(click.Group):
             sys.exit(f"project-service: {fault}")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(NOUNS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in NOUNS:
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"project_service.cli.{cmd_name.replace('-', '_')}").command
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(f"project_service.cli.{module}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(NOUNS.items()))
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-@click.command(cls=_Nouns, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="project-service")
 def main() -> None:
     """Administer a project: the one of --config, or the one in --data-dir (default ./var).
 
-    The service is started by `twistd project-service`. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
+    The service itself is started by `twistd project-service`. Exit codes: 0 done, 1 failed, 2 wrong usage or
+    configuration.
     """

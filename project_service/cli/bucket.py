@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from project_service import whole_numbers
-from project_service.cli import shared
-from project_service.cli.shared import Opened
+from project_service.cli.invocation import Failed, Invocation, Project, common_options
 from project_service.errors import ApiError
 from project_service.storage.buckets import Buckets, parse_rules
 from project_service.storage.postgres import SqlBuckets
@@ -17,30 +16,30 @@ from project_service.storage.values import MAX_BYTES, Bucket, BucketRules
 
 
 @click.group()
-def command() -> None:
-    """Buckets: who may read them and what they take."""
+def bucket() -> None:
+    """Buckets: who may read them and what they accept."""
 
 
 def _rules(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options for a bucket's rules to a command."""
     for option in (
         click.option("--public/--private", "public", default=None, help="Who may list and download."),
-        click.option("--max-object-bytes", metavar="N|none", help="The greatest size of one object."),
+        click.option("--max-object-bytes", metavar="N|none", help="The largest object."),
         click.option(
-            "--max-bucket-bytes", metavar="N|none", help="The greatest size of all objects together."
+            "--max-bucket-bytes", metavar="N|none", help="The largest size of all objects together."
         ),
         click.option(
             "--content-type",
             "content_types",
             multiple=True,
             metavar="TYPE|any",
-            help="A media type it takes, as image/png or image/*; may be repeated. `any` takes every one.",
+            help="A media type to accept, such as image/png or image/*; may be repeated. `any` accepts all.",
         ),
         click.option(
             "--owner-only-writes/--shared-writes",
             "owner_only_writes",
             default=None,
-            help="Whether only its owner may overwrite or delete an object.",
+            help="Whether only the owner of an object may overwrite or delete it.",
         ),
     ):
         function = option(function)
@@ -60,7 +59,7 @@ def _changes(
         changes["visibility"] = "public" if public else "private"
     for name, text in (("max_object_bytes", max_object_bytes), ("max_bucket_bytes", max_bucket_bytes)):
         if text is not None:
-            changes[name] = None if text == "none" else _whole(name, text)
+            changes[name] = None if text == "none" else _integer(name, text)
     if content_types:
         changes["allowed_content_types"] = None if "any" in content_types else list(content_types)
     if owner_only_writes is not None:
@@ -68,7 +67,7 @@ def _changes(
     return changes
 
 
-def _whole(name: str, text: str) -> int:
+def _integer(name: str, text: str) -> int:
     number = whole_numbers.from_digits(text)
     if number is None or not 0 <= number <= MAX_BYTES[name]:
         why = f"must be none or a whole number up to {MAX_BYTES[name]}"
@@ -76,71 +75,71 @@ def _whole(name: str, text: str) -> int:
     return number
 
 
-def _line(bucket: Bucket) -> str:
-    counters = f"{bucket.object_count:>10} objects {bucket.total_bytes:>15} bytes"
-    return f"{bucket.name:<30} {bucket.rules.visibility:<8} {counters}"
+def _line(one: Bucket) -> str:
+    counters = f"{one.object_count:>10} objects {one.total_bytes:>15} bytes"
+    return f"{one.name:<30} {one.rules.visibility:<8} {counters}"
 
 
-def _buckets(open_: Opened) -> Buckets:
+def _buckets(project: Project) -> Buckets:
     """Buckets without a store, so that an embedded one need not be started."""
-    return Buckets(SqlBuckets(open_.pool), open_.reactor)
+    return Buckets(SqlBuckets(project.pool), project.reactor)
 
 
-@command.command()
+@bucket.command()
 @click.argument("name")
 @_rules
-@shared.options
-def create(invocation: shared.Invocation, name: str, **given: Any) -> None:
-    """Make a bucket; private unless --public is given."""
+@common_options
+def create(invocation: Invocation, name: str, **given: Any) -> None:
+    """Create a bucket, private unless --public is given."""
     wanted = _changes(**given)
 
-    async def work(open_: Opened) -> None:
-        bucket = await _buckets(open_).create(name, BucketRules(**parse_rules(wanted)))
-        invocation.show(bucket.as_json(), _line(bucket))
+    async def work(project: Project) -> None:
+        created = await _buckets(project).create(name, BucketRules(**parse_rules(wanted)))
+        invocation.show(created.as_json(), _line(created))
 
     invocation.run(work)
 
 
-@command.command("list")
-@shared.options
-def list_(invocation: shared.Invocation) -> None:
-    """All buckets, with how much is in them."""
+@bucket.command("list")
+@common_options
+def list_(invocation: Invocation) -> None:
+    """List all buckets, with the number and size of their objects."""
 
-    async def work(open_: Opened) -> None:
-        found = await _buckets(open_).all()
-        invocation.show([bucket.as_json() for bucket in found], *map(_line, found))
+    async def work(project: Project) -> None:
+        every = await _buckets(project).all()
+        invocation.show([one.as_json() for one in every], *map(_line, every))
 
     invocation.run(work)
 
 
-@command.command()
+@bucket.command()
 @click.argument("name")
 @_rules
-@shared.options
-def update(invocation: shared.Invocation, name: str, **given: Any) -> None:
-    """Change a bucket's rules. It holds everywhere within a second."""
+@common_options
+def update(invocation: Invocation, name: str, **given: Any) -> None:
+    """Change a bucket's rules, everywhere within a second."""
     wanted = _changes(**given)
 
-    async def work(open_: Opened) -> None:
-        bucket = await _buckets(open_).change(name, parse_rules(wanted))
-        invocation.show(bucket.as_json(), _line(bucket))
+    async def work(project: Project) -> None:
+        changed = await _buckets(project).change(name, parse_rules(wanted))
+        invocation.show(changed.as_json(), _line(changed))
 
     invocation.run(work)
 
 
-@command.command()
+@bucket.command()
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Delete its objects too.")
-@shared.options
-def delete(invocation: shared.Invocation, name: str, force: bool) -> None:
-    """Delete a bucket; one that holds objects only with --force."""
+@common_options
+def delete(invocation: Invocation, name: str, force: bool) -> None:
+    """Delete a bucket. One that holds objects is deleted only with --force."""
 
-    async def work(open_: Opened) -> None:
+    async def work(project: Project) -> None:
         try:
-            await _buckets(open_).delete(name, open_.storage.objects if force else None)
+            await _buckets(project).delete(name, project.storage.objects if force else None)
         except ApiError as error:
             if error.code == "bucket_not_empty":
-                raise shared.Failed("the bucket still holds objects; --force deletes them too") from None
+                raise Failed("the bucket still holds objects; --force deletes them too") from None
             raise
         invocation.show({"name": name, "deleted": True}, f"deleted {name}")
 

@@ -11,8 +11,7 @@ import click
 from attrs import asdict, frozen
 from psycopg2 import errors as pg
 
-from project_service.cli import shared
-from project_service.cli.shared import Opened
+from project_service.cli.invocation import Failed, Invocation, Project, common_options
 from project_service.database.connection import Connection
 from project_service.settings.reading import EXTENSIONS_SCHEMA
 
@@ -66,17 +65,17 @@ class Extension:
 
 
 @click.group()
-def command() -> None:
+def extension() -> None:
     """Extensions of the embedded PostgreSQL, such as vector, pg_trgm and postgres_fdw."""
 
 
-@command.command("list")
-@shared.options
-def list_(invocation: shared.Invocation) -> None:
+@extension.command("list")
+@common_options
+def list_(invocation: Invocation) -> None:
     """All available extensions: name, version in the database (- if not created), default version."""
 
-    async def work(open_: Opened) -> None:
-        async with open_.connection() as connection:
+    async def work(project: Project) -> None:
+        async with project.connection() as connection:
             every = await available(connection)
         lines = (
             f"{one.name:<20} {one.version or '-':<8} {one.default_version:<8} {one.comment or ''}".rstrip()
@@ -87,20 +86,20 @@ def list_(invocation: shared.Invocation) -> None:
     invocation.run(work)
 
 
-@command.command()
+@extension.command()
 @click.argument("name")
 @click.option("--schema", help=f"The schema to put it in. [default: {EXTENSIONS_SCHEMA}, which is created]")
 @click.option("--version", help="Another version than the default.")
-@shared.options
-def create(invocation: shared.Invocation, name: str, schema: str | None, version: str | None) -> None:
+@common_options
+def create(invocation: Invocation, name: str, schema: str | None, version: str | None) -> None:
     """Create an extension, and those that it needs.
 
     Everybody may execute the functions of most extensions. In the schema `extensions` that is harmless, since the
     table API does not expose it; in an exposed schema anyone with the anon key can call them.
     """
 
-    async def work(open_: Opened) -> None:
-        async with open_.connection(open_.admin_dsn, unhurried=True) as connection:
+    async def work(project: Project) -> None:
+        async with project.connection(project.admin_dsn, unhurried=True) as connection:
             await create_extension(connection, name, schema, version)
             (created,) = [one for one in await available(connection) if one.name == name]
         invocation.show(asdict(created), f"created {name} {created.version} in the schema {created.schema}")
@@ -108,20 +107,20 @@ def create(invocation: shared.Invocation, name: str, schema: str | None, version
     invocation.run(work)
 
 
-@command.command()
+@extension.command()
 @click.argument("name")
 @click.option("--cascade", is_flag=True, help="Drop what depends on it too: columns, indexes, functions.")
-@shared.options
-def drop(invocation: shared.Invocation, name: str, cascade: bool) -> None:
+@common_options
+def drop(invocation: Invocation, name: str, cascade: bool) -> None:
     """Drop an extension. One that is in use is dropped only with --cascade."""
 
-    async def work(open_: Opened) -> None:
-        async with open_.connection(open_.admin_dsn, unhurried=True) as connection:
+    async def work(project: Project) -> None:
+        async with project.connection(project.admin_dsn, unhurried=True) as connection:
             try:
                 await drop_extension(connection, name, cascade)
             except pg.DependentObjectsStillExist as refusal:
                 used = refusal.diag.message_detail
-                raise shared.Failed(f"{name} is used; --cascade drops this too:\n{used}") from None
+                raise Failed(f"{name} is used; --cascade drops this too:\n{used}") from None
         invocation.show({"name": name, "dropped": True}, f"dropped {name}")
 
     invocation.run(work)

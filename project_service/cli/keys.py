@@ -1,72 +1,172 @@
-"""``project-service keys``: create, list, revoke."""
+"""``project-service keys`` and ``jwt-keys``: the project keys that clients send, and the keys that sign access
+tokens."""
 
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import cast
 
 import click
 from attrs import asdict
 
 from project_service import keys
-from project_service.cli import shared
-from project_service.cli.shared import Opened
+from project_service.auth import tokens
+from project_service.auth.tokens import ALGORITHMS, KeySetError
+from project_service.cli.invocation import (
+    FAILED,
+    Failed,
+    Invocation,
+    NonEmptyPath,
+    Project,
+    common_options,
+    end,
+)
+from project_service.files import printable
 from project_service.http.caller import KeyKind
 
 
 @click.group()
-def command() -> None:
+def project_keys() -> None:
     """The project keys that clients send as X-Service-Key."""
 
 
-@command.command()
+@project_keys.command("create")
 @click.argument("kind", type=click.Choice(["anon", "service"]))
-@click.option("--label", default="", help="A word or two to know the key by in the list.")
-@shared.options
-def create(invocation: shared.Invocation, kind: str, label: str) -> None:
-    """Make a key and print it. It is printed this once: only its SHA-256 is kept.
+@click.option("--label", default="", help="What the list shows the key with, such as its use.")
+@common_options
+def create_project_key(invocation: Invocation, kind: str, label: str) -> None:
+    """Create a key and print it. It is printed only once: the database has just its SHA-256.
 
-    An anon key may be published; a service key passes every rule and must stay secret.
+    An anon key may be published. A service key passes every rule and must stay secret.
     """
     if not label.isprintable():
         raise click.BadParameter("must be printable, on one line", param_hint="--label")
     if len(label) > keys.LABEL_MAX:
         raise click.BadParameter(f"must be at most {keys.LABEL_MAX} characters", param_hint="--label")
 
-    async def work(open_: Opened) -> None:
-        made = keys.make(cast(KeyKind, kind), secrets.token_bytes)
-        record = await keys.store(open_.pool, cast(KeyKind, kind), made, label)
-        invocation.show({**asdict(record), "key": made}, made)
+    async def work(project: Project) -> None:
+        key = keys.make(cast(KeyKind, kind), secrets.token_bytes)
+        record = await keys.store(project.pool, cast(KeyKind, kind), key, label)
+        invocation.show({**asdict(record), "key": key}, key)
 
     invocation.run(work)
 
 
-@command.command("list")
-@shared.options
-def list_(invocation: shared.Invocation) -> None:
-    """All keys, without the keys themselves."""
+@project_keys.command("list")
+@common_options
+def list_project_keys(invocation: Invocation) -> None:
+    """List all keys, without the keys themselves."""
 
-    async def work(open_: Opened) -> None:
-        found = await keys.listed(open_.pool)
+    async def work(project: Project) -> None:
+        records = await keys.listed(project.pool)
         lines = [
             f"{one.id}  {one.kind:<7}  {one.created_at}  "
             f"{'revoked ' + one.revoked_at if one.revoked_at else 'active'}  {one.label}".rstrip()
-            for one in found
+            for one in records
         ]
-        invocation.show([asdict(one) for one in found], *lines)
+        invocation.show([asdict(one) for one in records], *lines)
 
     invocation.run(work)
 
 
-@command.command()
+@project_keys.command("revoke")
 @click.argument("key_id", metavar="ID")
-@shared.options
-def revoke(invocation: shared.Invocation, key_id: str) -> None:
-    """Make a key useless everywhere within a second. ID is the one that `keys list` shows."""
+@common_options
+def revoke_project_key(invocation: Invocation, key_id: str) -> None:
+    """Revoke a key, everywhere within a second. ID is the one that `keys list` shows."""
 
-    async def work(open_: Opened) -> None:
-        if not await keys.revoke(open_.pool, key_id):
-            raise shared.Failed(f"there is no active key with the id {key_id}")
+    async def work(project: Project) -> None:
+        if not await keys.revoke(project.pool, key_id):
+            raise Failed(f"there is no active key with the id {key_id}")
         invocation.show({"id": key_id, "revoked": True}, f"revoked {key_id}")
 
     invocation.run(work)
+
+
+@click.group()
+def jwt_keys() -> None:
+    """The keys of access tokens: the first in the file signs, all verify."""
+
+
+_FILE = click.option(
+    "--file", "path", type=NonEmptyPath(path_type=Path), help="[default: auth.jwt_keys_file]"
+)
+_ALGORITHM = click.option("--algorithm", type=click.Choice(ALGORITHMS), help="[default: auth.jwt_algorithm]")
+
+
+@jwt_keys.command("create")
+@_FILE
+@_ALGORITHM
+@common_options
+def create_jwt_key(invocation: Invocation, path: Path | None, algorithm: str | None) -> None:
+    """Create the key file. An existing one is left alone; `rotate` adds keys to it."""
+    file, chosen = _chosen(invocation, path, algorithm)
+    if file.is_dir():
+        end(f"{file}: Is a directory", FAILED)
+    try:
+        if not tokens.create_keys(file, chosen):
+            end(f"{file} exists; add a key with: project-service jwt-keys rotate", FAILED)
+    except OSError as fault:
+        end(f"{file}: {fault.strerror}", FAILED)
+    _show(invocation, file)
+
+
+@jwt_keys.command("rotate")
+@_FILE
+@_ALGORITHM
+@click.option(
+    "--keep",
+    type=click.IntRange(0, 100),
+    default=2,
+    show_default=True,
+    help="How many older keys still verify.",
+)
+@click.option("--announce", is_flag=True, help="Add a new key that only verifies, until --to lets it sign.")
+@click.option("--to", "kid", help="Let this key of the file sign, instead of a new one.")
+@common_options
+def rotate_jwt_keys(
+    invocation: Invocation,
+    path: Path | None,
+    algorithm: str | None,
+    keep: int,
+    announce: bool,
+    kid: str | None,
+) -> None:
+    """Let a new key sign. A running service uses it after a SIGHUP.
+
+    Tokens signed by the older keys remain valid until they expire. With --keep 0 they become invalid at once.
+    """
+    if announce and kid is not None:
+        raise click.UsageError("--announce makes a new key, --to takes one of the file")
+    file, chosen = _chosen(invocation, path, algorithm)
+    try:
+        old = file.read_bytes()
+        if kid is not None:
+            new = tokens.promoted(old, kid, keep)
+        elif announce:
+            new = tokens.announced(old, chosen, keep)
+        else:
+            new = tokens.rotated(old, chosen, keep)
+        tokens.replace_keys(file, new)
+    except OSError as fault:
+        end(f"{file}: {fault.strerror}", FAILED)
+    except KeySetError as fault:
+        end(f"{file}: {fault}", FAILED)
+    _show(invocation, file)
+
+
+def _chosen(invocation: Invocation, path: Path | None, algorithm: str | None) -> tuple[Path, str]:
+    settings = (invocation.launch("token keys") if path is None else invocation.launch()).settings.auth
+    if path is None:
+        assert settings.jwt_keys_file is not None
+        path = Path(settings.jwt_keys_file)
+    return path, algorithm or settings.jwt_algorithm
+
+
+def _show(invocation: Invocation, file: Path) -> None:
+    in_file = tokens.load_keys(file).keys
+    value = [{"kid": key.kid, "algorithm": key.algorithm, "signs": key is in_file[0]} for key in in_file]
+    lines = (f"{key.kid}  {key.algorithm}  {'signs' if key is in_file[0] else 'verifies'}" for key in in_file)
+    name = printable(file)
+    invocation.show({"file": name, "keys": value}, name, *lines)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import click
-from attrs import asdict, define, evolve, field, frozen
+from attrs import asdict, define, evolve, field
 
-from project_service.cli import shared
-from project_service.cli.shared import Opened
+from project_service.cli.invocation import Failed, Invocation, Project, common_options
 from project_service.errors import ApiError
 from project_service.files import printable
 from project_service.settings.kinds import store_bucket
@@ -28,124 +27,31 @@ from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.upload import SizeLimit, Upload
 from project_service.storage.values import Bucket, Conditions, Writer
 
-# What ``storage import`` reads from: a directory, or another bucket of the store.
-
-
 READ_BYTES = 1024 * 1024
-
-# Writes one file or object into the upload, given the key that it is to have; returns its media type.
-Read = Callable[[str, Upload], Awaitable[str]]
-
-
-class Unreadable(Exception):
-    """A file or object could not be read as it is. The message says why."""
-
-
-class Source(Protocol):
-    def found(self) -> AsyncIterator[tuple[str, Read]]:
-        """All files or objects, in order: the name within the source, and what reads it."""
-
-
-@frozen
-class Directory:
-    path: Path
-
-    async def found(self) -> AsyncIterator[tuple[str, Read]]:
-        """Raises ``OSError`` if a folder cannot be listed."""
-        for path in sorted(self._files()):
-            yield path.relative_to(self.path).as_posix(), partial(_file, path)
-
-    def _files(self) -> Iterator[Path]:
-        """Path.rglob() is not used because it silently leaves out folders that cannot be listed."""
-        for folder, _, names in os.walk(self.path, onerror=_not_listed):
-            yield from (path for name in names if (path := Path(folder, name)).is_file())
-
-
-@frozen
-class StoreBucket:
-    """The objects under ``folder`` ("" for all) in the bucket of ``store``."""
-
-    store: Store
-    folder: str
-
-    async def found(self) -> AsyncIterator[tuple[str, Read]]:
-        async for page in download.list_all(self.store, self.folder):
-            for entry in page.objects:
-                # Other programs make such objects to represent empty folders.
-                if not (entry.key.endswith("/") and entry.size == 0):
-                    yield entry.key.removeprefix(self.folder), partial(_object, self.store, entry.key)
-
-
-async def _file(path: Path, key: str, upload: Upload) -> str:
-    content_type = keys.guess_content_type(key)
-    upload.describe(content_type, key)
-    for data in _pieces(path):
-        await upload.write(data)
-    return content_type
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            while data := file.read(READ_BYTES):
-                yield data
-    except OSError as fault:
-        raise Unreadable(fault.strerror) from None
-
-
-def _not_listed(fault: OSError) -> NoReturn:
-    raise fault
-
-
-async def _object(store: Store, name: str, key: str, upload: Upload) -> str:
-    before = await store.stat(name)
-    if _packed(before.coding):
-        raise Unreadable(f"its Content-Encoding, {before.coding}, would be forgotten")
-    content_type = _type(before.content_type, key)
-    upload.describe(content_type, key)
-    for first in range(0, before.size, READ_BYTES):
-        length = min(READ_BYTES, before.size - first)
-        await upload.write(await download.read_all(await store.open(name, first, length, before.size)))
-    if await store.stat(name) != before:
-        # It was overwritten meanwhile, so part of what was read may be old and part new.
-        raise errors.precondition_failed()
-    return content_type
-
-
-def _type(declared: str, key: str) -> str:
-    try:
-        return keys.parse_content_type(declared)
-    except ApiError:
-        return keys.guess_content_type(key)
-
-
-def _packed(coding: str) -> bool:
-    """Whether bytes with this Content-Encoding are compressed or otherwise encoded.
-
-    "aws-chunked" is only how an SDK has sent them. Some stores keep it, although it says nothing about the bytes.
-    """
-    return bool({one.strip().lower() for one in coding.split(",")} - {"", "identity", "aws-chunked"})
-
-
 FROM_STORE = "s3://"
 SERVICE = Writer(None, is_service=True)
 
+# Writes one file or object into the upload, given the key that it is to have; returns its media type.
+Read = Callable[[str, Upload], Awaitable[str]]
+# Files or objects: the name within the source, and what reads it.
+Files = AsyncIterator[tuple[str, Read]]
+
 
 @click.group()
-def command() -> None:
-    """The objects behind the buckets: check them, clean up, bring files in."""
+def storage() -> None:
+    """The objects in the buckets: verify them, remove garbage, import files."""
 
 
-@command.command()
-@shared.options
-def verify(invocation: shared.Invocation) -> None:
-    """Compare every object with the store. Exit code 1 where bytes are missing or differ; changes nothing.
+@storage.command()
+@common_options
+def verify(invocation: Invocation) -> None:
+    """Compare every object with the store. Exit code 1 if bytes are missing or differ. Changes nothing.
 
-    What is only in the store is garbage, which `storage sweep` removes; it is no fault.
+    Bytes that only the store has are no fault: they are garbage, which `storage sweep` removes.
     """
 
-    async def work(open_: Opened) -> None:
-        report = await open_.storage.sweeper.verify()
+    async def work(project: Project) -> None:
+        report = await project.storage.sweeper.verify()
         faults = [f"missing  {name}" for name in report.missing] + [
             f"torn     {name}" for name in report.torn
         ]
@@ -155,30 +61,30 @@ def verify(invocation: shared.Invocation) -> None:
         )
         invocation.show({**asdict(report), "sound": report.sound}, *faults, summary)
         if not report.sound:
-            raise shared.Failed("the store does not have what the database says")
+            raise Failed("the store does not have what the database says")
 
     invocation.run(work, store=True)
 
 
-@command.command()
+@storage.command()
 @click.option(
     "--stale-after",
     type=click.IntRange(0, 10**9),
     default=int(STALE_AFTER.total_seconds()),
     show_default=True,
     metavar="SECONDS",
-    help="Uploads that were silent for so long are given up. 0 only where no service runs.",
+    help="Give up uploads without progress for this long. Use 0 only if no service runs.",
 )
-@shared.options
-def sweep(invocation: shared.Invocation, stale_after: int) -> None:
-    """Remove garbage: dead uploads, versions no object has, stale multipart uploads, expired links.
+@common_options
+def sweep(invocation: Invocation, stale_after: int) -> None:
+    """Remove garbage: abandoned uploads, versions of no object, stale multipart uploads, expired links.
 
-    Unlike the service's own sweeper it looks through the whole store. The store bucket must belong to this
+    Unlike the service's own sweeper this looks through the whole store. The store's bucket must belong to this
     database alone.
     """
 
-    async def work(open_: Opened) -> None:
-        swept = await open_.storage.sweeper.sweep(timedelta(seconds=stale_after), orphans=True)
+    async def work(project: Project) -> None:
+        swept = await project.storage.sweeper.sweep(timedelta(seconds=stale_after), orphans=True)
         invocation.show(asdict(swept), ", ".join(f"{name} {count}" for name, count in asdict(swept).items()))
 
     invocation.run(work, store=True)
@@ -216,18 +122,18 @@ class _Import:
             else:
                 self._refuse(key, error.message)
         except NoSuchObject:
-            self._refuse(key, "It has left the source.")
+            self._refuse(key, "It is no longer in the source.")
         except Unreadable as why:
             self._refuse(key, f"It cannot be read: {why}.")
         except BrokenRead:
-            raise shared.Failed(f"the store stopped in the middle of {key}; import again to go on") from None
+            raise Failed(f"the store stopped in the middle of {key}; import again to go on") from None
         else:
             self.imported.append(key)
 
     def _refuse(self, key: str, why: str) -> None:
         self.refused[printable(key)] = why
 
-    def show(self, invocation: shared.Invocation) -> None:
+    def show(self, invocation: Invocation) -> None:
         refusals = [f"refused  {_on_a_line(key)}: {why}" for key, why in self.refused.items()]
         counts = f"{len(self.imported)} imported, {len(self.skipped)} there already, {len(refusals)} refused"
         value = {"imported": self.imported, "skipped": self.skipped, "refused": self.refused}
@@ -239,17 +145,17 @@ def _on_a_line(name: str) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in name)
 
 
-@command.command("import")
+@storage.command("import")
 @click.argument("bucket")
 @click.argument("source", metavar="DIRECTORY|s3://BUCKET[/FOLDER]")
-@click.option("--prefix", default="", help="Put before the name of everything within the source.")
-@click.option("--overwrite", is_flag=True, help="Replace objects that are there already.")
-@shared.options
-def import_(invocation: shared.Invocation, bucket: str, source: str, prefix: str, overwrite: bool) -> None:
-    """Bring files into BUCKET, past its rules on owners and content types.
+@click.option("--prefix", default="", help="Put this before every name.")
+@click.option("--overwrite", is_flag=True, help="Replace existing objects.")
+@common_options
+def import_(invocation: Invocation, bucket: str, source: str, prefix: str, overwrite: bool) -> None:
+    """Import files into BUCKET, whatever its rules on owners and content types.
 
-    They come from below DIRECTORY, or from another bucket of the store, with its [store] address and credentials;
-    that one is only read. May be repeated: what is there already stays, unless --overwrite is given.
+    They come from below DIRECTORY, or from another bucket of the store at the [store] address, which is only read.
+    The command may be repeated: existing objects stay, unless --overwrite is given.
     """
     if source.startswith(FROM_STORE):
         try:
@@ -260,36 +166,36 @@ def import_(invocation: shared.Invocation, bucket: str, source: str, prefix: str
         # An empty one is probably a shell variable that is not set. It must not mean the current directory.
         raise click.BadParameter("there is no such directory", param_hint="DIRECTORY")
 
-    async def work(open_: Opened) -> None:
-        storage = open_.storage
-        target = await storage.buckets.fresh(bucket)
-        limit = target.rules.max_object_bytes or open_.settings.storage.max_object_bytes
+    async def work(project: Project) -> None:
+        parts = project.storage
+        target = await parts.buckets.fresh(bucket)
+        limit = target.rules.max_object_bytes or project.settings.storage.max_object_bytes
         conditions = Conditions() if overwrite else Conditions(if_none_match=("*",))
-        going = _Import(storage.buckets, storage.objects, target, limit, conditions)
+        importing = _Import(parts.buckets, parts.objects, target, limit, conditions)
         try:
-            async with _opened(open_, source) as files:
-                async for name, read in files.found():
-                    await going.bring(prefix + name, read)
+            async with _files_of(project, source) as files:
+                async for name, read in files:
+                    await importing.bring(prefix + name, read)
         finally:
-            await storage.reservations.release_all()
-        going.show(invocation)
-        if going.refused:
-            raise shared.Failed("not everything could be imported")
+            await parts.reservations.release_all()
+        importing.show(invocation)
+        if importing.refused:
+            raise Failed("not everything could be imported")
 
     invocation.run(work, store=True)
 
 
 @asynccontextmanager
-async def _opened(open_: Opened, source: str) -> AsyncIterator[Source]:
+async def _files_of(project: Project, source: str) -> AsyncIterator[Files]:
     if not source.startswith(FROM_STORE):
-        yield Directory(Path(source))
+        yield files_in_directory(Path(source))
         return
     name, folder = _bucket_and_folder(source)
-    if name == open_.settings.store.bucket:
-        raise shared.Failed(f"{name} is where this service keeps its own objects")
-    store = connect_store(open_.reactor, evolve(open_.settings.store, bucket=name))
+    if name == project.settings.store.bucket:
+        raise Failed(f"{name} is where this service keeps its own objects")
+    store = connect_store(project.reactor, evolve(project.settings.store, bucket=name))
     try:
-        yield StoreBucket(store, folder if folder.endswith("/") or not folder else f"{folder}/")
+        yield files_in_bucket(store, folder if folder.endswith("/") or not folder else f"{folder}/")
     finally:
         await store.close()
 
@@ -297,3 +203,74 @@ async def _opened(open_: Opened, source: str) -> AsyncIterator[Source]:
 def _bucket_and_folder(source: str) -> tuple[str, str]:
     name, _, folder = source.removeprefix(FROM_STORE).partition("/")
     return name, folder
+
+
+# What ``storage import`` reads from is a directory, or another bucket of the store.
+
+
+class Unreadable(Exception):
+    """A file or object could not be read as it is. The message says why."""
+
+
+async def files_in_directory(directory: Path) -> Files:
+    """All regular files, in order. Raises ``OSError`` if a folder cannot be listed."""
+
+    def not_listed(fault: OSError) -> NoReturn:
+        raise fault
+
+    # Path.rglob() silently leaves out folders that cannot be listed.
+    walked = os.walk(directory, onerror=not_listed)
+    paths = [path for folder, _, names in walked for name in names if (path := Path(folder, name)).is_file()]
+    for path in sorted(paths):
+        yield path.relative_to(directory).as_posix(), partial(_read_file, path)
+
+
+async def _read_file(path: Path, key: str, upload: Upload) -> str:
+    content_type = keys.guess_content_type(key)
+    upload.describe(content_type, key)
+    try:
+        with path.open("rb") as file:  # a command has nothing else to do
+            while data := file.read(READ_BYTES):
+                await upload.write(data)
+    except OSError as fault:
+        raise Unreadable(fault.strerror) from None
+    return content_type
+
+
+async def files_in_bucket(store: Store, folder: str) -> Files:
+    """The objects under ``folder`` ("" for all) in the bucket of ``store``."""
+    async for page in download.list_all(store, folder):
+        for entry in page.objects:
+            # Other programs make such objects to represent empty folders.
+            if not (entry.key.endswith("/") and entry.size == 0):
+                yield entry.key.removeprefix(folder), partial(_read_object, store, entry.key)
+
+
+async def _read_object(store: Store, name: str, key: str, upload: Upload) -> str:
+    before = await store.stat(name)
+    if _is_encoded(before.coding):
+        raise Unreadable(f"its Content-Encoding, {before.coding}, would be forgotten")
+    content_type = _type(before.content_type, key)
+    upload.describe(content_type, key)
+    for first in range(0, before.size, READ_BYTES):
+        length = min(READ_BYTES, before.size - first)
+        await upload.write(await download.read_all(await store.open(name, first, length, before.size)))
+    if await store.stat(name) != before:
+        # It was overwritten while it was read, so what was read may be partly old and partly new.
+        raise errors.precondition_failed()
+    return content_type
+
+
+def _type(declared: str, key: str) -> str:
+    try:
+        return keys.parse_content_type(declared)
+    except ApiError:
+        return keys.guess_content_type(key)
+
+
+def _is_encoded(coding: str) -> bool:
+    """Whether bytes with this Content-Encoding are compressed or otherwise encoded.
+
+    "aws-chunked" is only how an SDK has sent them. Some stores keep it, although it says nothing about the bytes.
+    """
+    return bool({one.strip().lower() for one in coding.split(",")} - {"", "identity", "aws-chunked"})

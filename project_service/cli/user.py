@@ -13,8 +13,7 @@ from project_service.auth.admin import MAX_PAGE_SIZE, Administration, imported_h
 from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates
 from project_service.auth.postgres import PostgresRepository
 from project_service.auth.values import Account, Origin
-from project_service.cli import shared
-from project_service.cli.shared import Opened
+from project_service.cli.invocation import Invocation, Project, common_options
 from project_service.lifecycle import timestamp
 
 HERE = Origin(user_agent="project-service user")
@@ -22,19 +21,17 @@ _USER = click.argument("user", metavar="EMAIL_OR_ID")
 
 
 @click.group()
-def command() -> None:
+def user() -> None:
     """The users who sign in."""
 
 
-@command.command()
+@user.command()
 @click.argument("email")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
-@click.option("--password-hash", help="A bcrypt hash from elsewhere, instead of a password.")
-@shared.options
-def create(
-    invocation: shared.Invocation, email: str, password_stdin: bool, password_hash: str | None
-) -> None:
-    """Make a user. Without a password he cannot log in until he sets one by recovery."""
+@click.option("--password-hash", help="A bcrypt hash from another system, instead of a password.")
+@common_options
+def create(invocation: Invocation, email: str, password_stdin: bool, password_hash: str | None) -> None:
+    """Create a user. Without a password, the user cannot log in before setting one by recovery."""
     password: str | None = None
     if password_stdin:
         # Read more than is allowed, so that a longer one is refused and not truncated.
@@ -51,46 +48,46 @@ def create(
     _run(invocation, work)
 
 
-@command.command("list")
-@shared.options
-def list_(invocation: shared.Invocation) -> None:
-    """All users, in the order they were made."""
+@user.command("list")
+@common_options
+def list_(invocation: Invocation) -> None:
+    """List all users, oldest first."""
 
     async def work(users: Administration) -> None:
-        found: list[Account] = []
+        accounts: list[Account] = []
         cursor: str | None = None
         while True:
             page = await users.page(cursor, str(MAX_PAGE_SIZE))
-            found += page.accounts
+            accounts += page.accounts
             cursor = page.next_cursor
             if cursor is None:
                 break
-        invocation.show([account.view() for account in found], *map(_line, found))
+        invocation.show([account.view() for account in accounts], *map(_line, accounts))
 
     _run(invocation, work)
 
 
-@command.command()
+@user.command()
 @_USER
-@shared.options
-def disable(invocation: shared.Invocation, user: str) -> None:
-    """Keep a user out: his sessions end everywhere within a second and he cannot log in."""
+@common_options
+def disable(invocation: Invocation, user: str) -> None:
+    """Keep a user out: sessions end everywhere within a second, and logins are refused."""
     _change(invocation, user, True, "disabled")
 
 
-@command.command()
+@user.command()
 @_USER
-@shared.options
-def enable(invocation: shared.Invocation, user: str) -> None:
+@common_options
+def enable(invocation: Invocation, user: str) -> None:
     """Let a disabled user log in again."""
     _change(invocation, user, False, "enabled")
 
 
-@command.command()
+@user.command()
 @_USER
-@shared.options
-def unlock(invocation: shared.Invocation, user: str) -> None:
-    """Let a user log in again at once after too many wrong passwords, his own or other people's."""
+@common_options
+def unlock(invocation: Invocation, user: str) -> None:
+    """Let a user log in again at once after too many wrong passwords, whoever entered them."""
 
     async def work(users: Administration) -> None:
         account = await users.unlock(user, HERE)
@@ -99,11 +96,11 @@ def unlock(invocation: shared.Invocation, user: str) -> None:
     _run(invocation, work)
 
 
-@command.command()
+@user.command()
 @_USER
-@shared.options
-def delete(invocation: shared.Invocation, user: str) -> None:
-    """Delete a user and his sessions. What he uploaded stays, and so do rows without a foreign key to him."""
+@common_options
+def delete(invocation: Invocation, user: str) -> None:
+    """Delete a user and all sessions. Uploaded objects stay, and so do rows without a foreign key to the user."""
 
     async def work(users: Administration) -> None:
         account = await users.find(user)
@@ -113,10 +110,10 @@ def delete(invocation: shared.Invocation, user: str) -> None:
     _run(invocation, work)
 
 
-@command.command("end-sessions")
+@user.command("end-sessions")
 @_USER
-@shared.options
-def end_sessions(invocation: shared.Invocation, user: str) -> None:
+@common_options
+def end_sessions(invocation: Invocation, user: str) -> None:
     """Log a user out everywhere, within a second."""
 
     async def work(users: Administration) -> None:
@@ -127,8 +124,8 @@ def end_sessions(invocation: shared.Invocation, user: str) -> None:
 
 
 @frozen
-class _AtOnce:
-    """``Hashes`` without threads, because a command has nothing else to do meanwhile."""
+class _HashesHere:
+    """``Hashes`` without threads, because a command has nothing else to do."""
 
     bcrypt: Bcrypt
 
@@ -142,13 +139,13 @@ class _AtOnce:
         return self.bcrypt.outdated(stored)
 
 
-def _run(invocation: shared.Invocation, work: Callable[[Administration], Awaitable[None]]) -> None:
-    async def opened_work(open_: Opened) -> None:
-        settings = open_.settings.auth
+def _run(invocation: Invocation, work: Callable[[Administration], Awaitable[None]]) -> None:
+    async def with_users(project: Project) -> None:
+        settings = project.settings.auth
         await work(
             Administration(
-                repository=PostgresRepository(open_.pool),
-                hashes=_AtOnce(Bcrypt(settings.bcrypt_cost)),
+                repository=PostgresRepository(project.pool),
+                hashes=_HashesHere(Bcrypt(settings.bcrypt_cost)),
                 now=lambda: datetime.now(UTC),
                 password_min_bytes=lambda: settings.password_min_bytes,
                 on_ended=lambda session_id, until: None,
@@ -156,10 +153,10 @@ def _run(invocation: shared.Invocation, work: Callable[[Administration], Awaitab
             )
         )
 
-    invocation.run(opened_work)
+    invocation.run(with_users)
 
 
-def _change(invocation: shared.Invocation, user: str, disabled: bool, done: str) -> None:
+def _change(invocation: Invocation, user: str, disabled: bool, done: str) -> None:
     async def work(users: Administration) -> None:
         account = await users.change(user, HERE, disabled=disabled)
         invocation.show(account.view(), f"{done} {account.user.id}")

@@ -25,6 +25,7 @@ from project_service.settings.model import SECTIONS, Settings, Stage, StageDatab
 log = Logger()
 
 PREFIX = "PROJECT_SERVICE__"
+DEFAULT_DATA_DIR = "var"
 
 # What a command may do without. The service needs all of them, and nobody needs what has been removed.
 Resource = Literal["database", "store", "token keys", "mail server", "removed"]

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from twisted.internet import reactor as _reactor
 from twisted.internet.threads import blockingCallFromThread, deferToThread
 
-from project_service.cli import main, shared
+from project_service.cli import main
+from project_service.cli.invocation import Invocation
 from project_service.lifecycle import start
 from tests.live.cli.command_line import Ended
 
@@ -40,7 +41,7 @@ def beside_the_reactor(test: Callable[..., None]) -> Any:
 
 def commands_of(monkeypatch: pytest.MonkeyPatch, *options: str | Path) -> Command:
     """A function that runs commands with these options on the running reactor."""
-    monkeypatch.setattr(shared, "run_on_reactor", lambda work: on_reactor(work(reactor)))
+    monkeypatch.setattr(Invocation, "on_reactor", lambda _, work: on_reactor(work(reactor)))
 
     def run(*words: str, stdin: str = "") -> Ended:
         done = CliRunner().invoke(main, [*words, *map(str, options)], input=stdin)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from project_service import files
-from project_service.cli import shared
+from project_service.cli import invocation
 from project_service.embedded.data_directory import DirectoryLock
 from tests.live.cli.command_here import beside_the_reactor, commands_of, failed
 
@@ -43,7 +43,7 @@ def test_a_service_with_its_database_or_store_elsewhere_is_explained(
 def test_a_command_that_does_not_get_its_turn_names_the_process_that_has_it(
     taken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(invocation, "TURN_SECONDS", 0.0)
     project = commands_of(monkeypatch, "--data-dir", taken)
     whose = f"another project-service (pid {os.getpid()}) is running on {taken}"
     assert project("keys", "list") == failed(f"{whose}; stop it or use another --data-dir")

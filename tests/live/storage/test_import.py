@@ -82,11 +82,11 @@ async def test_a_folder_of_another_bucket_is_imported(
         (store_unavailable(), store_unavailable().message),
         (BrokenRead(), "the store stopped in the middle of next; import again to go on"),
     ):
-        monkeypatch.setattr(storage.StoreBucket, "found", failing(gone=gone, next=fault))
+        monkeypatch.setattr(storage, "files_in_bucket", failing(gone=gone, next=fault))
         code, done, why = await project("storage", "import", "new", f"s3://{OLDER}")
         assert (code, why) == (1, f"project-service: {said}\n")
         if fault is gone:
-            assert done["refused"] == dict.fromkeys(("gone", "next"), "It has left the source.")
+            assert done["refused"] == dict.fromkeys(("gone", "next"), "It is no longer in the source.")
 
 
 @pytest_twisted.ensureDeferred
@@ -119,11 +119,11 @@ async def test_a_bucket_that_is_replaced_meanwhile_gets_nothing(
         run_sql(database, "select storage.create_bucket('b', 'public', null, null, null, false)")
         return "text/plain"
 
-    async def found(source: Any) -> AsyncIterator[tuple[str, Any]]:
+    async def files(*source: Any) -> AsyncIterator[tuple[str, Any]]:
         for name in ("one", "two"):
             yield name, upload
 
-    monkeypatch.setattr(storage.Directory, "found", found)
+    monkeypatch.setattr(storage, "files_in_directory", files)
     monkeypatch.setattr(buckets, "BUCKET_FRESH_SECONDS", 0)
     done = await deferToThread(here, "storage", "import", "b", str(tmp_path))
     assert (done.code, done.err) == (1, "project-service: There is no such bucket.\n")
@@ -137,11 +137,11 @@ def failing(**faults: Exception) -> Any:
     async def upload(fault: Exception, key: str, parts: Any) -> Any:
         raise fault
 
-    async def found(source: Any) -> AsyncIterator[tuple[str, Any]]:
+    async def files(*source: Any) -> AsyncIterator[tuple[str, Any]]:
         for name, fault in faults.items():
             yield name, partial(upload, fault)
 
-    return found
+    return files
 
 
 class _Parts:
@@ -158,7 +158,7 @@ class _Parts:
 
 @pytest_twisted.ensureDeferred
 async def test_bytes_and_content_type_are_kept(older: Any) -> None:
-    found = [entry async for entry in storage.StoreBucket(older, "photos/").found()]
+    found = [entry async for entry in storage.files_in_bucket(older, "photos/")]
     assert [name for name, _ in found] == ["a b.png", "sub/large"]
     for (_, upload), expected in zip(
         found, [("image/x-own", b"png"), ("application/octet-stream", LARGE)], strict=True
@@ -171,7 +171,7 @@ async def test_bytes_and_content_type_are_kept(older: Any) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_an_object_overwritten_while_it_is_read_is_not_imported(older: Any) -> None:
-    ((_, upload),) = [entry async for entry in storage.StoreBucket(older, "photos/sub/").found()]
+    ((_, upload),) = [entry async for entry in storage.files_in_bucket(older, "photos/sub/")]
 
     class Overwriting(_Parts):
         async def write(self, data: bytes) -> None:
@@ -188,7 +188,7 @@ async def test_a_compressed_object_is_not_imported(older: Any) -> None:
     """Uploads with a Content-Encoding are refused too; aws-chunked, which some stores keep, does not count."""
     for coding, refused in (("gzip", True), ("aws-chunked,gzip", True), ("aws-chunked", False)):
         await older.requests.send("PUT", "packed/page", headers={"content-encoding": coding})
-        ((_, upload),) = [one async for one in storage.StoreBucket(older, "packed/").found()]
+        ((_, upload),) = [one async for one in storage.files_in_bucket(older, "packed/")]
         parts: Any = _Parts()
         if refused:
             with pytest.raises(storage.Unreadable, match="Content-Encoding"):

@@ -1,12 +1,10 @@
-"""The command line's frame: its commands, exit codes, output and messages. What commands do is tested in
-tests/live."""
+"""The command line: its commands, exit codes, output and messages. What commands do is tested in tests/live."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
-from importlib import import_module
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from unittest.mock import patch
@@ -20,7 +18,8 @@ from twisted.internet import error
 from twisted.trial.unittest import TestCase
 
 from project_service import __version__
-from project_service.cli import NOUNS, main, shared
+from project_service.cli import COMMANDS, main
+from project_service.cli.invocation import Failed, Invocation, common_options, explained
 from project_service.database.connection import DatabaseGone
 from project_service.errors import ApiError
 from project_service.keys import LABEL_MAX
@@ -44,15 +43,19 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tup
     return [(path, command)]
 
 
-ALL = [
-    leaf
-    for noun in NOUNS
-    for leaf in leaves(import_module(f"project_service.cli.{noun.replace('-', '_')}").command, (noun,))
-]
+def command(name: str) -> click.Command:
+    """A command of the program."""
+    assert isinstance(main, click.Group)
+    imported = main.get_command(click.Context(main), name)
+    assert imported is not None
+    return imported
+
+
+ALL = [leaf for name in COMMANDS for leaf in leaves(command(name), (name,))]
 
 
 class EveryCommand(TestCase):
-    def test_has_the_shared_options(self) -> None:
+    def test_has_the_common_options(self) -> None:
         for path, command in ALL:
             options = {option for parameter in command.params for option in parameter.opts}
             self.assertTrue({"--config", "--data-dir", "--json"} <= options, path)
@@ -64,8 +67,8 @@ class EveryCommand(TestCase):
 
     def test_is_listed(self) -> None:
         shown = CliRunner().invoke(main, ["--help"]).output
-        for noun in NOUNS:
-            self.assertIn(noun, shown)
+        for name in COMMANDS:
+            self.assertIn(name, shown)
 
 
 class Ending(TestCase):
@@ -110,13 +113,13 @@ class Ending(TestCase):
         (files / "latin1").write_bytes(b"select '\xe4'")
         # libpq would take it for the end of the text, and leave out the rest without a word.
         (files / "nul").write_text("select 1\0; select 2")
-        said = {
+        reasons = {
             "latin1": "is not UTF-8",
             "nul": "has a NUL character",
             "none": "No such file",
             ".": "directory",
         }
-        for name, why in said.items():
+        for name, why in reasons.items():
             ended = CliRunner().invoke(main, ["sql", str(files / name)])
             self.assertEqual(ended.exit_code, 2, name)
             self.assertIn(why, ended.stderr)
@@ -141,7 +144,7 @@ class _Full(StringIO):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-class OddPlaces(TestCase):
+class OddFiles(TestCase):
     def test_a_directory_as_key_file_is_a_failure(self) -> None:
         for path in ("/", ".", str(temporary_directory(self))):
             ended = CliRunner().invoke(main, ["jwt-keys", "create", "--file", path])
@@ -169,79 +172,79 @@ class OddPlaces(TestCase):
 
     def test_a_password_in_another_encoding_is_refused(self) -> None:
         strict = TextIOWrapper(BytesIO(b"caf\xe9"), "utf-8")
-        with patch.object(sys, "stdin", strict), patch.object(sys, "stderr", StringIO()) as said:
+        with patch.object(sys, "stdin", strict), patch.object(sys, "stderr", StringIO()) as stderr:
             arguments = ["user", "create", "a@example.test", "--password-stdin"]
             self.assertEqual(self.assertRaises(SystemExit, main.main, arguments).code, 2)
-        self.assertIn("the password is not in the encoding of standard input", said.getvalue())
+        self.assertIn("the password is not in the encoding of standard input", stderr.getvalue())
 
     def test_an_output_that_cannot_be_written_exits_with_1_and_says_that_the_work_is_done(self) -> None:
         with patch.object(sys, "stdout", _Full()):
             why = self.assertRaises(SystemExit, main.main, ["--help"]).code
             self.assertIn("No space left on device", str(why))
             path = temporary_directory(self) / "keys.json"
-            with patch.object(sys, "stderr", StringIO()) as said:
+            with patch.object(sys, "stderr", StringIO()) as stderr:
                 ended = self.assertRaises(SystemExit, main.main, ["jwt-keys", "create", "--file", str(path)])
         self.assertEqual(ended.code, 1)
         self.assertTrue(path.exists())
-        words = "project-service: done, but what came of it cannot be written: No space left on device\n"
-        self.assertEqual(said.getvalue(), words)
+        words = "project-service: done, but the result cannot be written: No space left on device\n"
+        self.assertEqual(stderr.getvalue(), words)
 
 
 class Explaining(TestCase):
     """Failures become one plain sentence on standard error."""
 
     def test_failures_become_a_sentence(self) -> None:
-        self.assertEqual(shared.explained(shared.Failed("why")), "why")
+        self.assertEqual(explained(Failed("why")), "why")
         no_text = self.assertRaises(UnicodeEncodeError, "\udcff".encode)
-        self.assertEqual(shared.explained(no_text), "an argument is not UTF-8")
+        self.assertEqual(explained(no_text), "an argument is not UTF-8")
         self.assertEqual(
-            shared.explained(ApiError(422, "validation_failed", "No.", {"name": "is empty"})),
+            explained(ApiError(422, "validation_failed", "No.", {"name": "is empty"})),
             "No.\n  name: is empty",
         )
-        gone = shared.explained(DatabaseGone("connection refused"))
+        gone = explained(DatabaseGone("connection refused"))
         self.assertEqual(gone, "the database cannot be reached: connection refused")
-        self.assertEqual(shared.explained(psycopg2.Error()), "the database refuses: no reason given")
-        self.assertIn("AccessDenied", shared.explained(StoreError(403, "AccessDenied")))
-        self.assertIn("cannot be reached", shared.explained(StoreUnreachable("http://10.0.0.1/secret")))
+        self.assertEqual(explained(psycopg2.Error()), "the database refuses: no reason given")
+        self.assertIn("AccessDenied", explained(StoreError(403, "AccessDenied")))
+        self.assertIn("cannot be reached", explained(StoreUnreachable("http://10.0.0.1/secret")))
 
     def test_why_the_store_cannot_be_reached_is_said_if_known(self) -> None:
         for problem, why in (
             (error.ConnectionRefusedError(), ": no server listens there"),
             (error.DNSLookupError(), ": unknown host"),
-            (BrokenAnswer("ConnectionLost"), ": it hangs up"),
+            (BrokenAnswer("ConnectionLost"), ": it closed the connection"),
             (
                 SSL.Error([("SSL routines", "", "certificate verify failed")]),
                 ": the certificate is not trusted",
             ),
-            (SSL.Error([("SSL routines", "", "wrong version number")]), ": no TLS is spoken there"),
-            (SSL.Error(), ": no TLS is spoken there"),
+            (SSL.Error([("SSL routines", "", "wrong version number")]), ": the server does not speak TLS"),
+            (SSL.Error(), ": the server does not speak TLS"),
             (StoreError(503, "SlowDown"), ""),
         ):
-            said = shared.explained(StoreUnreachable(kind_of(problem)))
-            self.assertTrue(said.startswith(f"the store cannot be reached{why}"), said)
+            message = explained(StoreUnreachable(kind_of(problem)))
+            self.assertTrue(message.startswith(f"the store cannot be reached{why}"), message)
 
     def test_a_wrong_response_of_the_store_is_explained(self) -> None:
-        for told, why in (
-            (UNREADABLE, "its answer is none of S3"),
-            (NO_SIZE, "it does not say how long an object is"),
-            (NO_NEXT_PAGE, "its list does not say where it goes on"),
+        for problem, why in (
+            (UNREADABLE, "the response is not one of S3"),
+            (NO_SIZE, "it does not report the size of an object"),
+            (NO_NEXT_PAGE, "its list does not say where the next page begins"),
             (SAME_PAGE, "its list repeats a page"),
         ):
-            said = shared.explained(StoreUnreachable(told))
-            self.assertEqual(said, f"the store cannot be reached: {why}")
+            message = explained(StoreUnreachable(problem))
+            self.assertEqual(message, f"the store cannot be reached: {why}")
 
     def test_addresses_of_the_store_are_not_shown(self) -> None:
-        self.assertNotIn("10.0.0.1", shared.explained(StoreUnreachable("http://10.0.0.1/secret")))
+        self.assertNotIn("10.0.0.1", explained(StoreUnreachable("http://10.0.0.1/secret")))
 
 
 class Showing(TestCase):
     def _shown(self, json: bool) -> str:
         @click.command()
-        @shared.options
-        def command(invocation: shared.Invocation) -> None:
+        @common_options
+        def shows(invocation: Invocation) -> None:
             invocation.show({"ids": [1, 2]}, "1", "2")
 
-        return CliRunner().invoke(command, ["--json"] if json else []).output
+        return CliRunner().invoke(shows, ["--json"] if json else []).output
 
     def test_results_are_lines_for_people(self) -> None:
         self.assertEqual(self._shown(False), "1\n2\n")
@@ -250,10 +253,10 @@ class Showing(TestCase):
         self.assertEqual(orjson.loads(self._shown(True)), {"ids": [1, 2]})
 
 
-class WhereItWorks(TestCase):
+class DataDirectories(TestCase):
     def test_config_and_data_dir_decide_whether_servers_are_embedded(self) -> None:
         config, data = Path("/etc/x.toml"), Path("/srv/data")
-        self.assertEqual(shared.Invocation(None, None, False).embeds_into, Path("var").absolute())
-        self.assertEqual(shared.Invocation(None, data, False).embeds_into, data)
-        self.assertEqual(shared.Invocation(config, data, False).embeds_into, data)
-        self.assertIsNone(shared.Invocation(config, None, False).embeds_into)
+        self.assertEqual(Invocation(None, None, False).source().data_dir, Path("var").absolute())
+        self.assertEqual(Invocation(None, data, False).source().data_dir, data)
+        self.assertEqual(Invocation(config, data, False).source().data_dir, data)
+        self.assertIsNone(Invocation(config, None, False).source().data_dir)

@@ -11,7 +11,7 @@ from twisted.internet.endpoints import quoteStringArgument
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.cli.check import certificate_of, secured
-from project_service.cli.shared import Failed
+from project_service.cli.invocation import Failed
 from project_service.network import endpoint_from
 from project_service.settings.model import Server, Settings
 from tests.certificates import Issued, issue

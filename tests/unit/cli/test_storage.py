@@ -10,7 +10,7 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.cli.storage import Directory, Read, StoreBucket, Unreadable
+from project_service.cli.storage import Read, Unreadable, files_in_bucket, files_in_directory
 from project_service.lifecycle import start
 from tests.fakes.store import MemoryStore
 from tests.temporary import temporary_directory
@@ -31,76 +31,76 @@ def without_rights() -> Iterator[None]:
             os.seteuid(0)
 
 
-class Parts:
-    """What was read."""
+class FakeUpload:
+    """Remembers what was written to it."""
 
     def __init__(self) -> None:
         self.data = b""
 
     def describe(self, content_type: str, key: str | None) -> None:
-        self.told = (content_type, key)
+        self.described = (content_type, key)
 
     async def write(self, data: bytes) -> None:
         self.data += data
 
 
-class DirectoryTests(SynchronousTestCase):
+class Directories(SynchronousTestCase):
     def setUp(self) -> None:
-        self.place = temporary_directory(self)
-        self.place.chmod(0o755)
-        (self.place / "sub").mkdir()
+        self.directory = temporary_directory(self)
+        self.directory.chmod(0o755)
+        (self.directory / "sub").mkdir()
         for name in ("b.txt", "a", "sub/c"):
-            (self.place / name).write_text(name)
+            (self.directory / name).write_text(name)
 
-    def found(self) -> Deferred[dict[str, Read]]:
+    def listed(self) -> Deferred[dict[str, Read]]:
         async def all_of_it() -> dict[str, Read]:
-            return {name: read async for name, read in Directory(self.place).found()}
+            return {name: read async for name, read in files_in_directory(self.directory)}
 
         return start(all_of_it())
 
-    def read(self, name: str) -> Deferred[Parts]:
-        async def uploaded() -> Parts:
-            parts = Parts()
-            await (await self.found())[name]("key.txt", cast(Any, parts))
-            return parts
+    def read(self, name: str) -> Deferred[FakeUpload]:
+        async def uploaded() -> FakeUpload:
+            upload = FakeUpload()
+            await (await self.listed())[name]("key.txt", cast(Any, upload))
+            return upload
 
         return start(uploaded())
 
     def test_regular_files_and_links_to_them_are_found_in_order(self) -> None:
-        (self.place / "elsewhere").symlink_to("/etc")
-        (self.place / "dangling").symlink_to("/nowhere")
-        (self.place / "linked").symlink_to(self.place / "a")
-        os.mkfifo(self.place / "pipe")
-        found = self.successResultOf(self.found())
-        self.assertEqual(list(found), ["a", "b.txt", "linked", "sub/c"])
+        (self.directory / "elsewhere").symlink_to("/etc")
+        (self.directory / "dangling").symlink_to("/nowhere")
+        (self.directory / "linked").symlink_to(self.directory / "a")
+        os.mkfifo(self.directory / "pipe")
+        listed = self.successResultOf(self.listed())
+        self.assertEqual(list(listed), ["a", "b.txt", "linked", "sub/c"])
         read = self.successResultOf(self.read("linked"))
-        self.assertEqual((read.data, read.told), (b"a", ("text/plain", "key.txt")))
+        self.assertEqual((read.data, read.described), (b"a", ("text/plain", "key.txt")))
 
     def test_an_unreadable_file_says_why(self) -> None:
-        (self.place / "a").chmod(0)
+        (self.directory / "a").chmod(0)
         with without_rights():
             fault = self.failureResultOf(self.read("a"), Unreadable)
         self.assertEqual(str(fault.value), "Permission denied")
 
     def test_a_directory_that_cannot_be_listed_is_an_error(self) -> None:
-        (self.place / "sub").chmod(0)
+        (self.directory / "sub").chmod(0)
         with without_rights():
-            fault = self.failureResultOf(self.found(), PermissionError)
-        self.assertEqual(fault.value.filename, str(self.place / "sub"))
+            fault = self.failureResultOf(self.listed(), PermissionError)
+        self.assertEqual(fault.value.filename, str(self.directory / "sub"))
 
 
-class BucketTests(SynchronousTestCase):
+class Buckets(SynchronousTestCase):
     def test_empty_objects_are_found_but_not_folder_markers(self) -> None:
         """What cannot become an object here is found all the same, so that it is refused and not left out."""
-        parts = Parts()
+        upload = FakeUpload()
 
-        async def found() -> list[str]:
+        async def listed() -> list[str]:
             store = MemoryStore()
             for key, data in (("a/empty", b""), ("a/folder/", b""), ("a/odd/", b"x")):
                 await store.put(key, data, "text/x-own", {})
-            uploads = {name: upload async for name, upload in StoreBucket(cast(Any, store), "a/").found()}
-            await uploads["empty"]("key", cast(Any, parts))
-            return list(uploads)
+            readers = {name: read async for name, read in files_in_bucket(cast(Any, store), "a/")}
+            await readers["empty"]("key", cast(Any, upload))
+            return list(readers)
 
-        self.assertEqual(self.successResultOf(start(found())), ["empty", "odd/"])
-        self.assertEqual((parts.data, parts.told), (b"", ("text/x-own", "key")))
+        self.assertEqual(self.successResultOf(start(listed())), ["empty", "odd/"])
+        self.assertEqual((upload.data, upload.described), (b"", ("text/x-own", "key")))

@@ -1,0 +1,392 @@
+"""One invocation of a command: its options, the project that it works on, its output and its exit code.
+
+A command has ``@common_options`` directly above its function, which gives it ``--config``, ``--data-dir`` and
+``--json`` and passes an ``Invocation`` as the first argument. What it does is an ``async def`` that takes a
+``Project`` and is passed to ``Invocation.run``. It prints with ``Invocation.show``, and fails by raising an
+exception: ``Failed("why")``, ``ApiError`` and what database and store raise end with exit code 1;
+``click.UsageError`` and a configuration that cannot be used, with 2.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import orjson
+import psycopg2
+from attrs import evolve, field, frozen
+from psycopg2.extensions import make_dsn, parse_dsn
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater, react
+
+from project_service.database.connecting import Connector, connector
+from project_service.database.connection import Connection, DatabaseGone
+from project_service.database.migrate import MigrationRefused
+from project_service.database.pool import Pool
+from project_service.embedded.assemble import Embedded
+from project_service.embedded.data_directory import SECRETS_FILE, InUse, Running, running_beside
+from project_service.embedded.supervised import ChildFailed
+from project_service.errors import ApiError
+from project_service.files import printable
+from project_service.lifecycle import start
+from project_service.settings.model import Secret, Settings, StageDatabase
+from project_service.settings.reading import (
+    DEFAULT_DATA_DIR,
+    BadSettings,
+    Launch,
+    Resource,
+    Source,
+    absolute_path,
+)
+from project_service.storage.assemble import Storage, build, connect_store, sql_rows
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.errors import (
+    NO_NEXT_PAGE,
+    NO_SIZE,
+    NO_TLS,
+    SAME_PAGE,
+    UNREADABLE,
+    UNTRUSTED,
+    StoreError,
+    StoreUnreachable,
+)
+
+T = TypeVar("T")
+
+FAILED = 1
+USAGE = 2
+
+# How long to wait for a service that is starting to note how its database is reached, or for other commands to end.
+TURN_SECONDS = 30.0
+POLL_SECONDS = 0.1
+
+
+class Failed(Exception):
+    """The command could not do what it was asked for. The message says why."""
+
+
+@frozen
+class Project:
+    """What a command works on. ``pool`` and ``store`` can be used only if ``Invocation.run`` was asked for them.
+    ``started_here`` says that the embedded servers were started for this command, and stop with it.
+    """
+
+    reactor: Any
+    settings: Settings
+    started_here: bool
+    _admin_dsn: str | None = field(repr=False)
+    _pool: Pool | None
+    _store: S3Store | None
+
+    @property
+    def pool(self) -> Pool:
+        assert self._pool is not None, "run(…, database=True)"
+        return self._pool
+
+    @property
+    def store(self) -> S3Store:
+        assert self._store is not None, "run(…, store=True)"
+        return self._store
+
+    @property
+    def storage(self) -> Storage:
+        """Storage, made of ``pool`` and ``store``."""
+        return build(self.reactor, self.settings.storage, self.store, sql_rows(self.pool))
+
+    @property
+    def admin_dsn(self) -> Secret:
+        """How the superuser reaches the system database. Raises ``ChildFailed`` if it is not embedded."""
+        dsn = self.settings.database.dsn
+        if self._admin_dsn is None or dsn is None:
+            raise ChildFailed(
+                "only a superuser can do this, and the service knows none of a database that is not embedded"
+            )
+        return Secret(make_dsn(self._admin_dsn, dbname=parse_dsn(dsn.reveal())["dbname"]))
+
+    def connector(self, dsn: Secret | None = None) -> Connector:
+        """Connects to the system database, or to the one that ``dsn`` names."""
+        settings = self.settings if dsn is None else self.settings.with_database(dsn.reveal())
+        return connector(self.reactor, settings)
+
+    @asynccontextmanager
+    async def connection(
+        self, dsn: Secret | None = None, *, unhurried: bool = False
+    ) -> AsyncIterator[Connection]:
+        """A connection apart from the pool. With ``unhurried`` there is no limit on the time of statements.
+
+        If the command is interrupted, the statement under way is undone.
+        """
+        connect = self.connector(dsn)
+        if unhurried:
+            connect = evolve(connect, statement_timeout_seconds=0.0)
+        with closing(await connect()) as connection:
+            try:
+                yield connection
+            except CancelledError:
+                connection.cancel_and_close()
+                raise
+
+    def stage_database(self, stage: str, name: str) -> StageDatabase:
+        """The database ``name`` of ``stage``. Raises ``Failed`` if the configuration has none."""
+        try:
+            return self.settings.stages[stage].databases[name]
+        except KeyError:
+            raise Failed(f"the configuration has no stage {stage} with a database {name}") from None
+
+
+@asynccontextmanager
+async def open_project(
+    reactor: Any, launch: Launch, *, database: bool, store: bool
+) -> AsyncIterator[Project]:
+    """Open the database and the store: those in the configuration, or those in the data directory, which are the
+    running service's or are started here.
+
+    Raises ``ChildFailed`` if there is no project in the data directory yet, or its servers do not start.
+    """
+    settings, started_here, admin_dsn = launch.settings, False, None
+    embeds_database, embeds_store = database and launch.embeds_database, store and launch.embeds_store
+    async with AsyncExitStack() as stack:
+        if launch.data_dir is not None and (embeds_database or embeds_store):
+            if not (launch.data_dir / SECRETS_FILE).exists():
+                raise ChildFailed(
+                    f"there is no project in {launch.data_dir}; start the service once (`make run`, or "
+                    "`twistd project-service`), or name another --data-dir or a --config"
+                )
+            embedded = Embedded(
+                reactor,
+                launch.data_dir,
+                database=embeds_database,
+                store=embeds_store,
+                bucket=settings.store.bucket,
+                shared=False,
+            )
+            stack.push_async_callback(embedded.stop)
+            running, started_here = await _started_or_beside(reactor, embedded)
+            if embeds_database:
+                settings = settings.with_database(_embedded(running.dsn, "database"))
+                admin_dsn = running.admin_dsn
+            if embeds_store:
+                settings = settings.with_store(_embedded(running.store, "store"))
+        pool = client = None
+        if database:
+            pool = Pool(connector(reactor, settings), 2, 10.0, reactor)
+            stack.push_async_callback(pool.close)
+        if store:
+            client = connect_store(reactor, settings.store)
+            stack.push_async_callback(client.close)
+        yield Project(reactor, settings, started_here, admin_dsn, pool, client)
+
+
+async def _started_or_beside(reactor: Any, embedded: Embedded) -> tuple[Running, bool]:
+    """How to reach the embedded servers, and whether they were started here.
+
+    Commands without a service take turns: each stops what it has started, so others cannot share it.
+    """
+    deadline = reactor.seconds() + TURN_SECONDS
+    while True:
+        try:
+            return await embedded.start(), True
+        except InUse:
+            running = running_beside(embedded.data_dir)
+            if running is not None:
+                return running, False
+            if reactor.seconds() > deadline:
+                raise
+        await deferLater(reactor, POLL_SECONDS)
+
+
+def _embedded(address: T | None, what: str) -> T:
+    if address is None:
+        raise ChildFailed(
+            f"the service that runs on the data directory has a {what} elsewhere; give its --config too"
+        )
+    return address
+
+
+@frozen
+class Invocation:
+    """The options that all commands have, as they were given."""
+
+    config: Path | None
+    data_dir: Path | None
+    json: bool
+
+    def source(self) -> Source:
+        """Where the settings are. As for the service, --config alone has to name all servers. Raises
+        ``BadSettings``."""
+        if self.config is not None and self.data_dir is None:
+            return Source(self.config)
+        return Source(self.config, data_dir=absolute_path(self.data_dir or Path(DEFAULT_DATA_DIR)))
+
+    def launch(self, *needed: Resource) -> Launch:
+        """As the service's own, with the same settings. Ends the command with exit code 2 if they cannot be used for
+        what is ``needed``."""
+        try:
+            source = self.source()
+            return Launch(source.read(os.environ, needed), source)
+        except BadSettings as fault:
+            end(f"the configuration cannot be used\n{fault}", USAGE)
+
+    def run(
+        self, work: Callable[[Project], Awaitable[None]], *, database: bool = True, store: bool = False
+    ) -> None:
+        """Run ``work`` with the database and the store open, as asked for. Ends the command with exit code 1 if
+        something fails, at once if the database is away: the pool would wait for it to come back."""
+
+        wanted: dict[Resource, bool] = {"database": database, "store": store}
+        launch = self.launch(*(resource for resource in wanted if wanted[resource]))
+
+        async def with_project(reactor: Any) -> None:
+            async with open_project(reactor, launch, database=database, store=store) as project:
+                if database:
+                    (await project.connector()()).close()
+                await work(project)
+
+        try:
+            self.on_reactor(with_project)
+        except EXPECTED as fault:
+            end(explained(fault), FAILED)
+
+    def on_reactor(self, work: Callable[[Any], Awaitable[None]]) -> None:
+        """Run the reactor until ``work`` is done. Raises what it raises. SIGINT and SIGTERM cancel it, and end the
+        command with exit code 1 as soon as everything that it had opened is closed."""
+        from twisted.internet import reactor
+
+        done: Deferred[None] = Deferred()
+        raised: BaseException | None = None
+        interrupted = False
+
+        async def run() -> None:
+            nonlocal raised
+            try:
+                await work(reactor)
+            except BaseException as fault:
+                raised = fault
+            done.callback(None)
+
+        def begin(react_on: Any) -> Deferred[None]:
+            running = start(run())
+
+            def cancel() -> Deferred[None]:
+                nonlocal interrupted
+                if not done.called:
+                    interrupted = True
+                    # A second signal ends the process at once.
+                    for number in (signal.SIGINT, signal.SIGTERM):
+                        signal.signal(number, signal.SIG_DFL)
+                    running.cancel()
+                return done
+
+            # On a signal react() alone would end the process in the middle of the work, with exit code 0.
+            react_on.addSystemEventTrigger("before", "shutdown", cancel)
+            return running
+
+        try:
+            react(begin, _reactor=reactor)
+        except SystemExit as ended:
+            if ended.code and raised is None:
+                raise
+        if raised is not None and interrupted:
+            end("interrupted", FAILED)
+        if raised is not None:
+            raise raised
+
+    def show(self, value: Any, *lines: str) -> None:
+        """Print the result: ``value`` as JSON with ``--json``, otherwise ``lines``."""
+        shown = [orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()] if self.json else lines
+        try:
+            for line in shown:
+                click.echo(printable(line))
+        except OSError as fault:
+            # Nobody has seen the result, such as a new key.
+            end(f"done, but the result cannot be written: {fault.strerror}", FAILED)
+
+
+class NonEmptyPath(click.Path):
+    """A path that is not empty."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            # Probably a shell variable that is not set. It must not mean the current directory.
+            self.fail("it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def common_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command ``--config``, ``--data-dir`` and ``--json``, which are passed to it as an ``Invocation``."""
+
+    @click.option("--config", type=NonEmptyPath(path_type=Path), help="TOML file with the settings.")
+    @click.option("--data-dir", type=NonEmptyPath(path_type=Path), help="Data directory of embedded servers.")
+    @click.option("--json", "json_", is_flag=True, help="Print JSON.")
+    @functools.wraps(function)
+    def wrapped(**given: Any) -> None:
+        function(Invocation(given.pop("config"), given.pop("data_dir"), given.pop("json_")), **given)
+
+    return wrapped
+
+
+def end(why: str, code: int) -> NoReturn:
+    """Print why on standard error, and exit with ``code``."""
+    click.echo(f"project-service: {why}", err=True)
+    sys.exit(code)
+
+
+EXPECTED = (
+    Failed,
+    ApiError,
+    ChildFailed,
+    InUse,
+    MigrationRefused,
+    DatabaseGone,
+    StoreError,
+    StoreUnreachable,
+    psycopg2.Error,
+    ValueError,
+    OSError,
+)
+
+# undefined_table, invalid_schema_name, undefined_function (PostgreSQL, Appendix A)
+_NOT_MIGRATED = frozenset({"42P01", "3F000", "42883"})
+
+# Sentences by ``storage.s3.errors.kind_of``. Other kinds mean nothing to a person.
+_STORE_PROBLEMS = {
+    "ConnectionRefusedError": "no server listens there",
+    "DNSLookupError": "unknown host",
+    "TimeoutError": "timed out",
+    "TCPTimedOutError": "timed out",
+    "ConnectionLost": "it closed the connection",
+    "ConnectionDone": "it closed the connection",
+    UNTRUSTED: "the certificate is not trusted, or has expired",
+    "VerificationError": "the certificate is for another name",
+    NO_TLS: "the server does not speak TLS",
+    UNREADABLE: "the response is not one of S3",
+    NO_SIZE: "it does not report the size of an object",
+    NO_NEXT_PAGE: "its list does not say where the next page begins",
+    SAME_PAGE: "its list repeats a page",
+}
+
+
+def explained(fault: BaseException) -> str:
+    """A sentence for a person about one of ``EXPECTED``, without addresses and credentials."""
+    if isinstance(fault, ApiError):
+        details = "".join(f"\n  {name}: {why}" for name, why in (fault.details or {}).items())
+        return f"{fault.message}{details}"
+    if isinstance(fault, DatabaseGone):
+        return f"the database cannot be reached: {fault}"
+    if isinstance(fault, StoreError):
+        return f"the store refuses: {fault}"
+    if isinstance(fault, StoreUnreachable):
+        why = _STORE_PROBLEMS.get(str(fault))
+        return f"the store cannot be reached{f': {why}' if why else ''}"
+    if isinstance(fault, psycopg2.Error):
+        primary = fault.diag.message_primary if fault.diag is not None else None
+        hint = "; has it been migrated? (`project-service migrate`)" if fault.pgcode in _NOT_MIGRATED else ""
+        return f"the database refuses: {primary or fault.pgcode or 'no reason given'}{hint}"
+    return "an argument is not UTF-8" if isinstance(fault, UnicodeEncodeError) else str(fault)
