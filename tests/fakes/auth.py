@@ -64,8 +64,8 @@ class OneTimeToken:
 
 
 class MemoryRepository:
-    """``events`` is the audit. ``ended`` are the ended sessions that workers are told of: until when access tokens of
-    theirs may be valid, and when the entry was added."""
+    """``events`` is the audit. ``ended`` are the ended sessions that workers are notified of: until when
+    access tokens of theirs may be valid, and when the entry was added."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

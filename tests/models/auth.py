@@ -63,12 +63,12 @@ class Model:
         """The id of the user with this address."""
         return next((key for key, user in self.users.items() if user.email.lower() == email.lower()), None)
 
-    def living(self, user: str, now: float) -> set[str]:
+    def active(self, user: str, now: float) -> set[str]:
         return {key for key, one in self.sessions.items() if one.user == user and self._lives(key, now)}
 
     def _lives(self, session: str, now: float) -> bool:
-        found = self.sessions[session]
-        return not found.ended and now < found.used + REFRESH_SECONDS
+        one = self.sessions[session]
+        return not one.ended and now < one.used + REFRESH_SECONDS
 
     def worth(self, access: str, now: float) -> str:
         """The error code for an access token; "" if it is good."""
@@ -89,10 +89,10 @@ class Model:
         expired = now >= token.replaced + REFRESH_SECONDS
         return "invalid_refresh_token" if expired else "refresh_token_reused"
 
-    def in_force(self, refresh: str) -> str:
+    def current(self, refresh: str) -> str:
         """The last of the tokens that have replaced this one."""
         successor = self.refreshes[refresh].successor
-        return refresh if successor is None else self.in_force(successor)
+        return refresh if successor is None else self.current(successor)
 
     def begin(self, session: str, user: str, refresh: str, access: str, now: float) -> None:
         self.sessions[session] = Session(user, now)

@@ -31,8 +31,8 @@ async def test_a_recovery_token_works_once_and_ends_every_session(repository: Re
     assert await repository.owner_of_token(key, "confirmation", NOW) is None
     assert await repository.owner_of_token(key, "recovery", NOW + HOUR) is None
     assert await repository.reset_password(key, OTHER_HASH, event(at=NOW + HOUR)) is None
-    found = await all_of(*(repository.reset_password(key, OTHER_HASH, event()) for _ in range(4)))
-    assert sorted(one is None for one in found) == [False, True, True, True]
+    results = await all_of(*(repository.reset_password(key, OTHER_HASH, event()) for _ in range(4)))
+    assert sorted(one is None for one in results) == [False, True, True, True]
     again = await repository.find_user(account.user.id)
     assert again is not None
     assert (again.password_hash, again.confirmed_at) == (OTHER_HASH, NOW)

@@ -145,9 +145,9 @@ async def test_a_token_whose_successor_was_never_used_stays_good(repository: Rep
     for at in (later, later + 9 * SECOND):
         repeated = await rotate(repository, first.digest, digest(), at, origin=there)
         assert (repeated.outcome, repeated.salts) == ("repeated", {first.digest: b"1" * 32})
-    (found,) = await repository.list_sessions(account.user.id, later)
-    assert (found.refreshed_at, found.expires_at) == (later, later + 24 * HOUR)
-    assert found.address == "192.0.2.99"
+    (listed,) = await repository.list_sessions(account.user.id, later)
+    assert (listed.refreshed_at, listed.expires_at) == (later, later + 24 * HOUR)
+    assert listed.address == "192.0.2.99"
     assert (await rotate(repository, child, grandchild := digest(), later + 9 * SECOND)).outcome == "rotated"
     assert (await rotate(repository, first.digest, digest(), later + 9 * SECOND)).outcome == "repeated"
     assert (await rotate(repository, grandchild, digest(), later + 9 * SECOND)).outcome == "rotated"
@@ -171,11 +171,11 @@ async def test_a_refresh_prolongs_the_session_and_a_repeat_does_not(repository: 
     account = await made(repository, first=first)
     await rotate(repository, first.digest, child, later, origin=Origin("192.0.2.99", "another browser"))
     assert (await rotate(repository, first.digest, digest(), later + 9 * SECOND)).outcome == "repeated"
-    (found,) = await repository.list_sessions(account.user.id, later)
-    assert (found.created_at, found.refreshed_at, found.expires_at) == (NOW, later, later + 24 * HOUR)
-    assert (found.address, found.user_agent) == ("192.0.2.99", "a browser")
-    assert await repository.list_sessions(account.user.id, found.expires_at) == []
-    assert await rotate(repository, child, digest(), found.expires_at) is None
+    (listed,) = await repository.list_sessions(account.user.id, later)
+    assert (listed.created_at, listed.refreshed_at, listed.expires_at) == (NOW, later, later + 24 * HOUR)
+    assert (listed.address, listed.user_agent) == ("192.0.2.99", "a browser")
+    assert await repository.list_sessions(account.user.id, listed.expires_at) == []
+    assert await rotate(repository, child, digest(), listed.expires_at) is None
 
 
 @contract
@@ -211,9 +211,9 @@ async def test_fifty_simultaneous_refreshes_with_one_token_rotate_once(repositor
     first = session()
     account = await made(repository, first=first)
     salts = [bytes([n]) * 32 for n in range(50)]
-    found = await all_of(*(rotate(repository, first.digest, digest(), salt=salt) for salt in salts))
-    assert sorted(one.outcome for one in found) == ["repeated"] * 49 + ["rotated"]
-    assert len({one.salts[first.digest] for one in found if one.outcome == "repeated"}) == 1
+    results = await all_of(*(rotate(repository, first.digest, digest(), salt=salt) for salt in salts))
+    assert sorted(one.outcome for one in results) == ["repeated"] * 49 + ["rotated"]
+    assert len({one.salts[first.digest] for one in results if one.outcome == "repeated"}) == 1
     assert len(await repository.list_sessions(account.user.id, NOW)) == 1
 
 
@@ -256,32 +256,32 @@ async def test_one_session_all_sessions_or_all_but_one_are_ended(repository: Rep
 
 @contract
 async def test_a_new_password_ends_the_other_sessions(repository: Repository) -> None:
-    kept, gone, anothers = session(), session(), session()
-    account = await made(repository, first=kept)
-    await made(repository, first=anothers)
-    await repository.start_session(account, None, gone, event())
+    proof, ended, unrelated = session(), session(), session()
+    account = await made(repository, first=proof)
+    await made(repository, first=unrelated)
+    await repository.start_session(account, None, ended, event())
     # A hash that no other user has, as real ones are salted.
     own = b"$2b$04$" + uuid.uuid4().hex.encode().ljust(53, b"x")
-    changed = await repository.set_password(account.user.id, own, Proof(HASH, kept.id), event())
+    changed = await repository.set_password(account.user.id, own, Proof(HASH, proof.id), event())
     assert changed is not None and changed.password_hash == own
-    assert [one.id for one in await repository.list_sessions(account.user.id, NOW)] == [kept.id]
+    assert [one.id for one in await repository.list_sessions(account.user.id, NOW)] == [proof.id]
     revoked = dict(await repository.ended_sessions(NOW))
-    assert gone.id in revoked and kept.id not in revoked and anothers.id not in revoked
+    assert ended.id in revoked and proof.id not in revoked and unrelated.id not in revoked
 
 
 @contract
 async def test_disabling_and_deleting_end_sessions_for_every_worker(repository: Repository) -> None:
-    first, second, anothers = session(), session(), session()
+    first, second, unrelated = session(), session(), session()
     disabled, deleted = await made(repository, first=first), await made(repository, first=second)
-    await made(repository, first=anothers)
-    found = await repository.set_disabled(disabled.user.id, True, event())
-    assert found is not None and found.disabled_at == NOW
-    assert await repository.set_disabled(disabled.user.id, True, event(at=NOW + HOUR)) == found
+    await made(repository, first=unrelated)
+    account = await repository.set_disabled(disabled.user.id, True, event())
+    assert account is not None and account.disabled_at == NOW
+    assert await repository.set_disabled(disabled.user.id, True, event(at=NOW + HOUR)) == account
     assert await repository.delete_user(deleted.user.id, event()) is True
     assert await repository.delete_user(deleted.user.id, event()) is False
     assert await repository.find_user(deleted.user.id) is None
     revoked = dict(await repository.ended_sessions(NOW))
-    assert {first.id, second.id} <= revoked.keys() and anothers.id not in revoked
+    assert {first.id, second.id} <= revoked.keys() and unrelated.id not in revoked
     enabled = await repository.set_disabled(disabled.user.id, False, event())
     assert enabled is not None and enabled.disabled_at is None
     assert await repository.set_disabled(deleted.user.id, True, event()) is None
@@ -316,14 +316,14 @@ async def test_a_proof_must_still_hold_when_the_change_is_made(repository: Repos
 
 @contract
 async def test_of_two_new_passwords_for_one_old_one_only_one_is_set(repository: Repository) -> None:
-    kept, other = session(), session()
-    account = await made(repository, first=kept)
+    proof, other = session(), session()
+    account = await made(repository, first=proof)
     await repository.start_session(account, None, other, event())
-    found = await all_of(
-        repository.set_password(account.user.id, OTHER_HASH, Proof(HASH, kept.id), event()),
+    results = await all_of(
+        repository.set_password(account.user.id, OTHER_HASH, Proof(HASH, proof.id), event()),
         repository.set_password(account.user.id, THIRD_HASH, Proof(HASH, other.id), event()),
     )
-    (won,) = [one for one in found if one is not None]
+    (won,) = [one for one in results if one is not None]
     left = await repository.find_user(account.user.id)
     assert left is not None and left.password_hash == won.password_hash
     assert len(await repository.list_sessions(account.user.id, NOW)) == 1

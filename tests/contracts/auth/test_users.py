@@ -87,10 +87,10 @@ async def test_of_many_simultaneous_users_with_one_id_one_is_stored(repository: 
         assert account is not None
         return account
 
-    found = await all_of(*(attempt(address()) for _ in range(6)))
-    stored = [one for one in found if isinstance(one, Account)]
+    results = await all_of(*(attempt(address()) for _ in range(6)))
+    stored = [one for one in results if isinstance(one, Account)]
     assert [await repository.find_user(key)] == stored
-    assert [one for one in found if one not in stored] == ["id_taken"] * 5
+    assert [one for one in results if one not in stored] == ["id_taken"] * 5
 
 
 @contract
@@ -102,8 +102,8 @@ async def test_a_change_of_one_user_affects_nobody_else(repository: Repository) 
     assert await repository.set_disabled(one, True, event()) is not None
     assert await repository.set_disabled(before.user.id, True, event()) is not None
     assert await repository.set_disabled(before.user.id, False, event()) == before
-    found = await repository.find_user(one)
-    assert found is not None and found.disabled_at == NOW
+    stored = await repository.find_user(one)
+    assert stored is not None and stored.disabled_at == NOW
     assert await repository.delete_user(one, event()) is True
     for other in (before, after):
         assert await repository.find_user(other.user.id) == other
@@ -113,9 +113,9 @@ async def test_a_change_of_one_user_affects_nobody_else(repository: Repository) 
 async def test_numbers_beyond_64_bits_in_metadata_can_be_read_back(repository: Repository) -> None:
     account = await made(repository)
     await repository.set_metadata(account.user.id, {"a": [1e20, -1e308], "b": 1}, event())
-    found = await repository.find_user(account.user.id)
-    assert found is not None
-    assert orjson.loads(orjson.dumps(found.view()["metadata"])) == {"a": [1e20, -1e308], "b": 1}
+    stored = await repository.find_user(account.user.id)
+    assert stored is not None
+    assert orjson.loads(orjson.dumps(stored.view()["metadata"])) == {"a": [1e20, -1e308], "b": 1}
 
 
 @contract
@@ -132,8 +132,8 @@ async def test_of_many_simultaneous_signups_of_one_address_in_any_mail_case_one_
             email=email, password_hash=HASH, metadata={}, confirmed=False, session=None, event=event()
         )
 
-    found = await all_of(*(attempt(email) for email in emails * 3))
-    assert sum(account is not None for account in found) == 1
+    results = await all_of(*(attempt(email) for email in emails * 3))
+    assert sum(account is not None for account in results) == 1
 
 
 @contract

@@ -31,7 +31,7 @@ class Audit(TestCase):
     def log_in(self, password: str = PASSWORD, email: str = EMAIL) -> Answer:
         return self.call("POST", "/auth/login", {"email": email, "password": password})
 
-    def told(self) -> list[tuple[str, str, str]]:
+    def new_entries(self) -> list[tuple[str, str, str]]:
         """What was recorded since the last call. Asserts whose entry it is, when it was made and from where."""
         events, self.app.store.events = self.app.store.events, []
         (user,) = self.app.store.accounts or [self.user]
@@ -49,15 +49,15 @@ class Audit(TestCase):
 
     def test_signups_and_logins_are_recorded(self) -> None:
         session = self.sign_up().data
-        assert self.told() == [("signup", "ok", "anonymous")]
+        assert self.new_entries() == [("signup", "ok", "anonymous")]
         self.log_in()
-        assert self.told() == [("login", "ok", "anonymous")]
+        assert self.new_entries() == [("login", "ok", "anonymous")]
         self.log_in("wrong")
-        assert self.told() == [("login", "invalid_credentials", "anonymous")]
+        assert self.new_entries() == [("login", "invalid_credentials", "anonymous")]
         self.log_in(email=NOBODY)
-        assert self.told() == [("login", "invalid_credentials", "anonymous")]
+        assert self.new_entries() == [("login", "invalid_credentials", "anonymous")]
         self.call("POST", "/auth/refresh", {"refresh_token": session["refresh_token"]})
-        assert self.told() == []
+        assert self.new_entries() == []
 
     def test_a_long_user_agent_is_cut(self) -> None:
         self.app.sign_up(User_Agent="x" * 256 + "y" * 40_000)
@@ -67,20 +67,20 @@ class Audit(TestCase):
     def test_refusals_are_recorded_but_not_those_by_a_limit(self) -> None:
         """A flood would be recorded line by line."""
         self.sign_up()
-        self.told()
+        self.new_entries()
         self.service("PATCH", f"/{self.user}", {"disabled": True})
-        assert self.told() == [("disable_user", "ok", "service")]
+        assert self.new_entries() == [("disable_user", "ok", "service")]
         self.log_in()
-        assert self.told() == [("login", "user_disabled", "anonymous")]
+        assert self.new_entries() == [("login", "user_disabled", "anonymous")]
         self.app.reload(login_failures_max=1)
         self.log_in("wrong")
-        self.told()
+        self.new_entries()
         assert self.log_in().status == 429
-        assert self.told() == []
+        assert self.new_entries() == []
 
     def test_changes_by_the_user_are_recorded(self) -> None:
         token = self.sign_up().data["access_token"]
-        self.told()
+        self.new_entries()
         for method, path, body, recorded in (
             ("PATCH", "/auth/user", {"metadata": {}}, ["set_metadata"]),
             ("PATCH", "/auth/user", {"password": ANOTHER, "current_password": PASSWORD}, ["set_password"]),
@@ -90,37 +90,37 @@ class Audit(TestCase):
             ("POST", "/auth/logout", None, ["logout_local"]),
         ):
             self.call(method, path, body, token=token)
-            assert self.told() == [(action, "ok", "user") for action in recorded], (method, path)
+            assert self.new_entries() == [(action, "ok", "user") for action in recorded], (method, path)
         first, second = (self.log_in(ANOTHER).data["access_token"] for _ in range(2))
         self.app.store.events = []
         self.call("DELETE", f"/auth/sessions/{self.app.auth.verifier.verify(first).sid}", token=second)
-        assert self.told() == [("end_session", "ok", "user")]
+        assert self.new_entries() == [("end_session", "ok", "user")]
         for body, action in (
             ({"password": PASSWORD, "current_password": "wrong"}, "set_password"),
             ({"current_password": "wrong"}, "delete_user"),
         ):
             self.call("PATCH" if "password" in body else "DELETE", "/auth/user", body, token=second)
-            assert self.told() == [(action, "invalid_credentials", "user")]
+            assert self.new_entries() == [(action, "invalid_credentials", "user")]
         self.call("POST", "/auth/logout?scope=global", token=second)
-        assert self.told() == [("logout_global", "ok", "user")]
+        assert self.new_entries() == [("logout_global", "ok", "user")]
         last = self.log_in(ANOTHER).data["access_token"]
-        self.told()
+        self.new_entries()
         self.call("DELETE", "/auth/user", {"current_password": ANOTHER}, token=last)
-        assert self.told() == [("delete_user", "ok", "user")]
+        assert self.new_entries() == [("delete_user", "ok", "user")]
 
     def test_mails_and_their_use_are_recorded(self) -> None:
         self.app.reload(confirm_email=True)
         self.sign_up()
-        assert self.told() == [("signup", "ok", "anonymous"), ("mail_confirmation", "ok", "anonymous")]
+        assert self.new_entries() == [("signup", "ok", "anonymous"), ("mail_confirmation", "ok", "anonymous")]
         self.log_in()
-        assert self.told() == [("login", "email_not_confirmed", "anonymous")]
+        assert self.new_entries() == [("login", "email_not_confirmed", "anonymous")]
         self.call("POST", "/auth/verify", {"token": self.token()})
-        assert self.told() == [("confirm_email", "ok", "anonymous")]
+        assert self.new_entries() == [("confirm_email", "ok", "anonymous")]
         for email in (EMAIL, NOBODY):
             self.call("POST", "/auth/recover", {"email": email})
-            assert self.told() == [("mail_recovery", "ok", "anonymous")]
+            assert self.new_entries() == [("mail_recovery", "ok", "anonymous")]
         self.call("POST", "/auth/reset", {"token": self.token(), "password": ANOTHER})
-        assert self.told() == [("reset_password", "ok", "anonymous")]
+        assert self.new_entries() == [("reset_password", "ok", "anonymous")]
 
     def token(self) -> str:
         assert self.app.mailer is not None
@@ -129,7 +129,7 @@ class Audit(TestCase):
     def test_changes_by_an_operator_are_recorded(self) -> None:
         self.service("POST", "", {"email": EMAIL})
         (self.user,) = self.app.store.accounts
-        assert self.told() == [("create_user", "ok", "service")]
+        assert self.new_entries() == [("create_user", "ok", "service")]
         for method, path, body, recorded in (
             ("GET", "", None, []),
             ("PATCH", "", {"metadata": {}}, ["set_metadata"]),
@@ -139,4 +139,4 @@ class Audit(TestCase):
             ("DELETE", "", None, ["delete_user"]),
         ):
             self.service(method, f"/{EMAIL}{path}", body)
-            assert self.told() == [(action, "ok", "service") for action in recorded], (method, path)
+            assert self.new_entries() == [(action, "ok", "service") for action in recorded], (method, path)

@@ -23,8 +23,8 @@ class Keys(TestCase):
         tokens.replace_keys(self.path, tokens.rotated(self.path.read_bytes(), algorithm, keep))
 
     def published(self) -> list[dict[str, str]]:
-        found: list[dict[str, str]] = self.app.call("GET", "/.well-known/jwks.json").body["keys"]
-        return found
+        keys: list[dict[str, str]] = self.app.call("GET", "/.well-known/jwks.json").body["keys"]
+        return keys
 
     def test_anybody_may_read_the_public_keys_and_cache_them_for_five_minutes(self) -> None:
         answer = self.app.call("GET", "/.well-known/jwks.json", Authorization="Bearer stale")

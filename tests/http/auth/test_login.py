@@ -71,10 +71,10 @@ class LogIn(TestCase):
         right = hashes.matches
 
         async def changed_meanwhile(candidates: Candidates, stored: bytes | None) -> bool:
-            found = await right(candidates, stored)
+            matches = await right(candidates, stored)
             if stored == account.password_hash:
                 self._store_hash(hashes.bcrypt.hash(b"the new one"))
-            return found
+            return matches
 
         with patch.object(hashes, "matches", changed_meanwhile):
             answer = self.app.log_in()
@@ -164,7 +164,7 @@ class LogIn(TestCase):
 
 class Timing(TestCase):
     def test_a_wrong_password_for_a_cheap_hash_costs_what_an_unknown_user_costs(self) -> None:
-        """The work is compared, not the time: a hash at cost c is 2^c steps."""
+        """The number of steps is compared, not the time: a hash at cost c is 2^c steps."""
         spent: list[int] = []
         real = bcrypt.hashpw
 

@@ -116,7 +116,7 @@ class AuthMachine(RuleBasedStateMachine):
         if outcome == "refresh_token_reused":
             self.model.sessions[session].ended = True
         elif outcome == "":
-            given, last = answer.data["refresh_token"], self.model.in_force(token)
+            given, last = answer.data["refresh_token"], self.model.current(token)
             if last == token:
                 assert given not in self.model.refreshes
                 self.model.rotate(token, given, self.now)
@@ -144,7 +144,7 @@ class AuthMachine(RuleBasedStateMachine):
         outcome = self.model.worth(token, self.now)
         if outcome == "":
             owner = self.model.sessions[self.model.accesses[token].session].user
-            outcome = "" if ending in self.model.living(owner, self.now) else "session_not_found"
+            outcome = "" if ending in self.model.active(owner, self.now) else "session_not_found"
         self.call("DELETE", f"/auth/sessions/{ending}", None, outcome, token)
         if outcome == "":
             self.model.sessions[ending].ended = True
@@ -207,7 +207,7 @@ class AuthMachine(RuleBasedStateMachine):
         user = self.one_of(data, self.model.users)
         ended = self.administer("DELETE", f"/admin/users/{user}/sessions").data["ended"]
         # Those that have expired may have been counted: they are removed only later.
-        assert len(self.model.living(user, self.now)) <= ended <= len(self.model.sessions)
+        assert len(self.model.active(user, self.now)) <= ended <= len(self.model.sessions)
         self.model.end(user)
         assert self.administer("DELETE", f"/admin/users/{user}/sessions").data["ended"] == 0
 
@@ -250,8 +250,8 @@ class AuthMachine(RuleBasedStateMachine):
             if outcome == "":
                 session = self.model.accesses[token].session
                 listed = {one["id"]: one["current"] for one in answer.data["sessions"]}
-                living = self.model.living(self.model.sessions[session].user, self.now)
-                assert listed == {key: key == session for key in living}
+                active = self.model.active(self.model.sessions[session].user, self.now)
+                assert listed == {key: key == session for key in active}
 
 
 class AnyOrderOfRequests(TestCase):

@@ -23,9 +23,9 @@ class Mailing(TestCase):
 
     def token(self) -> str:
         assert self.app.mailer is not None
-        found = TOKEN.findall(self.app.mailer.mails[-1].text)
-        assert len(found) == 1
-        return str(found[0])
+        tokens = TOKEN.findall(self.app.mailer.mails[-1].text)
+        assert len(tokens) == 1
+        return str(tokens[0])
 
     def reset(self, token: object, password: object = "a brand new one") -> tuple[int, object]:
         answer = self.app.call("POST", "/auth/reset", {"token": token, "password": password})

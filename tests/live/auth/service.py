@@ -21,7 +21,7 @@ from tests.live.services import pool_on
 
 reactor: Any = _reactor
 
-Told = psycopg2.extensions.connection
+Notifications = psycopg2.extensions.connection
 PASSWORD = "a long enough one"
 
 
@@ -46,7 +46,7 @@ async def stores_on(database: str) -> AsyncIterator[Repository]:
 
 
 @contextmanager
-def listening(database: str, channel: str) -> Iterator[Told]:
+def listening(database: str, channel: str) -> Iterator[Notifications]:
     connection = psycopg2.connect(database)
     connection.autocommit = True
     connection.cursor().execute(f"listen {channel}")
@@ -54,12 +54,12 @@ def listening(database: str, channel: str) -> Iterator[Told]:
     connection.close()
 
 
-def heard(told: Told) -> list[str]:
+def payloads(notifications: Notifications) -> list[str]:
     """The notifications received since the last call. All sent before it are in it: they arrive before the answer
     to a query."""
-    told.cursor().execute("select")
-    texts = [notice.payload for notice in told.notifies]
-    told.notifies.clear()
+    notifications.cursor().execute("select")
+    texts = [notice.payload for notice in notifications.notifies]
+    notifications.notifies.clear()
     return texts
 
 

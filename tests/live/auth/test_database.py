@@ -1,17 +1,24 @@
-"""What authentication does in PostgreSQL that its contract suites cannot show: locks, the audit log, the cleanup."""
+"""What authentication does in PostgreSQL that its contract suite cannot show: locks, what is rolled back together,
+the audit log, notifications, the cleanup."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from math import ceil
 
 import psycopg2
 import pytest
 import pytest_twisted
+from attrs import evolve
+from twisted.internet.defer import Deferred
 
+from project_service.auth import postgres
 from project_service.auth.postgres import BATCH, PostgresRepository
-from project_service.auth.repository import Event, Limit
+from project_service.auth.repository import Event, Limit, Repository
+from project_service.auth.sessions import CHANNEL
 from project_service.auth.values import Origin
 from project_service.database.listener import AUTH_UPKEEP
 from project_service.database.pool import Pool
@@ -21,6 +28,7 @@ from tests.contracts.auth.users import (
     HERE,
     HOUR,
     LONG_AGO,
+    MINUTE,
     NOW,
     OTHER_HASH,
     SECOND,
@@ -32,6 +40,7 @@ from tests.contracts.auth.users import (
     rotate,
     session,
 )
+from tests.live.auth.service import Notifications, listening, payloads, stores_on
 from tests.live.services import pool_on, wait
 from tests.live.sql import run_sql
 from tests.live.waiting import until
@@ -216,17 +225,17 @@ async def test_every_change_of_an_account_is_in_the_audit_log(database: str, poo
     repository = PostgresRepository(pool)
     user = (await made(repository)).user.id
 
-    def told(action: str) -> Event:
+    def by_service(action: str) -> Event:
         return Event(NOW, action, "ok", "service", user)
 
-    await repository.set_metadata(user, {"a": 1}, told("set_metadata"))
-    await repository.set_password(user, OTHER_HASH, None, told("set_password"))
-    await repository.set_disabled(user, True, told("disable_user"))
-    await repository.set_disabled(user, False, told("enable_user"))
-    await repository.delete_user(user, told("delete_user"))
+    await repository.set_metadata(user, {"a": 1}, by_service("set_metadata"))
+    await repository.set_password(user, OTHER_HASH, None, by_service("set_password"))
+    await repository.set_disabled(user, True, by_service("disable_user"))
+    await repository.set_disabled(user, False, by_service("enable_user"))
+    await repository.delete_user(user, by_service("delete_user"))
     actions = ["set_metadata", "set_password", "disable_user", "enable_user", "delete_user"]
-    kept = run_sql(database, "select action, actor, user_id::text from auth.audit order by id")[1:]
-    assert kept == [(action, "service", user) for action in actions]
+    entries = run_sql(database, "select action, actor, user_id::text from auth.audit order by id")[1:]
+    assert entries == [(action, "service", user) for action in actions]
 
 
 @pytest_twisted.ensureDeferred
@@ -274,12 +283,12 @@ async def test_one_process_at_a_time_cleans_up(database: str, pool: Pool) -> Non
 async def test_users_are_listed_in_order_without_the_index_too(database: str, pool: Pool) -> None:
     """An index scan would return them in order anyway."""
     (name,) = run_sql(database, "select current_database()")[0]
-    for way in ("indexscan", "indexonlyscan", "bitmapscan"):
-        run_sql(database, f'alter database "{name}" set enable_{way} = off')
+    for scan in ("indexscan", "indexonlyscan", "bitmapscan"):
+        run_sql(database, f'alter database "{name}" set enable_{scan} = off')
     repository = PostgresRepository(pool)
     ids = [(await made(repository)).user.id for _ in range(8)]
-    found = [one.user.id for one in await repository.list_users(None, 8)]
-    assert found == sorted(ids)
+    rows = [one.user.id for one in await repository.list_users(None, 8)]
+    assert rows == sorted(ids)
 
 
 @pytest_twisted.ensureDeferred
@@ -289,5 +298,198 @@ async def test_frequent_queries_are_prepared(pool: Pool) -> None:
     assert [await repository.find_user(account.user.id), await repository.find_user_by_email(email)] == [
         account
     ] * 2
-    found = await pool.query("select count(*) from pg_prepared_statements")
-    assert found == [(2,)]
+    rows = await pool.query("select count(*) from pg_prepared_statements")
+    assert rows == [(2,)]
+
+
+async def until_waiting(database: str, count: int = 1) -> None:
+    async def waiting() -> bool:
+        return len(run_sql(database, "select 1 from pg_locks where not granted")) >= count
+
+    await until(waiting)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_token_invalidated_while_its_use_waits_for_a_lock_is_refused(database: str) -> None:
+    email = address()
+    async with stores_on(database) as repository:
+        account = await made(repository, email)
+        token, _ = await issue(repository, email)
+        with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+            cursor.execute("select from auth.users for update")
+            using = start(repository.reset_password(token, OTHER_HASH, event()))
+            await until_waiting(database)
+            cursor.execute("update auth.one_time_tokens set expires_at = '-infinity'")
+            other.commit()
+        assert await using is None
+        assert await repository.find_user(account.user.id) == account
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("other", ["the same mail", "a new password"])
+async def test_simultaneous_uses_do_not_deadlock(database: str, other: str) -> None:
+    """Each locks the user's row first, and exclusively."""
+    email = address()
+    async with stores_on(database) as repository:
+        user = (await made(repository, email)).user.id
+        token, _ = await issue(repository, email)
+        with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+            cursor.execute("select from auth.one_time_tokens for update")
+            first = start(repository.reset_password(token, OTHER_HASH, event()))
+            await until_waiting(database)
+            second: Deferred[object] = start(
+                repository.reset_password(token, OTHER_HASH, event())
+                if other == "the same mail"
+                else repository.set_password(user, HASH, None, event())
+            )
+            await until_waiting(database, 2)
+            connection.commit()
+        assert await first is not None
+        assert (await second is None) == (other == "the same mail")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_session_that_begins_does_not_keep_a_reset_waiting(database: str) -> None:
+    """A foreign key locks the user's row as this statement does."""
+    email = address()
+    async with stores_on(database) as repository:
+        await made(repository, email)
+        token, _ = await issue(repository, email)
+        with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+            cursor.execute("select from auth.users for key share")
+            assert await repository.reset_password(token, OTHER_HASH, event()) is not None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_token_whose_use_fails_stays_valid(database: str) -> None:
+    email, first = address(), session()
+    async with stores_on(database) as repository:
+        account = await made(repository, email, first)
+        recovery, _ = await issue(repository, email)
+        confirmation, _ = await issue(repository, email, purpose="confirmation")
+        with pytest.raises(psycopg2.errors.CheckViolation):
+            await repository.reset_password(recovery, b"no hash", event())
+        with pytest.raises(psycopg2.errors.UniqueViolation):
+            await repository.confirm_email(confirmation, evolve(session(), id=first.id), event())
+        assert await repository.find_user(account.user.id) == account
+        assert await repository.owner_of_token(recovery, "recovery", NOW) == account.user
+        assert await repository.owner_of_token(confirmation, "confirmation", NOW) == account.user
+
+
+PART = timedelta(milliseconds=1)
+
+
+@pytest.fixture
+def repository(database: str) -> Iterator[Repository]:
+    pool = pool_on(database)
+    yield PostgresRepository(pool)
+    wait(pool.close)
+
+
+@pytest.fixture
+def notifications(database: str) -> Iterator[Notifications]:
+    with listening(database, CHANNEL) as connection:
+        yield connection
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_end_of_a_session_is_notified_once(
+    database: str, repository: Repository, notifications: Notifications
+) -> None:
+    ended, deleted, alive = (session(NOW + PART) for _ in range(3))
+    account = await made(repository, first=ended)
+    # In whole seconds, rounded up.
+    until = ceil((ended.access_expires_at + MINUTE).timestamp())
+    await repository.end_sessions(account.user.id, event())
+    assert payloads(notifications) == [f"{ended.id} {until}"]
+    await repository.start_session(account, None, deleted, event())
+    await repository.delete_user(account.user.id, event())
+    assert payloads(notifications) == [f"{deleted.id} {until}"]
+    await made(repository, first=alive)
+    run_sql(database, "update auth.sessions set ended_at = null")
+    assert payloads(notifications) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_changes_of_an_ended_session_are_not_notified(
+    database: str, repository: Repository, notifications: Notifications
+) -> None:
+    first = session()
+    account = await made(repository, first=first)
+    await repository.end_sessions(account.user.id, event())
+    assert len(payloads(notifications)) == 1
+    run_sql(database, "update auth.sessions set ended_at = now()")
+    assert payloads(notifications) == []
+    # An operator has revived the session.
+    for moment in ("null", "now()"):
+        run_sql(database, f"update auth.sessions set ended_at = {moment}")
+    assert len(payloads(notifications)) == 1
+    run_sql(database, "delete from auth.sessions")
+    assert payloads(notifications) == []
+    assert run_sql(database, "select session_id::text from auth.revocations") == [(first.id,)]
+
+
+# Triggers look at every statement that removes or changes rows.
+LOOK = f"""
+create function looked_at() returns trigger language plpgsql as $$ begin
+    if (select count(*) from touched) > {postgres.BATCH} then raise 'too many at once'; end if;
+    if tg_op = 'UPDATE' and exists (select from touched where to_jsonb(touched)->'salt' = 'null') then
+        raise 'a row was written for nothing';
+    end if;
+    return null;
+end $$;
+create trigger looked_at after delete on auth.audit
+    referencing old table as touched for each statement execute function looked_at();
+create trigger looked_at after update on auth.refresh_tokens
+    referencing old table as touched for each statement execute function looked_at();
+insert into auth.audit (at, actor, action, result)
+    select %(now)s - interval '91 days', '', '', '' from generate_series(1, %(many)s);
+insert into auth.refresh_tokens (token_hash, session_id, replaced_at, salt, issued_at)
+    select int4send(n), id, %(now)s, '', %(now)s from auth.sessions, generate_series(1, %(many)s) n;
+"""
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_statement_touches_more_than_a_batch_or_changes_nothing(database: str) -> None:
+    later = NOW + HOUR
+    async with stores_on(database) as repository:
+        await made(repository, first=session())
+        with closing(psycopg2.connect(database)) as connection, connection, connection.cursor() as cursor:
+            cursor.execute(LOOK, {"now": NOW, "many": postgres.BATCH + 1})
+        assert await repository.delete_expired(later, later, LONG_AGO, NOW - timedelta(days=90)) is True
+    assert run_sql(database, "select count(*) from auth.refresh_tokens where salt is not null") == [(0,)]
+    assert run_sql(database, "select count(*) from auth.audit where action = ''") == [(0,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_locked_rows_are_left_for_the_next_time(database: str) -> None:
+    later = NOW + HOUR
+    async with stores_on(database) as repository:
+        first = session()
+        await made(repository, first=first)
+        await rotate(repository, first.digest, child := digest())
+        await rotate(repository, child, digest())
+        run_sql(database, "insert into auth.throttle values ('login', 'x', '{}', '{}', %s)", NOW + MINUTE)
+        left = "select count(salt), (select count(*) from auth.throttle) from auth.refresh_tokens"
+        with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+            cursor.execute("select from auth.refresh_tokens for update")
+            cursor.execute("select from auth.throttle for update")
+            assert await repository.delete_expired(later, later, LONG_AGO, NOW) is True
+            assert run_sql(database, left) == [(1, 1)]
+            other.rollback()
+        assert await repository.delete_expired(later, later, LONG_AGO, NOW) is True
+    assert run_sql(database, left) == [(0, 0)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_host_whose_clock_is_ahead_does_not_forget_ended_sessions_for_the_others(
+    database: str,
+) -> None:
+    now = datetime.now(UTC)
+    ended, expired = session(now), session(now - 2 * HOUR)
+    async with stores_on(database) as repository:
+        account = await made(repository, first=ended, at=now)
+        await repository.start_session(account, None, expired, event(at=now))
+        await repository.end_sessions(account.user.id, event(at=now))
+        assert await repository.delete_expired(now + 3 * HOUR, now, LONG_AGO, LONG_AGO) is True
+        assert [key for key, _ in await repository.ended_sessions(LONG_AGO)] == [ended.id]

@@ -27,13 +27,13 @@ class Addresses(TestCase):
     @given(st.one_of(st.text(max_size=300), st.emails()))
     def test_any_address_is_parsed_to_one_that_parses_again_or_refused(self, text: str) -> None:
         try:
-            found = Email.parse(text)
+            email = Email.parse(text)
         except ApiError as fault:
             assert (fault.status, fault.code) == (422, "validation_failed")
             return
-        assert Email.parse(found.address) == found
-        assert len(found.address.encode()) <= 254
-        assert not set(found.address) & set("\r\n\0 <>,;")
+        assert Email.parse(email.address) == email
+        assert len(email.address.encode()) <= 254
+        assert not set(email.address) & set("\r\n\0 <>,;")
 
     def test_addresses_are_compared_without_case_and_composition(self) -> None:
         for one, other in (("ÅSA@x.test", "a\u030asa@x.test"), ("strasse@x.test", "STRASSE@X.TEST")):
@@ -169,10 +169,10 @@ class Passwords(TestCase):
         assert caught.exception.details == {"password": "is not valid Unicode"}
 
     def test_the_shipped_list_of_common_passwords(self) -> None:
-        found = passwords.common_passwords()
-        assert len(found) > 5000
-        assert {"password", "password1", "12345678", "qwertyuiop", "iloveyou1", "letmein123"} <= found
-        assert all(line == line.casefold().strip() for line in found)
+        common = passwords.common_passwords()
+        assert len(common) > 5000
+        assert {"password", "password1", "12345678", "qwertyuiop", "iloveyou1", "letmein123"} <= common
+        assert all(line == line.casefold().strip() for line in common)
 
     def test_the_cost_is_read_from_a_bcrypt_hash_and_nothing_else(self) -> None:
         made = bcrypt.hashpw(b"x", bcrypt.gensalt(5))

@@ -89,9 +89,9 @@ class Opaque(TestCase):
 
     def test_metadata_written_by_sql_can_always_be_sent(self) -> None:
         for digits in ("1" + "0" * 20, "-" + "9" * 19, "9" * 20, "1" + "0" * 308, "7" * 5000):
-            found = load_metadata(f'{{"a": [{digits}]}}')
-            assert isinstance(found["a"][0], float)
-            orjson.dumps(found)
+            value_ = load_metadata(f'{{"a": [{digits}]}}')
+            assert isinstance(value_["a"][0], float)
+            orjson.dumps(value_)
         assert load_metadata('{"a": 18446744073709551615, "b": 1.5}') == {"a": 2**64 - 1, "b": 1.5}
 
 
