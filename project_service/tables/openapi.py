@@ -1,4 +1,8 @@
-"""Makes the whole document for one schema, with what the caller may use."""
+"""The OpenAPI description (Swagger 2.0) at the root of a database's table API, which follows PostgREST's.
+
+``document`` makes it of the schema cache, from the top down: paths, definitions and parameters of relations, paths of
+functions, the JSON Schema of types. ``rights_sql`` asks what the caller may use, to which the document is limited.
+"""
 
 from __future__ import annotations
 
@@ -14,266 +18,6 @@ from project_service.tables.request import headers
 from project_service.tables.request.scanning import as_parameter
 from project_service.tables.sql.fragment import Sql, parameter
 from project_service.tables.values import Argument, Column, Relation, Relationship, Routine, SchemaCache
-
-# Asks PostgreSQL what the current role may use.
-
-
-_RELATION = (
-    "pg_has_role(c.relowner, 'USAGE') "
-    "or has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER') "
-    "or has_any_column_privilege(c.oid, 'SELECT, INSERT, UPDATE, REFERENCES')"
-)
-
-
-# Rights are looked up only for what is in the schema. PostgreSQL might look at all of its own functions first.
-_SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = "
-
-
-def rights_sql(schema: str) -> Sql:
-    """A query for one row: the names of the relations and of the functions that the current role may use, as JSON
-    arrays in a fixed order."""
-    return (
-        "SELECT (SELECT coalesce(json_agg(c.relname ORDER BY c.oid), '[]') FROM pg_class c "
-        "WHERE CASE WHEN c.relkind IN ('r', 'v', 'm', 'f', 'p') AND c.relnamespace = "
-        + _SCHEMA
-        + parameter(schema)
-        + f") THEN {_RELATION} END)::text, "
-        + "(SELECT coalesce(json_agg(DISTINCT p.proname), '[]') FROM pg_proc p WHERE CASE WHEN p.pronamespace = "
-        + _SCHEMA
-        + parameter(schema)
-        + ") THEN has_function_privilege(p.oid, 'EXECUTE') END)::text"
-    )
-
-
-# Describes PostgreSQL's types as JSON Schema, and the defaults of columns as JSON.
-
-
-_TYPES = {
-    "boolean": "boolean",
-    "smallint": "integer",
-    "integer": "integer",
-    "bigint": "integer",
-    "numeric": "number",
-    "real": "number",
-    "double precision": "number",
-}
-_FORMATS = {"smallint": "int32", "integer": "int32", "bigint": "int64"}
-_LENGTH = re.compile(r"\(\d+(,\d+)?\)")
-_QUOTED = re.compile(r"'((?:[^']|'')*)'(::.*)?", re.DOTALL)
-
-
-def _plain(type_: str) -> str:
-    """A type without its length: ``character varying(20)`` is ``character varying``."""
-    return _LENGTH.sub("", type_)
-
-
-def schema_of(type_: str) -> dict[str, Any]:
-    """The JSON Schema of a type. ``format`` has the type's name; json and jsonb have no ``type``, for they may be
-    anything."""
-    name = _plain(type_)
-    found: dict[str, Any] = {"format": _FORMATS.get(name, name)}
-    if name in ("json", "jsonb"):
-        return found
-    if name.endswith("[]"):
-        item = _item(name.removesuffix("[]"))
-        return {**found, "type": "array", "items": item}
-    return {**found, "type": _TYPES.get(name, "string")}
-
-
-def _item(name: str) -> dict[str, Any]:
-    return {} if name in ("json", "jsonb") else {"type": _TYPES.get(name, "string")}
-
-
-def default_of(type_: str, expression: str) -> Any | None:
-    """A default as a JSON value if it is a constant. If not: for a type that is shown as a string the SQL expression
-    itself, and None for others."""
-    quoted = _QUOTED.fullmatch(expression)
-    text = quoted.group(1).replace("''", "'") if quoted else expression
-    kind = schema_of(type_).get("type")
-    if kind == "string":
-        return text
-    if kind == "array":
-        # Otherwise it is in PostgreSQL's notation, which is not JSON.
-        return [] if text == "{}" else None
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-
-
-# Describes relations: their paths, definitions and parameters.
-
-
-# How names are escaped in a JSON pointer (RFC 6901): the first two in any, the others in the fragment of a URI.
-_POINTER = str.maketrans({"~": "~0", "/": "~1", "%": "%25", "#": "%23"})
-# The parameters of a read that are no filters.
-_READ = ("select", "order", "range", "rangeUnit", "offset", "limit", "preferCount")
-
-
-def summary_of(comment: str | None) -> dict[str, str]:
-    """A comment's first line as the summary, and the rest, after blank lines, as the description."""
-    if not comment:
-        return {}
-    first, _, rest = comment.partition("\n")
-    rest = rest.lstrip("\n")
-    return {"summary": first, **({"description": rest} if rest else {})}
-
-
-def path_of(relation: Relation) -> dict[str, Any]:
-    # openapi-typescript fails for the whole document if the name of a parameter has quotes, so those are left out.
-    plain = [name for name in relation.columns if as_parameter(name) == name]
-    filters = [_ref(f"rowFilter.{relation.name}.{name}") for name in plain]
-    common = {"tags": [relation.name], **summary_of(relation.description)}
-    rows = {"items": _rows_of(relation), "type": "array"}
-    responses = {"200": {"description": "OK", "schema": rows}, "206": {"description": "Partial Content"}}
-    found = {"get": {**common, "parameters": [*filters, *map(_ref, _READ)], "responses": responses}}
-    body = _ref(f"body.{relation.name}")
-    if relation.insertable:
-        parameters = [body, _ref("select"), _ref("preferPost")]
-        found["post"] = {**common, "parameters": parameters, "responses": {"201": {"description": "Created"}}}
-    gone = {"204": {"description": "No Content"}}
-    if relation.deletable:
-        found["delete"] = {**common, "parameters": [*filters, _ref("preferReturn")], "responses": gone}
-    if relation.updatable:
-        found["patch"] = {**common, "parameters": [*filters, body, _ref("preferReturn")], "responses": gone}
-    return found
-
-
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/parameters/{name.translate(_POINTER)}"}
-
-
-def _rows_of(relation: Relation) -> dict[str, str]:
-    return {"$ref": f"#/definitions/{relation.name.translate(_POINTER)}"}
-
-
-def definition_of(relation: Relation, ways: Iterable[Relationship]) -> dict[str, Any]:
-    keys: dict[str, Relationship] = {}
-    # If a foreign key is known to lead to a table and to views of it, the table is named.
-    for way in sorted(filter(_is_foreign_key, ways), key=lambda way: way.target_is_view):
-        keys.setdefault(way.pairs[0][0], way)
-    properties = {
-        name: _property(column, name in relation.primary_key, keys.get(name))
-        for name, column in relation.columns.items()
-    }
-    required = [name for name, column in relation.columns.items() if not column.nullable]
-    return {
-        **({"description": relation.description} if relation.description else {}),
-        **({"required": required} if required else {}),
-        "type": "object",
-        **({"properties": properties} if properties else {}),
-    }
-
-
-def _is_foreign_key(way: Relationship) -> bool:
-    return way.to_one and not way.is_parent and way.routine is None and len(way.pairs) == 1
-
-
-def _property(column: Column, is_key: bool, way: Relationship | None) -> dict[str, Any]:
-    type_ = _shown(column)
-    found = schema_of(type_)
-    if column.max_length is not None:
-        found["maxLength"] = column.max_length
-    if column.default is not None:
-        default = default_of(type_, column.default)
-        if default is not None:
-            found["default"] = default
-    if column.enum:
-        found["enum"] = list(column.enum)
-    description = _description(column, is_key, way)
-    return {**found, "description": description} if description else found
-
-
-def _shown(column: Column) -> str:
-    """The type to show: for a domain its base type, if that is one of PostgreSQL's own."""
-    return column.type if "." in column.base_type else column.base_type
-
-
-def _description(column: Column, is_key: bool, way: Relationship | None) -> str | None:
-    notes = ["This is a Primary Key.<pk/>"] if is_key else []
-    if way is not None:
-        table, name = way.target[1], way.pairs[0][1]
-        notes.append(f"This is a Foreign Key to `{table}.{name}`.<fk table='{table}' column='{name}'/>")
-    note = "\n".join(["Note:", *notes]) if notes else None
-    return "\n\n".join(filter(None, (column.description, note))) or None
-
-
-def parameters_of(relation: Relation) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield (
-        f"body.{relation.name}",
-        {
-            "name": relation.name,
-            "description": relation.name,
-            "required": False,
-            "in": "body",
-            "schema": _rows_of(relation),
-        },
-    )
-    for name, column in relation.columns.items():
-        parameter = as_parameter(name)
-        found: dict[str, Any] = {"name": parameter, "required": False, "in": "query", "type": "string"}
-        if column.description:
-            found["description"] = column.description
-        yield f"rowFilter.{relation.name}.{name}", found
-
-
-# Describes functions: their paths.
-
-
-_PRODUCES = [headers.JSON, headers.OBJECT + ";nulls=stripped", headers.OBJECT]
-
-
-def is_reachable(routine: Routine) -> bool:
-    """Whether a request can give all arguments: by name, or a single one as the whole body."""
-    return len(routine.arguments) == 1 or all(argument.name for argument in routine.arguments)
-
-
-def path_of_routine(routine: Routine) -> dict[str, Any]:
-    """Every function has POST. One that does not write has GET too, unless its argument is the whole body."""
-    common = {
-        "tags": [f"(rpc) {routine.name}"],
-        **summary_of(routine.description),
-        "produces": _PRODUCES,
-        "responses": {"200": {"description": "OK"}},
-    }
-    whole = next((argument for argument in routine.arguments if not argument.name), None)
-    schema = _body(routine) if whole is None else _schema(routine.schema, whole)
-    arguments = {"required": True, "schema": schema, "in": "body", "name": "args"}
-    found = {"post": {**common, "parameters": [arguments, {"$ref": "#/parameters/preferParams"}]}}
-    if whole is not None:
-        found["post"]["consumes"] = [name for name, types in RAW_TYPES.items() if whole.type in types]
-    elif routine.volatility != "v":
-        parameters = [_routine_parameter(routine.schema, argument) for argument in routine.arguments]
-        found["get"] = {**common, **({"parameters": parameters} if parameters else {})}
-    return found
-
-
-def _body(routine: Routine) -> dict[str, Any]:
-    required = [argument.name for argument in routine.arguments if argument.required]
-    properties = {argument.name: _schema(routine.schema, argument) for argument in routine.arguments}
-    return {
-        **({"required": required} if required else {}),
-        "type": "object",
-        **({"properties": properties} if properties else {}),
-        **({"description": routine.description} if routine.description else {}),
-    }
-
-
-def _schema(schema: str, argument: Argument) -> dict[str, Any]:
-    """The JSON Schema of an argument. Types of the function's own schema are shown without it."""
-    return schema_of(argument.type.removeprefix(f"{schema}."))
-
-
-def _routine_parameter(schema: str, argument: Argument) -> dict[str, Any]:
-    """An argument as a parameter of the query, where arrays and JSON are written as PostgreSQL's text."""
-    found: dict[str, Any] = {"name": argument.name, "required": argument.required, "in": "query"}
-    described = _schema(schema, argument)
-    if argument.variadic:
-        items = schema_of(argument.type.removeprefix(f"{schema}.").removesuffix("[]"))
-        return {**found, "type": "array", "collectionFormat": "multi", "items": items}
-    kind = described.get("type", "string")
-    return {**found, "type": "string" if kind == "array" else kind, "format": described["format"]}
-
 
 _TITLE = "PostgREST API"
 _DESCRIPTION = "This is a dynamic API generated by PostgREST"
@@ -293,15 +37,58 @@ _SECURITY: dict[str, Any] = {
     },
     "security": [{"JWT": []}],
 }
-_BODIES = [headers.JSON, headers.OBJECT + ";nulls=stripped", headers.OBJECT, headers.CSV]
+_PRODUCES = [headers.JSON, headers.OBJECT + ";nulls=stripped", headers.OBJECT]
+_BODIES = [*_PRODUCES, headers.CSV]
+
+_JSON_TYPES = ("json", "jsonb")
+_TYPES = {
+    "boolean": "boolean",
+    "smallint": "integer",
+    "integer": "integer",
+    "bigint": "integer",
+    "numeric": "number",
+    "real": "number",
+    "double precision": "number",
+}
+_FORMATS = {"smallint": "int32", "integer": "int32", "bigint": "int64"}
+_LENGTH = re.compile(r"\(\d+(,\d+)?\)")
+_QUOTED = re.compile(r"'((?:[^']|'')*)'(::.*)?", re.DOTALL)
+# How names are escaped in a JSON pointer (RFC 6901): the first two in any, the others in the fragment of a URI.
+_POINTER = str.maketrans({"~": "~0", "/": "~1", "%": "%25", "#": "%23"})
+# The parameters of a read that are not filters.
+_READ = ("select", "order", "range", "rangeUnit", "offset", "limit", "preferCount")
+
+_MAY_USE_RELATION = (
+    "pg_has_role(c.relowner, 'USAGE') "
+    "or has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER') "
+    "or has_any_column_privilege(c.oid, 'SELECT, INSERT, UPDATE, REFERENCES')"
+)
+# Rights are looked up only for what is in the schema. PostgreSQL might look at all of its own functions first.
+_SCHEMA_OID = "(SELECT oid FROM pg_namespace WHERE nspname = "
 
 
-def public_url(said: str) -> str:
+def rights_sql(schema: str) -> Sql:
+    """A query for one row: the names of the relations and of the functions that the current role may use, as JSON
+    arrays in a fixed order."""
+    return (
+        "SELECT (SELECT coalesce(json_agg(c.relname ORDER BY c.oid), '[]') FROM pg_class c "
+        "WHERE CASE WHEN c.relkind IN ('r', 'v', 'm', 'f', 'p') AND c.relnamespace = "
+        + _SCHEMA_OID
+        + parameter(schema)
+        + f") THEN {_MAY_USE_RELATION} END)::text, "
+        + "(SELECT coalesce(json_agg(DISTINCT p.proname), '[]') FROM pg_proc p WHERE CASE WHEN p.pronamespace = "
+        + _SCHEMA_OID
+        + parameter(schema)
+        + ") THEN has_function_privilege(p.oid, 'EXECUTE') END)::text"
+    )
+
+
+def public_url(configured: str) -> str:
     """The configured URL with its port, which PostgREST always shows."""
-    where = urlsplit(said)
-    if where.port is None:
-        where = where._replace(netloc=f"{where.netloc}:{443 if where.scheme == 'https' else 80}")
-    return where.geturl()
+    url = urlsplit(configured)
+    if url.port is None:
+        url = url._replace(netloc=f"{url.netloc}:{443 if url.scheme == 'https' else 80}")
+    return url.geturl()
 
 
 def document(
@@ -314,36 +101,36 @@ def document(
 ) -> dict[str, Any]:
     """The document as JSON values. ``url`` is the root's. Only relations in ``usable`` and functions in ``callable_``
     are described, by name; None means all. ``secured`` adds how a token is sent."""
-    shown = [
+    relations = [
         relation
         for (of, name), relation in cache.relations.items()
         if of == schema and (usable is None or name in usable)
     ]
     functions = [
         # A path has one description: that of the overload with the most arguments.
-        found[-1]
+        reachable[-1]
         for (of, name), overloads in cache.routines.items()
         if of == schema and (callable_ is None or name in callable_)
-        if (found := [routine for routine in overloads if is_reachable(routine)])
+        if (reachable := [routine for routine in overloads if _is_reachable(routine)])
     ]
-    where = urlsplit(url)
-    paths = {"/": _root(), **{f"/{relation.name}": path_of(relation) for relation in shown}}
+    paths = {"/": _root(), **{f"/{relation.name}": path_of(relation) for relation in relations}}
     paths |= {f"/rpc/{routine.name}": path_of_routine(routine) for routine in functions}
-    parameters = dict(_parameters())
-    for relation in shown:
+    parameters = dict(_COMMON_PARAMETERS)
+    for relation in relations:
         parameters.update(parameters_of(relation))
+    base = urlsplit(url)
     return {
         "swagger": "2.0",
         "info": _info(cache.schema_comments.get(schema)),
-        "host": where.netloc,
-        "basePath": where.path or "/",
-        "schemes": [where.scheme or "http"],
+        "host": base.netloc,
+        "basePath": base.path or "/",
+        "schemes": [base.scheme or "http"],
         "consumes": _BODIES,
         "produces": _BODIES,
         "paths": paths,
         "definitions": {
             relation.name: definition_of(relation, cache.relationships.get(relation.key, ()))
-            for relation in shown
+            for relation in relations
         },
         "parameters": parameters,
         "externalDocs": {"description": "PostgREST Documentation", "url": _DOCS},
@@ -353,10 +140,10 @@ def document(
 
 def _info(comment: str | None) -> dict[str, str]:
     """The schema's comment as title and description. With a comment of one line the description is empty."""
-    said = {"description": "", **summary_of(comment)} if comment else {}
+    given = {"description": "", **_summary_of(comment)} if comment else {}
     return {
-        "title": said.get("summary", _TITLE),
-        "description": said.get("description", _DESCRIPTION),
+        "title": given.get("summary", _TITLE),
+        "description": given.get("description", _DESCRIPTION),
         "version": _VERSION,
     }
 
@@ -372,28 +159,216 @@ def _root() -> dict[str, Any]:
     }
 
 
-def _parameters() -> dict[str, dict[str, Any]]:
-    return {
-        "preferParams": _parameter("Prefer", "Preference", "header"),
-        "preferReturn": _parameter("Prefer", "Preference", "header", enum=_RETURN),
-        "preferCount": _parameter("Prefer", "Preference", "header", enum=["count=none"]),
-        "preferPost": _parameter("Prefer", "Preference", "header", enum=[*_RETURN, *_RESOLUTION]),
-        "select": _parameter("select", "Filtering Columns", "query"),
-        "on_conflict": _parameter("on_conflict", "On Conflict", "query"),
-        "order": _parameter("order", "Ordering", "query"),
-        "range": _parameter("Range", "Limiting and Pagination", "header"),
-        "rangeUnit": _parameter("Range-Unit", "Limiting and Pagination", "header", default="items"),
-        "offset": _parameter("offset", "Limiting and Pagination", "query"),
-        "limit": _parameter("limit", "Limiting and Pagination", "query"),
-    }
-
-
-def _parameter(name: str, description: str, where: str, **more: Any) -> dict[str, Any]:
+def _parameter(name: str, description: str, location: str, **more: Any) -> dict[str, Any]:
     return {
         "name": name,
         "description": description,
         "required": False,
-        "in": where,
+        "in": location,
         "type": "string",
         **more,
     }
+
+
+_COMMON_PARAMETERS = {
+    "preferParams": _parameter("Prefer", "Preference", "header"),
+    "preferReturn": _parameter("Prefer", "Preference", "header", enum=_RETURN),
+    "preferCount": _parameter("Prefer", "Preference", "header", enum=["count=none"]),
+    "preferPost": _parameter("Prefer", "Preference", "header", enum=[*_RETURN, *_RESOLUTION]),
+    "select": _parameter("select", "Filtering Columns", "query"),
+    "on_conflict": _parameter("on_conflict", "On Conflict", "query"),
+    "order": _parameter("order", "Ordering", "query"),
+    "range": _parameter("Range", "Limiting and Pagination", "header"),
+    "rangeUnit": _parameter("Range-Unit", "Limiting and Pagination", "header", default="items"),
+    "offset": _parameter("offset", "Limiting and Pagination", "query"),
+    "limit": _parameter("limit", "Limiting and Pagination", "query"),
+}
+
+
+def _summary_of(comment: str | None) -> dict[str, str]:
+    """A comment's first line as the summary, and the rest, after blank lines, as the description."""
+    if not comment:
+        return {}
+    first, _, rest = comment.partition("\n")
+    return {"summary": first, **_present(description=rest.lstrip("\n"))}
+
+
+def _present(**members: Any) -> dict[str, Any]:
+    """The members that are not empty."""
+    return {name: value for name, value in members.items() if value}
+
+
+# Relations.
+
+
+def path_of(relation: Relation) -> dict[str, Any]:
+    # openapi-typescript fails for the whole document if the name of a parameter has quotes, so those are left out.
+    plain = [name for name in relation.columns if as_parameter(name) == name]
+    filters = [_ref(f"rowFilter.{relation.name}.{name}") for name in plain]
+    common = {"tags": [relation.name], **_summary_of(relation.description)}
+    rows = {"items": _ref_to_rows(relation), "type": "array"}
+    responses = {"200": {"description": "OK", "schema": rows}, "206": {"description": "Partial Content"}}
+    path = {"get": {**common, "parameters": [*filters, *map(_ref, _READ)], "responses": responses}}
+    body = _ref(f"body.{relation.name}")
+    if relation.insertable:
+        parameters = [body, _ref("select"), _ref("preferPost")]
+        path["post"] = {**common, "parameters": parameters, "responses": {"201": {"description": "Created"}}}
+    no_content = {"204": {"description": "No Content"}}
+    if relation.deletable:
+        parameters = [*filters, _ref("preferReturn")]
+        path["delete"] = {**common, "parameters": parameters, "responses": no_content}
+    if relation.updatable:
+        parameters = [*filters, body, _ref("preferReturn")]
+        path["patch"] = {**common, "parameters": parameters, "responses": no_content}
+    return path
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/parameters/{name.translate(_POINTER)}"}
+
+
+def _ref_to_rows(relation: Relation) -> dict[str, str]:
+    return {"$ref": f"#/definitions/{relation.name.translate(_POINTER)}"}
+
+
+def definition_of(relation: Relation, relationships: Iterable[Relationship]) -> dict[str, Any]:
+    """The JSON Schema of the relation's rows."""
+    foreign_keys: dict[str, Relationship] = {}
+    # If a foreign key is known to lead to a table and to views of it, the table is named.
+    for one in sorted(relationships, key=lambda one: one.target_is_view):
+        if one.to_one and not one.is_parent and one.routine is None and len(one.pairs) == 1:
+            foreign_keys.setdefault(one.pairs[0][0], one)
+    properties = {
+        name: _property(column, name in relation.primary_key, foreign_keys.get(name))
+        for name, column in relation.columns.items()
+    }
+    required = [name for name, column in relation.columns.items() if not column.nullable]
+    return {
+        **_present(description=relation.description, required=required),
+        "type": "object",
+        **_present(properties=properties),
+    }
+
+
+def _property(column: Column, is_key: bool, foreign_key: Relationship | None) -> dict[str, Any]:
+    # For a domain its base type is shown, if that is one of PostgreSQL's own.
+    type_ = column.type if "." in column.base_type else column.base_type
+    described = schema_of(type_)
+    if column.max_length is not None:
+        described["maxLength"] = column.max_length
+    default = default_of(type_, column.default) if column.default is not None else None
+    if default is not None:
+        described["default"] = default
+    if column.enum:
+        described["enum"] = list(column.enum)
+    return {**described, **_present(description=_column_description(column, is_key, foreign_key))}
+
+
+def _column_description(column: Column, is_key: bool, foreign_key: Relationship | None) -> str:
+    notes = ["This is a Primary Key.<pk/>"] if is_key else []
+    if foreign_key is not None:
+        table, name = foreign_key.target[1], foreign_key.pairs[0][1]
+        notes.append(f"This is a Foreign Key to `{table}.{name}`.<fk table='{table}' column='{name}'/>")
+    note = "\n".join(["Note:", *notes]) if notes else None
+    return "\n\n".join(filter(None, (column.description, note)))
+
+
+def parameters_of(relation: Relation) -> Iterator[tuple[str, dict[str, Any]]]:
+    name = relation.name
+    body = {"name": name, "description": name, "required": False, "in": "body"}
+    yield f"body.{name}", {**body, "schema": _ref_to_rows(relation)}
+    for column in relation.columns.values():
+        described = {
+            "name": as_parameter(column.name),
+            "required": False,
+            "in": "query",
+            "type": "string",
+            **_present(description=column.description),
+        }
+        yield f"rowFilter.{name}.{column.name}", described
+
+
+# Functions.
+
+
+def _is_reachable(routine: Routine) -> bool:
+    """Whether a request can give all arguments: by name, or a single one as the whole body."""
+    return len(routine.arguments) == 1 or all(argument.name for argument in routine.arguments)
+
+
+def path_of_routine(routine: Routine) -> dict[str, Any]:
+    """Every function has POST. One that does not write has GET too, unless its argument is the whole body."""
+    common = {
+        "tags": [f"(rpc) {routine.name}"],
+        **_summary_of(routine.description),
+        "produces": _PRODUCES,
+        "responses": {"200": {"description": "OK"}},
+    }
+    whole = next((argument for argument in routine.arguments if not argument.name), None)
+    schema = _body_schema(routine) if whole is None else _argument_schema(routine, whole)
+    arguments = {"required": True, "schema": schema, "in": "body", "name": "args"}
+    path = {"post": {**common, "parameters": [arguments, _ref("preferParams")]}}
+    if whole is not None:
+        path["post"]["consumes"] = [name for name, types in RAW_TYPES.items() if whole.type in types]
+    elif routine.volatility != "v":
+        parameters = [_argument_parameter(routine, argument) for argument in routine.arguments]
+        path["get"] = {**common, **_present(parameters=parameters)}
+    return path
+
+
+def _body_schema(routine: Routine) -> dict[str, Any]:
+    required = [argument.name for argument in routine.arguments if argument.required]
+    properties = {argument.name: _argument_schema(routine, argument) for argument in routine.arguments}
+    return {
+        **_present(required=required),
+        "type": "object",
+        **_present(properties=properties, description=routine.description),
+    }
+
+
+def _argument_schema(routine: Routine, argument: Argument) -> dict[str, Any]:
+    """The JSON Schema of an argument. Types of the function's own schema are shown without it."""
+    return schema_of(argument.type.removeprefix(f"{routine.schema}."))
+
+
+def _argument_parameter(routine: Routine, argument: Argument) -> dict[str, Any]:
+    """An argument as a parameter of the query, where arrays and JSON are written as PostgreSQL's text."""
+    parameter = {"name": argument.name, "required": argument.required, "in": "query"}
+    described = _argument_schema(routine, argument)
+    if argument.variadic:
+        items = schema_of(argument.type.removeprefix(f"{routine.schema}.").removesuffix("[]"))
+        return {**parameter, "type": "array", "collectionFormat": "multi", "items": items}
+    kind = described.get("type", "string")
+    return {**parameter, "type": "string" if kind == "array" else kind, "format": described["format"]}
+
+
+# Types, and defaults of columns.
+
+
+def schema_of(type_: str) -> dict[str, Any]:
+    """The JSON Schema of a type. ``format`` has the type's name without its length; json and jsonb have no ``type``,
+    for they may be anything."""
+    name = _LENGTH.sub("", type_)
+    schema = {"format": _FORMATS.get(name, name)}
+    if name.endswith("[]"):
+        item = name.removesuffix("[]")
+        items = {} if item in _JSON_TYPES else {"type": _TYPES.get(item, "string")}
+        return {**schema, "type": "array", "items": items}
+    return schema if name in _JSON_TYPES else {**schema, "type": _TYPES.get(name, "string")}
+
+
+def default_of(type_: str, expression: str) -> Any | None:
+    """A default as a JSON value if it is a constant. If not: for a type that is shown as a string the SQL expression
+    itself, and None for others."""
+    quoted = _QUOTED.fullmatch(expression)
+    text = quoted.group(1).replace("''", "'") if quoted else expression
+    kind = schema_of(type_).get("type")
+    if kind == "string":
+        return text
+    if kind == "array":
+        # Otherwise it is in PostgreSQL's notation, which is not JSON.
+        return [] if text == "{}" else None
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
