@@ -229,7 +229,7 @@ def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) 
 def _read(
     cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation
 ) -> tuple[Compiled, ReadPlan]:
-    reader = ReadPlanner(cache, request.head.schema, config.plan_options)
+    reader = ReadPlanner(cache, request.head.schema, config)
     plan = reader.plan(relation, request.query, request.range)
     rendering = _negotiated(cache, config, request, relation.key, None)
     plan = _rows_for(rendering, plan)
@@ -249,7 +249,7 @@ def _read(
 def _write(
     cache: SchemaCache, config: TablesConfig, request: Request, relation: Relation
 ) -> tuple[Compiled, ReadPlan]:
-    plan = plan_write(cache, config.plan_options, relation, request)
+    plan = plan_write(cache, config, relation, request)
     rendering = _negotiated(cache, config, request, relation.key, None)
     plan = evolve(plan, read=_rows_for(rendering, plan.read))
     rendering = evolve(rendering, records=plan.read.shows_records(plan.computed))
@@ -257,7 +257,7 @@ def _write(
 
 
 def _call(cache: SchemaCache, config: TablesConfig, request: Request) -> tuple[Compiled, ReadPlan | None]:
-    plan = plan_call(cache, config.plan_options, request)
+    plan = plan_call(cache, config, request)
     routine, preferences = plan.routine, request.head.preferences
     rendering = _negotiated(cache, config, request, routine.returns, routine)
     if plan.read is not None:

@@ -1,4 +1,7 @@
-"""The schema cache's values. Types are in ``format_type``'s form, as read with an empty search path."""
+"""What requests are planned with: the settings of a database, and the values of its schema cache.
+
+Types are in ``format_type``'s form, as read with an empty search path.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +12,13 @@ from attrs import field, frozen
 
 from project_service.settings.model import StageDatabase
 
-# What a database's settings decide about plans.
-
-
-@frozen
-class PlanOptions:
-    max_rows: int = 0
-    aggregates: bool = True
-    legacy_target_names: bool = True
-    allow_unfiltered_writes: bool = False
-    extra_search_path: tuple[str, ...] = ()
-
-
-# The settings of one database's table API (``[stages.<stage>.databases.<name>]``).
-
 
 @frozen
 class TablesConfig(StageDatabase):
-    """A database's settings, and ``statement_timeout``: the service's, written as PostgreSQL takes it ("0" for
-    none)."""
+    """The settings of a database (``[stages.<stage>.databases.<name>]``), and ``statement_timeout``: the service's,
+    written as PostgreSQL takes it ("0" for none)."""
 
     statement_timeout: str = "0"
-
-    @property
-    def plan_options(self) -> PlanOptions:
-        allows = self.unfiltered_writes == "allow"
-        return PlanOptions(
-            self.max_rows, self.aggregates, self.legacy_target_names, allows, self.extra_search_path
-        )
 
     @property
     def tx_override(self) -> bool:
@@ -222,20 +204,20 @@ class Handler:
 
 @frozen
 class SchemaCache:
-    """Everything that one reading of the catalogue found. Overloads of a routine are ordered by the number of their
+    """What was read from PostgreSQL's catalogs at one time. Overloads of a routine are ordered by the number of their
     arguments.
 
     ``computed`` are the computed columns by row type and name, those of a type before those of the types it inherits
     from; ``computed_of_any`` those that any row has. ``row_columns`` has the columns of row types that functions
-    return and that are no exposed relations. ``row_functions`` are the names of everything that PostgreSQL would call
-    with a row if the name were written as a column of it, aggregates included.
+    return and that are not exposed relations. ``row_functions`` are the names of everything that PostgreSQL would
+    call with a row if the name were written as a column of it, aggregates included.
 
-    The last ones say what the text of the database's own functions mentions (see ``texts``). ``leaves_things``: some
-    function mentions something, other than a setting, that stays on the connection after the transaction.
-    ``leaves_by_reading``: the same for what a read-only transaction can leave. ``false_constants``: functions that
-    are declared immutable although they read settings or the current user. ``sets_for_session``: some SQL may leave a
-    setting on the session. ``changes_role``: some function sets a role. ``guarded_within``: some function calls one
-    that not every role may execute, whose result its cached plan may keep.
+    The last ones say what the text of the database's own functions mentions (see ``schema_cache.queries``).
+    ``leaves_things``: some function mentions something, other than a setting, that stays on the connection after the
+    transaction. ``leaves_by_reading``: the same for what a read-only transaction can leave. ``false_constants``:
+    functions that are declared immutable although they read settings or the current user. ``sets_for_session``: some
+    SQL may leave a setting on the session. ``changes_role``: some function sets a role. ``guarded_within``: some
+    function calls one that not every role may execute, whose result its cached plan may keep.
     """
 
     version: int

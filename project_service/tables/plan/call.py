@@ -16,7 +16,7 @@ from project_service.tables.request.body import Payload
 from project_service.tables.request.query import EVERYTHING
 from project_service.tables.request.request import Request
 from project_service.tables.request.syntax import Operand
-from project_service.tables.values import Argument, Computed, PlanOptions, Routine, SchemaCache
+from project_service.tables.values import Argument, Computed, Routine, SchemaCache, TablesConfig
 
 # The type a single unnamed argument must have to be given the whole body.
 RAW_TYPES = {
@@ -49,14 +49,14 @@ class CallPlan:
     computed: Mapping[str, Computed] = field(factory=dict)
 
 
-def plan_call(cache: SchemaCache, options: PlanOptions, request: Request) -> CallPlan:
+def plan_call(cache: SchemaCache, config: TablesConfig, request: Request) -> CallPlan:
     """Raises PGRST202, 203 and those of ``ReadPlanner.plan``."""
     names, values = _given(request)
     routine, whole = find_routine(cache, request, names)
     plan, query = _arguments(routine, request, values, whole), request.query
     if routine.is_scalar and query.select == EVERYTHING and not (query.filters or query.orders):
         return plan
-    read = ReadPlanner(cache, request.head.schema, options).plan_called(routine, query, request.range)
+    read = ReadPlanner(cache, request.head.schema, config).plan_called(routine, query, request.range)
     everything, returning = needed_columns(read)
     if routine.returns is None or read.relation is None:
         return evolve(plan, read=read)

@@ -44,11 +44,11 @@ from project_service.tables.values import (
     Column,
     Computed,
     Key,
-    PlanOptions,
     Relation,
     Relationship,
     Routine,
     SchemaCache,
+    TablesConfig,
 )
 
 # PostgreSQL takes half a second to plan a hundred, and half a minute for eight hundred.
@@ -114,7 +114,7 @@ class ReadPlanner:
 
     cache: SchemaCache
     schema: str
-    options: PlanOptions
+    config: TablesConfig
     _count: int = field(default=0, init=False)
     _renamed: dict[str, str] = field(factory=dict, init=False)
 
@@ -145,7 +145,7 @@ class ReadPlanner:
         self._attach(root, query)
         if range_ is not None:
             self._cap(root)
-            range_ = range_.capped(self.options.max_rows)
+            range_ = range_.capped(self.config.max_rows)
         plan, _ = self._plan_of(root)
         return evolve(plan, range=range_ or Range(), renamed=tuple(self._renamed.items()))
 
@@ -214,7 +214,7 @@ class ReadPlanner:
         for child in node.children:
             assert child.embed is not None
             if child.embed.target == name:
-                if not self.options.legacy_target_names:
+                if not self.config.legacy_target_names:
                     raise errors.not_embedded(name, child.embed.alias)
                 # No relation is embedded by this name, so this one has an alias.
                 self._renamed[name] = child.name
@@ -226,7 +226,7 @@ class ReadPlanner:
         would keep PostgreSQL from using their indexes."""
         for child in node.children:
             if not child.to_one:
-                child.range = child.range.capped(self.options.max_rows)
+                child.range = child.range.capped(self.config.max_rows)
             self._cap(child)
 
     # From nodes to plans.
@@ -279,7 +279,7 @@ class ReadPlanner:
         """Whether there is such a column. A computed one is noted."""
         if name in node.names:
             return True
-        path = (self.schema, *self.options.extra_search_path)
+        path = (self.schema, *self.config.extra_search_path)
         is_row = SCALAR not in node.names
         computed = self.cache.computed_column(node.row, name, path) if is_row else None
         if computed is not None:
@@ -294,7 +294,7 @@ class ReadPlanner:
         """
         names = {child.name: child.name for child in node.children}
         columns = node.relation.columns if node.relation is not None else ()
-        for child in node.children if self.options.legacy_target_names else ():
+        for child in node.children if self.config.legacy_target_names else ():
             assert child.embed is not None
             if child.embed.target not in columns:
                 names.setdefault(child.embed.target, child.name)
@@ -304,7 +304,7 @@ class ReadPlanner:
         output = self._selected(node, item)
         if output.aggregate is None:
             return output
-        if not self.options.aggregates:
+        if not self.config.aggregates:
             raise errors.aggregates_disabled()
         if node.spreads_many:
             raise _no_aggregates()
@@ -345,7 +345,7 @@ class ReadPlanner:
 
     def _order(self, node: Node, term: OrderTerm) -> Order:
         if term.relation is None and term.field == _COUNT and not self._has_column(node, "count"):
-            if not self.options.aggregates:
+            if not self.config.aggregates:
                 raise errors.aggregates_disabled()
             return Order(term.field, term.direction, term.nulls, counts=True)
         if term.relation is None:

@@ -20,7 +20,7 @@ from project_service.tables.request.body import Payload
 from project_service.tables.request.headers import Representation
 from project_service.tables.request.request import Request
 from project_service.tables.request.syntax import Filter, Range
-from project_service.tables.values import Column, Computed, PlanOptions, Relation, SchemaCache
+from project_service.tables.values import Column, Computed, Relation, SchemaCache, TablesConfig
 
 Verb = Literal["insert", "update", "delete"]
 _VERBS: dict[str, Verb] = {"POST": "insert", "PUT": "insert", "PATCH": "update", "DELETE": "delete"}
@@ -75,13 +75,13 @@ class WritePlan:
         return tuple(name for name in self.relation.columns if name in self.relation.primary_key)
 
 
-def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request) -> WritePlan:
+def plan_write(cache: SchemaCache, config: TablesConfig, relation: Relation, request: Request) -> WritePlan:
     """Raises PGRST105, 109, 204 and those of ``ReadPlanner.plan``; 21000 for a write without a filter."""
     method, preferences = request.head.method, request.head.preferences
     key_filters = _key_filters(request, relation) if method == "PUT" else ()
-    conditions, read = _conditions_and_read(cache, options, relation, request)
+    conditions, read = _conditions_and_read(cache, config, relation, request)
     filtered = bool(conditions) or _omits_rows(read)
-    if method in ("PATCH", "DELETE") and not filtered and not options.allow_unfiltered_writes:
+    if method in ("PATCH", "DELETE") and not filtered and config.unfiltered_writes != "allow":
         raise errors.unfiltered_write(method)
     representation = _representation(method, preferences.get("return"))
     everything, returning = False, relation.primary_key if representation == "headers-only" else ()
@@ -113,14 +113,14 @@ def plan_write(cache: SchemaCache, options: PlanOptions, relation: Relation, req
 
 
 def _conditions_and_read(
-    cache: SchemaCache, options: PlanOptions, relation: Relation, request: Request
+    cache: SchemaCache, config: TablesConfig, relation: Relation, request: Request
 ) -> tuple[tuple[PlannedCondition, ...], ReadPlan]:
     """The conditions that choose what a PATCH or DELETE writes, planned as those of a GET, and the plan for reading
     what was written. That has none of them: a row is returned even if it no longer meets them."""
     query = request.query
     if request.head.method not in ("PATCH", "DELETE"):
         query = evolve(query, filters=tuple(one for one in query.filters if one[0] != ()))
-    plan = ReadPlanner(cache, relation.schema, options).plan_written(relation, query)
+    plan = ReadPlanner(cache, relation.schema, config).plan_written(relation, query)
     outputs = tuple(evolve(one, tested=False) if isinstance(one, Embedded) else one for one in plan.outputs)
     return plan.conditions, evolve(plan, conditions=(), outputs=outputs)
 

@@ -31,12 +31,12 @@ from project_service.tables.values import SCALAR
 _COUNT = "(SELECT count(*) FROM pgrst_count)"
 # The part of a statement's WITH that has CSV's first line.
 _HEADER = "pgrst_header"
-_GUCS = (
+_SETTINGS = (
     "nullif(current_setting('response.headers', true), '') AS response_headers, "
     "nullif(current_setting('response.status', true), '') AS response_status"
 )
 # Reads what SQL has set for the response so far.
-RESPONSE_SETTINGS = f"SELECT {_GUCS}"
+RESPONSE_SETTINGS = f"SELECT {_SETTINGS}"
 
 
 @frozen
@@ -62,9 +62,8 @@ class Bounds:
     """What decides whether a result is streamed. A range of at most ``at_once`` rows is not, and neither is a body of
     at most ``threshold_bytes``; with ``at_once`` 0 nothing is.
 
-    With ``bodiless`` nobody reads the body (HEAD), so rows are only counted. With ``counts_all``
-    rows beyond the probe are counted too. With ``to_the_end`` a function may write, so it runs to its end whatever is
-    shown of it.
+    With ``bodiless`` nobody reads the body (HEAD), so rows are only counted. With ``counts_all`` rows beyond the
+    probe are counted too. With ``to_the_end`` a function may write, so it runs to its end whatever is shown of it.
     """
 
     at_once: int = 0
@@ -78,9 +77,9 @@ class Bounds:
             return False
         return range_.limit is None or range_.limit > self.at_once
 
-    def leaves_out(self, rendering: Rendering) -> bool:
-        """Whether the statement makes no body. It does for EXPLAIN, and for a handler of the application's, which may
-        set headers or refuse."""
+    def omits_body(self, rendering: Rendering) -> bool:
+        """Whether the statement makes no body. It does for EXPLAIN, and for a handler of the application, which may
+        set headers or raise an error."""
         return self.bodiless and rendering.explain is None and rendering.handler is None
 
 
@@ -88,30 +87,36 @@ def read_statement(
     plan: ReadPlan, rendering: Rendering, count: str | None, max_rows: int, bounds: Bounds
 ) -> Statement:
     rows = select_sql(plan)
-    counted, total = _total(plan, count, max_rows)
+    counted, total = _count_of_read(plan, count, max_rows)
     estimate = count_sql(plan) if count in ("planned", "estimated") else None
-    body = "''" if bounds.leaves_out(rendering) else body_sql(rendering)
+    body = "''" if bounds.omits_body(rendering) else body_sql(rendering)
     # Made of the rows' own SELECT, since PostgreSQL would compute the source apart if the header read it too.
     counted = with_header(rendering, rows) + counted
     if bounds.streams(plan.range, rendering):
-        sql = f"WITH {_apart(SOURCE, plan)} (" + rows + ")" + counted + _probing(total, body, bounds, SOURCE)
+        sql = (
+            f"WITH {_probed_cte(SOURCE, plan)} ("
+            + rows
+            + ")"
+            + counted
+            + _select_probed(total, body, bounds, SOURCE)
+        )
         header = header_sql(rows) if rendering.form == "csv" else None
         if count != "exact":
-            return Statement(sql, estimate, _streamed(rendering, rows), header)
+            return Statement(sql, estimate, _select_stream(rendering, rows), header)
         counted = "WITH pgrst_count AS (" + count_sql(plan) + ")"
-        return Statement(sql, None, counted + _streamed(rendering, rows, total), header)
+        return Statement(sql, None, counted + _select_stream(rendering, rows, total), header)
     if count == "exact" and plan.range.whole:
         counted, total = with_header(rendering, rows), NUMBER
     source = f"WITH {SOURCE} AS (" + rows + ")"
-    sql = source + counted + _answer(total, body) + f" FROM (SELECT * FROM {SOURCE}) AS {ROWS}"
-    return Statement(_explained(sql, rendering), estimate)
+    sql = source + counted + _select_outcome(total, body) + f" FROM (SELECT * FROM {SOURCE}) AS {ROWS}"
+    return Statement(_explain(sql, rendering), estimate)
 
 
-def _answer(total: str, body: str, number: str = NUMBER) -> str:
-    return f" SELECT {total} AS total_result_set, {number} AS page_total, {body} AS body, {_GUCS}"
+def _select_outcome(total: str, body: str, number: str = NUMBER) -> str:
+    return f" SELECT {total} AS total_result_set, {number} AS page_total, {body} AS body, {_SETTINGS}"
 
 
-def _apart(name: str, plan: ReadPlan | None) -> str:
+def _probed_cte(name: str, plan: ReadPlan | None) -> str:
     """The head of the CTE that the probe reads its rows from.
 
     With a LIMIT PostgreSQL may join relations in another order than without, and then rows that are not sorted come
@@ -122,14 +127,14 @@ def _apart(name: str, plan: ReadPlan | None) -> str:
     return f"{name} AS MATERIALIZED" if unsorted else f"{name} AS"
 
 
-def _probing(total: str, body: str, bounds: Bounds, source: str) -> Sql:
+def _select_probed(total: str, body: str, bounds: Bounds, source: str) -> Sql:
     """The SELECT that makes a body of the first rows, and returns it if it is not too large."""
     made = f"SELECT {total} AS total_result_set, {NUMBER} AS page_total, ({body})::text AS body"
     size = "octet_length(body)"
     number = f", (SELECT count(*) FROM {source}) AS all_rows" if bounds.counts_all else ""
     return (
         f" SELECT total_result_set, page_total, CASE WHEN {size} <= {bounds.threshold_bytes} THEN body END AS body, "
-        + f"{_GUCS}, {size} AS body_size{number} FROM ({made} FROM (SELECT * FROM {source} AS {ROWS} LIMIT "
+        + f"{_SETTINGS}, {size} AS body_size{number} FROM ({made} FROM (SELECT * FROM {source} AS {ROWS} LIMIT "
         + PROBE
         + f") AS {ROWS}) AS pgrst_made"
     )
@@ -140,9 +145,9 @@ def write_statement(plan: WritePlan, rendering: Rendering) -> Statement:
     if plan.representation == "representation":
         body, rows = body_sql(rendering), select_sql(plan.read)
     updated = f"nullif(current_setting('{UPDATED}', true), '')" if plan.merges else "null"
-    written = _written(plan)
+    written = _further_columns(plan)
     if written:
-        updated = _at_its_end(updated)
+        updated = _after_source(updated)
     sql = (
         "WITH "
         + (f"{CHOSEN} AS (" + chosen_sql(plan) + "), " if plan.may_write_more else "")
@@ -151,14 +156,14 @@ def write_statement(plan: WritePlan, rendering: Rendering) -> Statement:
         + ")"
         + (with_header(rendering, rows) if plan.representation == "representation" else "")
         + f" SELECT {updated} AS updated, {NUMBER} AS page_total, {location_sql(plan)} AS location, "
-        + f"{body} AS body, {_GUCS}{written} FROM ("
+        + f"{body} AS body, {_SETTINGS}{written} FROM ("
         + rows
         + f") AS {ROWS}"
     )
-    return Statement(_explained(sql, rendering))
+    return Statement(_explain(sql, rendering))
 
 
-def _at_its_end(first: str, rows: str = SOURCE) -> str:
+def _after_source(first: str, rows: str = SOURCE) -> str:
     """The statement's first column, computed after the source has run to its end, and so are the columns after it,
     which read what SQL has set for the response.
 
@@ -169,7 +174,7 @@ def _at_its_end(first: str, rows: str = SOURCE) -> str:
     return f"CASE WHEN (SELECT count(*) FROM {rows}) IS NOT NULL THEN {first} END"
 
 
-def _written(plan: WritePlan) -> str:
+def _further_columns(plan: WritePlan) -> str:
     """Further columns: the number of rows written, if the representation may show fewer; and the number that were
     chosen, if more may have been written."""
     fewer = plan.read.grouped or any(embedded.join == "inner" for embedded in plan.read.embeddings)
@@ -190,24 +195,24 @@ def call_statement(
     routine = plan.routine
     # A single value is one row; and if it is the body itself, nothing is aggregated.
     single = rendering.form == "routine" or (plan.read is None and not routine.is_set)
-    empty = routine.is_void or bounds.leaves_out(rendering)
+    empty = routine.is_void or bounds.omits_body(rendering)
     # PostgreSQL would not call a stable function whose result nobody reads: counting the rows makes it do so.
     number = "1::bigint" if single and not (empty and plan.read is None) else NUMBER
     rows = _rows_of_call(plan, range_)
-    all_there = number if range_.whole and not single else None
-    counted, total = _total_of_call(plan, count, all_there)
+    number_of_all = number if range_.whole and not single else None
+    counted, total = _count_of_call(plan, count, number_of_all)
     body = "''" if empty else body_sql(rendering, routine.is_scalar, not routine.is_set)
     source = f"WITH {SOURCE} AS (" + call_sql(plan) + ")"
     # A function that PostgreSQL may inline is named once more for the header: two reads of the source prevent that.
     header = with_header(rendering, source + " " + rows if routine.may_be_inlined else rows)
     if routine.is_set and count is None and bounds.streams(range_, rendering):
-        streamed = source + _streamed(rendering, rows, scalar=routine.is_scalar)
-        whole = source + f", {_apart('pgrst_rows', plan.read)} (" + rows + ")" + header
+        streamed = source + _select_stream(rendering, rows, scalar=routine.is_scalar)
+        whole = source + f", {_probed_cte('pgrst_rows', plan.read)} (" + rows + ")" + header
         alone = source + " " + header_sql(rows) if rendering.form == "csv" else None
-        return Statement(whole + _probing(total, body, bounds, "pgrst_rows"), None, streamed, alone)
+        return Statement(whole + _select_probed(total, body, bounds, "pgrst_rows"), None, streamed, alone)
     if bounds.to_the_end and (routine.is_set or plan.read is not None):
         # A function in FROM has run to its end before PostgreSQL hands on its first row.
-        total = _at_its_end(
+        total = _after_source(
             total, SOURCE if routine.is_scalar else f"(SELECT FROM {SOURCE} LIMIT 1) AS pgrst_first"
         )
     # A filter may hide even the single row, but the statement has to return one.
@@ -218,15 +223,15 @@ def call_statement(
         source
         + header
         + counted
-        + _answer(total, body, number)
+        + _select_outcome(total, body, number)
         + f" FROM {begin}("
         + rows
         + f") AS {ROWS}{end}"
     )
-    return Statement(_explained(sql, rendering))
+    return Statement(_explain(sql, rendering))
 
 
-def _total(plan: ReadPlan, count: str | None, max_rows: int) -> tuple[Sql, str]:
+def _count_of_read(plan: ReadPlan, count: str | None, max_rows: int) -> tuple[Sql, str]:
     if count == "exact":
         return ", pgrst_count AS (" + count_sql(plan) + ")", _COUNT
     if count == "estimated":
@@ -234,18 +239,18 @@ def _total(plan: ReadPlan, count: str | None, max_rows: int) -> tuple[Sql, str]:
     return NOTHING, "null::bigint"
 
 
-def _total_of_call(plan: CallPlan, count: str | None, all_there: str | None) -> tuple[Sql, str]:
-    """The function has run, so an estimate counts its rows too: no plan could know better. ``all_there`` is the
+def _count_of_call(plan: CallPlan, count: str | None, number_of_all: str | None) -> tuple[Sql, str]:
+    """The function has run, so an estimate counts its rows too: no plan could know better. ``number_of_all`` is the
     expression of their number if the reply has all of them."""
     if count not in ("exact", "estimated"):
         return NOTHING, "null::bigint"
-    if all_there is not None:
-        return NOTHING, all_there
+    if number_of_all is not None:
+        return NOTHING, number_of_all
     counting = count_sql(plan.read) if plan.read is not None else Sql(f"SELECT 1 FROM {SOURCE}")
     return ", pgrst_count AS (" + counting + ")", _COUNT
 
 
-def _streamed(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool = False) -> Sql:
+def _select_stream(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool = False) -> Sql:
     """The SELECT of a stream: each row as its text in the body, and the total."""
     return f" SELECT {row_sql(rendering, scalar)}::text, {total} FROM (" + rows + f") AS {ROWS}"
 
@@ -258,7 +263,7 @@ def _rows_of_call(plan: CallPlan, range_: Range) -> Sql:
     return values + range_sql(range_) if plan.routine.is_set else values
 
 
-def _explained(sql: Sql, rendering: Rendering) -> Sql:
+def _explain(sql: Sql, rendering: Rendering) -> Sql:
     if rendering.explain is None:
         return sql
     # ``request.headers`` lets none through that is not one of EXPLAIN's.

@@ -17,7 +17,8 @@ from project_service.tables.request.syntax import Range
 from project_service.tables.schema_cache.build import base_columns, build
 from project_service.tables.schema_cache.queries import QUERIES
 from project_service.tables.sql.read import select_sql
-from project_service.tables.values import PlanOptions, Relation, Relationship, SchemaCache
+from project_service.tables.values import Relation, Relationship, SchemaCache
+from tests.unit.tables.planning import CONFIG
 from tests.unit.tables.schema import EXTRAS
 
 NAMES = ("teams", "people", "teams_shown", "memberships", "rooms", "secrets")
@@ -155,7 +156,7 @@ class Effort(SynchronousTestCase):
         columns = ("lead", "zzz", *(f"c{number}" for number in range(400)))
         cache = evolve(_cache(), row_columns={("api", "teams"): columns})
         teams = Relation("api", "teams", {})
-        plan = ReadPlanner(cache, "api", PlanOptions()).plan(teams, parse_query(pairs), Range())
+        plan = ReadPlanner(cache, "api", CONFIG).plan(teams, parse_query(pairs), Range())
         counted = itertools.count()
         sys.setprofile(lambda *_: next(counted))
         try:
