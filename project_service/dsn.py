@@ -1,7 +1,7 @@
-"""Takes a libpq connection string apart into the servers that it names.
+"""The servers that a libpq connection string names.
 
 libpq blocks while it resolves names, and tries several hosts on one socket after another; a reactor can watch
-neither. So each host becomes a connection attempt of its own.
+neither. So the service connects to each host by itself (see ``database.connecting``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Candidate:
 
     @property
     def needs_resolving(self) -> bool:
-        """Whether ``host`` is a name to be resolved: no directory of a Unix socket, and without ``hostaddr``."""
+        """Whether ``host`` is a name to be resolved: not the directory of a Unix socket, and without ``hostaddr``."""
         return (
             self.host is not None and not self.host.startswith(("/", "@")) and "hostaddr" not in self.params
         )
@@ -37,7 +37,7 @@ class Candidate:
 
 @frozen
 class Target:
-    """The servers to try, in order. With ``writable`` only one that accepts writes will do."""
+    """The servers to try, in order. With ``writable`` only one that accepts writes is used."""
 
     candidates: tuple[Candidate, ...]
     writable: bool
@@ -64,24 +64,17 @@ def read_dsn(dsn: str) -> Target:
         raise ValueError("has a port that is not from 1 to 65535")
     if params.get("sslmode", "prefer") not in _SSL_MODES:
         raise ValueError(f"has an sslmode that is none of {', '.join(sorted(_SSL_MODES))}")
-    return Target(tuple(_candidate(params, hosts, addresses, ports, n) for n in range(count)), writable)
+    candidates = []
+    for n in range(count):
+        host = hosts[n % len(hosts)]
+        port = ports[n % len(ports)]
+        own = {"host": host, "hostaddr": addresses[n] if n < len(addresses) else "", "port": port}
+        candidates.append(
+            Candidate(host or None, params | {name: text for name, text in own.items() if text})
+        )
+    return Target(tuple(candidates), writable)
 
 
 def _is_port(port: str) -> bool:
-    """Whether ``port`` is one. An empty text is too: it stands for PostgreSQL's default."""
+    """Whether ``port`` is valid. An empty text stands for PostgreSQL's default."""
     return not port or (_PORT.match(port) is not None and 1 <= int(port) <= 65535)
-
-
-def _candidate(
-    common: dict[str, Any], hosts: list[str], addresses: list[str], ports: list[str], n: int
-) -> Candidate:
-    params = dict(common)
-    host = hosts[n] if len(hosts) > 1 else hosts[0]
-    if host:
-        params["host"] = host
-    if n < len(addresses) and addresses[n]:
-        params["hostaddr"] = addresses[n]
-    port = ports[n] if len(ports) > 1 else ports[0]
-    if port:
-        params["port"] = port
-    return Candidate(host or None, params)

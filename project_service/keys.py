@@ -1,4 +1,4 @@
-"""Project keys: what they look like, where they are kept, and the ring that knows the active ones.
+"""Project keys: their form, their table, and the active ones in memory (``KeyRing``).
 
 ``psk_anon_`` or ``psk_service_``, 43 characters of base64url (256 random bits), 6 characters of checksum. The
 checksum tells a mistyped key from a wrong one and lets secret scanners be sure; it is no secret.
@@ -19,7 +19,7 @@ from project_service.http.caller import KeyKind
 
 CHANNEL = "project_service_keys"
 RANDOM_BYTES = 32
-# Characters of a label at most, so that a line of ``keys list`` stays readable.
+# The maximum length of a label, so that a line of ``keys list`` stays readable.
 LABEL_MAX = 100
 
 _SHAPE = re.compile(r"psk_(anon|service)_[A-Za-z0-9_-]{49}\Z")
@@ -33,7 +33,7 @@ class Rows(Protocol):
 
 @frozen
 class KeyRecord:
-    """What is known of a key: everything but the key itself. Moments are RFC 3339 in UTC."""
+    """Everything about a key except the key itself. Times are RFC 3339 in UTC."""
 
     id: str
     kind: KeyKind
@@ -49,12 +49,12 @@ def make(kind: KeyKind, random: Callable[[int], bytes]) -> str:
 
 
 def well_formed(key: str) -> bool:
-    """Whether the checksum fits: false means mistyped or cut short, whatever keys there are."""
+    """Whether the checksum is right. If not, the key is mistyped or cut short, whatever keys there are."""
     return _SHAPE.match(key) is not None and _checksum(key[:-6]) == key[-6:]
 
 
 def digest(key: str) -> bytes:
-    """The SHA-256 of ``key``, which is what is stored of it."""
+    """The SHA-256 of ``key``, which is stored in its place."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -63,7 +63,7 @@ def _checksum(text: str) -> str:
 
 
 class KeyRing:
-    """The active keys, in memory. Implements ``http.caller.KeyRing``; ``revocations`` keeps it current."""
+    """The active keys, in memory. Implements ``http.caller.KeyRing``; ``Revocations`` keeps it current."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -71,18 +71,18 @@ class KeyRing:
 
     def kind_of(self, presented: str) -> KeyKind | None:
         """The kind of an active key, or None. Takes the same time for every key of the ring."""
-        asked = digest(presented)
-        found: KeyKind | None = None
+        presented_digest = digest(presented)
+        active: KeyKind | None = None
         for known, kind in self.active.items():
-            if hmac.compare_digest(known, asked):
-                found = kind
-        return found
+            if hmac.compare_digest(known, presented_digest):
+                active = kind
+        return active
 
     def mistyped(self, presented: str) -> bool:
         return not well_formed(presented)
 
     async def reload(self) -> None:
-        """Read the active keys again; raises what the query raises, and then keeps the ones it had."""
+        """Read the active keys again. Raises what the query raises, and then keeps the ones it had."""
         rows = await self._rows.query("select sha256, kind from auth.project_keys where revoked_at is null")
         active = {bytes(sha256): kind for sha256, kind in rows}
         if active != self.active:
@@ -97,24 +97,24 @@ _COLUMNS = """
 
 
 async def store(rows: Rows, kind: KeyKind, key: str, label: str = "") -> KeyRecord:
-    """Record a key that ``make`` made. Every process knows it within a second."""
-    found = await rows.query(
+    """Insert a key that ``make`` made. Every process knows it within a second."""
+    inserted = await rows.query(
         f"insert into auth.project_keys (kind, sha256, label) values (%s, %s, %s) returning {_COLUMNS}",  # noqa: S608  # constant text
         (kind, digest(key), label),
     )
-    return KeyRecord(*found[0])
+    return KeyRecord(*inserted[0])
 
 
 async def listed(rows: Rows) -> list[KeyRecord]:
     """All keys, revoked ones too, oldest first."""
-    found = await rows.query(f"select {_COLUMNS} from auth.project_keys order by created_at, id")  # noqa: S608  # constant text
-    return [KeyRecord(*row) for row in found]
+    records = await rows.query(f"select {_COLUMNS} from auth.project_keys order by created_at, id")  # noqa: S608  # constant text
+    return [KeyRecord(*row) for row in records]
 
 
 async def revoke(rows: Rows, key_id: str) -> bool:
     """True if there was such an active key. It stops working everywhere within a second."""
-    found = await rows.query(
+    revoked = await rows.query(
         "update auth.project_keys set revoked_at = now() where id::text = %s and revoked_at is null returning id",
         (key_id,),
     )
-    return bool(found)
+    return bool(revoked)

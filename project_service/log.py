@@ -1,4 +1,9 @@
-"""The log: structured events without secrets, an output that cannot hold up the service, and twistd's observer."""
+"""The log: structured events by twisted.logger, without secrets, and an output that cannot hold up the service.
+
+``observer`` writes events as lines of text or JSON, ``redact`` removes secrets from them, and ``AccessLog`` batches a
+line for each request. ``install`` puts this in place of twistd's log observer. The request id is an argument
+everywhere, because context variables are lost in callbacks that the reactor fires.
+"""
 
 from __future__ import annotations
 
@@ -31,32 +36,28 @@ from twisted.logger import (
 from twisted.python.logfile import LogFile
 from zope.interface import directlyProvides
 
-# The log of a service in the foreground, written without ever waiting long for its reader.
-#
-# The reader may be a pager that nobody scrolls, a terminal that was stopped, or a log collector that hangs. Lines
-# are dropped then, because a blocking write would stop the reactor.
-
-
 # How long to wait for a reader that takes nothing before lines are dropped, and for how long after that lines are
 # dropped without any waiting.
-PATIENCE_SECONDS = 1.0
-IMPATIENT_SECONDS = 60.0
+WRITE_TIMEOUT_SECONDS = 1.0
+NO_WAIT_SECONDS = 60.0
 # poll() reports a pipe as writable when it takes at least this much (pipe(7), PIPE_BUF).
 PIECE_BYTES = 4096
 
 
 class LogOutput(Protocol):
-    """Where lines of the log are written: a text stream, or something of ours around one."""
+    """Where lines are written: a text stream, ``Output`` or ``_Unfailing``."""
 
     def write(self, text: str, /) -> object: ...
     def flush(self) -> object: ...
 
 
 class Output:
-    """Writes to the descriptor of ``out``, bypassing its buffer.
+    """Writes to the descriptor of ``out``, bypassing its buffer, without ever waiting long for its reader.
 
-    When lines were dropped, ``lost`` is called with their number as soon as others have been written again. Making
-    one raises ``OSError`` for an ``out`` without a descriptor; ``write`` raises it where nothing can be written.
+    The reader may be a pager that nobody scrolls, a terminal that was stopped, or a log collector that hangs. Lines
+    are dropped then, because a blocking write would stop the reactor. ``lost`` is called with their number as soon as
+    others have been written again. The constructor raises ``OSError`` for an ``out`` without a descriptor, and
+    ``write`` if nothing can be written.
     """
 
     def __init__(
@@ -64,9 +65,9 @@ class Output:
     ) -> None:
         self._descriptor = out.fileno()
         self._encoding = out.encoding or "utf-8"
-        self._tell_lost = lost
+        self._report_lost = lost
         self._seconds = seconds
-        self._patient_from = seconds()
+        self._waits_from = seconds()
         self._lost = 0
         self._torn = False
         self._poll = select.poll()
@@ -76,11 +77,11 @@ class Output:
         whole = ("\n" if self._torn else "") + text
         left = memoryview(whole.encode(self._encoding, "backslashreplace"))
         until = self._seconds()
-        if until >= self._patient_from:
-            until += PATIENCE_SECONDS
+        if until >= self._waits_from:
+            until += WRITE_TIMEOUT_SECONDS
         while left:
-            if not self._takes_more(until):
-                self._patient_from = self._seconds() + IMPATIENT_SECONDS
+            if not self._poll.poll(max(0.0, until - self._seconds()) * 1000):
+                self._waits_from = self._seconds() + NO_WAIT_SECONDS
                 self._lost += text.count("\n")
                 return
             written = os.write(self._descriptor, left[:PIECE_BYTES])
@@ -88,18 +89,10 @@ class Output:
             left = left[written:]
         lost, self._lost = self._lost, 0
         if lost:
-            self._tell_lost(lost)
-
-    def _takes_more(self, until: float) -> bool:
-        return bool(self._poll.poll(max(0.0, until - self._seconds()) * 1000))
+            self._report_lost(lost)
 
     def flush(self) -> None:
-        """Does nothing: ``write`` keeps nothing back."""
-
-
-# Structured events by twisted.logger, and what keeps secrets out of them.
-#
-# The request id is an argument everywhere: context variables are lost in callbacks the reactor fires.
+        """Does nothing: ``write`` has no buffer."""
 
 
 LogEvent = dict[str, Any]
@@ -107,7 +100,7 @@ Later = Callable[[float, Callable[[], None]], object]
 # Of one request: time, request id, method, path, status, bytes sent, seconds and client.
 AccessEntry = tuple[float, str, str, str, int, int, float, str]
 
-# Long enough for a busy process to gather lines, short enough for who watches the log.
+# Long enough for a busy process to gather lines, short enough for somebody who watches the log.
 BATCH_SECONDS = 0.1
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z")
@@ -128,8 +121,8 @@ _SECRETS = re.compile(
     r"|(?P<innocent>eyJ(?:(?!psk_(?:anon|service)_)[A-Za-z0-9_-])*+)"
 )
 
-# Characters that a terminal or a viewer takes for a command or for the end of a line. Tabs are neither, and each line
-# feed gets one behind it.
+# Characters that a terminal or a viewer takes for a command or for the end of a line. Tabs are neither, and a tab is
+# put behind each line feed.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 # Fields that twisted.logger puts into an event for its own use; they are not shown.
@@ -137,12 +130,12 @@ _PLUMBING = frozenset({"isError", "why", "message", "format", "time", "system", 
 
 
 def sent_request_id(sent: bytes | None) -> str | None:
-    """The client's own id where it is 1-128 characters of ``[A-Za-z0-9._-]``, else None."""
+    """The client's own id if it is 1-128 characters of ``[A-Za-z0-9._-]``, else None."""
     return sent.decode("ascii") if sent is not None and _REQUEST_ID.match(sent) else None
 
 
 class RequestIds:
-    """Calling it gives an id that no other request has: 64 random bits for the process and a count."""
+    """Returns ids that no other request has: 64 random bits for the process and a count."""
 
     def __init__(self, random: Callable[[int], bytes]) -> None:
         self._process = random(8).hex()
@@ -152,7 +145,7 @@ class RequestIds:
         return f"{self._process}{next(self._count):016x}"
 
 
-# Whatever ``_SECRETS`` finds contains one of these. Most lines contain none, which is much cheaper to find out.
+# Whatever ``_SECRETS`` matches contains one of these. Most lines contain none, and this search is much cheaper.
 _may_hold_secret = re.compile(r"psk_|token=|token%3|/storage/download/|password=|://|\$2|eyJ").search
 
 
@@ -161,12 +154,12 @@ def redact(text: str) -> str:
     return _SECRETS.sub(_hidden, text) if _may_hold_secret(text) else text
 
 
-def _hidden(found: re.Match[str]) -> str:
-    return found["innocent"] or "***"
+def _hidden(match: re.Match[str]) -> str:
+    return match["innocent"] or "***"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 def _timestamp(seconds: float) -> str:
@@ -179,7 +172,7 @@ def _second(second: int) -> str:
 
 
 def text_observer(out: LogOutput) -> ILogObserver:
-    """One line an event, or a request of an access event: time, level, where, message."""
+    """One line for each event, and for each request of an access event: time, level, logger, message."""
 
     def observe(event: LogEvent) -> None:
         about = f"{event.get('log_level', LogLevel.info).name:<8} [{event.get('log_namespace', '-')}]"
@@ -195,7 +188,7 @@ def text_observer(out: LogOutput) -> ILogObserver:
 
 
 def json_observer(out: LogOutput) -> ILogObserver:
-    """One JSON object a line: the message and the event's own fields, or those of a request."""
+    """One JSON object for each event, and for each request of an access event, with its own fields."""
 
     def observe(event: LogEvent) -> None:
         about = {
@@ -261,12 +254,12 @@ class Levels(LogLevelFilterPredicate):
         self._passing.clear()
 
     def passes(self, event: LogEvent) -> bool:
-        """Whether the event is to be written. The answers are kept; namespaces are modules, so there are few."""
+        """Whether the event is to be written. The results are cached; namespaces are modules, so there are few."""
         key = (event.get("log_namespace", ""), event.get("log_level"))
-        found = self._passing.get(key)
-        if found is None:
-            found = self._passing[key] = self(event) == PredicateResult.maybe
-        return found
+        passes = self._passing.get(key)
+        if passes is None:
+            passes = self._passing[key] = self(event) == PredicateResult.maybe
+        return passes
 
 
 def observer(out: LogOutput, log_format: str, levels: Levels) -> ILogObserver:
@@ -281,7 +274,7 @@ def observer(out: LogOutput, log_format: str, levels: Levels) -> ILogObserver:
 
 
 class Requests(list[AccessEntry]):
-    """What an access event holds. As text, for observers that do not know it, one line for each."""
+    """The requests of an access event. As text, for observers that do not know it, one line for each."""
 
     def __str__(self) -> str:
         return "\n".join(map(_line_of, self))
@@ -293,9 +286,9 @@ def _line_of(one: AccessEntry) -> str:
 
 
 class AccessLog:
-    """Gathers what there is to say of each request, and logs it as one event at most ``BATCH_SECONDS`` after the
-    first: an event for each would cost more than finding a row. ``later`` is the reactor's ``callLater``; without it
-    each request is logged at once."""
+    """Gathers an entry for each request, and logs them as one event at most ``BATCH_SECONDS`` after the first: an
+    event for each would cost more than finding a row. ``later`` is the reactor's ``callLater``; without it each
+    request is logged at once."""
 
     def __init__(self, log: Logger, later: Later | None) -> None:
         self._log = log
@@ -319,12 +312,12 @@ class AccessLog:
             self._log.info("{access}", access=requests)
 
 
-# Replaces twistd's log observer by ours. ``--logfile`` and SIGUSR1 work as they do with twistd's.
+# In place of twistd's log observer. ``--logfile`` and SIGUSR1 work as they do with twistd's.
 
 
 @define
 class _Log:
-    """The log of this process. It is global because twistd only takes the name of a function that makes the
+    """The log of this process. It is global because twistd takes only the name of a function that makes the
     observer."""
 
     twistd: Any = None
@@ -365,8 +358,8 @@ def on_output() -> str | None:
 
 
 def write_lines(lines: Sequence[str]) -> None:
-    """Write a worker's lines, which are formatted already, into our log. With an observer of the operator's own they
-    become events instead."""
+    """Write a worker's lines, which are formatted already, to our log. With an operator's own observer they become
+    events instead."""
     if _log.out is not None:
         _log.out.write("".join(f"{line}\n" for line in lines))
         _log.out.flush()
@@ -378,7 +371,7 @@ def write_lines(lines: Sequence[str]) -> None:
 def _output(twistd: Any) -> LogOutput:
     if _log.on_output is not None:
         assert sys.__stdout__ is not None
-        return _Unfailing(_foreground(any_text(sys.__stdout__)))
+        return _Unfailing(_foreground(accept_all_characters(sys.__stdout__)))
     out = _Unfailing(
         _appending(LogFile.fromFullPath(twistd.get("logfile") or "twistd.log", rotateLength=None))
     )
@@ -394,26 +387,27 @@ def _in_foreground(twistd: Any) -> bool:
 
 def _foreground(out: TextIO) -> LogOutput:
     try:
-        return Output(out, _tell_lost)
+        return Output(out, _report_lost)
     except OSError:  # it has no descriptor
         return out
 
 
-def _tell_lost(lines: int) -> None:
+def _report_lost(lines: int) -> None:
     _logger.warn("{lines} lines of the log were lost, since nobody read them", lines=lines)
 
 
-def any_text(out: TextIO, encoding: str | None = None) -> TextIO:
-    """``out``, changed so that it accepts all characters: those that the encoding does not have are escaped. With
-    ``encoding`` None it is that of the environment."""
+def accept_all_characters(out: TextIO, encoding: str | None = None) -> TextIO:
+    """``out`` itself, which from now on escapes the characters that its encoding does not have. ``encoding`` is by
+    default that of the environment."""
     if isinstance(out, TextIOWrapper):
         out.reconfigure(encoding=encoding, errors="backslashreplace")
     return out
 
 
 def _appending(log_file: Any) -> Any:
-    """``log_file``, changed so that each line goes to the end of what is there by then. Somebody may empty it while
-    it is open, as logrotate does with ``copytruncate``: the next line would come after a gap of zero bytes."""
+    """``log_file`` itself, which from now on writes each line at the present end of the file. Somebody may empty the
+    file while it is open, as logrotate does with ``copytruncate``, and the next line would come after a gap of zero
+    bytes."""
     descriptor = log_file._file.fileno()
     fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | os.O_APPEND)
     return log_file
@@ -430,7 +424,7 @@ def _reopen_on_signal(out: _Unfailing) -> None:
 
 class _Unfailing:
     """A log file on a disk that may be full, or an output that nobody reads any more. A line that cannot be written
-    is lost, but the service works on, and can be stopped."""
+    is lost, but the service goes on and can be stopped."""
 
     def __init__(self, log_file: Any) -> None:
         self._log_file = log_file
@@ -438,7 +432,7 @@ class _Unfailing:
     def write(self, text: str) -> None:
         try:
             self._log_file.write(text)
-        except (OSError, ValueError):  # what is no UTF-8, a file's name perhaps
+        except (OSError, ValueError):  # ValueError: not UTF-8, a file's name perhaps
             return
 
     def flush(self) -> None:
@@ -448,12 +442,12 @@ class _Unfailing:
             return
 
     def reopen(self) -> None:
-        """Open the file again, after it was moved away. If that fails, because its folder is gone for instance, the
+        """Open the file again, after it was moved away. If that fails, for instance because its folder is gone, the
         old one stays in use until the next time."""
         old = self._log_file
         try:
-            opened = LogFile(old.name, old.directory, rotateLength=None, defaultMode=old.defaultMode)
-            self._log_file = _appending(opened)
+            fresh = LogFile(old.name, old.directory, rotateLength=None, defaultMode=old.defaultMode)
+            self._log_file = _appending(fresh)
         except OSError as fault:
             _logger.error("the log file was not opened anew: {why}", why=fault.strerror)
         else:

@@ -1,4 +1,4 @@
-"""What a serving process asks of its interpreter and kernel: CPUs, file descriptors, garbage collection, memory."""
+"""CPUs, file descriptors, garbage collection and memory of a serving process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import gc
 import os
 import resource
 
-# As many as the systemd unit allows. More would make programs slow that close every possible descriptor at their
-# start.
+# As many as the systemd unit allows. With more, programs that close every possible descriptor at their start would be
+# slow.
 MAX_DESCRIPTORS = 65536
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGE_BLOCK_BYTES = 1024 * 1024
@@ -18,12 +18,12 @@ RESERVED_DESCRIPTORS = 256
 
 
 def cpus(processes: int = 1) -> int:
-    """How many of the CPUs that this process may use fall to each of ``processes``; at least one."""
+    """How many of the CPUs that this process may use there are for each of ``processes``; at least one."""
     return max(1, len(os.sched_getaffinity(0)) // processes)
 
 
 def allow_descriptors() -> int:
-    """Raise the limit of open files as far as the system allows, up to ``MAX_DESCRIPTORS``; the limit in force.
+    """Raise the limit of open files as far as the system allows, up to ``MAX_DESCRIPTORS``. Returns the new limit.
 
     Every client takes a descriptor, and the usual soft limit of 1024 is far below what one process can serve. Child
     processes inherit the limit.
@@ -38,7 +38,7 @@ def allow_descriptors() -> int:
 
 
 def room_for_clients(configured: int) -> int:
-    """How many client connections to accept: ``configured``, or fewer where there are not enough descriptors.
+    """How many client connections to accept: ``configured``, or fewer if there are not enough descriptors.
 
     Each client may need a second descriptor, for a connection to the store.
     """
@@ -49,36 +49,31 @@ def room_for_clients(configured: int) -> int:
 
 
 def tune_memory() -> None:
-    """Tune garbage collector and allocator; to be called once everything is loaded.
+    """Tune garbage collector and allocator. Call it once everything is loaded.
 
-    The objects that exist now will live as long as the process. They are taken out of the garbage collector's sight:
-    looking through a hundred thousand of them stops the process for a tenth of a second, again and again.
+    The objects that exist now will live as long as the process, so the garbage collector no longer looks at them:
+    with a hundred thousand of them each pass stops the process for a tenth of a second.
+
+    glibc's thresholds (mallopt(3)) are fixed, which it would otherwise raise whenever a large block is freed. Blocks
+    of ``LARGE_BLOCK_BYTES`` and more, such as parts of uploads, are then returned to the system as soon as they are
+    freed. Up to ``KEPT_BYTES`` of free memory at the end of the heap stay until ``trim_memory``; otherwise the buffer
+    of every read from a socket would be returned and asked for again. Other C libraries are left alone.
     """
     gc.collect()
     gc.freeze()
-    _set_allocator()
-
-
-def trim_memory() -> None:
-    """Return freed memory to the system (malloc_trim(3)).
-
-    By itself glibc returns only what lies at the end of the heap, and keeps what lies in front of something still in
-    use: after many uploads or slow readers that can be half of the process. Takes some milliseconds, during which the
-    interpreter's lock is free. Does nothing with another C library.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-def _set_allocator() -> None:
-    """Fix glibc's thresholds (mallopt(3)), which it would otherwise raise whenever a large block is freed.
-
-    Blocks of ``LARGE_BLOCK_BYTES`` and more, such as parts of uploads, are then returned to the system as soon as
-    they are freed. Up to ``KEPT_BYTES`` of free memory at the end of the heap stay until ``trim_memory``; otherwise
-    the buffer of every read from a socket would be returned and asked for again. Does nothing with another C library.
-    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def trim_memory() -> None:
+    """Return freed memory to the system (malloc_trim(3)). Does nothing with another C library than glibc.
+
+    By itself glibc returns only what lies at the end of the heap, and keeps what lies in front of something still in
+    use: after many uploads or slow readers that can be half of the process. It takes some milliseconds, during which
+    the interpreter's lock is free.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

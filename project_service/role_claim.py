@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
+
+if TYPE_CHECKING:
+    from jsonpath_rfc9535 import JSONPathEnvironment
 
 Read = Callable[[Any], Iterable[Any]]
 
@@ -32,21 +35,24 @@ _TESTS: Mapping[str, Callable[[str, str], bool]] = {
 
 @frozen
 class RoleClaim:
-    """A parsed path. ``of`` returns the text that the path leads to, the first if there are several, None if nothing
-    is there. A value that is no text is returned as JSON: no role is called so, and the request fails instead of
-    running as if there were no role. Raises ``ValueError`` for claims that are nested too deeply."""
+    """A parsed path to the role in the claims of a token."""
 
     read: Read
 
     def of(self, claims: Mapping[str, Any]) -> str | None:
-        found = next(iter(self.read(claims)), None)
-        return found if found is None or isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        """The text that the path leads to: the first if there are several, None if there is none.
+
+        Any other value is returned as JSON. No role has such a name, so the request fails instead of running as if
+        there were no role. Raises ``ValueError`` for claims that are nested too deeply.
+        """
+        role = next(iter(self.read(claims)), None)
+        return role if role is None or isinstance(role, str) else json.dumps(role, ensure_ascii=False)
 
 
 def parse_role_claim(text: str) -> RoleClaim:
     """Raises ``ValueError`` if ``text`` is not a path to a claim.
 
-    A text that begins with ``$$`` is taken as from PostgREST's configuration file, where each ``$`` is doubled.
+    A text that begins with ``$$`` is read as in PostgREST's configuration file, where each ``$`` is doubled.
     """
     path = text.replace("$$", "$") if text.startswith("$$") else text
     names = _NAMES_ONLY.fullmatch(path)
@@ -60,14 +66,53 @@ def parse_role_claim(text: str) -> RoleClaim:
     return RoleClaim(read)
 
 
+def _by_steps(path: str) -> Read | None:
+    steps, at = [], 0
+    while match := _STEP.match(path, at):
+        steps.append(_step(match))
+        at = match.end()
+    if at < len(path) or not steps:
+        return None
+
+    def read(claims: Any) -> Iterable[Any]:
+        for step in steps:
+            claims = step(claims)
+        return () if claims is None else (claims,)
+
+    return read
+
+
+def _step(match: re.Match[str]) -> Callable[[Any], Any]:
+    """The function that follows one step: from a value to the value there, or None."""
+    if match["test"] is not None:
+        test, wanted = _TESTS[match["test"]], _unquoted(match["text"])
+        return lambda value: next((item for item in _texts(value) if test(item, wanted)), None)
+    if match["start"] is not None:
+        cut = slice(int(match["start"] or 0), int(match["stop"]) if match["stop"] else None)
+        return lambda value: value[cut] or None if isinstance(value, str) else None
+    if match["index"] is not None:
+        index = int(match["index"])
+        return lambda value: (
+            value[index] if isinstance(value, list) and -len(value) <= index < len(value) else None
+        )
+    key = match["key"] or _unquoted(match["quoted"])
+    return lambda value: value.get(key) if isinstance(value, dict) else None
+
+
+def _texts(value: Any) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text[1:-1])
+
+
 def _by_json_path(path: str) -> Read | None:
     # Imported only if there is such a path: the library takes a tenth of a second and 6 MiB.
     from jsonpath_rfc9535 import JSONPathError
 
-    from project_service import role_claim_path
-
     try:
-        query = role_claim_path.Environment().compile(path)
+        query = _json_path_environment().compile(path)
     except JSONPathError:
         return None
 
@@ -80,42 +125,43 @@ def _by_json_path(path: str) -> Read | None:
     return read if query.segments else None
 
 
-def _by_steps(path: str) -> Read | None:
-    steps, at = [], 0
-    while found := _STEP.match(path, at):
-        steps.append(_step(found))
-        at = found.end()
-    if at < len(path) or not steps:
-        return None
+def _json_path_environment() -> JSONPathEnvironment:
+    """RFC 9535, but ``search`` and ``match`` use Python's regular expressions. The library's follow RFC 9485, which
+    does not have ``\\w``, and match nothing for a pattern that is invalid there.
 
-    def read(claims: Any) -> Iterable[Any]:
-        for step in steps:
-            claims = step(claims)
-        return () if claims is None else (claims,)
+    Its ``compile`` raises ``JSONPathError`` for an invalid path, and ``ValueError`` for an invalid pattern in one.
+    """
+    from jsonpath_rfc9535 import JSONPathEnvironment
+    from jsonpath_rfc9535.filter_expressions import StringLiteral
+    from jsonpath_rfc9535.function_extensions import ExpressionType, FilterFunction
 
-    return read
+    class Matching(FilterFunction):
+        arg_types = [ExpressionType.VALUE, ExpressionType.VALUE]  # noqa: RUF012  # declared as the library's own are
+        return_type = ExpressionType.LOGICAL
 
+        def __init__(self, matcher: Callable[[str, str], object]) -> None:
+            self._matcher = matcher
 
-def _step(found: re.Match[str]) -> Callable[[Any], Any]:
-    """The function that follows one step: from a value to the value there, or None."""
-    if found["test"] is not None:
-        test, wanted = _TESTS[found["test"]], _unquoted(found["text"])
-        return lambda value: next((item for item in _texts(value) if test(item, wanted)), None)
-    if found["start"] is not None:
-        cut = slice(int(found["start"] or 0), int(found["stop"]) if found["stop"] else None)
-        return lambda value: value[cut] or None if isinstance(value, str) else None
-    if found["index"] is not None:
-        index = int(found["index"])
-        return lambda value: (
-            value[index] if isinstance(value, list) and -len(value) <= index < len(value) else None
-        )
-    key = found["key"] or _unquoted(found["quoted"])
-    return lambda value: value.get(key) if isinstance(value, dict) else None
+        def __call__(self, text: object, pattern: object) -> bool:
+            if not isinstance(text, str) or not isinstance(pattern, str):
+                return False
+            try:
+                return self._matcher(pattern, text) is not None
+            except re.error:
+                # The pattern came from the claims, so it could not be checked before.
+                return False
 
+    class Environment(JSONPathEnvironment):
+        def setup_function_extensions(self) -> None:
+            super().setup_function_extensions()
+            self.function_extensions.update(search=Matching(re.search), match=Matching(re.fullmatch))
 
-def _texts(value: Any) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+        def check_well_typedness(self, token: Any, func: FilterFunction, args: list[Any]) -> None:
+            super().check_well_typedness(token, func, args)
+            if isinstance(func, Matching) and isinstance(args[1], StringLiteral):
+                try:
+                    re.compile(args[1].value)
+                except re.error as fault:
+                    raise ValueError(f"not a regular expression: {fault}") from None
 
-
-def _unquoted(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text[1:-1])
+    return Environment()

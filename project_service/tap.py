@@ -1,4 +1,4 @@
-"""The ``twistd`` subcommand: reads its options and makes the service."""
+"""The ``twistd`` subcommand: reads its options and the configuration, and makes the service."""
 
 from __future__ import annotations
 
@@ -51,16 +51,14 @@ class Options(usage.Options):
     opt_l = opt_listen
 
     def postOptions(self) -> None:
-        """Read the configuration, so that one that cannot be used is refused before anything is started."""
+        """Read the configuration, so that an invalid one is refused before anything is started."""
         for option, value in self.items():
             if value == "":
                 # Probably a shell variable that is not set. It must not start the service on an embedded database.
                 raise usage.UsageError(f"--{option} has an empty value")
         embedded = self["config"] is None or self["data-dir"] is not None
-        given: dict[str, Any] = {}
-        for option, name in (("listen", "listen"), ("workers", "workers"), ("admin-listen", "admin_listen")):
-            if self[option]:
-                given[f"server.{name}"] = self[option]
+        names = {"listen": "listen", "workers": "workers", "admin-listen": "admin_listen"}
+        given = {f"server.{name}": self[option] for option, name in names.items() if self[option]}
         try:
             config = absolute_path(Path(self["config"])) if self["config"] is not None else None
             data_dir = absolute_path(Path(self["data-dir"] or DEFAULT_DATA_DIR)) if embedded else None
@@ -75,15 +73,15 @@ class Options(usage.Options):
         log.install(self.parent, settings.server.log_format, settings.server.log_level)
 
     def _settings(self, source: Source) -> Settings:
-        """Reads the configuration where the service will run, which is where names in it begin: at the start as at
-        a reload."""
+        """Read the configuration in the directory where the service will run, to which relative paths refer, as a
+        reload does."""
         twistd: Any = self.parent
-        place = twistd.get("rundir", ".")
+        directory = twistd.get("rundir", ".")
         try:
-            with chdir(place) if place != "." else nullcontext():
+            with chdir(directory) if directory != "." else nullcontext():
                 return source.read(os.environ)
         except OSError as fault:
-            raise usage.UsageError(f"--rundir {place}: {fault.strerror}") from None
+            raise usage.UsageError(f"--rundir {directory}: {fault.strerror}") from None
 
 
 def makeService(options: Options) -> IService:

@@ -1,4 +1,4 @@
-"""Makes connections: one attempt for each server and address, each with its own time limit."""
+"""Makes connections: to one server and address after the other, each within its own time limit."""
 
 from __future__ import annotations
 
@@ -17,41 +17,6 @@ from project_service.dsn import Candidate, Target, read_dsn
 from project_service.lifecycle import start, with_timeout
 from project_service.settings.model import Settings
 
-# Resolves host names without blocking, to IPv4 and IPv6 addresses.
-
-
-def addresses_of(reactor: Any, host: str) -> Deferred[list[str]]:
-    """The addresses of ``host`` in the resolver's order; an empty list where there are none. Never fails."""
-    found: Deferred[list[str]] = Deferred()
-    if isIPAddress(host) or isIPv6Address(host):
-        found.callback([host])
-        return found
-    try:
-        reactor.nameResolver.resolveHostName(_Receiver(found), host, 0)
-    except UnicodeError:  # not a DNS name, for instance because a label has more than 63 characters
-        found.callback([])
-    return found
-
-
-@implementer(IResolutionReceiver)
-class _Receiver:
-    def __init__(self, found: Deferred[list[str]]) -> None:
-        self._found = found
-        self._addresses: list[str] = []
-
-    def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
-        return
-
-    def addressResolved(self, address: IAddress) -> None:
-        host: str = getattr(address, "host", "")
-        if host and host not in self._addresses:
-            self._addresses.append(host)
-
-    def resolutionComplete(self) -> None:
-        if not self._found.called:
-            self._found.callback(self._addresses)
-
-
 # The limit for each step with each server and address: resolving the name, connecting, making the settings.
 CONNECT_TIMEOUT_SECONDS = 5.0
 # How long after statement_timeout a server that does not answer counts as gone.
@@ -65,7 +30,7 @@ STANDBY_SECONDS = 5.0
 _PLAIN_STRINGS = "-c standard_conforming_strings=on"
 # After half a minute of silence TCP asks whether the other side is still there, and gives it up half a minute later.
 # By itself Linux asks after two hours. _SETUP has the server do the same, because it keeps the locks of a host that
-# was switched off, and other hosts wait for them to migrate or to sweep.
+# was switched off, and other hosts wait for these to migrate or to sweep.
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
 # With an empty search path only PostgreSQL's own functions are found without their schema. Otherwise, whoever may
@@ -100,27 +65,27 @@ class Connector:
         why = "no server"
         for candidate in self.target.candidates:
             try:
-                return await self._attempt(candidate)
+                return await self._connect_to(candidate)
             except (DatabaseGone, psycopg2.Error) as fault:
                 why = _reason(fault)
         raise DatabaseGone(why)
 
-    async def _attempt(self, candidate: Candidate) -> Connection:
+    async def _connect_to(self, candidate: Candidate) -> Connection:
         # Parameters of the connection, so that RESET ALL returns to them.
         ours = {"application_name": "project-service", "client_encoding": "UTF8", **_KEEPALIVES}
         params = {**ours, **candidate.params}
         if not candidate.needs_resolving:
-            return await self._open(params)
+            return await self._set_up(params)
         assert candidate.host is not None
         last: Exception = DatabaseGone("unknown host")
         for address in await self._limited(addresses_of(self.reactor, candidate.host)):
             try:
-                return await self._open({**params, "hostaddr": address})
+                return await self._set_up({**params, "hostaddr": address})
             except (DatabaseGone, psycopg2.Error) as fault:
                 last = fault
         raise last
 
-    async def _opened(self, params: dict[str, Any]) -> Connection:
+    async def _open(self, params: dict[str, Any]) -> Connection:
         connection = Connection(self.reactor)
         try:
             await self._limited(start(connection.open(**params)))
@@ -129,16 +94,17 @@ class Connector:
             raise
         return connection
 
-    async def _open(self, params: dict[str, Any]) -> Connection:
-        connection = await self._opened(params)
+    async def _set_up(self, params: dict[str, Any]) -> Connection:
+        connection = await self._open(params)
         if not _has_plain_strings(connection):
             connection.close()
-            connection = await self._opened_plainly(params)
+            connection = await self._open_with_plain_strings(params)
         try:
             if not _has_plain_strings(connection):
                 raise DatabaseGone("standard_conforming_strings is off")
             connection.answer_seconds = CONNECT_TIMEOUT_SECONDS
-            *_, standby, read_only = (await connection.query(_SETUP, self._setup_params()))[0]
+            params = {"timeout": milliseconds(self.statement_timeout_seconds), "timezone": self.timezone}
+            *_, standby, read_only = (await connection.query(_SETUP, params))[0]
             if self.target.writable and (standby or read_only):
                 raise DatabaseGone("the server is read-only")
             if standby:
@@ -152,10 +118,10 @@ class Connector:
         )
         return connection
 
-    async def _opened_plainly(self, params: dict[str, Any]) -> Connection:
+    async def _open_with_plain_strings(self, params: dict[str, Any]) -> Connection:
         options = f"{params.get('options') or ''} {_PLAIN_STRINGS}".strip()
         try:
-            return await self._opened({**params, "options": options})
+            return await self._open({**params, "options": options})
         except psycopg2.Error as fault:
             if "unsupported startup parameter" not in str(fault):
                 raise
@@ -163,15 +129,12 @@ class Connector:
                 "standard_conforming_strings is off, and the pooler refuses the option that sets it on"
             ) from None
 
-    def _setup_params(self) -> dict[str, Any]:
-        return {"timeout": milliseconds(self.statement_timeout_seconds), "timezone": self.timezone}
-
     def _limited(self, waiting: Deferred[Any]) -> Deferred[Any]:
         return with_timeout(self.reactor, CONNECT_TIMEOUT_SECONDS, waiting, lambda: DatabaseGone("timed out"))
 
 
 def _has_plain_strings(connection: Connection) -> bool:
-    """Whether psycopg2 takes standard_conforming_strings to be on, as it does if the server says nothing."""
+    """Whether psycopg2 takes standard_conforming_strings to be on, as it does if the server does not report it."""
     return bool(connection.raw.get_parameter_status("standard_conforming_strings") != "off")
 
 
@@ -192,16 +155,16 @@ def milliseconds(seconds: float) -> str:
 
 
 def _reason(fault: Exception) -> str:
-    """Why, in words that may be shown: without the server's address, and without libpq's text, which names user and
+    """A reason that may be shown: without the server's address, and without libpq's text, which names user and
     host."""
     if isinstance(fault, DatabaseGone):
         return str(fault)
     text = str(fault)
-    return next((meaning for words, meaning in _MEANINGS if words in text), "refused")
+    return next((reason for part, reason in _REASONS if part in text), "refused")
 
 
-# For a connection that was refused libpq has no SQLSTATE, only a text. If it is not in English, we cannot tell why.
-_MEANINGS = (
+# libpq has no SQLSTATE for a refused connection, only a text. If it is not in English, the reason is unknown.
+_REASONS = (
     ("password authentication failed", "the password was refused"),
     ("no password supplied", "a password is needed"),
     ("no pg_hba.conf entry", "the server does not let this client in"),
@@ -217,3 +180,35 @@ _MEANINGS = (
     ("No such file", "there is no such socket"),
     ("Connection refused", "no server listens there"),
 )
+
+
+def addresses_of(reactor: Any, host: str) -> Deferred[list[str]]:
+    """The addresses of ``host`` in the resolver's order, found without blocking; an empty list if there are none."""
+    addresses: Deferred[list[str]] = Deferred()
+    if isIPAddress(host) or isIPv6Address(host):
+        addresses.callback([host])
+        return addresses
+    try:
+        reactor.nameResolver.resolveHostName(_Receiver(addresses), host, 0)
+    except UnicodeError:  # not a DNS name, for instance because a label has more than 63 characters
+        addresses.callback([])
+    return addresses
+
+
+@implementer(IResolutionReceiver)
+class _Receiver:
+    def __init__(self, result: Deferred[list[str]]) -> None:
+        self._result = result
+        self._addresses: list[str] = []
+
+    def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
+        return
+
+    def addressResolved(self, address: IAddress) -> None:
+        host: str = getattr(address, "host", "")
+        if host and host not in self._addresses:
+            self._addresses.append(host)
+
+    def resolutionComplete(self) -> None:
+        if not self._result.called:
+            self._result.callback(self._addresses)

@@ -1,5 +1,5 @@
-"""What SQLSTATEs mean to authentication and storage: "not now", which is answered 503 (PostgreSQL's manual, appendix
-A), or a refusal that the project's own SQL has chosen."""
+"""What database errors mean to authentication and storage: 503 for a database that is away or busy (PostgreSQL's
+manual, appendix A), or a status that the project's own SQL has chosen."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from project_service import errors
 from project_service.database.connection import DatabaseGone
 from project_service.errors import ApiError, Away
 
-# More characters than PostgreSQL's own messages have. A function may raise an error with what its caller sent.
+# Longer than PostgreSQL's own messages. A function may raise an error with a text that its caller sent.
 MAX_MESSAGE_CHARS = 1000
 
-# As in the table API, where PostgREST has introduced it.
+# As in PostgREST: SQLSTATE PT and the status.
 _CHOSEN = re.compile(r"PT4[0-9]{2}\Z")
 
 _EXACT: dict[str, Callable[[], ApiError]] = {
@@ -41,8 +41,8 @@ _CLASSES: dict[str, Callable[[], ApiError]] = {
 
 
 def translate(failure: BaseException) -> ApiError | None:
-    """The 503 for a database that is away or has too much to do, with the reason for the log; the refusal that a
-    trigger raised with SQLSTATE ``PT`` and a status 4xx; None for all else."""
+    """503 for a database that is away or overloaded, with the reason for the log; the status 4xx that a trigger
+    raised as SQLSTATE ``PT4xx``; None for any other failure."""
     if isinstance(failure, DatabaseGone):
         return _because(errors.database_unavailable(), str(failure))
     if not isinstance(failure, psycopg2.Error) or failure.pgcode is None:
@@ -55,7 +55,7 @@ def translate(failure: BaseException) -> ApiError | None:
 
 
 def outage_of(failure: BaseException) -> str | None:
-    """The name, for the log, of a failure because a part is away or overloaded; None for a fault of ours."""
+    """The name, for the log, of a failure because a server is away or overloaded; None for any other failure."""
     failure = translate(failure) or failure
     if isinstance(failure, ApiError) and failure.status == 503:
         return failure.code if failure.why is None else f"{failure.code}, {failure.why}"
@@ -63,7 +63,7 @@ def outage_of(failure: BaseException) -> str | None:
 
 
 def describe(refusal: psycopg2.Error) -> str:
-    """PostgreSQL's message and SQLSTATE, for the log. Details and context are left out: they may show values."""
+    """PostgreSQL's message and SQLSTATE, for the log. Details and context are left out, as they may show values."""
     message = refusal.diag.message_primary if refusal.diag is not None else None
     return f"{(message or 'no reason given')[:MAX_MESSAGE_CHARS]} ({refusal.pgcode})"
 

@@ -32,7 +32,7 @@ from project_service.certificates import Certificates, let_clients_half_close
 from project_service.http.health import Check, NotReady
 from project_service.http.metrics import MULTIPROCESS
 from project_service.lifecycle import start, use_monotonic_clock, with_timeout
-from project_service.log import Levels, any_text, observer
+from project_service.log import Levels, accept_all_characters, observer
 from project_service.network import (
     PROXIED,
     TLS,
@@ -287,7 +287,7 @@ def main() -> None:
     worker = Worker(reactor, assignment)
     server = worker.settings.server
     assert sys.__stdout__ is not None
-    out = any_text(sys.__stdout__, "utf-8")  # as the supervisor reads it
+    out = accept_all_characters(sys.__stdout__, "utf-8")  # as the supervisor reads it
     globalLogBeginner.beginLoggingTo(
         [observer(out, server.log_format, worker.levels)], redirectStandardIO=False
     )

@@ -21,7 +21,7 @@ from project_service.embedded.leftovers import PROC, identify, works_on
 
 ROOT = Path(__file__).parents[2]
 READY = re.compile(r"ready on (http://[^\s\"]+)")  # a line of text, or of JSON
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 RUN_TWISTD = "from twisted.scripts.twistd import run; run()"
@@ -84,7 +84,7 @@ class Daemon:
 
     def wait_until_ready(self) -> str:
         """Waits until the service is ready, and returns the address that it prints."""
-        deadline = monotonic() + PATIENCE_SECONDS
+        deadline = monotonic() + TIMEOUT_SECONDS
         while True:
             line = self._next(deadline)
             if line is None:
@@ -94,10 +94,10 @@ class Daemon:
                 return match[1]
 
     def wait_until_ended(self) -> int:
-        deadline = monotonic() + PATIENCE_SECONDS
+        deadline = monotonic() + TIMEOUT_SECONDS
         while self._next(deadline) is not None:
             continue
-        return self.process.wait(PATIENCE_SECONDS)
+        return self.process.wait(TIMEOUT_SECONDS)
 
     def _next(self, deadline: float) -> str | None:
         try:
@@ -147,11 +147,11 @@ class Daemon:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(PATIENCE_SECONDS)
+                self.process.wait(TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        self._reader.join(PATIENCE_SECONDS)
+        self._reader.join(TIMEOUT_SECONDS)
         assert self.process.stdout is not None
         self.process.stdout.close()
         if kind is not None:
@@ -192,7 +192,7 @@ def pid_of(data_dir: Path, name: str) -> int:
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
     """Wait for a condition. There is a limit on the time, after which the test fails."""
-    deadline = monotonic() + PATIENCE_SECONDS
+    deadline = monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert monotonic() < deadline, f"{what} did not happen in time"
         sleep(0.05)

@@ -15,11 +15,11 @@ from tests.certificates import issue
 from tests.live.application import Api, serving, settings_for
 
 MOST_CONNECTIONS = 2
-PATIENCE_SECONDS = 30
+TIMEOUT_SECONDS = 30
 
 
 def connected(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
+    return socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS)
 
 
 def begin_upload(client: socket.socket, api: Api) -> None:

@@ -29,7 +29,7 @@ from tests.live.waiting import until
 
 reactor: Any = _reactor
 TABLE = "/dev/db/main/rest/kept"
-PATIENCE_SECONDS = 0.5
+TIMEOUT_SECONDS = 0.5
 
 
 @frozen
@@ -50,7 +50,7 @@ class CutOff:
 
 @asynccontextmanager
 async def cut_off(
-    dsn: str, tables: str, store: Store, place: Path, patience: float = PATIENCE_SECONDS
+    dsn: str, tables: str, store: Store, place: Path, acquire_timeout: float = TIMEOUT_SECONDS
 ) -> AsyncIterator[CutOff]:
     known = parse_dsn(dsn)
     run_sql(
@@ -65,7 +65,7 @@ async def cut_off(
             str(make_dsn(dsn, host="127.0.0.1", port=port)),
             store,
             place,
-            database={"acquire_timeout_seconds": patience},
+            database={"acquire_timeout_seconds": acquire_timeout},
         )
         database = StageDatabase(dsn=Secret(tables), pool_size=2)
         settings = evolve(settings, stages={"dev": Stage(databases={"main": database})})
@@ -106,7 +106,7 @@ async def test_a_host_cut_off_from_the_database_refuses_all_keys_and_sessions_af
 async def test_a_host_cut_off_from_the_database_stops_without_waiting_for_it(
     database: str, empty_database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    async with cut_off(database, empty_database, store_settings, tmp_path, patience=60.0) as host:
+    async with cut_off(database, empty_database, store_settings, tmp_path, acquire_timeout=60.0) as host:
         await until(lambda: host.answers(200))
         host.proxy.manners = Manners(refuse=True)
         await deferLater(reactor, FRESH_SECONDS)

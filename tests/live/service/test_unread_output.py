@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.live.daemon import PATIENCE_SECONDS, READY, ROOT, children_on, eventually, twistd
+from tests.live.daemon import READY, ROOT, TIMEOUT_SECONDS, children_on, eventually, twistd
 
 CLIENTS = 8
 # Each logs a line; the output of so many fills the pipe, and is read in pieces that end within a line.
@@ -22,7 +22,7 @@ REQUESTS = 2000
 
 
 def ask(address: tuple[str, int]) -> bool:
-    with socket.create_connection(address, PATIENCE_SECONDS) as client:
+    with socket.create_connection(address, TIMEOUT_SECONDS) as client:
         client.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n" * REQUESTS)
         answers = b""
         while answers.count(b"HTTP/1.1 200 OK\r\n") < REQUESTS:
@@ -50,7 +50,7 @@ def test_the_service_goes_on_and_stops_when_told(ended: bool, tmp_path: Path) ->
         with ThreadPoolExecutor(CLIENTS) as threads:
             assert all(threads.map(ask, [("127.0.0.1", urlsplit(url).port or 0)] * CLIENTS))
         process.send_signal(signal.SIGTERM)
-        process.wait(PATIENCE_SECONDS)
+        process.wait(TIMEOUT_SECONDS)
     finally:
         process.kill()
         printed.close()

@@ -1,18 +1,40 @@
-"""Log lines: one for each event in either format, complete access lines, no secrets, and a level that can be
-changed."""
+"""The log: lines without secrets in either format, where they go, and an output that nobody reads."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import sys
+import threading
 import time
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any, cast
 
+from twisted.internet import reactor
 from twisted.internet.task import Clock
 from twisted.logger import Logger, LogLevel, LogPublisher, formatEvent
+from twisted.python.reflect import namedAny
 from twisted.trial.unittest import TestCase
 
-from project_service.log import BATCH_SECONDS, AccessLog, Levels, RequestIds, Requests, observer
+from project_service import log
+from project_service.log import (
+    BATCH_SECONDS,
+    AccessLog,
+    Levels,
+    Output,
+    RequestIds,
+    Requests,
+    install,
+    observer,
+    set_level,
+    write_lines,
+)
+from tests.captured_log import captured_logs
 
 # Of a request whose path was /x/psk_anon_0123456789abcdef.
 FIELDS: dict[str, object] = {
@@ -198,3 +220,191 @@ class Ids(TestCase):
         self.assertEqual(len(set(ids)), 3)
         for found in ids:
             self.assertRegex(found, r"\A[0-9a-f]{32}\Z")
+
+
+# More than a pipe holds.
+MUCH = "a line of the log\n" * 10_000
+
+
+class Reading(TestCase):
+    def setUp(self) -> None:
+        self.patch(log, "WRITE_TIMEOUT_SECONDS", 0.1)
+        self.reader, writer = os.pipe()
+        self.addCleanup(os.close, self.reader)
+        self.end = os.fdopen(writer, "w", encoding="latin-1")
+        self.addCleanup(self.end.close)
+        self.lost: list[int] = []
+        self.now = 0.0
+        self.out = Output(self.end, self.lost.append, lambda: self.now)
+
+    def read(self) -> str:
+        """Reads all that is in the pipe."""
+        os.set_blocking(self.reader, False)
+        found = b""
+        try:
+            while piece := os.read(self.reader, 1 << 20):
+                found += piece
+        except BlockingIOError:
+            os.set_blocking(self.reader, True)
+        return found.decode("latin-1")
+
+    def test_a_reader_gets_every_line(self) -> None:
+        self.out.write("one\nZürich 5 \N{EURO SIGN}\n")
+        self.out.flush()
+        self.assertEqual(self.read(), "one\nZürich 5 \\u20ac\n")
+        self.assertEqual(self.lost, [])
+
+    def test_lines_are_lost_if_nobody_reads_and_their_number_is_reported(self) -> None:
+        self.out.write(MUCH)
+        self.out.write("and this\n")
+        self.assertEqual(self.lost, [])
+        self.read()
+        self.out.write("again\n")
+        self.assertEqual(self.read(), "\nagain\n")
+        self.assertEqual(self.lost, [10_001])
+        self.out.write("more\n")
+        self.assertEqual((self.read(), self.lost), ("more\n", [10_001]))
+
+    def test_it_waits_for_a_stuck_reader_only_once_in_a_while(self) -> None:
+        self.assertTrue(self.waits())
+        self.assertFalse(self.waits())
+        self.now += log.NO_WAIT_SECONDS
+        self.assertTrue(self.waits())
+
+    def waits(self) -> bool:
+        began = monotonic()
+        self.out.write(MUCH)
+        return monotonic() - began >= log.WRITE_TIMEOUT_SECONDS
+
+    def test_a_slow_reader_loses_nothing(self) -> None:
+        self.patch(log, "WRITE_TIMEOUT_SECONDS", 30.0)
+        found: list[str] = []
+
+        def read() -> None:
+            while sum(map(len, found)) < len(MUCH):
+                found.append(os.read(self.reader, 10_000).decode())
+
+        reading = threading.Timer(0.1, read)
+        reading.start()
+        self.out.write(MUCH)
+        reading.join()
+        self.assertEqual("".join(found), MUCH)
+
+    def test_a_stream_without_a_descriptor_is_refused(self) -> None:
+        with self.assertRaises(OSError):
+            Output(io.StringIO(), self.lost.append)
+
+
+class Case(TestCase):
+    def setUp(self) -> None:
+        self.patch(log, "_log", log._Log())
+        self.patch(reactor, "callLater", Clock().callLater)
+        self.patch(reactor, "callFromThread", lambda work: work())
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.getsignal(signal.SIGUSR1))
+        folder = TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.file = Path(folder.name) / "log"
+
+    def log(self, **options: Any) -> Logger:
+        """The log that twistd sets up with these options."""
+        install(options, "text", "warn")
+        return Logger(namespace="there", observer=LogPublisher(namedAny(options["logger"])()))
+
+
+class Chosen(Case):
+    def test_the_operators_own_observer_is_kept_and_gets_the_workers_lines(self) -> None:
+        for own in ({"logger": "their.observer"}, {"syslog": True}):
+            options: dict[str, Any] = dict(own)
+            install(options, "text", "info")
+            self.assertEqual(options, {**own, "no_save": True})
+        with captured_logs() as events:
+            write_lines(["of a worker"])
+        self.assertEqual([formatEvent(event) for event in events], ["of a worker"])
+
+    def test_in_the_foreground_the_log_goes_to_standard_output(self) -> None:
+        out = io.StringIO()
+        self.patch(sys, "__stdout__", out)
+        for name in (None, "", "-"):
+            self.log(nodaemon=True, logfile=name).warn("said")
+        self.assertEqual(out.getvalue().count("said"), 3)
+
+    def test_an_output_nobody_reads_loses_lines_but_stops_nothing(self) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        out = os.fdopen(writer, "w")
+        self.patch(sys, "__stdout__", out)
+        self.log(nodaemon=True).warn("lost")
+        write_lines(["lost"])
+        out.close()
+
+    def test_an_output_in_another_encoding_loses_no_line(self) -> None:
+        raw = io.BytesIO()
+        self.patch(sys, "__stdout__", io.TextIOWrapper(raw, "latin-1"))
+        log = self.log(nodaemon=True)
+        log.warn("Zürich: 5 \N{EURO SIGN}")
+        write_lines(["5 \N{EURO SIGN}", "and more"])
+        said = raw.getvalue().decode("latin-1").splitlines()
+        self.assertEqual(
+            [line.rpartition("] ")[2] for line in said], [r"Zürich: 5 \u20ac", r"5 \u20ac", "and more"]
+        )
+
+    def test_in_the_foreground_a_named_file_is_used(self) -> None:
+        self.log(nodaemon=True, logfile=str(self.file)).warn("said")
+        self.assertIn("[there] said", self.file.read_text())
+
+
+class File(Case):
+    def test_sigusr1_reopens_the_file(self) -> None:
+        log = self.log(logfile=str(self.file))
+        log.info("too quiet")
+        log.warn("one")
+        moved = self.file.rename(self.file.with_suffix(".1"))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        set_level("info")
+        log.info("two")
+        write_lines(["of a worker", "of another"])
+        self.assertEqual([line.split("] ")[1] for line in moved.read_text().splitlines()], ["one"])
+        lines = self.file.read_text().splitlines()
+        self.assertEqual((lines[0].split("] ")[1], lines[1:]), ("two", ["of a worker", "of another"]))
+
+    def test_a_truncated_file_is_continued_from_its_beginning(self) -> None:
+        """logrotate's copytruncate does so, and operators on a full disk."""
+        log = self.log(logfile=str(self.file))
+        for reopened in (False, True):
+            log.warn("one")
+            os.truncate(self.file, 0)
+            log.warn("two")
+            self.assertEqual(self.file.read_text().rpartition("] ")[2], "two\n", reopened)
+            self.assertEqual(self.file.read_bytes().count(b"\0"), 0, reopened)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    def test_an_existing_handler_of_sigusr1_is_kept(self) -> None:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        self.log(logfile=str(self.file))
+        self.assertEqual(signal.getsignal(signal.SIGUSR1), signal.SIG_IGN)
+
+    def test_a_file_that_cannot_be_reopened_stays_in_use_until_it_can(self) -> None:
+        log = self.log(logfile=str(self.file))
+        self.file.chmod(0o640)
+        moved = self.file.parent.rename(self.file.parent.with_suffix(".1"))
+        self.addCleanup(rmtree, moved)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        write_lines(["of a worker"])
+        log.warn("one")
+        self.assertEqual((moved / "log").read_text().count("of a worker\n"), 1)
+        self.file.parent.mkdir()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        log.warn("two")
+        self.assertTrue((moved / "log").read_text().endswith("one\n"))
+        self.assertTrue(self.file.read_text().endswith("two\n"))
+
+    def test_a_line_that_cannot_be_encoded_loses_only_itself(self) -> None:
+        log = self.log(logfile=str(self.file))
+        write_lines(["\udcff"])
+        log.warn("one")
+        self.assertTrue(self.file.read_text().endswith("one\n"))
+
+    def test_a_full_disk_loses_lines_but_stops_nothing(self) -> None:
+        self.log(logfile="/dev/full").warn("lost")
+        write_lines(["lost"])
