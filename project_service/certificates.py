@@ -20,15 +20,16 @@ from zope.interface import implementer
 
 from project_service.files import regular
 
-# TLS of which a client may close its own direction alone, as it may over plain TCP.
-
 
 @implementer(IHalfCloseableProtocol)
 class HalfClosingTls(BufferingTLSTransport):
-    """Twisted's TLS closes both directions when the client's ``close_notify`` comes. RFC 8446 section 6.1: it ends
-    only what the client sends. A protocol that is an ``IHalfCloseableProtocol`` is told, and closes when it is done.
+    """TLS of which a client may close its own direction alone, as over plain TCP.
 
-    The end of the TCP connection alone may be an attacker's (section 6.1 too), and ends both directions as before.
+    Twisted closes both directions when the client's ``close_notify`` comes. RFC 8446 section 6.1: it ends only what
+    the client sends. An ``IHalfCloseableProtocol`` is informed, and closes when it is done. The end of the TCP
+    connection alone may be an attacker's (section 6.1 too), and ends both directions as before.
+
+    Twisted has no setting for this, so its internals are overridden (``tests/unit/http/test_twisted_internals.py``).
     """
 
     _notified = False
@@ -50,9 +51,9 @@ class HalfClosingTls(BufferingTLSTransport):
             self._flushSendBIO()
             return
         super()._flushReceiveBIO()
-        self._tell()
+        self._announce_end()
 
-    def _tell(self) -> None:
+    def _announce_end(self) -> None:
         if self._notified and self._half_closing is not None:
             self._lostTLSConnection = False
             self._half_closing.readConnectionLost()
@@ -71,26 +72,20 @@ class HalfClosingTls(BufferingTLSTransport):
 
 
 def let_clients_half_close(port: Any) -> None:
-    """Where ``port`` is one of TLS, serve its connections by ``HalfClosingTls``."""
+    """If ``port`` has TLS, serve its connections by ``HalfClosingTls``."""
     if isinstance(factory := getattr(port, "factory", None), TLSMemoryBIOFactory):
         factory.protocol = HalfClosingTls
 
 
-# Why OpenSSL refused: ``OpenSSL.SSL.Error`` holds a list of triples, whose last element is the reason.
-
-
 def reasons(fault: SSL.Error) -> list[str]:
     """OpenSSL's texts, which contain no address; an empty list if it gave none."""
+    # The error holds a list of triples, whose last element is the reason.
     return [one[-1] for one in fault.args[0]] if fault.args else []
 
 
 def untrusted(fault: SSL.Error) -> bool:
     """Whether the other side's certificate was refused."""
     return "certificate verify failed" in reasons(fault)
-
-
-# The certificates of ports with TLS: read when a port is opened, and again on SIGHUP for connections made after
-# it.
 
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -127,8 +122,7 @@ def _files(endpoint: str) -> dict[str, Path]:
 
 
 def why_not(fault: Exception) -> str | None:
-    """What is wrong with the certificate or key, in words for an operator; None where ``fault`` is another
-    problem."""
+    """What is wrong with the certificate or key, in words for an operator; None if ``fault`` is another problem."""
     if isinstance(fault, VerifyError):
         return "the private key is not the certificate's"
     if isinstance(fault, crypto.Error):
@@ -141,7 +135,7 @@ def day(moment: datetime) -> str:
 
 
 class Certificates:
-    """All certificates that one process serves with, so that they can be renewed together."""
+    """The certificates of a process's ports: read when a port is opened, and again on SIGHUP for new connections."""
 
     log = Logger()
 
@@ -159,20 +153,20 @@ class Certificates:
     def renew(self) -> list[str]:
         """Read every certificate again; returns a line for each that is new.
 
-        One that cannot be used is logged, and its port goes on with the one before.
+        A certificate that cannot be used is logged, and its port goes on with the one before.
         """
-        found = []
+        renewed = []
         for shown in self._shown:
             try:
                 if shown.renew():
-                    found.append(f"{shown.port}: good until {day(shown.ends)}")
+                    renewed.append(f"{shown.port}: good until {day(shown.ends)}")
             except Exception as fault:
                 self.log.error(
                     "the certificate at {port} was not taken over, the one before goes on: {why}",
                     port=shown.port,
                     why=why_not(fault) or str(fault) or type(fault).__name__,
                 )
-        return found
+        return renewed
 
 
 @implementer(IOpenSSLContextFactory)
@@ -186,14 +180,14 @@ class _Shown:
 
     @property
     def ends(self) -> datetime:
-        found: datetime = self._options.certificate.to_cryptography().not_valid_after_utc
-        return found
+        ends: datetime = self._options.certificate.to_cryptography().not_valid_after_utc
+        return ends
 
     def getContext(self) -> Any:
         return self._options.getContext()
 
     def renew(self) -> bool:
-        """Read the certificate again; True where it differs from the one in use.
+        """Read the certificate again; True if it differs from the one in use.
 
         The context of an unchanged certificate is kept, because a new one would invalidate clients' session tickets.
         """

@@ -1,4 +1,8 @@
-"""From endpoint strings to open ports, in this process or handed over by the parent."""
+"""Sockets: transports that write at once, the PROXY protocol, and from endpoint strings to open ports.
+
+Where Twisted has no public means, its internals are used: each place says why, and
+``tests/unit/http/test_twisted_internals.py`` fails if Twisted changes there.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,8 @@ from project_service.certificates import (
     with_chain,
 )
 
-# Twisted's socket transports, tuned and looked into by means that they do not offer themselves.
+# Transports. Twisted buffers what it is given in ``dataBuffer`` (from ``offset`` on) and ``_tempDataBuffer``, and has
+# no method for how much that is. It has to be known before bytes bypass it, and to limit memory and idle clients.
 
 
 # How many bytes one system call may hand to the kernel: as many as one read from the store brings.
@@ -67,14 +72,13 @@ def unsent(transport: Any) -> int:
 
 
 def is_reset(transport: Any) -> bool:
-    """Whether the peer has refused what it was sent, because nobody is there any more. To be asked once."""
+    """Whether the peer has reset the connection. To be asked once, since the kernel forgets it then."""
     handle = getattr(_innermost(transport), "socket", None)
     return handle is not None and handle.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
 
 def forget_unsent(transport: Any) -> None:
-    """Free what a connection that is lost has not sent. Its protocol is part of reference cycles, so that would
-    otherwise wait for the garbage collector."""
+    """Free what a lost connection has not sent. Twisted keeps it, and the transport is part of a reference cycle."""
     transport = _innermost(transport)
     if isinstance(transport, Connection):
         transport.dataBuffer, transport.offset = b"", 0
@@ -101,7 +105,7 @@ def _send_unpaced(handle: socket.socket) -> None:
     """Over loopback, have the kernel send as fast as the peer takes it, even where the host's congestion control is
     one that paces (BBR): its timers are a tenth of what a large download costs, and there is no network to spare.
 
-    Reno is the one that every process may choose (tcp(7), ``tcp_allowed_congestion_control``).
+    Every process may choose Reno (tcp(7), ``tcp_allowed_congestion_control``).
     """
     if handle.family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError):  # the peer has left already, or the host forbids to choose
@@ -123,8 +127,8 @@ def write_now(transport: Any, data: bytes) -> None:
     while left:
         sent: Any = transport.writeSomeData(left)
         if isinstance(sent, Exception) or not sent:
-            # The socket is full or the connection is lost. Either way the transport goes on by itself: it sends the
-            # rest later, or notices the loss and tells its protocol in a turn of its own.
+            # The socket is full or the connection is lost. The transport sends the rest later, or reports the loss in
+            # a turn of its own.
             transport.write(bytes(left))
             return
         left = left[sent:]
@@ -156,22 +160,21 @@ def _innermost(transport: Any) -> Any:
     return transport
 
 
-# The PROXY protocol (HAProxy and others) in front of a port: Twisted's, with mends to its parser of version 1.
-#
-# Source: HAProxy, "The PROXY protocol", section 2.1.
+# The PROXY protocol (HAProxy and others) in front of a port: Twisted's, with a parser of version 1 that refuses bad
+# addresses, and with half-closed connections. Source: HAProxy, "The PROXY protocol", section 2.1.
 
 
 # With fewer bytes in the first read Twisted closes the connection, since it cannot tell what the client speaks.
-_LEAST_BYTES = 8
-# A complete header of version 1: the addresses may be left out where the client has none that is IP's. Twisted's
-# parser insists on something after the last word.
+_MIN_BYTES = 8
+# A complete header of version 1, for clients without an IP address. Twisted's parser insists on more after the last
+# word.
 _UNKNOWN = b"PROXY UNKNOWN"
 
 
 def proxied(endpoint: Any) -> Any:
     """``endpoint``, on which every connection has to begin with a PROXY header; others are closed.
 
-    ``getPeer`` of a transport is then the client that the header names, or the proxy itself where it names none.
+    ``getPeer`` of a transport is then the client that the header names, or the proxy itself if it names none.
     """
     return _WrapperServerEndpoint(endpoint, _Factory)
 
@@ -179,16 +182,16 @@ def proxied(endpoint: Any) -> Any:
 class _Version1(V1Parser):
     @classmethod
     def parse(cls, line: bytes) -> Any:
-        """What the header says; raises ``InvalidProxyHeader`` for what is not one, also for a bad address or port."""
+        """The addresses in the header; raises ``InvalidProxyHeader``, also for a bad address or port."""
         try:
-            found: Any = super().parse(line + b" " if line == _UNKNOWN else line)
-            for told in (found.source, found.destination):
-                if isinstance(told, IPv4Address | IPv6Address):
-                    ipaddress.ip_address(told.host)
+            info: Any = super().parse(line + b" " if line == _UNKNOWN else line)
+            for address in (info.source, info.destination):
+                if isinstance(address, IPv4Address | IPv6Address):
+                    ipaddress.ip_address(address.host)
         except ValueError:
             # Twisted lets a ValueError out to the reactor for bad numbers or bytes, and takes any text as an address.
             raise InvalidProxyHeader from None
-        return found
+        return info
 
 
 @implementer(IHalfCloseableProtocol)
@@ -205,7 +208,7 @@ class _Wrapper(HAProxyProtocolWrapper):
 
     def dataReceived(self, data: bytes) -> None:
         first = self._parser is None and self._proxyInfo is None
-        if first and len(data) >= _LEAST_BYTES and data.startswith(V1Parser.PROXYSTR):
+        if first and len(data) >= _MIN_BYTES and data.startswith(V1Parser.PROXYSTR):
             self._parser = _Version1()
         super().dataReceived(data)
 
@@ -213,6 +216,8 @@ class _Wrapper(HAProxyProtocolWrapper):
 class _Factory(HAProxyWrappingFactory):
     protocol: type[HAProxyProtocolWrapper] = _Wrapper
 
+
+# Ports.
 
 log = Logger()
 
@@ -242,7 +247,7 @@ def bind_endpoints(
             try:
                 ports.append(await endpoint_from(reactor, text, certificates).listen(factory))
                 let_clients_half_close(ports[-1])
-                if not _says_its_queue(text):
+                if not _has_backlog(text):
                     _lengthen_queue(ports[-1])
             except Exception as fault:
                 for port in ports:
@@ -266,16 +271,17 @@ def endpoint_from(reactor: Any, text: str, certificates: Certificates | None = N
         return proxied(endpoint_from(reactor, text.removeprefix(PROXIED), certificates))
     if text.startswith(TLS):
         require_regular_files(text)
-    found: Any = serverFromString(reactor, text)
-    if text.startswith(ACTIVATED) and found.addressFamily == socket.AF_UNIX:
-        return _ActivatedUnix(reactor, found.fileno)
+    endpoint: Any = serverFromString(reactor, text)
+    if text.startswith(ACTIVATED) and endpoint.addressFamily == socket.AF_UNIX:
+        return _ActivatedUnix(reactor, endpoint.fileno)
     if text.startswith(TLS):
-        options = with_chain(found._sslContextFactory, text)
+        # An endpoint that is made from a string can be given another context factory only so.
+        options = with_chain(endpoint._sslContextFactory, text)
         if certificates is not None:
-            found._sslContextFactory = certificates.shown_at(
+            endpoint._sslContextFactory = certificates.shown_at(
                 shown(text), options, lambda: endpoint_from(reactor, text)._sslContextFactory
             )
-    return found
+    return endpoint
 
 
 @implementer(IStreamServerEndpoint)
@@ -296,11 +302,11 @@ class _ActivatedUnix:
 def adopt_unix(reactor: Any, descriptor: int, factory: Any, queue: int) -> Any:
     """Listen on a Unix socket that belongs to another process, with a copy of ``descriptor``.
 
-    ``adoptStreamPort`` would make the socket's file accessible to everybody, which only the owner of the file may do,
-    remove it at the end, and shut the socket down for all processes.
+    Twisted's public means, ``adoptStreamPort``, would make the socket's file accessible to everybody, which only the
+    owner of the file may do, remove it at the end, and shut the socket down for all processes.
     """
     port: Any = UnixPort._fromListeningDescriptor(reactor, descriptor, factory)
-    # Twisted leaves a name alone that starts with NUL, as it then stands in no file system.
+    # Twisted does not touch the file if the name starts with NUL, since that is not a name in the file system.
     port._bindPath = b"\0" + port._bindPath
     port._shouldShutdown = False
     port.backlog = queue
@@ -319,17 +325,17 @@ async def close(port: IListeningPort) -> None:
 
 
 async def leave(port: Any) -> None:
-    """As ``close``, for a port from which other processes still accept. Shutting it down would make that fail."""
+    """As ``close``, for a port at which other processes still accept: Twisted would shut it down for all of them."""
     port._shouldShutdown = False
     await close(port)
 
 
 def queue_length(reactor: Any, endpoint: str) -> int:
     """How many connections may wait to be accepted at a port that was opened as ``endpoint``."""
-    return int(endpoint_from(reactor, endpoint)._backlog) if _says_its_queue(endpoint) else BACKLOG
+    return int(endpoint_from(reactor, endpoint)._backlog) if _has_backlog(endpoint) else BACKLOG
 
 
-def _says_its_queue(endpoint: str) -> bool:
+def _has_backlog(endpoint: str) -> bool:
     return "backlog=" in endpoint
 
 
@@ -345,11 +351,11 @@ def take_turns(port: Any) -> None:
     """Make ``port`` accept one connection in each turn of the reactor.
 
     Twisted's ports accept all that wait. Of several processes that share one socket, the first to wake up would then
-    serve a whole burst of clients alone.
+    serve a whole burst of clients alone. Twisted has no setting for this, and raises ``numberAccepts`` after every
+    turn that used it up, hence a property that ignores being set.
     """
 
     class OneByOne(type(port)):  # type: ignore[misc]  # whichever kind of port it is
-        # Twisted raises the number after every turn that used it up, hence a property that ignores being set.
         numberAccepts = property(lambda self: 1, lambda self, count: None)
 
     port.__class__ = OneByOne

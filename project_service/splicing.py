@@ -21,16 +21,17 @@ from project_service.network import is_ready
 # A pipe has room for a number of pieces, whatever their size: in one of the usual 64 KiB there would be 16.
 _PIPE_BYTES = 1024 * 1024
 _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
-# With so much or more, the end may wait for what follows, or for 200 ms if nothing does: whole segments cost less.
-# With less, the source is slower than the target, and nothing waits.
+# From so many bytes on, the last ones may wait for what follows, or for 200 ms if nothing does: whole segments cost
+# less. With fewer, the source is slower than the target, and nothing waits.
 _BUSY_BYTES = 64 * 1024
 
 
 def ask_first(transport: Any, take: Callable[[int], bool]) -> None:
-    """From now on call ``take`` with the socket's descriptor whenever there is something to be read. Where it returns
+    """From now on call ``take`` with the socket's descriptor whenever there is something to be read. If it returns
     False, the transport reads as usual.
 
-    Does nothing for a transport whose bytes have to be decrypted first.
+    Does nothing for a transport whose bytes have to be decrypted first. Twisted has no public means to leave bytes in
+    the socket, so the transport's ``doRead`` is replaced (``tests/unit/http/test_twisted_internals.py``).
     """
     if not isinstance(transport, Connection) or transport.TLS:
         return
@@ -43,13 +44,13 @@ def ask_first(transport: Any, take: Callable[[int], bool]) -> None:
 
 
 def ask_no_more(transport: Any) -> None:
-    """Undo ``ask_first``, once the connection is lost: otherwise both would wait for the garbage collector."""
+    """Undo ``ask_first`` once the connection is lost, since the two form a reference cycle."""
     vars(transport).pop("doRead", None)
 
 
 @frozen
 class _Pipe:
-    """The descriptors of its ends. It closes by itself when its owner is gone."""
+    """The descriptors of both ends. It is closed when its owner is collected."""
 
     reading: int
     writing: int
@@ -57,28 +58,28 @@ class _Pipe:
 
 
 class Splicing:
-    """Moves bytes through one pipe, which is empty between two moves. It is made when it is first needed."""
+    """Moves bytes through one pipe, which is empty between two moves and is made when it is first needed."""
 
     def __init__(self) -> None:
         self._pipe: _Pipe | None = None
         self._possible = True
 
-    def move(self, source: int, target: Any, most: int) -> int:
-        """Move up to ``most`` bytes from the socket with the descriptor ``source`` to the transport ``target``; how
-        many were moved.
+    def move(self, source: int, target: Any, max_bytes: int) -> int:
+        """Move up to ``max_bytes`` from the socket with the descriptor ``source`` to the transport ``target``, and
+        return their number.
 
-        What the target's socket does not take at once becomes memory of this process, as after ``write``.
+        What the target's socket does not take at once becomes memory of this process, as after ``write``. A failure
+        of ``target`` shows as after ``write``; a failed ``source`` looks afterwards as if it were at its end.
 
-        0 if they have to be read and written instead: ``target`` is no plain connection or still has something to
-        send, there is nothing to be read, or the system does not allow it. If ``target`` has failed, that is its own
-        business, as after ``write``. If ``source`` has, it looks afterwards as if it were at its end.
+        0 if the bytes have to be read and written instead: ``target`` is not a plain connection or still has
+        something to send, there is nothing to be read, or the system does not allow it.
         """
-        pipe = self._opened() if self._possible and is_ready(target) else None
+        pipe = self._open_pipe() if self._possible and is_ready(target) else None
         if pipe is None:
             return 0
         try:
-            moved = left = _moved(source, pipe.writing, most)
-            while left and (sent := _moved(pipe.reading, target.fileno(), left)):
+            moved = left = _splice(source, pipe.writing, max_bytes)
+            while left and (sent := _splice(pipe.reading, target.fileno(), left)):
                 left -= sent
             if left:
                 target.write(_read(pipe.reading, left))
@@ -89,7 +90,7 @@ class Splicing:
             raise
         return moved
 
-    def _opened(self) -> _Pipe | None:
+    def _open_pipe(self) -> _Pipe | None:
         """The pipe; None if there can be none: for now, or ever if it may not be large enough."""
         if self._pipe is not None:
             return self._pipe
@@ -109,19 +110,19 @@ class Splicing:
         return pipe
 
 
-def _moved(source: int, target: int, most: int) -> int:
+def _splice(source: int, target: int, size: int) -> int:
     try:
-        return os.splice(source, target, most, flags=_FLAGS | os.SPLICE_F_MORE * (most >= _BUSY_BYTES))
+        return os.splice(source, target, size, flags=_FLAGS | os.SPLICE_F_MORE * (size >= _BUSY_BYTES))
     except OSError:
         return 0
 
 
 def _read(pipe: int, size: int) -> bytes:
     """All that is in the pipe: ``size`` bytes."""
-    found = os.read(pipe, size)
-    while len(found) < size:
-        found += os.read(pipe, size - len(found))
-    return found
+    data = os.read(pipe, size)
+    while len(data) < size:
+        data += os.read(pipe, size - len(data))
+    return data
 
 
 def _close(*descriptors: int) -> None:

@@ -26,8 +26,8 @@ class _Waiter:
 class WaitQueue(Generic[T]):
     """Clients take turns, and the callers of one client are served in the order in which they came.
 
-    A caller that has waited for ``seconds`` gets the failure ``late()``. Each caller has a size. If all together
-    exceed ``max_size``, the client that has the most in the queue makes room: its last caller gets ``full()``.
+    A caller that has waited for ``seconds`` gets the failure ``late()``. Each caller has a size. If they exceed
+    ``max_size`` together, the client that has the most in the queue makes room: its last caller gets ``full()``.
 
     There is one timer for the whole queue, because one for each caller would cost more than a typical wait.
     """
@@ -45,10 +45,10 @@ class WaitQueue(Generic[T]):
         self._late = late
         self._full = full
         self._max_size = max_size
-        # In the order in which they came. No plain dicts: finding the first of those takes the longer, the more have
+        # In the order in which they came. Not plain dicts: finding the first key of one takes longer, the more have
         # been removed before it.
         self.waiters: OrderedDict[Deferred[T], _Waiter] = OrderedDict()
-        # By client, whose turn is next first.
+        # By client, in the order of their turns.
         self._lines: OrderedDict[str, OrderedDict[Deferred[T], None]] = OrderedDict()
         self._sizes: Counter[str] = Counter()
         self._size = 0
@@ -81,7 +81,7 @@ class WaitQueue(Generic[T]):
         first.callback(value)
 
     def close(self, why: Callable[[], Exception]) -> None:
-        """Fail everybody who waits with ``why()``."""
+        """Fail all waiting callers with ``why()``."""
         cancel(self._look)
         self._look = None
         while self.waiters:

@@ -178,7 +178,6 @@ class HttpConnection(BaseConnection, Protocol):
         ):
             again = self._cached_head.again(data)
             if again is not None:
-                self._idle.touch()
                 exchange = Exchange(self, self.clock, self.idle_seconds, *again)
                 self._exchanges.append(exchange)
                 self._answering = True

@@ -148,7 +148,13 @@ class Edge:
         if self._closing:
             exchange.close_after()
         path, _, query = exchange.target.partition(b"?")
-        match, fault = self._match(exchange.method, path)
+        fault: ApiError | None = None
+        try:
+            match: Match | None = self._router.match(exchange.method, path)
+        except ApiError as refused:
+            # The tracebacks hold the frames below, and these the fault: a reference cycle.
+            refused.__context__ = None
+            match, fault = self._router.at(path), refused.with_traceback(None)
         limited = self.classes.get(match.admission) if match is not None else None
         slot = Slot() if limited is None else LimitedSlot(limited)
         headers = exchange.headers
@@ -235,15 +241,6 @@ class Edge:
             running.cancel()
 
     # The way of a request.
-
-    def _match(self, method: str, path: bytes) -> tuple[Match | None, ApiError | None]:
-        """What the request belongs to, and why it has no handler, None if it has one."""
-        try:
-            return self._router.match(method, path), None
-        except ApiError as fault:
-            # The tracebacks hold the frames below, and these the fault: a reference cycle.
-            fault.__context__ = None
-            return self._router.at(path), fault.with_traceback(None)
 
     def _turned(
         self,

@@ -1,9 +1,12 @@
-"""HTTP/1.1 requests out of bytes, by llhttp (``httptools``). No I/O.
+"""From bytes to the heads and bodies of HTTP/1.1 requests, by llhttp (``httptools``). No I/O.
 
-llhttp is strict about framing (RFC 9112 sections 6 and 7). The rules for the head as a whole are in
-``framing.request_head``. What makes this module long is what llhttp has no means for: limits (it only tells what is
-complete, so what became nothing yet is counted by difference), 405 for a method that it does not know (it refuses it
-before there is a path), and offers of another protocol (it stops there, although a server may ignore them).
+First ``HeaderView``, the headers; then what they say of the client behind proxies (``locate``); then the rules for a
+head (``request_head``); last ``RequestParser``, and ``CachedHead`` for heads that come again.
+
+llhttp is strict about framing (RFC 9112 sections 6 and 7). What makes the parser long is what llhttp has no means
+for: limits (it only reports what is complete, so the rest is counted by difference), 405 for a method that it does
+not know (it refuses it before there is a path), and offers of another protocol (it stops there, although a server may
+ignore them).
 """
 
 from __future__ import annotations
@@ -19,26 +22,22 @@ from attrs import frozen
 from project_service import errors
 from project_service.errors import ApiError
 
-# The characters of HTTP's header fields, written to stand between the brackets of a regular expression. Pure.
-
-
-# RFC 9110 section 5.6.2: the characters of tokens, such as names of headers and methods.
+# Characters, written to stand between the brackets of a regular expression. RFC 9110 section 5.6.2: those of tokens,
+# such as names of headers and methods.
 TCHAR = r"!#$%&'*+.^_`|~0-9A-Za-z-"
 # RFC 9110 section 5.5: control characters that no header value may have. A tab is allowed.
 CONTROL = r"\x00-\x08\x0a-\x1f\x7f"
-
-
-# Request headers as sent: order and repetition kept, names in lower case.
 
 
 T = TypeVar("T")
 
 
 class HeaderView:
-    """Read-only. Made of pairs whose names are lower-case bytes and whose values have no white space around them.
+    """Request headers as sent, in their order and with repetitions. Read-only.
 
-    ``first`` has the first value of each name. ``arrival`` and ``caller`` are kept here by the modules of these
-    names, like what is ``derived``.
+    It is made of pairs whose names are lower-case bytes and whose values have no white space around them. ``first``
+    has the first value of each name. ``http.edge`` and ``http.caller`` cache what follows from the headers in
+    ``arrival`` and ``caller``; others use ``derived``.
     """
 
     __slots__ = ("_derived", "_pairs", "arrival", "caller", "first")
@@ -56,17 +55,17 @@ class HeaderView:
         return self._pairs == tuple(pairs)
 
     def derived(self, make: Callable[[HeaderView], T]) -> T:
-        """``make(self)``, called once for this view and remembered.
+        """``make(self)``, called once for this view and cached.
 
         This pays because a connection keeps its view as long as its client sends the same headers (see
         ``RequestParser``). ``make`` serves as the key, so it has to be a function of a module and not one made for
-        each call. What it raises is not remembered.
+        each call. What it raises is not cached.
         """
         try:
-            found: T = self._derived[make]
+            value: T = self._derived[make]
         except KeyError:
-            found = self._derived[make] = make(self)
-        return found
+            value = self._derived[make] = make(self)
+        return value
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of that (lower-case) name."""
@@ -90,8 +89,7 @@ class HeaderView:
         return iter(self._pairs)
 
 
-# Where a request came from: forwarding headers are believed only as far as the proxies that wrote them are
-# trusted.
+# Where a request came from: forwarding headers are believed only as far as the proxies that wrote them are trusted.
 
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -130,7 +128,7 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
 
 
 def _unmapped(network: Network) -> Network:
-    """IPv4 in the form in which a socket for both kinds has it, and the log with it: peers are compared without."""
+    """A network of IPv4 addresses in IPv6's form as one of IPv4: peers are compared in that form."""
     mapped = getattr(network.network_address, "ipv4_mapped", None)
     if mapped is None or network.prefixlen < _MAPPED_BITS:
         return network
@@ -149,8 +147,8 @@ def locate(peer: str | None, secure: bool, headers: HeaderView, trusted: Sequenc
     near = peer if peer is not None else "127.0.0.1"
     if not trusted or not (peer is None or _is_trusted(near, trusted)):
         return Forwarded(near, scheme, host)
-    said = b",".join(headers.all(b"x-forwarded-proto")).decode("latin-1")
-    forwarded = said.rpartition(",")[2].strip().lower()
+    protocols = b",".join(headers.all(b"x-forwarded-proto")).decode("latin-1")
+    forwarded = protocols.rpartition(",")[2].strip().lower()
     if forwarded in ("http", "https"):
         scheme = forwarded
     hops = b",".join(headers.all(b"x-forwarded-for")).decode("latin-1").split(",")
@@ -183,26 +181,26 @@ def _is_trusted(address: str, trusted: Sequence[Network]) -> bool:
 
 
 def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """``address``, as IPv4 where it is that in the form of IPv6; raises ``ValueError``."""
-    found = ipaddress.ip_address(address)
-    return getattr(found, "ipv4_mapped", None) or found
+    """``address``, as IPv4 if it is that in the form of IPv6; raises ``ValueError``."""
+    parsed = ipaddress.ip_address(address)
+    return getattr(parsed, "ipv4_mapped", None) or parsed
 
 
 def address_block(address: str) -> str:
     """What counts as one client address: an IPv4 address, or an IPv6 network /64, which a single host usually has for
     itself."""
     try:
-        found = _parsed(address)
+        parsed = _parsed(address)
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found in _TRANSLATED:
-        return str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
-    return str(ipaddress.ip_network((int(found), 64), strict=False))
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed in _TRANSLATED:
+        return str(ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF))
+    return str(ipaddress.ip_network((int(parsed), 64), strict=False))
 
 
-# The rules for a request head (RFC 9112) beyond those that llhttp enforces, and our limits. Pure.
+# The rules for a request head (RFC 9112) beyond those that llhttp enforces, and our limits.
 
 
 # Room for a filter with a thousand UUIDs (``in.(…)``), which PostgREST takes as well.
@@ -230,13 +228,13 @@ class RequestHead:
 
 
 def request_head(method: str, target: bytes, version: bytes, headers: HeaderView) -> RequestHead:
-    """The head whose request line and headers have been parsed, ``target`` as it was sent.
+    """The head of a request whose line and headers have been parsed, ``target`` as it was sent.
 
-    Raises ``ApiError`` for one that is not acceptable as a whole.
+    Raises ``ApiError`` if it is not acceptable as a whole.
     """
     path = origin_form(target)
     if path is None:
-        raise no_path()
+        raise invalid_path()
     fault = _fault_of(version, headers)
     if fault is not None:
         raise fault
@@ -247,8 +245,8 @@ def request_head(method: str, target: bytes, version: bytes, headers: HeaderView
 
 
 def _fault_of(version: bytes, headers: HeaderView) -> ApiError | None:
-    """What is wrong with the head, None for nothing: RFC 9112 section 3.2 (exactly one valid Host) and section 6.1
-    (no transfer coding before HTTP/1.1)."""
+    """What is wrong with the head, if anything: RFC 9112 section 3.2 (exactly one valid Host) and section 6.1 (no
+    transfer coding before HTTP/1.1)."""
     fault = headers.derived(_fault_of_any_version)
     if fault is not None:
         return fault
@@ -262,7 +260,7 @@ def _fault_of_any_version(headers: HeaderView) -> ApiError | None:
     if len(hosts) > 1:
         return _host_missing()
     if hosts and hosts[0] and not is_host(hosts[0].decode("latin-1")):
-        return errors.bad_request("bad_request", "The Host header is not a host.")
+        return errors.bad_request("bad_request", "The Host header is invalid.")
     codings = headers.all(b"transfer-encoding")
     return _coding_unknown() if codings and [c.lower() for c in codings] != [b"chunked"] else None
 
@@ -281,7 +279,7 @@ _WHOLE_URL = re.compile(rb"https?://([^/?]*)([^?]*)(.*)\Z", re.IGNORECASE)
 
 
 def origin_form(target: bytes) -> bytes | None:
-    """``target`` as path and query, also where it is a whole URL; ``*`` stays. None where it is no request target.
+    """``target`` as path and query, also if it is a whole URL; ``*`` stays. None if it is invalid.
 
     RFC 9112 section 3.2.
     """
@@ -309,7 +307,7 @@ def too_many_headers() -> ApiError:
     return ApiError(431, "headers_too_large", f"The request has more than {MAX_HEADERS} headers.")
 
 
-def no_path() -> ApiError:
+def invalid_path() -> ApiError:
     """400 for a target for which ``origin_form`` returns None."""
     why = "The request target is not a path in ASCII; other characters have to be percent-encoded."
     return errors.bad_request("bad_request", why)
@@ -323,16 +321,16 @@ def _asks_to_close(headers: HeaderView) -> bool:
 def _content_length(headers: HeaderView) -> int | None:
     declared = headers.get(b"content-length")
     if declared is not None:
-        # llhttp refuses what is no number or too large, but not zeros before it. ``int`` takes only 4300 digits.
+        # llhttp refuses anything but numbers, and large ones, but not leading zeros. ``int`` takes only 4300 digits.
         return int(declared.strip().lstrip(b"0") or b"0")
     return None if b"transfer-encoding" in headers else 0
 
 
-# The bytes that a chunk may have besides its data: its size, line ends and a short extension. In total a body may
-# have MAX_SURPLUS_BYTES more than that which are not data (long extensions, trailers).
+# The bytes that a chunk may have besides its data: its size, line ends and a short extension. A body may have
+# MAX_SURPLUS_BYTES more in total (long extensions, trailers).
 CHUNK_HEAD_BYTES = 32
 MAX_SURPLUS_BYTES = 4 * 1024
-# Headers of up to this size are remembered for the next request of the connection; applications send fewer.
+# Headers of up to this size are cached for the next request of the connection; applications send fewer.
 CACHED_HEADER_BYTES = 4 * 1024
 
 # A request line with any method (RFC 9110 section 9.1) and any target; llhttp accepts only methods that it knows.
@@ -345,12 +343,12 @@ _VERSIONS = {"1.1": b"HTTP/1.1", "1.0": b"HTTP/1.0"}
 class CachedHead:
     """A head without its target, as its client sends it again and again.
 
-    Purpose: most clients of a connection send the same method and header lines each time. Parsing them, and all that
-    follows from them alone (``HeaderView``), costs more than the rest of a small request. Plan: a head that is the
-    same byte for byte, but for its target, needs neither. Cost: a few kilobytes for each connection.
+    Purpose: most clients send the same method and header lines with each request of a connection. Parsing them, and
+    all that follows from them alone (``HeaderView``), costs more than the rest of a small request. Plan: a head that
+    is the same byte for byte, but for its target, needs neither. Cost: a few kilobytes for each connection.
 
-    ``lines`` begin behind the target. Only heads that were acceptable are kept, with a path as their target and a
-    body of a known length, which has to have come as a whole.
+    ``lines`` begin behind the target. Only acceptable heads are cached, with a path as their target and a body of a
+    known length, which has to have come as a whole.
     """
 
     __slots__ = ("_head", "_lines", "_prefix")
@@ -362,12 +360,12 @@ class CachedHead:
 
     @classmethod
     def of(cls, head: RequestHead, data: bytes) -> CachedHead | None:
-        """What to keep of ``head``, which was parsed of ``data``; None where that is nothing."""
+        """What to cache of ``head``, which was parsed from ``data``; None if nothing."""
         prefix = head.method.encode() + b" "
         lines = data[len(prefix) + len(head.target) :]
         plain = head.keep_alive and head.length is not None and head.target.startswith(b"/")
         first = data.startswith(prefix + head.target + b" HTTP/1.1\r\n")
-        # No line ends otherwise, so the head ends where ``data`` does, whatever the parser is lenient about.
+        # All lines end in CRLF, so the head ends where ``data`` does, whatever the parser is lenient about.
         ends = data.count(b"\r\n") == data.count(b"\n") == data.count(b"\r")
         special = b"expect" in head.headers or b"upgrade" in head.headers
         if plain and first and ends and not special and len(lines) <= CACHED_HEADER_BYTES:
@@ -375,7 +373,7 @@ class CachedHead:
         return None
 
     def again(self, data: bytes) -> tuple[RequestHead, bytes] | None:
-        """The head and the body of a request that is all of ``data``; None where it has other lines or is not
+        """The head and the body of the request that is all of ``data``; None if it has other lines or is not
         whole."""
         head, prefix, lines = self._head, self._prefix, self._lines
         end = len(data) - head.length  # type: ignore[operator]  # ``of`` has seen to it
@@ -390,7 +388,7 @@ class CachedHead:
         )
 
 
-# As ``framing.origin_form`` has it, of a path.
+# A path, as ``origin_form`` has it.
 _PATH = re.compile(rb"/[!\"$-~]*\Z")
 
 
@@ -404,7 +402,7 @@ class Requests(Protocol):
 
 
 class RequestParser:
-    """Parses what it is fed and calls ``requests``. Once ``feed`` has raised, it must not be fed again."""
+    """Parses what it is fed and calls ``requests``. It must not be fed again once ``feed`` has raised."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -414,8 +412,7 @@ class RequestParser:
         self._last = False
         self._in_body = False
         self._announcing = False
-        # What has come of the request line until there is a target; all of it after a method that llhttp does not
-        # know.
+        # What has come of the request line until there is a target; all of it if llhttp does not know the method.
         self._line = b""
         self._method_unknown = False
         # The request that is being parsed, as far as it has come.
@@ -423,18 +420,18 @@ class RequestParser:
         self._pairs: list[tuple[bytes, bytes]] = []
         self._headers = HeaderView(())
         self._length: int | None = 0
-        # The data of the chunks in what is being fed. They are handed over together: a chunk may be of one byte, and
-        # the reader is woken for each piece.
+        # The data of the chunks in what is being fed. It is handed over together: a chunk may be of one byte, and the
+        # reader is woken for each piece.
         self._pieces: list[bytes] = []
-        self.chunks = 0  # chunks begun; the channel reads and resets it
-        # How many bytes were fed since the head began, roughly. Only where they are many is the head itself measured.
+        self.chunks = 0  # chunks begun; the connection reads and resets it
+        # How many bytes were fed since the head began, roughly. The head itself is measured only if they are many.
         self._head_bytes = 0
         self._fed_bytes = 0
         # Bytes fed that became nothing yet: an unfinished header, chunk extensions, trailers.
         self._surplus = 0
 
     def feed(self, data: bytes) -> None:
-        """Parse ``data``. Raises ``ApiError`` for what is no acceptable request."""
+        """Parse ``data``. Raises ``ApiError`` for an unacceptable request."""
         if not self.target and not self._in_body:
             self._line += data
         if self._method_unknown:
@@ -456,19 +453,19 @@ class RequestParser:
         self._check_sizes()
 
     def _refuse(self, refused: Exception) -> None:
-        """Raise the ``ApiError`` for what llhttp refused. Where that is an unknown method, only once the request line
-        is complete, since the answer (405) depends on its path."""
+        """Raise the ``ApiError`` for what llhttp refused; for an unknown method only once the request line is
+        complete, since the response (405) depends on its path."""
         self._method_unknown = isinstance(refused, httptools.HttpParserInvalidMethodError)
         if not self._method_unknown or not _LINE_SO_FAR.match(self._line):
             raise self._fault_of_line(isinstance(refused, httptools.HttpParserInvalidURLError))
 
-    def _fault_of_line(self, target_is_none: bool = False) -> ApiError:
+    def _fault_of_line(self, invalid_target: bool = False) -> ApiError:
         line = _REQUEST_LINE.match(self._line)
         if line and not self.target:
             self.target = line[1]
         if self._method_unknown and line and line[2]:
             return errors.method_not_allowed(())  # the router fills in the methods that the path has
-        return no_path() if target_is_none else errors.not_http()
+        return invalid_path() if invalid_target else errors.not_http()
 
     def _feed_past_offers(self, data: bytes) -> None:
         while data:
@@ -521,7 +518,7 @@ class RequestParser:
         if self._announcing:
             return
         if self._last or self._parser is None:
-            # For the channel there is nothing more, as long as ``begun`` is False.
+            # For the connection there is nothing more, as long as ``begun`` is False.
             raise errors.not_http()
         self.begun = True
         self.target = b""
@@ -530,10 +527,10 @@ class RequestParser:
         self._surplus = 0
         self._requests.head_begun()
 
-    def on_url(self, part: bytes) -> None:
+    def on_url(self, piece: bytes) -> None:
         if self._announcing:
             return
-        self.target += part
+        self.target += piece
         self._line = b""
         self._surplus = 0
         if len(self.target) > MAX_TARGET_BYTES:
@@ -592,9 +589,9 @@ class RequestParser:
         self._requests.request_received()
 
     def _view(self) -> HeaderView:
-        """A view of the headers: the previous request's where the client sends the same again, as most clients do.
+        """A view of the headers: the previous request's if the client sends the same again, as most clients do.
 
-        Long ones are not remembered. What is derived from them takes several times their length, for as long as the
+        Long ones are not cached. What is derived from them takes several times their length, for as long as the
         connection is idle.
         """
         if self._headers.is_of(self._pairs):
@@ -612,8 +609,8 @@ def _raised_in_callback(stopped: Exception) -> BaseException:
 
 
 def _llhttp(callbacks: RequestParser) -> Any:
-    """A parser that leaves it to us which request is the last. By itself it would also listen to Proxy-Connection and
-    to trailers, and with them a client could end a connection that its proxy sends other clients' requests on."""
+    """A parser that leaves it to us which request is the last. By itself it would also heed Proxy-Connection and
+    trailers, and by these a client could end a connection that its proxy uses for other clients too."""
     parser = httptools.HttpRequestParser(callbacks)
     parser.set_dangerous_leniencies(lenient_keep_alive=True)
     return parser

@@ -18,8 +18,8 @@ from twisted.internet.interfaces import IReactorTime
 GRACE_SECONDS = 5.0
 # A body that arrives faster than this on average is never broken off: the new client might well be slower.
 SLOW_BYTES_PER_SECOND = 1024
-# Looking through all connections is not cheap. One search finds candidates for a hundredth of the connections; where
-# it found fewer, the next search is made only after so long.
+# Looking through all connections is not cheap. One search collects candidates, a hundredth of the connections; if
+# there were fewer, the next search is made only after so long.
 SEARCH_SECONDS = 0.5
 
 
@@ -44,80 +44,80 @@ Connection = TypeVar("Connection", bound=LimitedConnection)
 
 
 class ConnectionLimit(Generic[Connection]):
-    """Room for ``most`` connections: once there are that many, an old one is closed for each new one.
+    """Room for ``max_connections``: once there are that many, an old one is closed for each new one.
 
     Below the limit no connection is closed for being slow. At the limit the first to be closed are those that have
     been idle for longest, then those whose body arrives most slowly (they are answered 408), and last those that have
-    only just been opened and have not sent a request yet. Those that were told to go do not count, up to a tenth of
-    ``most``.
+    only just been made and have not sent a request yet. Those that are closing do not count, up to a tenth of
+    ``max_connections``.
     """
 
-    def __init__(self, most: int, now: Callable[[], float]) -> None:
+    def __init__(self, max_connections: int, now: Callable[[], float]) -> None:
         self.connections: set[Connection] = set()
-        self._most = most
+        self._max = max_connections
         self._now = now
-        # Ordered: those told to go, longest ago first; and the candidates of the last search, best first.
-        self._leaving: dict[Connection, None] = {}
-        self._next: dict[Connection, None] = {}
+        # Ordered: those that were timed out, longest ago first; and the candidates of the last search, best first.
+        self._closing: dict[Connection, None] = {}
+        self._candidates: dict[Connection, None] = {}
         self._searched_at = float("-inf")
-        self._found_enough = True
+        self._enough_candidates = True
 
     def enter(self, connection: Connection) -> None:
         self.connections.add(connection)
 
     def leave(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self._leaving.pop(connection, None)
-        self._next.pop(connection, None)
+        self._closing.pop(connection, None)
+        self._candidates.pop(connection, None)
 
     def for_one_more(self) -> bool:
-        """Whether a new connection may be opened; where necessary another one has been told to go for it."""
-        if len(self.connections) - len(self._leaving) < self._most:
+        """Whether there is room for a new connection; if necessary, another one is timed out for it."""
+        if len(self.connections) - len(self._closing) < self._max:
             return True
         now = self._now()
         late = now - self._searched_at >= SEARCH_SECONDS
-        goes = None if late else self._who_goes(now)
-        if goes is None and (late or self._found_enough):
+        candidate = None if late else self._candidate(now)
+        if candidate is None and (late or self._enough_candidates):
             self._search(now)
-            goes = self._who_goes(now)
-        if goes is None:
+            candidate = self._candidate(now)
+        if candidate is None:
             return False
-        self._send_away(goes)
+        self._time_out(candidate)
         return True
 
     def _search(self, now: float) -> None:
-        wanted = self._most // 100 + 1
+        wanted = self._max // 100 + 1
         ranked = [
             (rank, connection)
-            for connection in self.connections - self._leaving.keys()
+            for connection in self.connections - self._closing.keys()
             if (rank := _rank(connection, now)) is not None
         ]
         first = nsmallest(wanted, ranked, key=itemgetter(0))
-        self._next = dict.fromkeys(connection for _, connection in first)
-        self._found_enough = len(first) == wanted
+        self._candidates = dict.fromkeys(connection for _, connection in first)
+        self._enough_candidates = len(first) == wanted
         self._searched_at = now
 
-    def _who_goes(self, now: float) -> Connection | None:
+    def _candidate(self, now: float) -> Connection | None:
         """The first candidate of the last search that is still idle or slow."""
-        while self._next:
-            connection = next(iter(self._next))
-            del self._next[connection]
+        while self._candidates:
+            connection = next(iter(self._candidates))
+            del self._candidates[connection]
             if _rank(connection, now) is not None:
                 return connection
         return None
 
-    def _send_away(self, connection: Connection) -> None:
-        if len(self._leaving) > self._most // 10:
-            # One that was told to go, and is in no hurry, is cut off. It is gone in the reactor's next turn.
-            slowest = next(iter(self._leaving))
-            self._leaving[slowest] = self._leaving.pop(slowest)
+    def _time_out(self, connection: Connection) -> None:
+        if len(self._closing) > self._max // 10:
+            # The one that has been closing for longest is cut off. It is gone in the reactor's next turn.
+            slowest = next(iter(self._closing))
+            self._closing[slowest] = self._closing.pop(slowest)
             slowest.abort()
-        self._leaving[connection] = None
+        self._closing[connection] = None
         connection.time_out()
 
 
 def _rank(connection: LimitedConnection, now: float) -> tuple[int, float] | None:
-    """The order in which connections are closed, the least first; None for one that is not closed at all."""
+    """The order in which connections are closed, lowest first; None for one that is not closed at all."""
     since = connection.idle_since
     if since is not None:
         return (0 if now - since >= GRACE_SECONDS else 2, since)
@@ -130,7 +130,7 @@ def _rank(connection: LimitedConnection, now: float) -> tuple[int, float] | None
     return (1, size / seconds)
 
 
-# After a rejection nothing is accepted for so long, and then so many at first; Twisted would accept a hundred.
+# After a rejection nothing is accepted for so long, and then only so many; Twisted would accept a hundred.
 PAUSE_SECONDS = 0.02
 FIRST_ACCEPTS = 10
 
@@ -146,13 +146,13 @@ class Port(Protocol):
 
 
 class AcceptThrottle:
-    """Stops accepting on ``ports`` for a moment when a connection was rejected for lack of room.
+    """Stops accepting on ``ports`` for a moment after a connection was rejected for lack of room.
 
     Purpose: a client that was rejected comes back at once on a new connection, and accepting one only to reject it
     costs as much as serving a request. Plan: such connections wait in the kernel's queue, where they cost nothing and
     where another process that shares the port may accept them. Cost: a rejection comes up to ``PAUSE_SECONDS`` later,
     and some more under a flood. Figure: beside 64 clients that came back at once, those that were connected kept
-    three quarters of their answers a second, and without it a seventh; beside 1,000, more than half and a fiftieth.
+    three quarters of their responses a second, and without it a seventh; beside 1,000, more than half and a fiftieth.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -178,13 +178,13 @@ class AcceptThrottle:
         return [port for port in self.ports if port.connected]
 
 
-# What may wait for its clients in one process.
-MOST_BYTES = 256 * 1024 * 1024
+# The bytes that may wait for their clients in one process.
+MAX_UNSENT_BYTES = 256 * 1024 * 1024
 # Less than this is not counted: streamed responses hold as much.
 LARGE_BYTES = 512 * 1024
 
 
-class Reader(Protocol):
+class UnsentConnection(Protocol):
     """What ``UnsentLimit`` needs of a connection."""
 
     @property
@@ -195,61 +195,62 @@ class Reader(Protocol):
 
 
 @define
-class _Left:
-    """``bytes`` were left at ``since``; there may be fewer now."""
+class _Unsent:
+    """``bytes`` were unsent at ``since``; there may be fewer now."""
 
     bytes: int
     since: float
 
 
 class UnsentLimit:
-    """Once more than ``most`` bytes are waiting for their clients, whoever takes them most slowly is cut off.
+    """Once more than ``max_bytes`` are waiting for their clients, the client that takes them most slowly is cut off.
 
     Purpose: a streamed response waits for its client, but one that is written whole stays in memory until the client
-    has taken it, and one of the table API may be as large as PostgreSQL can make it. Plan: large ones are counted.
-    Those who have had ``GRACE_SECONDS`` for theirs go first, and those who have had less than a second go last.
-    Cost: one comparison for each write. Figure: 200 clients that asked for 6 MB each and read nothing took 363 MiB at
-    most, and without it 676 MiB and more with each further one.
+    has taken it, and that may be as large as a database can make it. Plan: large ones are counted. Clients that have
+    had ``GRACE_SECONDS`` for theirs are cut off first, and those that have had less than a second last. Cost: one
+    comparison for each write. Figure: 200 clients that asked for 6 MB each and read nothing took at most 363 MiB, and
+    without it 676 MiB and more with each further one.
     """
 
-    def __init__(self, now: Callable[[], float], most: int = MOST_BYTES) -> None:
+    def __init__(self, now: Callable[[], float], max_bytes: int = MAX_UNSENT_BYTES) -> None:
         self._now = now
-        self._most = most
-        self._left: dict[Reader, _Left] = {}
+        self._max = max_bytes
+        self._counted: dict[UnsentConnection, _Unsent] = {}
         # Never less than there is.
         self._total = 0
 
-    def wrote(self, reader: Reader) -> None:
-        """Much has been written to ``reader``, which is never cut off for it: others have had more time."""
-        self.leave(reader)
-        left = reader.unsent_bytes
-        if left < LARGE_BYTES:
+    def wrote(self, connection: UnsentConnection) -> None:
+        """Much has been written to ``connection``, which is never cut off for it: others have had more time."""
+        self.leave(connection)
+        unsent = connection.unsent_bytes
+        if unsent < LARGE_BYTES:
             return
-        self._left[reader] = _Left(left, self._now())
-        self._total += left
-        if self._total > self._most:
-            self._make_room(reader)
+        self._counted[connection] = _Unsent(unsent, self._now())
+        self._total += unsent
+        if self._total > self._max:
+            self._make_room(connection)
 
-    def leave(self, reader: Reader) -> None:
-        left = self._left.pop(reader, None)
-        if left is not None:
-            self._total -= left.bytes
+    def leave(self, connection: UnsentConnection) -> None:
+        counted = self._counted.pop(connection, None)
+        if counted is not None:
+            self._total -= counted.bytes
 
-    def _make_room(self, last: Reader) -> None:
-        still = {reader: reader.unsent_bytes for reader in self._left}
-        for reader in [reader for reader, left in still.items() if left < LARGE_BYTES]:
-            self.leave(reader)
-            del still[reader]
+    def _make_room(self, last: UnsentConnection) -> None:
+        still = {connection: connection.unsent_bytes for connection in self._counted}
+        for connection in [connection for connection, unsent in still.items() if unsent < LARGE_BYTES]:
+            self.leave(connection)
+            del still[connection]
         total, now = sum(still.values()), self._now()
 
-        def pace(reader: Reader) -> tuple[bool, bool, float]:
-            left = self._left[reader]
-            seconds = now - left.since
-            return seconds < GRACE_SECONDS, seconds < 1.0, (left.bytes - still[reader]) / max(seconds, 1.0)
+        def pace(connection: UnsentConnection) -> tuple[bool, bool, float]:
+            counted = self._counted[connection]
+            seconds = now - counted.since
+            taken = counted.bytes - still[connection]
+            return seconds < GRACE_SECONDS, seconds < 1.0, taken / max(seconds, 1.0)
 
-        for reader in sorted(still.keys() - {last}, key=pace):
-            if total <= self._most:
+        for connection in sorted(still.keys() - {last}, key=pace):
+            if total <= self._max:
                 return
-            total -= still[reader]
-            self.leave(reader)
-            reader.abort()
+            total -= still[connection]
+            self.leave(connection)
+            connection.abort()

@@ -1,8 +1,8 @@
 """What ``/metrics`` shows (Prometheus text format). Labels are route patterns, never paths, keys or tokens.
 
 With several workers, each writes its numbers into files in the folder that ``PROMETHEUS_MULTIPROC_DIR`` names, and
-any of them answers with the sums. Writing them for every request would add a tenth to a small one. So they are
-gathered in memory and written once in ``GATHER_SECONDS``; a worker sees the others' numbers that much later.
+any of them responds with the sums. Writing them for every request would add a tenth to the cost of a small one, so
+they are gathered in memory and written once in ``GATHER_SECONDS``; workers see each other's numbers that much later.
 """
 
 from __future__ import annotations
@@ -83,30 +83,29 @@ class Metrics:
         self._taken = self._gauge("places_taken", "Requests being served.", "part")
         self._queued = self._gauge("requests_waiting", "Requests that wait for a place.", "part")
         self._clients = self._gauge("connections", "Connections of clients.")
-        self._most_clients = self._gauge("connections_max", "Connections of clients that there may be.")
+        self._max_clients = self._gauge("connections_max", "Connections of clients that there may be.")
         self._processes = self._gauge("processes", "Processes that serve.")
         self._classes: Mapping[str, AdmissionClass] = {}
-        # Those that are being answered, or that wait for their turn; the edge's own.
+        # The requests that are being answered, or that wait for their turn; the edge sets and changes it.
         self.requests: Collection[object] = ()
         self._connections: Collection[object] | None = None
         self._series: dict[tuple[str, str, int], _Series] = {}
 
-    def _counter(self, name: str, says: str, *labels: str) -> Counter:
-        return Counter(f"project_service_{name}", says, labels, registry=self.registry)
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(f"project_service_{name}", help_text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, says: str, *labels: str) -> Gauge:
+    def _gauge(self, name: str, help_text: str, *labels: str) -> Gauge:
         """A gauge that shows the sum over the processes that are alive."""
         return Gauge(
-            f"project_service_{name}", says, labels, registry=self.registry, multiprocess_mode="livesum"
+            f"project_service_{name}", help_text, labels, registry=self.registry, multiprocess_mode="livesum"
         )
 
     def watch(
-        self, classes: Mapping[str, AdmissionClass], connections: Collection[object], most: int
+        self, classes: Mapping[str, AdmissionClass], connections: Collection[object], max_connections: int
     ) -> None:
-        """Look at how much of ``classes`` and ``connections`` (at most ``most``) is in use whenever numbers are
-        written."""
+        """Record how much of ``classes`` and ``connections`` is in use whenever numbers are written."""
         self._classes, self._connections = classes, connections
-        self._most_clients.set(most)
+        self._max_clients.set(max_connections)
         self._processes.set(1)
         for part, limited in classes.items():
             self._places.labels(part).set(limited.limits.slots)
@@ -134,7 +133,7 @@ class Metrics:
             self._failures.labels(error.code if error.counted else "other").inc()
 
     def gather(self) -> None:
-        """Have the numbers written within ``GATHER_SECONDS``."""
+        """Write the numbers within ``GATHER_SECONDS``."""
         if not self.gathering and self._later is not None:
             self.gathering = True
             self._later(GATHER_SECONDS, self._write)

@@ -58,7 +58,7 @@ async def test_some_of_many_clients_that_do_not_read_are_cut_off(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    monkeypatch.setattr(connection, "UnsentLimit", partial(UnsentLimit, most=30 * MIB))
+    monkeypatch.setattr(connection, "UnsentLimit", partial(UnsentLimit, max_bytes=30 * MIB))
     run_sql(database, WIDE)
     gc.disable()
     request.addfinalizer(gc.enable)

@@ -95,7 +95,7 @@ async def test_large_objects_pass_through_the_kernel_where_that_is_allowed(
 
     monkeypatch.setattr(Splicing, "move", counted)
     if not allowed:
-        monkeypatch.setattr("project_service.splicing._moved", lambda *_: 0)
+        monkeypatch.setattr("project_service.splicing._splice", lambda *_: 0)
     await deferToThread(session)
     assert sum(moved) > 8 * 8 * MIB if allowed else not any(moved)
     monkeypatch.undo()

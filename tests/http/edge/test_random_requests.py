@@ -1,4 +1,4 @@
-"""Random events on connections, in any order: at the end nothing counts as open, and no connection stays."""
+"""Random requests and random clients: every response is valid, and what is counted balances."""
 
 from __future__ import annotations
 
@@ -12,10 +12,59 @@ from project_service.http.admission import Limits
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply, envelope
 from project_service.http.routing import Policy, Router
-from tests.fakes.common import App, Client, held, raw_request
+from tests.fakes.common import ANON_KEY, App, Client, held, raw_request
+from tests.http.edge.random_requests import STATUS, spoiled
 from tests.route_description import operation_at
 
-ROUNDS = 150
+ROUNDS = 20_000
+
+
+def app() -> App:
+    async def answer(request: Request) -> Reply:
+        request.query()
+        value = await request.json() if request.method == "POST" else None
+        return envelope({"value": value, "path": ascii(request.path_args)})
+
+    router = Router()
+    for url, methods in (("/x", ("GET", "POST")), ("/o/<bucket>/k/<path:key>", ("GET", "PUT"))):
+        router.route(url, operation_at(url), methods=methods, key="optional")(answer)
+    return App(router)
+
+
+class Fuzz(TestCase):
+    def test_every_request_gets_a_proper_response_or_a_closed_connection(self) -> None:
+        chance = random.Random(20261121)
+        service = app()
+        seen: set[int] = set()
+        for _ in range(ROUNDS):
+            raw = spoiled(chance)
+            client = service.connect()
+            for piece in self.pieces(raw, chance):
+                client.send(piece)
+            # A request that is incomplete times out, and its client has a moment to read why.
+            client.clock.advance(61)
+            client.clock.advance(6)
+            answered = client.received()
+            statuses = [int(found) for found in STATUS.findall(answered)]
+            if answered:
+                self.assertTrue(STATUS.match(answered), raw)
+            self.assertNotIn(500, statuses, raw)
+            seen.update(statuses)
+            self.assertTrue(client.transport.ended or client.transport.aborted, raw)
+            client.hang_up()
+        self.assertEqual(self.flushLoggedErrors(), [])
+        self.successResultOf(service.edge.drained())
+        # The service still answers, and the noise was varied enough to mean something.
+        self.assertEqual(service.request("GET", "/x", {"apikey": ANON_KEY}).status, 200)
+        self.assertLessEqual({200, 204, 400, 404, 405, 408, 414, 415, 431}, seen)
+
+    def pieces(self, raw: bytes, chance: random.Random) -> list[bytes]:
+        """Splits the bytes into one or several segments."""
+        cuts = sorted(chance.randrange(len(raw) + 1) for _ in range(chance.randrange(3)))
+        return [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True) if a < b]
+
+
+CLIENT_ROUNDS = 150
 KINDS = ("quick", "wait", "read", "store", "stream", "refuse", "large")
 SECONDS = (0.0, 0.05, 0.5, 5.0, 6.0, 30.0, 61.0)
 
@@ -114,7 +163,7 @@ class World:
 
 class Books(TestCase):
     def test_all_counts_balance_in_the_end(self) -> None:
-        for seed in range(ROUNDS):
+        for seed in range(CLIENT_ROUNDS):
             world = World(seed)
             for _ in range(world.chance.randrange(5, 60)):
                 world.step()
@@ -141,7 +190,9 @@ class Books(TestCase):
         storage = app.edge.classes["storage"]
         limit = app._factory._limit
         self.assertEqual((storage.served, storage.waiting), (0, 0), seed)
-        self.assertEqual((len(limit.connections), len(limit._leaving), len(limit._next)), (0, 0, 0), seed)
+        self.assertEqual(
+            (len(limit.connections), len(limit._closing), len(limit._candidates)), (0, 0, 0), seed
+        )
         self.assertEqual(len(app.metrics.requests), 0, seed)
         self.successResultOf(app.edge.drained())
         self.assertEqual(app.clock.getDelayedCalls(), [], seed)

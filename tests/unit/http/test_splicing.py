@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.network import unsent
 from project_service.splicing import Splicing, ask_first, ask_no_more
-from tests.unit.service.test_sockets import connected
+from tests.unit.http.test_network import connected
 
 BUFFER = 64 * 1024
 
