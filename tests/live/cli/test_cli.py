@@ -6,7 +6,8 @@ The first migration and the commands that take turns are processes of their own;
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,10 +16,11 @@ import psycopg2
 import pytest
 import pytest_twisted
 
-from project_service import keys
+from project_service import files, keys
+from project_service.cli import invocation
 from project_service.embedded.assemble import Embedded
-from project_service.embedded.data_directory import running_beside
-from tests.live.cli.command_here import Command, beside_the_reactor, commands_of
+from project_service.embedded.data_directory import DirectoryLock, running_beside
+from tests.live.cli.command_here import Command, beside_the_reactor, commands_of, failed
 from tests.live.cli.command_line import beginning, cli
 from tests.live.daemon import children_on
 from tests.live.services import Services
@@ -218,3 +220,39 @@ def test_servers_of_a_data_directory_at_rest_are_started_for_the_command(
     assert dsn.code == 0
     assert "nothing runs there" in dsn.err
     assert children_on(at_rest) == []
+
+
+ELSEWHERE = "the service that runs on the data directory has a {} elsewhere; give its --config too"
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Iterator[Path]:
+    """A data directory that another process is using."""
+    files.write_json(tmp_path / "embedded.json", {})
+    (tmp_path / "run").mkdir()
+    lock = DirectoryLock(tmp_path)
+    lock.take()
+    yield tmp_path
+    lock.release()
+
+
+@beside_the_reactor
+def test_a_service_with_its_database_or_store_elsewhere_is_explained(
+    taken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = {"dsn": None, "admin_dsn": None, "store": None}
+    files.write_json(taken / "run" / "running.json", noted)
+    project = commands_of(monkeypatch, "--data-dir", taken)
+    assert project("keys", "list") == failed(ELSEWHERE.format("database"))
+    files.write_json(taken / "run" / "running.json", noted | {"dsn": "postgresql://127.0.0.1:9/x"})
+    assert project("storage", "verify") == failed(ELSEWHERE.format("store"))
+
+
+@beside_the_reactor
+def test_a_command_that_does_not_get_its_turn_names_the_process_that_has_it(
+    taken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(invocation, "TURN_SECONDS", 0.0)
+    project = commands_of(monkeypatch, "--data-dir", taken)
+    whose = f"another project-service (pid {os.getpid()}) is running on {taken}"
+    assert project("keys", "list") == failed(f"{whose}; stop it or use another --data-dir")

@@ -13,7 +13,7 @@ from project_service.auth import tokens
 from project_service.auth.tokens import KeySetError
 from project_service.certificates import Certificates
 from project_service.daemon import Startup
-from project_service.settings.model import Auth, Database, Secret, Settings, Stage, StageDatabase
+from project_service.settings.model import Auth, Database, Secret, Settings, Stage, StageDatabase, Store
 from project_service.settings.reading import Launch, Source
 from project_service.workers.supervisor import Workers
 from tests.live.logged import errors_logged, warnings_logged
@@ -110,3 +110,31 @@ class Reloading(TestCase):
         path.unlink()
         tokens.create_keys(path, "ES256")
         workers.reload(settings)
+
+
+class StoreKeys(TestCase):
+    """A reload uses a new key pair for the same store."""
+
+    old = Settings(store=Store(endpoint_url="http://s3.test", access_key_id="old"))
+
+    def test_a_new_key_pair_for_the_same_store_is_applied(self) -> None:
+        new = attrs.evolve(
+            self.old, store=attrs.evolve(self.old.store, access_key_id="new", session_token=Secret("t"))
+        )
+        current = self.old.changed_without_restart(new)
+        self.assertEqual(current, new)
+        self.assertEqual(self.old.waiting_for_restart(new), [])
+
+    def test_the_key_pair_of_another_store_waits_for_a_restart(self) -> None:
+        """Until then requests go to the old store."""
+        elsewhere = Store(endpoint_url="http://other.test", access_key_id="new")
+        new = attrs.evolve(self.old, store=elsewhere)
+        self.assertEqual(self.old.changed_without_restart(new), self.old)
+        waiting = self.old.waiting_for_restart(new)
+        self.assertEqual(waiting, ["store.endpoint_url", "store.access_key_id"])
+
+    def test_an_embedded_stores_key_pair_is_kept(self) -> None:
+        """It is not in the configuration."""
+        running = Settings(store=Store(session_token=Secret("t"))).with_store(self.old.store)
+        self.assertIsNone(running.store.session_token)
+        self.assertEqual(running.changed_without_restart(Settings()), running)

@@ -1,8 +1,9 @@
-"""Settings: all faults are reported at once, which source takes precedence, and no secret is shown."""
+"""Reading settings: all faults are reported at once, which source takes precedence, and no secret is shown."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import given
@@ -29,13 +30,23 @@ def faults(
 def loaded(
     toml: str = "", environ: dict[str, str] | None = None, embedded: bool = True, **options: Any
 ) -> Settings:
-    from tempfile import TemporaryDirectory
-
     with TemporaryDirectory() as folder:
         path = Path(folder) / "c.toml"
         path.write_text(toml)
         given_options = {name.replace("__", "."): value for name, value in options.items()}
         return Source(path, given_options, Path("/data") if embedded else None).read(environ or {})
+
+
+NEEDED = """
+[database]
+dsn = "postgresql:///here"
+[store]
+endpoint_url = "http://s3.test"
+access_key_id = "a"
+secret_access_key = "b"
+[auth]
+jwt_keys_file = "/keys.json"
+"""
 
 
 class Faults(TestCase):
@@ -166,45 +177,6 @@ class Faults(TestCase):
             ["database.dsn", "store.endpoint_url", "auth.jwt_keys_file"],
         )
 
-    def test_a_short_jwt_secret_is_refused(self) -> None:
-        where = "[stages.dev.databases.main]\n"
-        name = "stages.dev.databases.main.jwt_secret"
-        short = "must have at least 32 characters"
-        self.assertEqual(faults(f'{where}jwt_secret = "{"x" * 31}"'), [f"{name} {short}"])
-        self.assertEqual(faults(f'{where}"jwt-secret" = "short"'), [f"{name} {short}"])
-        database = loaded(f'{where}jwt_secret = "{"x" * 32}"').stages["dev"].databases["main"]
-        assert database.jwt_secret is not None
-
-    def test_schemas_of_postgresql_itself_cannot_be_exposed(self) -> None:
-        for name in ("pg_catalog", "information_schema"):
-            found = faults(f'[stages.dev.databases.main]\nschemas = ["api", "{name}"]\n')
-            self.assertEqual(
-                found,
-                [
-                    f"stages.dev.databases.main.schemas must not name {name}: "
-                    "PostgreSQL's own schemas are never exposed"
-                ],
-            )
-
-    def test_a_value_may_be_read_from_a_file(self) -> None:
-        from tempfile import TemporaryDirectory
-
-        folder = TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        held = Path(folder.name) / "secret"
-        held.write_text("s" * 32 + "\n")
-        where = "stages.dev.databases.main"
-        toml = f'[{where}]\njwt_secret = "@{held}"\n"db-uri" = "@{held}.uri"\n'
-        missing = "names a file by its @ that cannot be read: No such file or directory"
-        self.assertEqual(faults(toml), [f"{where}.dsn {missing}"])
-        Path(f"{held}.uri").write_text("postgresql:///here")
-        database = loaded(toml).stages["dev"].databases["main"]
-        assert database.jwt_secret is not None and database.dsn is not None
-        self.assertEqual(database.jwt_secret.reveal(), "s" * 32)
-        self.assertEqual(database.dsn.reveal(), "postgresql:///here")
-        held.write_bytes(b"\xff" * 40)
-        self.assertIn("not UTF-8", faults(toml)[0])
-
     def test_a_fault_never_shows_a_secret(self) -> None:
         for bad in ("postgres://u:hunter2@h/db?bogus=1", "password=hunter2 bogus=1", "://hunter2"):
             for fault in faults(f"[database]\ndsn = '{bad}'\n"):
@@ -219,7 +191,7 @@ class Faults(TestCase):
             self.assertTrue(fault.faults)
 
 
-class Values(TestCase):
+class Precedence(TestCase):
     def test_options_win_over_the_environment_and_the_environment_over_the_file(self) -> None:
         toml = "[server]\nidle_timeout_seconds = 1\nshutdown_seconds = 1\nworkers = 1\n"
         environ = {
@@ -333,3 +305,75 @@ class Values(TestCase):
         self.assertIn("***", repr(settings))
         assert settings.database.dsn is not None
         self.assertIn("hunter2", settings.database.dsn.reveal())
+
+
+class Sources(TestCase):
+    def loaded(
+        self, toml: str = "", environ: dict[str, str] | None = None, embedded: bool = True
+    ) -> Settings:
+        path = temporary_directory(self) / "c.toml"
+        path.write_text(toml)
+        named = {f"PROJECT_SERVICE__{name}": value for name, value in (environ or {}).items()}
+        return Source(path, data_dir=Path("/data") if embedded else None).read(named)
+
+    def test_servers_that_are_not_embedded_are_configured(self) -> None:
+        self.assertEqual(self.loaded(NEEDED, embedded=False).auth.jwt_keys_file, "/keys.json")
+
+    def test_a_database_needs_no_settings(self) -> None:
+        self.assertEqual(list(self.loaded("[stages.dev.databases.main]\n").stages["dev"].databases), ["main"])
+        whole = {"STAGES": '{"live": {"databases": {"main": {}, "other": {"max_rows": 7}}}}'}
+        found = self.loaded("[server]\n", whole).stages["live"].databases
+        self.assertEqual({name: one.max_rows for name, one in found.items()}, {"main": 1000, "other": 7})
+
+    def test_a_misspelled_databases_table_is_a_fault(self) -> None:
+        for name in ("datbases.main", "main.databases"):
+            with self.assertRaises(BadSettings) as caught:
+                self.loaded(f"[stages.dev.{name}]\nmax_rows = 7\n")
+            self.assertTrue(
+                str(caught.exception).endswith(f"stages.dev.{name}.max_rows is not a setting"), name
+            )
+
+    def test_a_setting_whose_value_is_a_table(self) -> None:
+        toml = "[stages.dev.databases.main.app_settings]\n'a.b' = 'c'\nd = 'e'\n"
+        main = self.loaded(toml).stages["dev"].databases["main"]
+        self.assertEqual(main.app_settings, {"a.b": "c", "d": "e"})
+
+    def test_a_section_may_be_one_json_object_in_the_environment(self) -> None:
+        given = {"DATABASE": '{"pool_size": 3, "acquire_timeout_seconds": 2}', "DATABASE__POOL_SIZE": "4"}
+        database = self.loaded(environ=given).database
+        self.assertEqual((database.pool_size, database.acquire_timeout_seconds), (4, 2.0))
+
+    def test_values_in_place_of_tables_are_faults(self) -> None:
+        for toml, environ, message in (
+            ("server = 1", {}, "c.toml: server must be a table"),
+            ("[[server]]\nworkers = 2", {}, "c.toml: server must be a table"),
+            ("[stages.dev]", {}, "c.toml: stages.dev names no database"),
+            ("[stages.dev.databases]\nmain = 1", {}, "c.toml: stages.dev.databases.main must be a table"),
+            ("[stages.dev]\ndatabase = 1", {}, "c.toml: stages.dev.database is not a setting"),
+            ("", {"SERVER": "{"}, "environment: server must be a table (as JSON in the environment)"),
+            ("", {"STAGES": "[]"}, "environment: stages must be a table (as JSON in the environment)"),
+        ):
+            with self.assertRaises(BadSettings, msg=message) as caught:
+                self.loaded(toml, environ)
+            self.assertEqual(str(caught.exception).rpartition("/")[2], message)
+
+    def test_stage_and_database_names_that_no_path_can_have_are_refused(self) -> None:
+        for name in ("stages.''.databases.main", "stages.dev.databases.'a/b'"):
+            with self.assertRaises(BadSettings, msg=name) as caught:
+                self.loaded(f"[{name}]\nmax_rows = 7\n")
+            why = "has a name that no path can have: empty, or with a slash"
+            self.assertEqual([fault.reason for fault in caught.exception.faults], [why])
+
+    def test_a_json_object_for_a_text_setting_is_text(self) -> None:
+        self.assertEqual(self.loaded(environ={"AUTH__ISSUER": '{"a": 1}'}).auth.issuer, '{"a": 1}')
+
+    def test_a_missing_setting_is_reported_where_it_was_left_empty(self) -> None:
+        with self.assertRaises(BadSettings) as caught:
+            Source().read({"PROJECT_SERVICE__DATABASE__DSN": ""})
+        origins = [(one.where, one.name) for one in caught.exception.faults]
+        self.assertEqual(
+            origins[:2], [("environment", "database.dsn"), ("configuration", "store.endpoint_url")]
+        )
+        with self.assertRaises(BadSettings) as caught:
+            self.loaded(embedded=False)
+        self.assertEqual({Path(one.where).name for one in caught.exception.faults}, {"c.toml"})

@@ -1,17 +1,20 @@
-"""A data directory and a copy of it, which contains the same ports, socket and passwords."""
+"""Data directories: those of another user, of root with a strict umask, and copies."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_twisted
 from psycopg2.extensions import parse_dsn
 from twisted.internet import reactor as _reactor
 
 from project_service.embedded.assemble import Embedded
-from project_service.embedded.data_directory import Running
+from project_service.embedded.data_directory import SECRETS_FILE, Running
+from project_service.embedded.supervised import ChildFailed
 from project_service.lifecycle import all_of
 from project_service.settings.model import Store
 from project_service.storage.s3.errors import NoSuchObject
@@ -19,6 +22,38 @@ from tests.live.services import store_client
 from tests.live.sql import connection_to
 
 reactor: Any = _reactor
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root may work on another user's files")
+
+
+@root_only
+@pytest_twisted.ensureDeferred
+async def test_nothing_is_started_on_another_users_data(tmp_path: Path) -> None:
+    """Servers started by root would leave files there that the owner could not use."""
+    (tmp_path / SECRETS_FILE).write_text("{}")
+    os.chown(tmp_path / SECRETS_FILE, 54321, 54321)
+    embedded = Embedded(reactor, tmp_path)
+    with pytest.raises(ChildFailed, match="is the data of the user 54321: run this as that user"):
+        await embedded.start()
+    assert not (tmp_path / "postgres.new").exists()
+    assert not (tmp_path / "run").exists()
+    assert embedded.children == {}
+
+
+@root_only
+@pytest_twisted.ensureDeferred
+async def test_a_first_start_with_umask_077(tmp_path: Path) -> None:
+    """Hardened hosts have such a umask; PostgreSQL runs as another user there and needs to read its files."""
+    before = os.umask(0o077)
+    try:
+        embedded = Embedded(reactor, tmp_path / "in" / "var", store=False)
+        try:
+            await embedded.start()
+            assert [name for name, child in embedded.children.items() if child.is_ready] == ["postgres"]
+        finally:
+            await embedded.stop()
+    finally:
+        os.umask(before)
 
 
 async def _all_alone(running: Running) -> bool:

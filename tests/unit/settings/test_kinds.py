@@ -1,16 +1,25 @@
-"""Settings that would only fail with each request are refused at the start, by name."""
+"""The kinds of settings: values that would only fail later are refused at the start, with the reason."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.model import Settings
+from project_service.settings.model import Settings, Store
 from project_service.settings.reading import BadSettings, Source
 from tests.temporary import temporary_directory
 
 MAIN = "stages.dev.databases.main"
+FILE = """
+[other]
+aws_access_key_id = no
+[default]
+aws_access_key_id = AKID
+aws_secret_access_key = xyz%(zyx)s/+==
+region = eu-west-1
+"""
 
 
 class Values(TestCase):
@@ -179,3 +188,158 @@ class Values(TestCase):
                 self.assertTrue(self.refused(name, f"'{dsn}'").startswith(why), dsn)
         for dsn in ("host=a,b port=5432,", "host=a,b port=65535", "postgresql://a/x?sslmode=verify-full", ""):
             self.loaded("database.dsn", f"'{dsn}'")
+
+
+class Bounds(TestCase):
+    def read(self, name: str, value: Any) -> Any:
+        """The setting's value; None if it is refused."""
+        section, _, key = name.partition(".")
+        try:
+            return getattr(getattr(Source(None, {name: value}, Path("/data")).read({}), section), key)
+        except BadSettings as fault:
+            self.assertEqual([one.name for one in fault.faults], [name])
+            return None
+
+    def test_bounds_are_included(self) -> None:
+        for name, least, most, step in (
+            ("server.workers", 1, 256, 1),
+            ("server.max_json_bytes", 1024, None, 1),
+            ("server.idle_timeout_seconds", 1.0, 2147483.0, 0.5),
+            ("server.shutdown_seconds", 0.0, 2147483.0, 0.5),
+            ("database.acquire_timeout_seconds", 0.01, 2147483.0, 0.001),
+            ("auth.bcrypt_cost", 4, 31, 1),
+            ("auth.password_min_bytes", 1, 72, 1),
+            ("auth.login_failures_max", 0, 2147483647, 1),
+            ("storage.max_object_bytes", 1, 5 * 1024**4, 1),
+            ("storage.part_bytes", 5 * 1024**2, 5 * 1024**3, 1),
+            ("storage.default_expires_in_seconds", 1, 604800, 1),
+            ("smtp.port", 1, 65535, 1),
+        ):
+            self.assertEqual((self.read(name, least), self.read(name, str(least))), (least, least), name)
+            self.assertIsNone(self.read(name, least - step), name)
+            if most is None:
+                self.assertEqual(self.read(name, 2**62), 2**62, name)
+            else:
+                self.assertEqual((self.read(name, most), self.read(name, str(most))), (most, most), name)
+                self.assertIsNone(self.read(name, most + step), name)
+
+    def test_cors_origins_have_a_scheme_and_a_host_and_nothing_else(self) -> None:
+        for good in ("*", "https://a.test", "http://[::1]:80", "capacitor://localhost"):
+            self.assertEqual(self.read("server.cors_origins", [good]), (good,))
+        for bad in ("", "https://", "a.test", "//a.test", "https://a.test/", "https://a.test?x", "null"):
+            self.assertIsNone(self.read("server.cors_origins", [bad]), bad)
+
+
+class Databases(TestCase):
+    def test_a_short_jwt_secret_is_refused(self) -> None:
+        where = "[stages.dev.databases.main]\n"
+        name = "stages.dev.databases.main.jwt_secret"
+        short = "must have at least 32 characters"
+        self.assertEqual(self._faults(f'{where}jwt_secret = "{"x" * 31}"'), [f"{name} {short}"])
+        self.assertEqual(self._faults(f'{where}"jwt-secret" = "short"'), [f"{name} {short}"])
+        database = self._loaded(f'{where}jwt_secret = "{"x" * 32}"').stages["dev"].databases["main"]
+        assert database.jwt_secret is not None
+
+    def test_schemas_of_postgresql_itself_cannot_be_exposed(self) -> None:
+        for name in ("pg_catalog", "information_schema"):
+            found = self._faults(f'[stages.dev.databases.main]\nschemas = ["api", "{name}"]\n')
+            self.assertEqual(
+                found,
+                [
+                    f"stages.dev.databases.main.schemas must not name {name}: "
+                    "PostgreSQL's own schemas are never exposed"
+                ],
+            )
+
+    def test_a_value_may_be_read_from_a_file(self) -> None:
+        held = temporary_directory(self) / "secret"
+        held.write_text("s" * 32 + "\n")
+        where = "stages.dev.databases.main"
+        toml = f'[{where}]\njwt_secret = "@{held}"\n"db-uri" = "@{held}.uri"\n'
+        missing = "names a file by its @ that cannot be read: No such file or directory"
+        self.assertEqual(self._faults(toml), [f"{where}.dsn {missing}"])
+        Path(f"{held}.uri").write_text("postgresql:///here")
+        database = self._loaded(toml).stages["dev"].databases["main"]
+        assert database.jwt_secret is not None and database.dsn is not None
+        self.assertEqual(database.jwt_secret.reveal(), "s" * 32)
+        self.assertEqual(database.dsn.reveal(), "postgresql:///here")
+        held.write_bytes(b"\xff" * 40)
+        self.assertIn("not UTF-8", self._faults(toml)[0])
+
+    def _faults(self, toml: str) -> list[str]:
+        with self.assertRaises(BadSettings) as caught:
+            self._loaded(toml)
+        return [f"{one.name} {one.reason}" for one in caught.exception.faults]
+
+    def _loaded(self, toml: str) -> Settings:
+        path = temporary_directory(self) / "c.toml"
+        path.write_text(toml)
+        return Source(path, data_dir=Path("/data")).read({})
+
+
+class StoreKeysFile(TestCase):
+    def setUp(self) -> None:
+        self.folder = temporary_directory(self)
+        self.file = self.folder / "credentials"
+        self.config = self.folder / "c.toml"
+        self.config.write_text(
+            f"[store]\nendpoint_url = 'http://s3.test'\ncredentials_file = '{self.file}'\n"
+        )
+
+    def store(self, held: str, environ: dict[str, str] | None = None) -> Store:
+        self.file.write_text(held)
+        return Source(self.config, data_dir=Path("/data")).read(environ or {}).store
+
+    def faults(self, held: str, environ: dict[str, str] | None = None) -> list[str]:
+        with self.assertRaises(BadSettings) as caught:
+            self.store(held, environ)
+        for secret in ("zyx", "hidden"):
+            self.assertNotIn(secret, str(caught.exception))
+        return [f"{fault.name} {fault.reason}" for fault in caught.exception.faults]
+
+    def test_the_default_section_is_the_key_pair(self) -> None:
+        store = self.store(FILE)
+        assert store.secret_access_key is not None
+        self.assertEqual(store.access_key_id, "AKID")
+        self.assertEqual(store.secret_access_key.reveal(), "xyz%(zyx)s/+==")
+        self.assertEqual(store.session_token, None)
+        token = self.store(f"{FILE}aws_session_token = hidden\n").session_token
+        assert token is not None
+        self.assertEqual(token.reveal(), "hidden")
+        for secret in ("zyx", "hidden"):
+            self.assertNotIn(secret, repr(self.store(f"{FILE}aws_session_token = hidden\n")))
+
+    def test_an_unusable_file_is_refused_without_repeating_it(self) -> None:
+        cases = {
+            "": "without a section [default]",
+            "hidden": "is not in the form of AWS's credentials",
+            f"{FILE}hidden\n": "is not in the form of AWS's credentials",
+            f"{FILE}[default]\naws_session_token = hidden\n": "is not in the form of AWS's credentials",
+            "[default]\naws_access_key_id = hidden\n": "aws_secret_access_key is missing or not printable",
+            "[default]\naws_secret_access_key = hidden\n": "aws_access_key_id is missing or not printable",
+            f"{FILE}aws_session_token = hid den\n": "aws_session_token is missing or not printable",
+        }
+        for held, why in cases.items():
+            found = self.faults(held)
+            self.assertIn(
+                f"store.credentials_file names a file{' in which' if 'aws_' in why else ''}", found[0]
+            )
+            self.assertIn(why, found[0])
+        self.file.unlink()
+        self.config.write_text(self.config.read_text())
+        with self.assertRaises(BadSettings) as caught:
+            Source(self.config, data_dir=Path("/data")).read({})
+        self.assertIn("cannot be read: No such file", str(caught.exception))
+
+    def test_keys_beside_a_credentials_file_are_refused(self) -> None:
+        environ = {"PROJECT_SERVICE__STORE__SECRET_ACCESS_KEY": "hidden"}
+        self.assertEqual(
+            self.faults(FILE, environ),
+            ["store.secret_access_key is named besides store.credentials_file, which has its own"],
+        )
+
+    def test_a_session_token_must_fit_in_a_header(self) -> None:
+        self.config.write_text("[store]\nsession_token = 'two words'\n")
+        with self.assertRaises(BadSettings) as caught:
+            Source(self.config, data_dir=Path("/data")).read({})
+        self.assertIn("session_token must be printable ASCII without blanks", str(caught.exception))

@@ -1,0 +1,343 @@
+"""``project-service check``: databases of the table API, stores and mail servers that cannot be used."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg2
+import pytest
+import pytest_twisted
+from aiosmtpd.smtp import AuthResult, LoginPassword
+from attrs import define, evolve
+from psycopg2.extensions import make_dsn, parse_dsn
+from twisted.internet.threads import deferToThread
+
+from project_service.auth.mail import MailServer, MailServerError
+from project_service.cli import check
+from project_service.settings.model import Secret, Smtp, Store
+from project_service.storage.assemble import connect_store
+from tests.certificates import issue
+from tests.live.auth.mail_server import mail_server
+from tests.live.cli.command_here import beside_the_reactor, commands_of, on_reactor, reactor
+from tests.live.cli.command_line import Ended
+from tests.live.services import Services
+from tests.live.storage.cli import config_file
+from tests.temporary import free_port
+
+Said = Callable[[str], list[str]]
+ROLES = 'shop_anon, "Shop user", shop_service'
+
+
+@pytest.fixture
+def shop(services: Services, empty_database: str) -> Iterator[str]:
+    """The DSN of a database with its own roles, of which the one that logs in is not yet a member."""
+    services.admin("create role shop_login login noinherit password 'shop'")
+    services.admin('create role shop_anon; create role "Shop user"; create role shop_service bypassrls')
+    yield str(make_dsn(empty_database, user="shop_login", password="shop"))
+    name = parse_dsn(empty_database)["dbname"]
+    services.admin(f'drop database "{name}" with (force)')
+    services.admin(f"drop role shop_login, {ROLES}")
+
+
+@pytest.fixture
+def said(database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
+    """What is said of the database prod/shop with these settings, after "ok" or "FAIL"."""
+
+    def checked(settings: str) -> list[str]:
+        config = config_file(database, store_settings, tmp_path)
+        config.write_text(f"{config.read_text()}\n[stages.prod.databases.shop]\n{settings}")
+        project = commands_of(monkeypatch, "--config", config)
+        project("jwt-keys", "create")
+        done = project("check", "--json")
+        [part] = [one for one in done.json["parts"] if one["part"] == "tables of prod/shop"]
+        assert part["ok"] or done.code == 1
+        return ["ok" if part["ok"] else "FAIL", *str(part["message"]).split("\n  ")]
+
+    return checked
+
+
+FINE = ["ok", "its roles, schemas and functions are there"]
+NAMED = 'anon_role = "shop_anon"\nauthenticated_role = "Shop user"\nservice_role = "shop_service"\n'
+
+
+@beside_the_reactor
+def test_roles_that_are_not_there_or_are_not_granted(services: Services, shop: str, said: Said) -> None:
+    named = f'dsn = "{shop}"\n{NAMED}'
+    assert said(named) == [
+        "FAIL",
+        "anon_role: shop_login may not become shop_anon; run grant shop_anon to shop_login",
+        'authenticated_role: shop_login may not become "Shop user"; run grant "Shop user" to shop_login',
+        "service_role: shop_login may not become shop_service; run grant shop_service to shop_login",
+    ]
+    services.admin("grant shop_anon, shop_service to shop_login")
+    services.admin('grant "Shop user" to shop_login with inherit true, set false')
+    assert said(named)[1:] == [
+        'authenticated_role: shop_login may not become "Shop user"; run grant "Shop user" to shop_login'
+    ]
+    services.admin('grant "Shop user" to shop_login with set true')
+    assert said(named) == FINE
+    assert said(named.replace("shop_service", "nobody"))[1:] == ["service_role: there is no role nobody"]
+    # With keys of its own nobody need be authenticated, and with an empty name there is no such caller.
+    own = f'jwt_secret = "{"x" * 32}"\n{named}'
+    for without in ("Shop user", "shop_anon", "shop_service"):
+        fewer = own.replace(without, "nobody" if without == "Shop user" else "")
+        assert said(fewer) == FINE
+
+
+@beside_the_reactor
+def test_the_usual_service_role_of_another_cluster(services: Services, shop: str, said: Said) -> None:
+    services.admin("grant anon, authenticated, service_role to shop_login")
+    assert said(f'dsn = "{shop}"') == FINE
+    services.admin("alter role service_role nobypassrls")
+    try:
+        assert said(f'dsn = "{shop}"')[1:] == [
+            "service_role: service_role does not bypass row-level security; "
+            "run alter role service_role bypassrls"
+        ]
+        # That of the system database has a part of its own.
+        assert said("") == FINE
+    finally:
+        services.admin("alter role service_role bypassrls")
+
+
+@beside_the_reactor
+def test_schemas_and_functions_that_are_not_there(
+    services: Services, shop: str, empty_database: str, said: Said
+) -> None:
+    services.admin(f"grant {ROLES} to shop_login")
+    with psycopg2.connect(empty_database) as connection:
+        connection.cursor().execute(
+            "create schema api; create schema v2; grant usage on schema api to shop_service; create schema tools;"
+            "create function tools.counts(a int default 1) returns void language sql as '';"
+            "create function tools.asks(a int) returns void language sql as '';"
+            "create function api.described(a int) returns json language sql as 'select null::json'"
+        )
+    named = f'dsn = "{shop}"\n{NAMED}'
+    absent = 'schemas = ["api", "v3"]\nextra_search_path = ["$user", "extensions", "tools"]'
+    assert said(named + absent)[1:] == [
+        "schemas: there is no schema v3",
+        "extra_search_path: there is no schema extensions",
+    ]
+    closed = "schemas: none of shop_anon, Shop user, shop_service has usage on the schema v2"
+    assert said(f'{named}schemas = ["api", "v2"]')[1:] == [closed]
+    found = f'{named}schemas = ["api"]\nextra_search_path = ["tools"]\n'
+    for fine in ("pre_request = 'counts'", "pre_request = 'tools.counts'", "root_spec = 'described'"):
+        assert said(f"{found}{fine}") == FINE
+    assert said(f"{found}root_spec = 'api.described'") == FINE
+    assert said(f"{found}pre_request = 'asks'\nroot_spec = 'counts'")[1:] == [
+        "pre_request: there is no function asks() in api, tools",
+        "root_spec: there is no function counts in an exposed schema",
+    ]
+    assert said(f"{found}pre_request = 'public.counts'\nroot_spec = 'tools.counts'")[1:] == [
+        "pre_request: there is no function counts() in public",
+        "root_spec: there is no function tools.counts in an exposed schema",
+    ]
+
+
+@beside_the_reactor
+def test_why_a_store_cannot_be_used_is_said(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The response to HEAD, which says nothing, is not enough for that."""
+    assert store_settings.endpoint_url is not None
+
+    def said(**changes: Any) -> list[str]:
+        config = config_file(database, evolve(store_settings, **changes), tmp_path)
+        lines = commands_of(monkeypatch, "--config", config)("check").out.splitlines()
+        return [line for line in lines if " store: " in line]
+
+    refused = "FAIL  store: the store refuses: {} (HTTP 403)".format
+    away = "FAIL  store: the store cannot be reached: {}".format
+    assert said(secret_access_key=Secret("wrong")) == [refused("SignatureDoesNotMatch")]
+    assert said(access_key_id="nobody") == [refused("InvalidAccessKeyId")]
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    assert said(endpoint_url=nowhere) == [away("no server listens there")]
+    plain = store_settings.endpoint_url.replace("http:", "https:")
+    assert said(endpoint_url=plain) == [away("the server does not speak TLS")]
+
+
+@beside_the_reactor
+def test_the_object_it_writes_as_a_test_is_removed(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[object] = []
+
+    async def left() -> None:
+        store = connect_store(reactor, store_settings)
+        found.extend((await store.list()).objects)
+        await store.close()
+
+    checked = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))("check")
+    assert f"ok    store: bucket {store_settings.bucket} can be written and read\n" in checked.out
+    on_reactor(left())
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("off", "reuse", "says"),
+    [
+        *((-40, 0, "behind"), (40, 0, "ahead of"), (-20, 0, None), (20, 0, None)),
+        *((-8, 10, "behind"), (8, 10, "ahead of"), (-3, 10, None), (3, 10, None)),
+        *((40, 600, "ahead of"), (20, 600, None)),
+    ],
+)
+@beside_the_reactor
+def test_a_clock_that_differs_from_the_databases_is_reported(
+    off: int,
+    reuse: int,
+    says: str | None,
+    database: str,
+    store_settings: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may differ by as much as a token may come from the future, or by half the time in which a refresh token
+    may be repeated."""
+    monkeypatch.setenv("PROJECT_SERVICE__AUTH__REFRESH_REUSE_SECONDS", str(reuse))
+    monkeypatch.setattr(check, "time", SimpleNamespace(time=lambda: time.time() + off))
+    config = config_file(database, store_settings, tmp_path)
+    checked = commands_of(monkeypatch, "--config", config)("check", "--json")
+    (clock,) = (one for one in checked.json["parts"] if one["part"] == "clock")
+    assert clock["ok"] is (says is None)
+    assert (says or "as") in clock["message"]
+
+
+PASSWORD = "hush-hush"
+SETTINGS = Smtp(
+    host="localhost",
+    sender="Project <noreply@example.test>",
+    username="mailer",
+    password=Secret(PASSWORD),
+    tls="starttls",
+)
+
+
+@define
+class Logins:
+    """A checker that records the logins and says whether they are accepted."""
+
+    tried: int = 0
+
+    def __call__(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> Any:
+        self.tried += 1
+        return AuthResult(success=data == LoginPassword(b"mailer", PASSWORD.encode()), handled=False)
+
+
+def secured(folder: Path, tls: str) -> tuple[Path, Logins, dict[str, Any]]:
+    """A certificate, and the options that make a mail server require TLS with it and a password."""
+    path, key = issue("localhost").written(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, key)
+    logins = Logins()
+    insists = {"auth_required": True, "authenticator": logins}
+    if tls == "starttls":
+        return path, logins, {"tls_context": context, "require_starttls": True, **insists}
+    return path, logins, {"ssl_context": context, "auth_require_tls": False, **insists}
+
+
+async def why_not(settings: Smtp) -> str:
+    with pytest.raises(MailServerError) as fault:
+        await MailServer(reactor, settings).reach()
+    return str(fault.value)
+
+
+@pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
+@pytest.mark.parametrize("tls", ["starttls", "tls"])
+@pytest_twisted.ensureDeferred
+async def test_a_server_with_tls_and_a_password_is_reached_and_gets_no_mail(
+    tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, logins, options = secured(tmp_path, tls)
+    async with mail_server(**options) as (mailbox, port):
+        settings = evolve(SETTINGS, port=port, tls=tls)
+        assert await why_not(settings) == "the mail server's certificate is not trusted"
+        assert logins.tried == 0
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        await MailServer(reactor, settings).reach()
+        assert (logins.tried, mailbox.quits, mailbox.mails) == (1, 1, [])
+        refused = await why_not(evolve(settings, password=Secret("wrong")))
+        assert refused == "the mail server refuses the user name or the password (535)"
+        assert "smtp.password is missing" in await why_not(evolve(settings, password=None))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_certificate_for_another_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, logins, options = secured(tmp_path, "starttls")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with mail_server(hostname="127.0.0.2", **options) as (_, port):
+        words = await why_not(evolve(SETTINGS, host="127.0.0.2", port=port))
+        assert words == "the mail server's certificate is for another name than smtp.host"
+        assert logins.tried == 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_differs_from_the_settings_is_reported() -> None:
+    async with mail_server() as (_, port):
+        open_ = evolve(SETTINGS, port=port)
+        assert await why_not(open_) == "the mail server does not offer STARTTLS"
+        assert "no TLS with the mail server" in await why_not(evolve(open_, tls="tls"))
+        assert "offers no way to log in" in await why_not(evolve(open_, tls="none"))
+        await MailServer(reactor, evolve(open_, tls="none", username=None, password=None)).reach()
+    assert "connection refused" in await why_not(evolve(open_, port=free_port()))
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_command_names_the_mail_server_as_the_failing_part(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, _, options = secured(tmp_path, "starttls")
+    secret_key = store_settings.secret_access_key
+    assert secret_key is not None
+    config = tmp_path / "service.toml"
+    servers = (
+        f'[database]\ndsn = "{database}"\n[auth]\njwt_keys_file = "{tmp_path}/keys.json"\n[store]\n'
+        f'endpoint_url = "{store_settings.endpoint_url}"\nbucket = "{store_settings.bucket}"\n'
+        f'access_key_id = "{store_settings.access_key_id}"\n'
+        f'secret_access_key = "{secret_key.reveal()}"\n'
+    )
+    config.write_text(servers)
+    project = commands_of(monkeypatch, "--config", config)
+
+    async def check() -> Ended:
+        return await deferToThread(project, "check")
+
+    assert project("jwt-keys", "create").code == 0
+    none = await check()
+    assert (none.code, none.err) == (0, "")
+    assert "ok    mail server: none is configured" in none.out.splitlines()
+
+    async with mail_server(**options) as (mailbox, port):
+        account = (
+            f'[smtp]\nhost = "localhost"\nport = {port}\nusername = "mailer"\nsender = "a@example.test"\n'
+        )
+        config.write_text(f'{servers}{account}password = "{PASSWORD}"\n')
+        checks = [await check()]
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        checks.append(await check())
+        config.write_text(f'{servers}{account}password = "{PASSWORD}-not"\n')
+        checks.append(await check())
+    checks.append(await check())
+    assert [(one.code, line_of(one)) for one in checks] == [
+        (1, "FAIL  mail server: the mail server's certificate is not trusted"),
+        (0, "ok    mail server: reached with STARTTLS, logged in"),
+        (1, "FAIL  mail server: the mail server refuses the user name or the password (535)"),
+        (1, "FAIL  mail server: the mail server cannot be reached: connection refused"),
+    ]
+    said = "".join(one.out + one.err for one in checks)
+    for secret in (PASSWORD, base64.b64encode(PASSWORD.encode()).decode().rstrip("=")):
+        assert secret not in said
+    assert mailbox.mails == []
+
+
+def line_of(checked: Ended) -> str:
+    """The output's line for this part, which must be the only failing one."""
+    (line,) = [line for line in checked.out.splitlines() if "mail server" in line or line.startswith("FAIL")]
+    return line
