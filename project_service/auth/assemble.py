@@ -115,7 +115,7 @@ def put_together(
         return repository.ended_sessions(context.now(), None if since is None else moment(since))
 
     revoked = RevokedSessions(read_ended, listener, clock)
-    verifier = Verifier(issuer_of(settings), revoked, clock)
+    verifier = Verifier(issuer_of(settings), revoked.is_revoked, clock)
     context = Context(settings.auth, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
     accounts = Accounts(repository, Throttle(repository, context, reactor), hashes, mailer, context)
     administration = Administration(

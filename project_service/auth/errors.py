@@ -17,7 +17,7 @@ def invalid_credentials() -> ApiError:
 
 
 def invalid_refresh_token() -> ApiError:
-    """The token is unknown, expired or revoked; the caller is not told which."""
+    """The token is unknown, expired or revoked; the response does not say which."""
     return _challenged("invalid_refresh_token", "The refresh token is not valid; log in again.")
 
 
@@ -53,7 +53,7 @@ def weak_password(why: str) -> ApiError:
 
 
 def invalid_one_time_token() -> ApiError:
-    """The token is unknown, used, expired or for another purpose; the caller is not told which."""
+    """The token is unknown, used, expired or for another purpose; the response does not say which."""
     return ApiError(422, "invalid_one_time_token", "The token is not valid any more; ask for a new one.")
 
 

@@ -271,7 +271,7 @@ update auth.throttle set failed = '{{}}', pending = '{{}}'
 # One-time tokens, for what is done by mail.
 
 # An entry of the audit is written for an unknown address too, so that both responses take the time of a commit.
-# Without the lock a user who is being deleted would be found, and his token would violate its foreign key.
+# Without the lock a user who is being deleted would be seen, and his token would violate its foreign key.
 _ISSUE = Query(
     "a token for the user of an address, if there is one",
     f"""

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jwt
 from attrs import field, frozen
@@ -32,7 +32,6 @@ from project_service.http.caller import Claims
 from project_service.settings.reading import ConfigurationError
 
 # The signing keys as a JWK Set (RFC 7517). The first key signs, and all of them verify.
-
 
 ALGORITHMS = ("ES256", "HS256", "RS256", "EdDSA")
 
@@ -67,31 +66,26 @@ class Key:
 
 @frozen
 class KeySet:
-    """One or more keys. The first, ``signing``, has a private part."""
+    """One or more keys with different ``kid``s. The first, ``signing``, has a private part."""
 
     keys: tuple[Key, ...]
-    _by_kid: Mapping[str, Key] = field(repr=False, eq=False)
 
     @classmethod
     def parse(cls, text: str | bytes) -> KeySet:
         """The keys of a JWK Set as JSON. Raises ``KeySetError``."""
-        return cls.of([_key(jwk, position) for position, jwk in enumerate(_jwks(text), 1)])
-
-    @classmethod
-    def of(cls, keys: list[Key]) -> KeySet:
-        by_kid = {key.kid: key for key in keys}
-        if len(by_kid) != len(keys):
+        keys = tuple(_key(jwk, position) for position, jwk in enumerate(_jwks(text), 1))
+        if len({key.kid for key in keys}) != len(keys):
             raise KeySetError("two keys have the same kid")
         if keys[0].private is None:
             raise KeySetError("the first key signs, but it has no private part")
-        return cls(tuple(keys), by_kid)
+        return cls(keys)
 
     @property
     def signing(self) -> Key:
         return self.keys[0]
 
     def find(self, kid: object) -> Key | None:
-        return self._by_kid.get(kid) if isinstance(kid, str) else None
+        return next((key for key in self.keys if key.kid == kid), None)
 
     def published(self) -> dict[str, list[dict[str, str]]]:
         """The public keys, for ``/.well-known/jwks.json``. Shared secrets have none and are left out."""
@@ -101,10 +95,10 @@ class KeySet:
 def generate(algorithm: str) -> dict[str, str]:
     """A new private JWK for one of ``ALGORITHMS``. Its ``kid`` is its thumbprint (RFC 7638), or random for a shared
     secret."""
-    made = _MAKERS[algorithm]()
-    made.pop("key_ops", None)
-    kid = secrets.token_urlsafe(16) if algorithm == "HS256" else _thumbprint(made)
-    return {**made, "alg": algorithm, "use": "sig", "kid": kid}
+    jwk = _MAKERS[algorithm]()
+    jwk.pop("key_ops", None)
+    kid = secrets.token_urlsafe(16) if algorithm == "HS256" else _thumbprint(jwk)
+    return {**jwk, "alg": algorithm, "use": "sig", "kid": kid}
 
 
 def rotated(text: str | bytes | None, algorithm: str, keep: int = 2) -> str:
@@ -211,11 +205,13 @@ def load_keys(path: Path) -> KeySet:
 
 
 def load_or_create_keys(path: Path, algorithm: str) -> KeySet:
-    """As ``load``, but if there is no file one is created with a new key."""
+    """As ``load_keys``, but if there is no file one is created with a new key."""
     if not path.exists():
         create_keys(path, algorithm)
     return load_keys(path)
 
+
+# Access tokens.
 
 AUDIENCE = "authenticated"
 ROLE = "authenticated"
@@ -238,11 +234,6 @@ class Minted:
 
     text: str
     expires_at: int
-
-
-class Revocations(Protocol):
-    def is_revoked(self, session_id: str) -> bool:
-        """Whether the session has ended. Raises if that cannot be known at the moment."""
 
 
 @frozen
@@ -275,15 +266,21 @@ class Issuer:
 class Verifier:
     """Implements ``http.caller.TokenVerifier``, without I/O, since it is called for every request.
 
+    ``is_revoked`` says whether a session has ended, and raises if that cannot be known at the moment.
+
     A signature is checked only once: the claims of the most recently used tokens are cached. Expiry and revocation
     are checked every time.
     """
 
     def __init__(
-        self, issuer: Issuer, revocations: Revocations, now: Callable[[], float], capacity: int = 10_000
+        self,
+        issuer: Issuer,
+        is_revoked: Callable[[str], bool],
+        now: Callable[[], float],
+        capacity: int = 10_000,
     ) -> None:
         self._issuer = issuer
-        self._revocations = revocations
+        self._is_revoked = is_revoked
         self._now = now
         self._claims = lru_cache(capacity)(self._check)
 
@@ -302,7 +299,7 @@ class Verifier:
         claims = self._claims(token)
         if claims.exp + LEEWAY_SECONDS <= self._now():
             raise expired_token()
-        if self._revocations.is_revoked(claims.sid):
+        if self._is_revoked(claims.sid):
             raise session_revoked()
         return claims
 
@@ -359,7 +356,6 @@ def _is_number(value: object) -> bool:
 
 
 # Opaque tokens: refresh tokens and one-time tokens. Only their SHA-256 digests are stored.
-
 
 OPAQUE_BYTES = 32
 # The length of 32 bytes in base64url without padding.

@@ -45,7 +45,7 @@ class Answer:
 
 
 class AuthApp:
-    """Sends requests. Tests may look at ``store``, ``hashes``, ``mailer`` and ``listener``, and break them."""
+    """Sends requests. Tests may look at ``repository``, ``hashes``, ``mailer`` and ``listener``, and break them."""
 
     def __init__(
         self, test: TestCase, *, mail: bool = True, trusted: tuple[str, ...] = (), **auth: Any
@@ -56,18 +56,18 @@ class AuthApp:
         self.settings = Settings(auth=settings)
         self.clock = Clock()
         self.clock.advance(NOW)
-        self.store, self.hashes, self.listener = MemoryRepository(), InlineHashes(), FakeListener()
+        self.repository, self.hashes, self.listener = MemoryRepository(), InlineHashes(), FakeListener()
         self.mailer = StoredMails() if mail else None
         self.auth: Auth = put_together(
             self.settings,
-            self.store,
+            self.repository,
             self.hashes,
             self.mailer,
             self.listener,
             self.clock,
             self.clock.seconds,
         )
-        self.store.on_ended = self._announce
+        self.repository.on_ended = self._announce
         router = Router()
         self.auth.mount(router)
         self.app = App(router, tokens=self.auth.verifier, trusted_proxies=trusted)

@@ -100,7 +100,7 @@ class Admin(TestCase):
         ):
             answer = self.admin("POST", body=body)
             assert (answer.status, answer.code) == (422, code), body
-        assert self.app.store.accounts == {}
+        assert self.app.repository.accounts == {}
         dear = {"email": "a@example.test", "password_hash": made.replace("$04$", "$16$")}
         assert self.admin("POST", body=dear).status == 201
 
@@ -114,7 +114,7 @@ class Admin(TestCase):
         assert self.admin("PATCH", path, {"disabled": False}).data["user"]["disabled"] is False
         assert self.app.user(session["access_token"]).code == "session_revoked"
         assert self.app.log_in().status == 200
-        recorded = [event.action for event in self.app.store.events if event.actor == "service"]
+        recorded = [event.action for event in self.app.repository.events if event.actor == "service"]
         assert recorded == ["disable_user", "enable_user"]
 
     def test_password_and_metadata_can_be_set(self) -> None:
@@ -144,16 +144,16 @@ class Admin(TestCase):
         for method in ("GET", "DELETE"):
             answer = self.admin(method, path)
             assert (answer.status, answer.code) == (404, "user_not_found")
-        assert self.app.store.events[-1].actor == "service"
+        assert self.app.repository.events[-1].actor == "service"
 
     def test_of_two_simultaneous_deletions_one_is_404(self) -> None:
-        user_id, delete = self.app.sign_up().data["user"]["id"], self.app.store.delete_user
+        user_id, delete = self.app.sign_up().data["user"]["id"], self.app.repository.delete_user
 
         async def second(user_id: str, *about: Any) -> bool:
-            self.app.store.accounts.pop(user_id)
+            self.app.repository.accounts.pop(user_id)
             return await delete(user_id, *about)
 
-        self.patch(self.app.store, "delete_user", second)
+        self.patch(self.app.repository, "delete_user", second)
         assert self.admin("DELETE", f"/{user_id}").code == "user_not_found"
 
     def test_a_user_is_found_by_email_address_too(self) -> None:

@@ -33,8 +33,8 @@ class Audit(TestCase):
 
     def new_entries(self) -> list[tuple[str, str, str]]:
         """What was recorded since the last call. Asserts whose entry it is, when it was made and from where."""
-        events, self.app.store.events = self.app.store.events, []
-        (user,) = self.app.store.accounts or [self.user]
+        events, self.app.repository.events = self.app.repository.events, []
+        (user,) = self.app.repository.accounts or [self.user]
         for event in events:
             assert event.at == moment(NOW)
             assert event.origin == Origin("192.0.2.7", "a browser", f"r{self.requests}")
@@ -44,7 +44,7 @@ class Audit(TestCase):
 
     def sign_up(self, **more: str) -> Any:
         answer = self.call("POST", "/auth/signup", {"email": EMAIL, "password": PASSWORD} | more)
-        (self.user,) = self.app.store.accounts
+        (self.user,) = self.app.repository.accounts
         return answer
 
     def test_signups_and_logins_are_recorded(self) -> None:
@@ -61,7 +61,7 @@ class Audit(TestCase):
 
     def test_a_long_user_agent_is_cut(self) -> None:
         self.app.sign_up(User_Agent="x" * 256 + "y" * 40_000)
-        (event,) = self.app.store.events
+        (event,) = self.app.repository.events
         assert event.origin.user_agent == "x" * 256
 
     def test_refusals_are_recorded_but_not_those_by_a_limit(self) -> None:
@@ -92,7 +92,7 @@ class Audit(TestCase):
             self.call(method, path, body, token=token)
             assert self.new_entries() == [(action, "ok", "user") for action in recorded], (method, path)
         first, second = (self.log_in(ANOTHER).data["access_token"] for _ in range(2))
-        self.app.store.events = []
+        self.app.repository.events = []
         self.call("DELETE", f"/auth/sessions/{self.app.auth.verifier.verify(first).sid}", token=second)
         assert self.new_entries() == [("end_session", "ok", "user")]
         for body, action in (
@@ -128,7 +128,7 @@ class Audit(TestCase):
 
     def test_changes_by_an_operator_are_recorded(self) -> None:
         self.service("POST", "", {"email": EMAIL})
-        (self.user,) = self.app.store.accounts
+        (self.user,) = self.app.repository.accounts
         assert self.new_entries() == [("create_user", "ok", "service")]
         for method, path, body, recorded in (
             ("GET", "", None, []),

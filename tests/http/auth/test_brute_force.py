@@ -157,17 +157,17 @@ class BruteForce(TestCase):
         client.hang_up()
         self.app.hashes.gate = None
         gate.callback(None)
-        counter = self.app.store.counter("login", "ada@example.test")
+        counter = self.app.repository.counter("login", "ada@example.test")
         assert (len(counter.failed), counter.pending) == (1, [])
         self.flushLoggedErrors(ApiError)
 
     def test_zero_switches_the_limits_off(self) -> None:
         self.app.reload(login_failures_max=0, login_failures_max_per_address=0)
         self.guess(30)
-        recorded = [event.result for event in self.app.store.events if event.action == "login"]
+        recorded = [event.result for event in self.app.repository.events if event.action == "login"]
         assert recorded == ["invalid_credentials"] * 30
         # The database is not even asked then.
-        self.patch(self.app.store, "finish_attempt", None)
+        self.patch(self.app.repository, "finish_attempt", None)
         assert self.app.log_in().status == 200
 
     def test_each_limit_works_without_the_other(self) -> None:
@@ -183,7 +183,7 @@ class BruteForce(TestCase):
     def test_a_login_waits_for_attempts_under_way(self) -> None:
         """Twenty simultaneous logins of one user shall succeed, though only three attempts may be open at a time."""
         now = self.app.auth.context.now()
-        counter = self.app.store.counter("login", "ada@example.test")
+        counter = self.app.repository.counter("login", "ada@example.test")
         counter.pending.extend([now, now, now])
         client = self.app.begin("POST", "/auth/login", {"email": "ada@example.test", "password": PASSWORD})
         assert client.received() == b""
@@ -193,7 +193,7 @@ class BruteForce(TestCase):
 
     def test_a_login_that_waited_five_seconds_for_them_is_429(self) -> None:
         now = self.app.auth.context.now()
-        self.app.store.counter("login", "ada@example.test").pending.extend([now, now, now])
+        self.app.repository.counter("login", "ada@example.test").pending.extend([now, now, now])
         client = self.app.begin("POST", "/auth/login", {"email": "ada@example.test", "password": PASSWORD})
         self.app.clock.pump([0.1] * 49)
         assert client.received() == b""

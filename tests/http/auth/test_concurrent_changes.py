@@ -14,7 +14,7 @@ from tests.http.auth.app import PASSWORD, AuthApp
 ANOTHER = "another good one"
 
 
-class Meanwhile(TestCase):
+class ConcurrentChanges(TestCase):
     """Somebody with a session and the old password makes a request while the owner changes the account."""
 
     def setUp(self) -> None:
@@ -34,7 +34,7 @@ class Meanwhile(TestCase):
     def owner(self, **wanted: Any) -> None:
         assert self.app.call("PATCH", self.path, wanted, X_Service_Key="service-key").status == 200
 
-    def test_a_password_set_meanwhile_is_kept(self) -> None:
+    def test_a_password_that_was_set_since_stays(self) -> None:
         client, gate = self.begin("PATCH", {"password": ANOTHER, "current_password": PASSWORD})
         self.owner(password="what the owner wants")
         gate.callback(None)
@@ -42,14 +42,14 @@ class Meanwhile(TestCase):
         assert self.app.log_in(password=ANOTHER).status == 401
         assert self.app.log_in(password="what the owner wants").status == 200
 
-    def test_an_account_whose_password_was_set_meanwhile_is_not_deleted(self) -> None:
+    def test_an_account_whose_password_was_set_since_is_not_deleted(self) -> None:
         client, gate = self.begin("DELETE", {"current_password": PASSWORD})
         self.owner(password="what the owner wants")
         gate.callback(None)
         assert client.received().startswith(b"HTTP/1.1 401 ")
         assert self.app.log_in(password="what the owner wants").status == 200
 
-    def test_a_login_that_renews_the_hash_meanwhile_keeps_nobody_from_a_change(self) -> None:
+    def test_a_login_that_renews_the_hash_does_not_prevent_a_change(self) -> None:
         self.app.hashes.bcrypt = Bcrypt(5)
         changed, gate = self.begin("PATCH", {"password": ANOTHER, "current_password": PASSWORD})
         assert self.app.log_in().status == 200
@@ -65,7 +65,7 @@ class Meanwhile(TestCase):
         assert deleted.received().startswith(b"HTTP/1.1 200 ")
         assert self.app.log_in(password=ANOTHER).status == 401
 
-    def test_a_user_disabled_meanwhile_changes_nothing(self) -> None:
+    def test_a_user_who_was_disabled_since_changes_nothing(self) -> None:
         client, gate = self.begin("PATCH", {"password": ANOTHER, "current_password": PASSWORD})
         self.owner(disabled=True)
         gate.callback(None)
@@ -73,7 +73,7 @@ class Meanwhile(TestCase):
         self.owner(disabled=False)
         assert self.app.log_in().status == 200
 
-    def test_a_session_that_ended_meanwhile_changes_nothing(self) -> None:
+    def test_a_session_that_ended_since_changes_nothing(self) -> None:
         client, gate = self.begin("PATCH", {"password": ANOTHER, "current_password": PASSWORD})
         assert self.app.call("DELETE", f"{self.path}/sessions", X_Service_Key="service-key").status == 200
         gate.callback(None)
@@ -93,7 +93,7 @@ class Meanwhile(TestCase):
         client.hang_up()
         gate.callback(None)
         session = self.app.auth.verifier.verify(self.session["access_token"]).sid
-        counter = self.app.store.counter("session", session)
+        counter = self.app.repository.counter("session", session)
         assert (len(counter.failed), counter.pending) == (1, [])
 
     def test_an_operator_that_hangs_up_gets_all_it_asked_for(self) -> None:

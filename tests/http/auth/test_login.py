@@ -70,27 +70,27 @@ class LogIn(TestCase):
         account, hashes = self._account(), self.app.hashes
         right = hashes.matches
 
-        async def changed_meanwhile(candidates: Candidates, stored: bytes | None) -> bool:
+        async def changed_at_the_same_time(candidates: Candidates, stored: bytes | None) -> bool:
             matches = await right(candidates, stored)
             if stored == account.password_hash:
                 self._store_hash(hashes.bcrypt.hash(b"the new one"))
             return matches
 
-        with patch.object(hashes, "matches", changed_meanwhile):
+        with patch.object(hashes, "matches", changed_at_the_same_time):
             answer = self.app.log_in()
         assert (answer.status, answer.code) == (401, "invalid_credentials")
         assert self._account().last_login_at == account.last_login_at
-        counter = self.app.store.counter("login", "ada@example.test")
+        counter = self.app.repository.counter("login", "ada@example.test")
         assert (len(counter.failed), counter.pending) == (1, [])
 
     def test_a_user_deleted_while_the_password_is_checked_is_unknown(self) -> None:
         right = self.app.hashes.matches
 
-        async def deleted_meanwhile(candidates: Candidates, stored: bytes | None) -> bool:
-            self.app.store.accounts.clear()
+        async def deleted_at_the_same_time(candidates: Candidates, stored: bytes | None) -> bool:
+            self.app.repository.accounts.clear()
             return await right(candidates, stored)
 
-        with patch.object(self.app.hashes, "matches", deleted_meanwhile):
+        with patch.object(self.app.hashes, "matches", deleted_at_the_same_time):
             assert self.app.log_in().code == "invalid_credentials"
 
     def test_an_outdated_hash_is_replaced_at_the_next_login(self) -> None:
@@ -120,10 +120,10 @@ class LogIn(TestCase):
         for name, fault in (("hash", overloaded()), ("start_session", database_unavailable())):
             self._store_hash(bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)))
             self.app.hashes.bcrypt = type(self.app.hashes.bcrypt)(5)
-            where = self.app.hashes if name == "hash" else self.app.store
+            where = self.app.hashes if name == "hash" else self.app.repository
             with patch.object(where, name, side_effect=fault):
                 assert self.app.log_in().status == 503
-            counter = self.app.store.counter("login", "ada@example.test")
+            counter = self.app.repository.counter("login", "ada@example.test")
             assert (counter.failed, counter.pending) == ([], []), name
 
     def test_hashes_from_other_programs_work(self) -> None:
@@ -145,12 +145,12 @@ class LogIn(TestCase):
         assert self.app.log_in(password=decomposed).status == 200
 
     def _account(self) -> Account:
-        (account,) = self.app.store.accounts.values()
+        (account,) = self.app.repository.accounts.values()
         return account
 
     def _store_hash(self, stored: bytes) -> None:
         account = self._account()
-        self.app.store.accounts[account.user.id] = evolve(account, password_hash=stored)
+        self.app.repository.accounts[account.user.id] = evolve(account, password_hash=stored)
 
     def _disable(self) -> None:
         answer = self.app.call(

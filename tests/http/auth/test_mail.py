@@ -41,7 +41,7 @@ class Recovery(Mailing):
         assert self.recover() == self.recover("nobody@example.test") == (200, {"data": None, "error": None})
         assert self.app.mailer is not None
         assert [mail.recipient for mail in self.app.mailer.mails] == ["ada@example.test"]
-        assert [event.action for event in self.app.store.events[-2:]] == ["mail_recovery"] * 2
+        assert [event.action for event in self.app.repository.events[-2:]] == ["mail_recovery"] * 2
 
     def test_the_mailed_token_sets_a_password_once_and_ends_every_session(self) -> None:
         self.recover()
@@ -150,7 +150,7 @@ class Recovery(Mailing):
         assert (answer.status, answer.code) == (501, "email_not_configured")
         app.reload(confirm_email=True)
         assert app.sign_up().code == "email_not_configured"
-        assert app.store.accounts == {}
+        assert app.repository.accounts == {}
         app.reload(confirm_email=False)
         assert app.sign_up().status == 201
 

@@ -67,7 +67,9 @@ class Refresh(TestCase):
         assert self.app.refresh(current["refresh_token"]).code == "invalid_refresh_token"
         assert self.app.user(current["access_token"]).code == "session_revoked"
         assert self.app.user(self.session["access_token"]).code == "session_revoked"
-        assert ("refresh", "refresh_token_reused") in {(e.action, e.result) for e in self.app.store.events}
+        assert ("refresh", "refresh_token_reused") in {
+            (e.action, e.result) for e in self.app.repository.events
+        }
 
     def test_a_repeated_refresh_gets_the_current_token_though_others_have_gone_on(self) -> None:
         tokens = [self.session["refresh_token"]]
@@ -135,7 +137,7 @@ class LogOut(TestCase):
 
     def test_scope_global(self) -> None:
         assert self.log_out(self.second, "?scope=global").status == 200
-        assert self.app.store.events[-1].action == "logout_global"
+        assert self.app.repository.events[-1].action == "logout_global"
         assert self.alive() == [False, False, False]
 
     def test_scope_others(self) -> None:
@@ -165,7 +167,7 @@ class LogOut(TestCase):
         assert answer.response.header("www-authenticate") == "Bearer"
 
     def test_the_process_that_ended_a_session_refuses_it_before_the_notification_comes(self) -> None:
-        self.app.store.on_ended = lambda session_id, until: None
+        self.app.repository.on_ended = lambda session_id, until: None
         self.log_out(self.first)
         assert self.alive() == [False, True, True]
         successor = self.app.refresh(self.second["refresh_token"]).data
@@ -294,7 +296,7 @@ class Profile(TestCase):
         assert self.app.sign_up().status == 201
 
     def test_deleted_and_disabled_users_are_refused_before_the_notification_comes(self) -> None:
-        self.app.store.on_ended = lambda session_id, until: None
+        self.app.repository.on_ended = lambda session_id, until: None
         path = f"/admin/users/{self.session['user']['id']}"
         self.app.call("PATCH", path, {"disabled": True}, X_Service_Key="service-key")
         assert self.app.user(self.token).code == "session_revoked"
@@ -346,12 +348,12 @@ class Upkeep(TestCase):
         app.clock.advance(5)
         assert app.refresh(session["refresh_token"]).status == 200
         app.clock.advance(60)
-        (row,) = app.store.session_rows.values()
+        (row,) = app.repository.session_rows.values()
         assert (row.older, bool(row.salt)) == ({}, True)
         app.clock.advance(86400 - 120)
-        assert len(app.store.events) == 1
+        assert len(app.repository.events) == 1
         app.clock.advance(60)
-        assert app.store.events == []
+        assert app.repository.events == []
 
     def test_salts_are_kept_for_two_windows(self) -> None:
         """A host whose clock is ahead must not take them away from the others."""
@@ -360,7 +362,7 @@ class Upkeep(TestCase):
         app.clock.advance(41)
         app.refresh(app.refresh(session["refresh_token"]).data["refresh_token"])
         app.clock.advance(19)
-        (row,) = app.store.session_rows.values()
+        (row,) = app.repository.session_rows.values()
         assert len(row.older) == 1
         app.clock.advance(60)
         assert row.older == {}

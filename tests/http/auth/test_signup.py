@@ -116,7 +116,7 @@ class SignUp(TestCase):
             answer = self.app.sign_up(password=password)
             assert (answer.status, answer.code) == (422, "weak_password"), password
             assert list(answer.details) == ["password"]
-        assert self.app.store.events == []
+        assert self.app.repository.events == []
 
     def test_acceptable_passwords(self) -> None:
         for number, password in enumerate(("é" * 36, "x1" * 36, "😀" * 8, " spaces count ", "12345678z")):

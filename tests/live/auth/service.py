@@ -37,7 +37,7 @@ async def all_of(*work: Any) -> list[Any]:
 
 
 @asynccontextmanager
-async def stores_on(database: str) -> AsyncIterator[Repository]:
+async def repository_on(database: str) -> AsyncIterator[Repository]:
     pool = pool_on(database)
     try:
         yield PostgresRepository(pool)

@@ -40,7 +40,7 @@ from tests.contracts.auth.users import (
     rotate,
     session,
 )
-from tests.live.auth.service import Notifications, listening, payloads, stores_on
+from tests.live.auth.service import Notifications, listening, payloads, repository_on
 from tests.live.services import pool_on, wait
 from tests.live.sql import run_sql
 from tests.live.waiting import until
@@ -312,7 +312,7 @@ async def until_waiting(database: str, count: int = 1) -> None:
 @pytest_twisted.ensureDeferred
 async def test_a_token_invalidated_while_its_use_waits_for_a_lock_is_refused(database: str) -> None:
     email = address()
-    async with stores_on(database) as repository:
+    async with repository_on(database) as repository:
         account = await made(repository, email)
         token, _ = await issue(repository, email)
         with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
@@ -330,7 +330,7 @@ async def test_a_token_invalidated_while_its_use_waits_for_a_lock_is_refused(dat
 async def test_simultaneous_uses_do_not_deadlock(database: str, other: str) -> None:
     """Each locks the user's row first, and exclusively."""
     email = address()
-    async with stores_on(database) as repository:
+    async with repository_on(database) as repository:
         user = (await made(repository, email)).user.id
         token, _ = await issue(repository, email)
         with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
@@ -352,7 +352,7 @@ async def test_simultaneous_uses_do_not_deadlock(database: str, other: str) -> N
 async def test_a_session_that_begins_does_not_keep_a_reset_waiting(database: str) -> None:
     """A foreign key locks the user's row as this statement does."""
     email = address()
-    async with stores_on(database) as repository:
+    async with repository_on(database) as repository:
         await made(repository, email)
         token, _ = await issue(repository, email)
         with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
@@ -363,7 +363,7 @@ async def test_a_session_that_begins_does_not_keep_a_reset_waiting(database: str
 @pytest_twisted.ensureDeferred
 async def test_a_token_whose_use_fails_stays_valid(database: str) -> None:
     email, first = address(), session()
-    async with stores_on(database) as repository:
+    async with repository_on(database) as repository:
         account = await made(repository, email, first)
         recovery, _ = await issue(repository, email)
         confirmation, _ = await issue(repository, email, purpose="confirmation")
@@ -452,7 +452,7 @@ insert into auth.refresh_tokens (token_hash, session_id, replaced_at, salt, issu
 @pytest_twisted.ensureDeferred
 async def test_no_statement_touches_more_than_a_batch_or_changes_nothing(database: str) -> None:
     later = NOW + HOUR
-    async with stores_on(database) as repository:
+    async with repository_on(database) as repository:
         await made(repository, first=session())
         with closing(psycopg2.connect(database)) as connection, connection, connection.cursor() as cursor:
             cursor.execute(LOOK, {"now": NOW, "many": postgres.BATCH + 1})
@@ -464,7 +464,7 @@ async def test_no_statement_touches_more_than_a_batch_or_changes_nothing(databas
 @pytest_twisted.ensureDeferred
 async def test_locked_rows_are_left_for_the_next_time(database: str) -> None:
     later = NOW + HOUR
-    async with stores_on(database) as repository:
+    async with repository_on(database) as repository:
         first = session()
         await made(repository, first=first)
         await rotate(repository, first.digest, child := digest())
@@ -487,7 +487,7 @@ async def test_a_host_whose_clock_is_ahead_does_not_forget_ended_sessions_for_th
 ) -> None:
     now = datetime.now(UTC)
     ended, expired = session(now), session(now - 2 * HOUR)
-    async with stores_on(database) as repository:
+    async with repository_on(database) as repository:
         account = await made(repository, first=ended, at=now)
         await repository.start_session(account, None, expired, event(at=now))
         await repository.end_sessions(account.user.id, event(at=now))

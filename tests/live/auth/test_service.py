@@ -225,7 +225,7 @@ async def test_an_ended_session_is_refused_by_every_process(
         await one.request("POST", "/auth/logout", key=None, token=tokens[0])
         assert await code_for(one, tokens[0]) == "session_revoked"
         await refused(tokens[0])
-        # The listening connections are cut; what is announced meanwhile is read once they are back.
+        # The listening connections are cut; what is announced until they are back is read then.
         run_sql(
             database,
             "select pg_terminate_backend(pid) from pg_stat_activity where query ~ '^(listen|LISTEN)'",

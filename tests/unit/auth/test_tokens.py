@@ -65,7 +65,7 @@ class Base(TestCase):
         self.now = NOW
         self.revoked = Revoked()
         self.issuer = issuer()
-        self.verifier = Verifier(self.issuer, self.revoked, lambda: self.now)
+        self.verifier = Verifier(self.issuer, self.revoked.is_revoked, lambda: self.now)
         self.good = self.issuer.mint(USER, SESSION, NOW, "token-1").text
 
     def signed(self, claims: dict[str, Any], header: dict[str, Any] | None = None) -> str:
@@ -103,7 +103,7 @@ class Good(Base):
 
     def test_a_minted_token_verifies(self) -> None:
         for algorithm in tokens.ALGORITHMS:
-            verifier = Verifier(issuer(algorithm), self.revoked, lambda: NOW)
+            verifier = Verifier(issuer(algorithm), self.revoked.is_revoked, lambda: NOW)
             token = issuer(algorithm).mint(USER, SESSION, NOW, "token-1").text
             claims = verifier.verify(token)
             assert (claims.sub, claims.email, claims.role) == (USER.id, USER.email, "authenticated")
@@ -111,7 +111,7 @@ class Good(Base):
 
     def test_a_token_expires_after_the_leeway_whether_cached_or_not(self) -> None:
         for known in (True, False):
-            verifier = Verifier(self.issuer, self.revoked, lambda: self.now)
+            verifier = Verifier(self.issuer, self.revoked.is_revoked, lambda: self.now)
             self.now = NOW
             if known:
                 verifier.verify(self.good)
@@ -149,7 +149,7 @@ class Good(Base):
         assert self.assertRaises(ApiError, self.verifier.verify, self.good).code == "database_unavailable"
 
     def test_the_least_recently_used_token_is_evicted_first(self) -> None:
-        verifier = Verifier(self.issuer, self.revoked, lambda: self.now, capacity=2)
+        verifier = Verifier(self.issuer, self.revoked.is_revoked, lambda: self.now, capacity=2)
         first, second, third = [self.issuer.mint(USER, SESSION, NOW, str(n)).text for n in range(3)]
         calls = self.count_decoding()
         for token in (first, second, first, third, first, third, second):
@@ -187,7 +187,7 @@ class Forged(Base):
     def test_hmac_with_the_public_key_as_secret(self) -> None:
         for algorithm in ("ES256", "RS256", "EdDSA"):
             self.issuer = issuer(algorithm)
-            self.verifier = Verifier(self.issuer, self.revoked, lambda: NOW)
+            self.verifier = Verifier(self.issuer, self.revoked.is_revoked, lambda: NOW)
             key = self.issuer.keys.signing
             public = [
                 key.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
@@ -200,7 +200,7 @@ class Forged(Base):
 
     def test_another_algorithm_of_the_same_key_type(self) -> None:
         self.issuer = issuer("RS256")
-        self.verifier = Verifier(self.issuer, self.revoked, lambda: NOW)
+        self.verifier = Verifier(self.issuer, self.revoked.is_revoked, lambda: NOW)
         key = self.issuer.keys.signing
         for algorithm in ("RS512", "PS256"):
             self.refused(jwt.encode(self.claims(), key.private, algorithm, {"kid": key.kid}))
