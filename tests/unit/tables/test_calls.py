@@ -1,4 +1,4 @@
-"""Which overload of a function is called, with what arguments, and the error if none fits."""
+"""Plans of calls: which overload is meant, where its arguments come from, and what errors suggest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.plan.call import CallPlan
-from project_service.tables.values import Argument, Routine
+from project_service.tables.values import (
+    Argument,
+    Routine,
+)
 from tests.unit.tables.planning import CACHE, as_json, planned, text
 
 A, B = (Argument(name, "integer", "integer") for name in "ab")
@@ -83,7 +86,7 @@ class Given(SynchronousTestCase):
         self.assertEqual(len(called("GET", "twice", ("a", "1"), ("b", "1")).routine.arguments), 2)
 
 
-class Missing(SynchronousTestCase):
+class Unknown(SynchronousTestCase):
     def test_an_unknown_function_error_says_which_arguments_were_searched_for(self) -> None:
         json, unnamed = {"body": b'{"b": 1, "z": 1}'}, "a single unnamed json/jsonb parameter"
         asked: list[tuple[str, list[tuple[str, str]], dict[str, Any], str, str]] = [
@@ -199,3 +202,52 @@ class Results(SynchronousTestCase):
         statement = text(planned("GET", "rpc/find", *pairs))
         self.assertIn('"api"."age"(("find".*)::"api"."works") AS "age"', statement)
         self.assertNotIn('"author_id"', statement)
+
+
+class Hints(SynchronousTestCase):
+    def refused(self, name: str, *arguments: str) -> TableError:
+        body = as_json(dict.fromkeys(arguments, 1))
+        found: TableError = self.assertRaises(TableError, planned, "POST", f"rpc/{name}", body=body)
+        return found
+
+    def test_arguments_in_errors_are_sorted_by_name(self) -> None:
+        found = self.refused("add", "b", "a", "zzz")
+        self.assertIn("api.add(a, b, zzz)", found.message)
+        self.assertIn("with parameters a, b, zzz or with", found.json_details)
+
+    def test_the_hint_for_arguments_is_the_overload_with_the_fewest_edits(self) -> None:
+        for arguments, near in (
+            (("b", "a", "something"), "add(a, b)"),
+            (("c",), "add(a, c)"),
+            (("a", "cc"), "add(a, c)"),
+            (("wrong_one",), None),
+            ((), None),
+        ):
+            hint = f"Perhaps you meant to call the function api.{near}" if near else None
+            self.assertEqual(self.refused("add", *arguments).hint, hint, arguments)
+
+
+class Calling(SynchronousTestCase):
+    def test_overloads_are_chosen_by_argument_names(self) -> None:
+        self.assertIn('"b" := ', text(planned("GET", "rpc/add", ("a", "1"), ("b", "2"))))
+        self.assertIn('"c" := ', text(planned("GET", "rpc/add", ("a", "1"), ("c", "2"))))
+
+    def test_a_json_body_is_passed_whole_to_an_unnamed_json_argument(self) -> None:
+        found = planned("POST", "rpc/whole", body=b'{"x": 1}')
+        self.assertIn("::json", text(found))
+
+    def test_an_unknown_function_suggests_a_similar_name(self) -> None:
+        error = self.assertRaises(TableError, planned, "GET", "rpc/fnd")
+        self.assertEqual((error.status, error.hint), (404, "Perhaps you meant to call the function api.find"))
+        error = self.assertRaises(TableError, planned, "GET", "rpc/add", ("a", "1"), ("d", "2"))
+        self.assertIn("Searched for the function api.add with parameters a, d", error.json_details)
+
+    def test_rows_of_a_function_are_filtered_like_a_tables(self) -> None:
+        found = text(planned("GET", "rpc/find", ("q", "x"), ("id", "gt.1"), ("select", "title,tags(label)")))
+        self.assertIn('"works"."id" > ', found)
+
+    def test_testing_an_embedding_of_a_functions_rows_selects_no_such_column(self) -> None:
+        select, tested = ("select", "title,tags()"), ("or", "(tags.not.is.null,id.eq.1)")
+        found = text(planned("GET", "rpc/find", ("q", "x"), select, tested))
+        self.assertIn('"find"."id"', found)
+        self.assertNotIn('"find"."tags"', found)

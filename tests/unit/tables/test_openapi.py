@@ -25,7 +25,14 @@ from project_service.tables.openapi import path_of as relation_path
 from project_service.tables.request.query import parse_query
 from project_service.tables.request.request import RawRequest, parse_head
 from project_service.tables.request.syntax import Field, Filter
-from project_service.tables.values import Argument, Column, Relation, Relationship, Routine, TablesConfig
+from project_service.tables.values import (
+    Argument,
+    Column,
+    Relation,
+    Relationship,
+    Routine,
+    TablesConfig,
+)
 from tests.unit.tables.planning import CACHE, CONFIG
 
 
@@ -285,3 +292,43 @@ class Operation(SynchronousTestCase):
         }.items():
             found = self.described(evolve(CONFIG, openapi_server_proxy_uri=said))
             self.assertEqual((found["host"], found["basePath"], found["schemes"]), expected)
+
+
+class Keys(SynchronousTestCase):
+    def test_a_foreign_key_is_described_by_its_table_not_by_a_view(self) -> None:
+        column = Column("author", "integer", "integer")
+        ways = [
+            Relationship(
+                ("api", "books"),
+                ("api", name),
+                "m2o",
+                name,
+                (("author", "id"),),
+                target_is_view=name != "people",
+            )
+            for name in ("authors", "people", "persons")
+        ]
+        found = definition_of(Relation("api", "books", {"author": column}), ways)
+        self.assertIn("Foreign Key to `people.id`", found["properties"]["author"]["description"])
+
+    def test_the_overload_with_the_most_arguments_is_described(self) -> None:
+        few, many = (Routine("api", "f", (Argument("a", "text", "text"),) * number) for number in (0, 1))
+        cache = evolve(CACHE, routines={("api", "f"): (few, many)})
+        shown = document(cache, "api", "http://here/", None, None)["paths"]["/rpc/f"]["post"]
+        self.assertEqual(shown["parameters"][0]["schema"]["required"], ["a"])
+
+
+class Domains(SynchronousTestCase):
+    def test_a_domain_is_described_by_its_base_type(self) -> None:
+        columns = (
+            Column("age", "api.years", "integer", default="18"),
+            Column("at", "api.place", "api.point"),
+        )
+        relation = Relation("api", "people", {column.name: column for column in columns})
+        self.assertEqual(
+            definition_of(relation, ())["properties"],
+            {
+                "age": {"format": "int32", "type": "integer", "default": 18},
+                "at": {"format": "api.place", "type": "string"},
+            },
+        )

@@ -158,3 +158,104 @@ class Answers(SynchronousTestCase):
         found = planned("PATCH", "works", ("select", "id,tags(label)"), body=ROW, prefer=prefer, config=few)
         self.assertNotIn("LIMIT", text(found))
         self.assertNotIn('FROM "api"."works"', text(found))
+
+
+def put(*pairs: tuple[str, str], body: bytes, prefer: str) -> WritePlan:
+    plan = planned("PUT", "works", *pairs, body=body, prefer=prefer).compiled.plan
+    assert isinstance(plan, WritePlan)
+    return plan
+
+
+class Puts(SynchronousTestCase):
+    def test_put_writes_the_whole_row_whatever_columns_are_named(self) -> None:
+        body, key = b'{"id": 1, "title": "x"}', ("id", "eq.1")
+        found = put(key, ("columns", "id"), body=body, prefer="missing=default")
+        self.assertEqual([column.name for column in found.columns], ["id", "title"])
+        self.assertFalse(found.fills_defaults)
+
+    def test_put_writes_the_first_row_of_the_body_that_has_the_key_of_the_url(self) -> None:
+        found = text(planned("PUT", "works", ("id", "eq.1"), body=b'[{"id": 2}, {"id": 1}]'))
+        self.assertIn('WHERE pgrst_body."id" = ', found)
+        self.assertEqual(found.count("LIMIT 1"), 1)
+        self.assertLess(found.index("WHERE"), found.index("LIMIT 1"))
+
+    def test_put_of_an_empty_object_inserts_nothing(self) -> None:
+        found = text(planned("PUT", "works", ("id", "eq.1"), body=b"{}"))
+        self.assertNotIn("INSERT", found)
+
+    def test_put_with_limit_or_offset_is_refused_before_the_body_is_parsed(self) -> None:
+        for pair in (("limit", "1"), ("offset", "1")):
+            error = self.assertRaises(TableError, planned, "PUT", "works", ("id", "eq.1"), pair, body=b"}")
+            self.assertEqual(error.code, "PGRST114")
+        planned("PUT", "works", ("id", "eq.1"), ("offset", "0"), body=b'{"id": 1}')
+        planned("PUT", "works", ("id", "eq.1"), ("id", "eq.1"), body=b'{"id": 1}')
+
+
+class Locations(SynchronousTestCase):
+    def test_location_names_the_primary_key_in_the_order_of_the_tables_columns(self) -> None:
+        found = planned(
+            "POST", "works_tags", body=b'{"tag_id": 1, "work_id": 2}', prefer="return=headers-only"
+        )
+        plan = found.compiled.plan
+        assert isinstance(plan, WritePlan)
+        relation = evolve(plan.relation, primary_key=("tag_id", "work_id"))
+        self.assertEqual(evolve(plan, relation=relation).location, ("work_id", "tag_id"))
+        self.assertEqual(evolve(plan, representation="representation").location, ())
+
+
+class Writing(SynchronousTestCase):
+    def test_a_write_without_a_filter_is_refused_unless_allowed(self) -> None:
+        careful = TablesConfig(schemas=("api",))
+        for method in ("PATCH", "DELETE"):
+            error = self.assertRaises(
+                TableError, planned, method, "works", body=b'{"title": "x"}', config=careful
+            )
+            self.assertEqual((error.status, error.code), (400, "21000"))
+            planned(method, "works", ("id", "eq.1"), body=b'{"title": "x"}', config=careful)
+
+    def test_strict_tx_preferences_that_cannot_be_followed_are_refused(self) -> None:
+        for method, path, prefer, tx_end, refused in (
+            ("POST", "works", "handling=strict, tx=rollback", "commit", True),
+            ("POST", "rpc/answer", "handling=strict, tx=commit", "rollback", True),
+            ("POST", "works", "handling=strict, tx=commit", "commit", False),
+            ("POST", "works", "handling=strict, tx=rollback", "commit-allow-override", False),
+            ("POST", "works", "tx=rollback", "commit", False),
+            ("GET", "works", "handling=strict, tx=rollback", "commit", False),
+        ):
+            config = evolve(CONFIG, tx_end=tx_end)
+            more: dict[str, Any] = {"body": b"{}", "prefer": prefer, "config": config}
+            if refused:
+                error = self.assertRaises(TableError, planned, method, path, **more)
+                self.assertEqual((error.status, error.code), (400, "PGRST122"))
+            else:
+                planned(method, path, **more)
+
+    def test_unknown_columns_of_a_body_are_refused(self) -> None:
+        error = self.assertRaises(TableError, planned, "POST", "works", body=b'{"nope": 1}')
+        self.assertEqual(error.code, "PGRST204")
+
+    def test_put_needs_equality_filters_on_exactly_the_primary_key(self) -> None:
+        for pairs in ([], [("id", "gt.1")], [("id", "eq.1"), ("title", "eq.x")], [("id", "not.eq.1")]):
+            error = self.assertRaises(TableError, planned, "PUT", "works", *pairs, body=b'{"id": 1}')
+            self.assertEqual((error.status, error.code), (405, "PGRST105"))
+        self.assertIn("ON CONFLICT", text(planned("PUT", "works", ("id", "eq.1"), body=b'{"id": 1}')))
+
+    def test_a_limited_write_needs_an_order_by_a_unique_column(self) -> None:
+        error = self.assertRaises(TableError, planned, "DELETE", "works", ("limit", "1"), ("id", "gt.0"))
+        self.assertEqual(error.code, "PGRST109")
+        found = text(planned("DELETE", "works", ("limit", "1"), ("order", "id.desc"), ("id", "gt.0")))
+        self.assertIn('ORDER BY "works"."id" DESC LIMIT $', found)
+
+
+class Emptiness(SynchronousTestCase):
+    def test_an_empty_object_inserts_a_row_of_defaults(self) -> None:
+        one = text(planned("POST", "authors", body=b"{}"))
+        self.assertIn('INSERT INTO "api"."authors" DEFAULT VALUES', one)
+        many = text(planned("POST", "authors", body=b"[{},{}]"))
+        self.assertIn('INSERT INTO "api"."authors" SELECT FROM json_array_elements(', many)
+
+    def test_only_post_returns_a_location(self) -> None:
+        posted = text(planned("POST", "tags", body=b'{"id":1}', prefer="return=headers-only"))
+        put = text(planned("PUT", "tags", ("id", "eq.1"), body=b'{"id":1}', prefer="return=headers-only"))
+        self.assertIn('RETURNING "tags"."id"', posted)
+        self.assertIn("RETURNING 1", put)

@@ -1,78 +1,16 @@
-"""Hints for unknown functions, the choice of the schema, media types, counts, and descriptions of keys and
-overloads."""
+"""Which media type a reply has, and what makes it."""
 
 from __future__ import annotations
 
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.tables import endpoints
 from project_service.tables.errors import TableError
-from project_service.tables.openapi import definition_of, document
 from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.request.headers import OBJECT, parse_accept, parse_media
-from project_service.tables.request.request import parse_head
 from project_service.tables.sql.statement import body_sql
-from project_service.tables.values import Argument, Column, Handler, Relation, Relationship, Routine
-from tests.unit.tables.planning import CACHE, CONFIG, as_json, planned, text
-
-
-class Missing(SynchronousTestCase):
-    def refused(self, name: str, *arguments: str) -> TableError:
-        body = as_json(dict.fromkeys(arguments, 1))
-        found: TableError = self.assertRaises(TableError, planned, "POST", f"rpc/{name}", body=body)
-        return found
-
-    def test_arguments_in_errors_are_sorted_by_name(self) -> None:
-        found = self.refused("add", "b", "a", "zzz")
-        self.assertIn("api.add(a, b, zzz)", found.message)
-        self.assertIn("with parameters a, b, zzz or with", found.json_details)
-
-    def test_the_hint_for_arguments_is_the_overload_with_the_fewest_edits(self) -> None:
-        for arguments, near in (
-            (("b", "a", "something"), "add(a, b)"),
-            (("c",), "add(a, c)"),
-            (("a", "cc"), "add(a, c)"),
-            (("wrong_one",), None),
-            ((), None),
-        ):
-            hint = f"Perhaps you meant to call the function api.{near}" if near else None
-            self.assertEqual(self.refused("add", *arguments).hint, hint, arguments)
-
-
-class Empty(SynchronousTestCase):
-    def test_an_empty_body_is_an_empty_object_for_json_and_empty_text_otherwise(self) -> None:
-        self.assertEqual(planned("POST", "rpc/whole").raw, b"{}")
-        self.assertEqual(planned("POST", "rpc/whole_text", media="text/plain").raw, b"")
-
-
-class Schemas(SynchronousTestCase):
-    def head(self, method: str, *headers: tuple[str, str], schemas: tuple[str, ...] = ("a", "b")) -> object:
-        found = parse_head(method, ("books",), headers, schemas)
-        return found.schema, found.profiled
-
-    def test_reads_use_accept_profile_and_writes_content_profile(self) -> None:
-        both = (("accept-profile", "a"), ("content-profile", "b"))
-        for method in ("GET", "HEAD", "OPTIONS"):
-            self.assertEqual(self.head(method, *both), ("a", True), method)
-        for method in ("POST", "PATCH", "PUT", "DELETE"):
-            self.assertEqual(self.head(method, *both), ("b", True), method)
-
-    def test_the_openapi_description_names_the_profile_header_that_is_read(self) -> None:
-        asking = (
-            *(endpoints.READ, endpoints.CALL, endpoints.ROOT),
-            *(endpoints.RELATION_OPTIONS, endpoints.ROUTINE_OPTIONS, endpoints.ROOT_OPTIONS),
-        )
-        for one in (*endpoints.AT_ROOT, *endpoints.BELOW):
-            profiles = [found for found in one.parameters if found.name.endswith("-Profile")]
-            expected = endpoints.READS if one in asking else endpoints.WRITES
-            self.assertEqual(profiles, [expected], one.name)
-
-    def test_a_single_schema_is_reported_only_if_the_request_named_it(self) -> None:
-        self.assertEqual(self.head("GET", schemas=("a",)), ("a", False))
-        self.assertEqual(self.head("GET", ("accept-profile", "a"), schemas=("a",)), ("a", True))
-        refused = self.assertRaises(TableError, self.head, "GET", ("accept-profile", "b"), schemas=("a",))
-        self.assertEqual(refused.code, "PGRST106")
+from project_service.tables.values import Handler, Routine
+from tests.unit.tables.planning import CACHE, planned
 
 
 class Negotiation(SynchronousTestCase):
@@ -192,81 +130,3 @@ class Negotiation(SynchronousTestCase):
         self.assertFalse(parse_media("application/vnd.pgrst.plan+xml").is_plan)
         self.assertFalse(parse_media("application/vnd.pgrst.planned").is_plan)
         self.assertRaises(TableError, self.answered, "application/vnd.pgrst.plan+xml", None, True)
-
-
-class Counted(SynchronousTestCase):
-    def test_an_exact_or_estimated_count_of_a_functions_rows_is_counted(self) -> None:
-        for count, expected in (("exact", True), ("estimated", True), ("planned", False)):
-            found = text(planned("GET", "rpc/add", ("a", "1"), prefer=f"count={count}"))
-            self.assertEqual("pgrst_count" in found, expected, count)
-
-    def test_rows_without_a_range_are_counted_once(self) -> None:
-        whole = text(planned("GET", "rpc/find", ("q", "x"), prefer="count=exact"))
-        self.assertIn(
-            "SELECT pg_catalog.count(_t.*) AS total_result_set, pg_catalog.count(_t.*) AS page_total", whole
-        )
-        for cut in (("limit", "2"), ("offset", "1")):
-            found = text(planned("GET", "rpc/find", ("q", "x"), cut, prefer="count=exact"))
-            self.assertIn("pgrst_count", found)
-
-    def test_an_estimated_count_of_a_functions_rows_is_exact_whatever_max_rows(self) -> None:
-        for config in (CONFIG, evolve(CONFIG, max_rows=2)):
-            found = [
-                text(planned("GET", "rpc/find", ("q", "x"), prefer=f"count={count}", config=config))
-                for count in ("exact", "estimated")
-            ]
-            self.assertEqual(*found)
-
-    def test_a_scalar_result_is_not_counted(self) -> None:
-        self.assertIn("1::bigint AS page_total", text(planned("GET", "rpc/add", ("a", "1"))))
-        self.assertIn("count(_t.*) AS page_total", text(planned("GET", "rpc/find", ("q", "x"))))
-
-    def test_columns_of_a_write_keep_their_order_for_explain(self) -> None:
-        written = text(planned("DELETE", "works", ("id", "eq.1"), prefer="return=representation"))
-        columns = ("updated", "page_total", "location", "body", "response_headers", "response_status")
-        places = [written.index(f" AS {name}") for name in columns]
-        self.assertEqual(places, sorted(places))
-
-
-class Computed(SynchronousTestCase):
-    def texts(self, *pairs: tuple[str, str]) -> tuple[str, str]:
-        """The statement's text for the rows of a function, and for written rows."""
-        called = planned("GET", "rpc/find", ("q", "x"), *pairs)
-        written = planned("DELETE", "works", *pairs, prefer="return=representation")
-        return text(called), text(written)
-
-    def test_a_computed_column_is_added_once_and_only_if_selected(self) -> None:
-        columns = (
-            f'"works"."{name}" AS "{name}"' for name in ("id", "title", "author_id", "editor_id", "data")
-        )
-        own = "(SELECT " + ", ".join(columns)
-        for found in self.texts(("select", "*,age")):
-            self.assertIn(f'{own}, "works"."age" AS "age" FROM', found)
-            self.assertEqual(found.count('"api"."age"('), 1)
-        self.assertIn(f"{own} FROM", self.texts(("age", "gt.1"))[0])
-        for found in self.texts(("title", "eq.x")):
-            self.assertIn('(SELECT "works".* FROM', found)
-
-
-class Operation(SynchronousTestCase):
-    def test_a_foreign_key_is_described_by_its_table_not_by_a_view(self) -> None:
-        column = Column("author", "integer", "integer")
-        ways = [
-            Relationship(
-                ("api", "books"),
-                ("api", name),
-                "m2o",
-                name,
-                (("author", "id"),),
-                target_is_view=name != "people",
-            )
-            for name in ("authors", "people", "persons")
-        ]
-        found = definition_of(Relation("api", "books", {"author": column}), ways)
-        self.assertIn("Foreign Key to `people.id`", found["properties"]["author"]["description"])
-
-    def test_the_overload_with_the_most_arguments_is_described(self) -> None:
-        few, many = (Routine("api", "f", (Argument("a", "text", "text"),) * number) for number in (0, 1))
-        cache = evolve(CACHE, routines={("api", "f"): (few, many)})
-        shown = document(cache, "api", "http://here/", None, None)["paths"]["/rpc/f"]["post"]
-        self.assertEqual(shown["parameters"][0]["schema"]["required"], ["a"])

@@ -6,6 +6,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.tables import endpoints
 from project_service.tables.errors import TableError
 from project_service.tables.request.headers import ARRAY, OBJECT, parse_accept, parse_media, parse_preferences
 from project_service.tables.request.query import parse_range
@@ -156,3 +157,32 @@ class Preferred(SynchronousTestCase):
             self.assertEqual(applied, (("Preference-Applied", expected),))
         for asked in ("", "tx=commit", "max-affected=1"):
             self.assertEqual(parse_preferences([asked]).applied(names), ())
+
+
+class Schemas(SynchronousTestCase):
+    def head(self, method: str, *headers: tuple[str, str], schemas: tuple[str, ...] = ("a", "b")) -> object:
+        found = parse_head(method, ("books",), headers, schemas)
+        return found.schema, found.profiled
+
+    def test_reads_use_accept_profile_and_writes_content_profile(self) -> None:
+        both = (("accept-profile", "a"), ("content-profile", "b"))
+        for method in ("GET", "HEAD", "OPTIONS"):
+            self.assertEqual(self.head(method, *both), ("a", True), method)
+        for method in ("POST", "PATCH", "PUT", "DELETE"):
+            self.assertEqual(self.head(method, *both), ("b", True), method)
+
+    def test_the_openapi_description_names_the_profile_header_that_is_read(self) -> None:
+        asking = (
+            *(endpoints.READ, endpoints.CALL, endpoints.ROOT),
+            *(endpoints.RELATION_OPTIONS, endpoints.ROUTINE_OPTIONS, endpoints.ROOT_OPTIONS),
+        )
+        for one in (*endpoints.AT_ROOT, *endpoints.BELOW):
+            profiles = [found for found in one.parameters if found.name.endswith("-Profile")]
+            expected = endpoints.READS if one in asking else endpoints.WRITES
+            self.assertEqual(profiles, [expected], one.name)
+
+    def test_a_single_schema_is_reported_only_if_the_request_named_it(self) -> None:
+        self.assertEqual(self.head("GET", schemas=("a",)), ("a", False))
+        self.assertEqual(self.head("GET", ("accept-profile", "a"), schemas=("a",)), ("a", True))
+        refused = self.assertRaises(TableError, self.head, "GET", ("accept-profile", "b"), schemas=("a",))
+        self.assertEqual(refused.code, "PGRST106")

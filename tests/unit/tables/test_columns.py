@@ -1,4 +1,5 @@
-"""The columns of results: their names, their data representations, and what rows can be ordered and grouped by."""
+"""The columns of results: their names, their data representations, computed columns, and what rows can be ordered and
+grouped by."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.plan.names import similar_columns
-from project_service.tables.values import Relation, Representation
+from project_service.tables.request.syntax import Field, JsonStep
+from project_service.tables.sql.expressions import path_sql
+from project_service.tables.values import (
+    Column,
+    Relation,
+    Representation,
+)
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 
 _SHOWN = Representation(to_json=("api", "shown"))
@@ -274,3 +281,31 @@ class Grouped(SynchronousTestCase):
         ):
             found = read("works_tags", f"count(),{select}")
             self.assertIn(f" GROUP BY {keys})", found, select)
+
+
+class Computed(SynchronousTestCase):
+    def texts(self, *pairs: tuple[str, str]) -> tuple[str, str]:
+        """The statement's text for the rows of a function, and for written rows."""
+        called = planned("GET", "rpc/find", ("q", "x"), *pairs)
+        written = planned("DELETE", "works", *pairs, prefer="return=representation")
+        return text(called), text(written)
+
+    def test_a_computed_column_is_added_once_and_only_if_selected(self) -> None:
+        columns = (
+            f'"works"."{name}" AS "{name}"' for name in ("id", "title", "author_id", "editor_id", "data")
+        )
+        own = "(SELECT " + ", ".join(columns)
+        for found in self.texts(("select", "*,age")):
+            self.assertIn(f'{own}, "works"."age" AS "age" FROM', found)
+            self.assertEqual(found.count('"api"."age"('), 1)
+        self.assertIn(f"{own} FROM", self.texts(("age", "gt.1"))[0])
+        for found in self.texts(("title", "eq.x")):
+            self.assertIn('(SELECT "works".* FROM', found)
+
+
+class Paths(SynchronousTestCase):
+    def test_a_json_path_into_an_unknown_column_converts_it_to_json(self) -> None:
+        field = Field("val", (JsonStep("r", True),))
+        self.assertEqual(path_sql('"t"."val"', field, None), """to_jsonb("t"."val")->>'r'""")
+        known = Column("val", "jsonb", "jsonb")
+        self.assertEqual(path_sql('"t"."val"', field, known), """"t"."val"->>'r'""")

@@ -1,25 +1,20 @@
-"""Bodies of writes: which members are used, and which row a PUT writes."""
+"""Bodies of requests: JSON, CSV, forms and raw bodies, and which members of them are used."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import tracemalloc
 
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.plan.call import CallPlan
-from project_service.tables.plan.write import WritePlan
-from project_service.tables.request.body import _shallow, parse_payload
-from tests.unit.tables.planning import planned, text
-
-
-def put(*pairs: tuple[str, str], body: bytes, prefer: str) -> WritePlan:
-    plan = planned("PUT", "works", *pairs, body=body, prefer=prefer).compiled.plan
-    assert isinstance(plan, WritePlan)
-    return plan
+from project_service.tables.request.body import _shallow, parse_csv, parse_payload
+from tests.unit.tables.planning import planned
 
 
 class Members(SynchronousTestCase):
@@ -182,38 +177,70 @@ class Wholes(SynchronousTestCase):
                 self.assertEqual((error.code, error.message), ("PGRST102", "All object keys must match"))
 
 
-class Puts(SynchronousTestCase):
-    def test_put_writes_the_whole_row_whatever_columns_are_named(self) -> None:
-        body, key = b'{"id": 1, "title": "x"}', ("id", "eq.1")
-        found = put(key, ("columns", "id"), body=body, prefer="missing=default")
-        self.assertEqual([column.name for column in found.columns], ["id", "title"])
-        self.assertFalse(found.fills_defaults)
-
-    def test_put_writes_the_first_row_of_the_body_that_has_the_key_of_the_url(self) -> None:
-        found = text(planned("PUT", "works", ("id", "eq.1"), body=b'[{"id": 2}, {"id": 1}]'))
-        self.assertIn('WHERE pgrst_body."id" = ', found)
-        self.assertEqual(found.count("LIMIT 1"), 1)
-        self.assertLess(found.index("WHERE"), found.index("LIMIT 1"))
-
-    def test_put_of_an_empty_object_inserts_nothing(self) -> None:
-        found = text(planned("PUT", "works", ("id", "eq.1"), body=b"{}"))
-        self.assertNotIn("INSERT", found)
-
-    def test_put_with_limit_or_offset_is_refused_before_the_body_is_parsed(self) -> None:
-        for pair in (("limit", "1"), ("offset", "1")):
-            error = self.assertRaises(TableError, planned, "PUT", "works", ("id", "eq.1"), pair, body=b"}")
-            self.assertEqual(error.code, "PGRST114")
-        planned("PUT", "works", ("id", "eq.1"), ("offset", "0"), body=b'{"id": 1}')
-        planned("PUT", "works", ("id", "eq.1"), ("id", "eq.1"), body=b'{"id": 1}')
+class EmptyBodies(SynchronousTestCase):
+    def test_an_empty_body_is_an_empty_object_for_json_and_empty_text_otherwise(self) -> None:
+        self.assertEqual(planned("POST", "rpc/whole").raw, b"{}")
+        self.assertEqual(planned("POST", "rpc/whole_text", media="text/plain").raw, b"")
 
 
-class Locations(SynchronousTestCase):
-    def test_location_names_the_primary_key_in_the_order_of_the_tables_columns(self) -> None:
-        found = planned(
-            "POST", "works_tags", body=b'{"tag_id": 1, "work_id": 2}', prefer="return=headers-only"
-        )
-        plan = found.compiled.plan
-        assert isinstance(plan, WritePlan)
-        relation = evolve(plan.relation, primary_key=("tag_id", "work_id"))
-        self.assertEqual(evolve(plan, relation=relation).location, ("work_id", "tag_id"))
-        self.assertEqual(evolve(plan, representation="representation").location, ())
+CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"), max_size=5)
+TABLES = st.lists(st.tuples(CELLS, CELLS | st.just("NULL")), max_size=6)
+
+
+def as_csv(lines: list[tuple[str, str]]) -> bytes:
+    written = io.StringIO()
+    csv.writer(written).writerows(lines)
+    return written.getvalue().encode()
+
+
+class Csv(SynchronousTestCase):
+    @given(TABLES, st.sampled_from([1, 300]))
+    def test_each_line_becomes_an_object_with_null_for_the_word_null(
+        self, lines: list[tuple[str, str]], times: int
+    ) -> None:
+        found = parse_csv(as_csv([("a", "b"), *lines * times]))
+        expected = [{"a": a if a != "NULL" else None, "b": b if b != "NULL" else None} for a, b in lines]
+        self.assertEqual(json.loads(found.text), expected * times)
+        self.assertEqual((found.keys, found.is_empty), (("a", "b"), not lines))
+
+    def test_many_lines_are_not_objects_at_the_same_time(self) -> None:
+        """As objects these would take 47 MB."""
+        body = b"a\n" + b"x\n" * 100_000
+        tracemalloc.start()
+        try:
+            found = parse_csv(body)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        self.assertEqual(found.text.count("x"), 100_000)
+        self.assertLess(most, 6 * len(found.text))
+
+    def test_a_cell_may_be_as_long_as_the_body(self) -> None:
+        cell = "x" * 200_000
+        self.assertEqual(json.loads(parse_csv(f"a\n{cell}".encode()).text), [{"a": cell}])
+
+    def test_a_csv_header_longer_than_any_column_name_is_refused(self) -> None:
+        """It would be repeated for every line: a megabyte of CSV would become a hundred gigabytes of JSON."""
+        body = b"n" * 10_000 + b"\n" + b"x\n" * 10_000
+        error = self.assertRaises(TableError, parse_csv, body)
+        self.assertEqual((error.status, error.code), (400, "PGRST102"))
+        longest, lines = b"n" * 63, b",\n" * 10_000
+        self.assertEqual(parse_csv(longest + b"," + b"m" * 63 + b"\n" + lines).text.count("{"), 10_000)
+
+    def test_it_may_begin_with_a_byte_order_mark(self) -> None:
+        for head in (b"a,b", b'"a",b'):
+            found = parse_csv(b"\xef\xbb\xbf" + head + b"\n\xef\xbb\xbfx,y")
+            self.assertEqual((found.keys, json.loads(found.text)), (("a", "b"), [{"a": "\ufeffx", "b": "y"}]))
+
+    def test_what_is_malformed_is_refused_wherever_it_stands(self) -> None:
+        for body in (b"", b"\n\n", b"a,b\n1", b"a\n1,2", b'a\n"x"y', b'a\n"x', b"a\n\xff"):
+            error = self.assertRaises(TableError, parse_csv, body)
+            self.assertEqual((error.status, error.code), (400, "PGRST102"), body)
+        many = b"a,b\n" + b"1,2\n" * 2_000
+        for last in (b"1", b"1,2,3", b'"x"y,', b'"x'):
+            error = self.assertRaises(TableError, parse_csv, many + last)
+            self.assertEqual((error.status, error.code), (400, "PGRST102"), last)
+
+    def test_a_line_of_names_alone_is_no_rows(self) -> None:
+        found = parse_payload("text/csv", b"a,b\n\n", ("a",), False)
+        self.assertEqual((found.text, found.keys, found.is_empty), ("[]", ("a",), True))

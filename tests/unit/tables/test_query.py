@@ -1,15 +1,24 @@
-"""What each parameter of the query applies to, and how its value is read."""
+"""The query string: what each parameter applies to, how its value is read, what errors of its grammar say, and how
+``limit``, ``offset`` and ``Range`` are combined."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.request.filters import Operands, parse_filter, parse_logic
-from project_service.tables.request.query import is_argument, parse_order, parse_query, parse_select
+from project_service.tables.request.query import (
+    intersect,
+    is_argument,
+    parse_order,
+    parse_query,
+    parse_range,
+    parse_select,
+)
 from project_service.tables.request.syntax import (
     OPERATORS,
     Compare,
@@ -22,11 +31,14 @@ from project_service.tables.request.syntax import (
     Operand,
     OrderTerm,
     Query,
+    Range,
     SelectAll,
     SelectColumn,
     SelectEmbed,
     SelectItem,
 )
+from project_service.tables.sql.read import range_sql
+from project_service.whole_numbers import BEYOND
 from tests.unit.tables.planning import planned
 
 
@@ -281,3 +293,186 @@ class Orders(SynchronousTestCase):
             self.assertEqual(parse_order(text), expected, text)
         for text in ("", "a,", "t()", "t(a", "t(a)b", "a->k(b)", "a.asc.desc", "a)"):
             self.assertEqual(self.assertRaises(TableError, parse_order, text).code, "PGRST100", text)
+
+
+class Ranges(SynchronousTestCase):
+    def asked(self, text: str) -> Range:
+        pairs = [(name, value) for name, _, value in (part.partition("=") for part in text.split("&"))]
+        return next((found for path, found in parse_query(pairs).ranges if path == ()), Range())
+
+    def test_limit_and_offset_become_one_range(self) -> None:
+        """As PostgREST answers: a limit or an offset alone may be invalid, together they must not be."""
+        for text, expected in (
+            ("limit=abc", Range()),
+            ("limit=2&limit=abc", Range()),
+            ("limit= 2&offset=1\n", Range(1, 2)),
+            ("limit=1&limit=2", Range(0, 2)),
+            ("limit=0", Range(0, 0)),
+            ("offset=-5", Range()),
+            ("offset=x", Range()),
+            ("limit=3&offset=x", Range(0, 3)),
+            ("limit=abc&offset=abc", Range(0, 0)),
+            ("offset=-2&limit=3", Range(0, 1)),
+            ("offset=5&limit=2", Range(5, 2)),
+        ):
+            self.assertEqual(self.asked(text), expected, text)
+        for text in (
+            "limit=-1",
+            "limit=0&offset=5",
+            "limit=abc&offset=5",
+            "offset=-5&limit=3",
+            "offset=-2&limit=0",
+        ):
+            error = self.assertRaises(TableError, self.asked, text)
+            self.assertEqual(error.json_details, "Limit should be greater than or equal to zero.", text)
+
+    def test_an_embedding_may_be_limited_to_no_rows(self) -> None:
+        found = parse_query([("a.limit", "0"), ("a.offset", "5")]).ranges
+        self.assertEqual(found, ((("a",), Range(0, 0)),))
+
+    def test_a_range_header_may_exceed_any_table(self) -> None:
+        """It is not ignored as an invalid header is, because then all rows would be sent."""
+        most = 2**63 - 1
+        for header, expected in (
+            (f"{most}-{most}", Range(most, 1)),
+            (f"1{'0' * 20}-", Range(10**20)),
+            (f"1{'0' * 400}-", Range(10**400)),
+            (f"{'9' * 9000}-", Range(BEYOND)),
+            (f"{'0' * 9000}5-{'0' * 50}7", Range(5, 3)),
+            (f"5-1{'0' * 20}", Range(5, 10**20 - 4)),
+            ("٣-٤", Range()),
+        ):
+            self.assertEqual(parse_range(header), expected, header)
+
+    def test_a_range_beyond_any_table_is_sent_as_the_largest_that_postgresql_takes(self) -> None:
+        most = str(2**63 - 1)
+        for digits in ("9223372036854775808", "9" * 400, "9" * 9000):
+            found = self.asked(f"offset={digits}&limit={digits}")
+            self.assertEqual(range_sql(found).values(), [most, most])
+            self.assertEqual(range_sql(self.asked(f"limit={digits}")).values(), [most])
+            self.assertEqual(range_sql(parse_range(f"{digits}-")).values(), [most])
+            self.assertEqual(self.asked(f"offset=-{digits}"), Range())
+            self.assertEqual(self.asked(f"offset={'0' * 9000}2&limit={'0' * 41}3"), Range(2, 3))
+            self.assertRaises(TableError, self.asked, f"limit=-{digits}")
+        self.assertRaises(TableError, parse_range, f"{'9' * 401}-{'9' * 400}")
+
+    def test_the_range_header_and_the_parameters_intersect(self) -> None:
+        self.assertEqual(intersect(Range(0, 0), Range(0, 5)), Range(0, 0))
+        for one, other in ((Range(0, 2), Range(2, 9)), (Range(10), Range(0, 5)), (Range(0, 0), Range(3, 1))):
+            error = self.assertRaises(TableError, intersect, one, other)
+            self.assertEqual(error.json_details, "Limit should be greater than or equal to zero.")
+
+
+# What a name could have gone on with, and what ends a column of a select.
+LONGER = 'letter, digit, "-", "->>", "->"'
+ENDS = '"::", ".", ")", "," or end of input'
+
+
+class Errors(SynchronousTestCase):
+    def rejected(self, parser: Any, *given: Any) -> tuple[int, str]:
+        """The column, counted from 1, and the details."""
+        error = self.assertRaises(TableError, parser, *given)
+        self.assertEqual(error.code, "PGRST100")
+        where = error.message.rpartition("(line 1, column ")[2]
+        return int(where.rstrip(")")), error.json_details
+
+    def test_a_dash_begins_a_json_index(self) -> None:
+        for text, column, details in (
+            ("data->>--34", 9, 'unexpected "-" expecting digit'),
+            ("data->>-xy-4", 9, 'unexpected "x" expecting digit'),
+            ("data->-", 8, "unexpected end of input expecting digit"),
+            (
+                "data->>-78xy",
+                11,
+                'unexpected \'x\' expecting digit, "->", "::", ".", "," or end of input',
+            ),
+        ):
+            self.assertEqual(self.rejected(parse_select, text), (column, details))
+        self.assertEqual(self.rejected(parse_order, "data->>--1"), (9, 'unexpected "-" expecting digit'))
+
+    def test_a_dash_within_a_json_key_is_part_of_it(self) -> None:
+        found = parse_select("data->2-b->-2")
+        steps = (JsonStep("2-b", False), JsonStep(-2, False))
+        self.assertEqual(found, (SelectColumn(Field("data", steps)),))
+
+    def test_a_negation_needs_a_logic_operator(self) -> None:
+        found = self.rejected(parse_logic, "or", False, "(id.eq.1,not.xor(id.eq.2,id.eq.3))")
+        self.assertEqual(found, (16, 'unexpected "x" expecting logic operator (and, or)'))
+        found = self.rejected(parse_logic, "or", False, "(not.order.eq.1)")
+        self.assertEqual(found, (10, 'unexpected "d" expecting "("'))
+
+    def test_a_logic_operator_needs_a_parenthesis(self) -> None:
+        found = self.rejected(parse_logic, "and", False, "(ord(id.eq.1,id.eq.1),id.eq.2)")
+        self.assertEqual(found, (7, 'unexpected "d" expecting "("'))
+
+    def test_column_names_may_begin_like_logic_operators(self) -> None:
+        tree = parse_logic("or", False, "(order.eq.1,android.is.null,not.eq.2)")
+        names = [term.field.name for term in tree.terms if isinstance(term, Filter)]
+        self.assertEqual(names, ["order", "android", "not"])
+
+    def test_an_unknown_operator_is_refused_where_it_stops_matching(self) -> None:
+        operator = "expecting operator (eq, gt, ...)"
+        for text, column, details in (
+            ("foo.x", 1, f'unexpected "f" expecting "not" or {operator.removeprefix("expecting ")}'),
+            ("not.foo.x", 5, f'unexpected "f" {operator}'),
+            ("eqx.x", 3, f'unexpected "x" {operator}'),
+            ("eq", 3, f"unexpected end of input {operator}"),
+            ("neq(any).{a}", 4, f'unexpected "(" {operator}'),
+            ("eq(some).{a}", 4, f'unexpected "s" {operator}'),
+            ("plfts(a.b).x", 8, f'unexpected "." {operator}'),
+            ("in.1,2", 4, 'unexpected "1" expecting "("'),
+            ("notable", 4, 'unexpected "a" expecting delimiter (.)'),
+        ):
+            self.assertEqual(
+                self.rejected(parse_filter, Field("a"), text, Operands()), (column, details), text
+            )
+
+    def test_invalid_operands_of_is(self) -> None:
+        values = "expecting isVal: (null, not_null, true, false, unknown)"
+        for text, column, found in (
+            ("is.not.null", 7, '"."'),
+            ("is.nil", 5, '"i"'),
+            ("is.NUL", 7, "end of input"),
+            ("is.ok", 4, '"o"'),
+        ):
+            expected = (column, f"unexpected {found} {values}")
+            self.assertEqual(self.rejected(parse_filter, Field("a"), text, Operands()), expected, text)
+
+    def test_a_wrong_character_after_a_name(self) -> None:
+        found = self.rejected(parse_logic, "or", False, "(title.ilike.%a,b%,c.eq.1)")
+        self.assertEqual(found, (20, f'unexpected "%" expecting {LONGER} or delimiter (.)'))
+        found = self.rejected(parse_order, "coalesce(a, b).desc")
+        self.assertEqual(
+            found, (9, f"unexpected '(' expecting {LONGER}, delimiter (.), \",\" or end of input")
+        )
+        found = self.rejected(parse_select, "id,clients(name[])")
+        self.assertEqual(found, (16, f"unexpected '[' expecting {LONGER}, {ENDS}"))
+        self.assertEqual(
+            self.rejected(parse_select, "id-,b"), (4, 'unexpected "," expecting letter or digit')
+        )
+
+    def test_invalid_orders(self) -> None:
+        ways = '"asc", "desc", "nullsfirst" or "nullslast"'
+        for text, column, details in (
+            ("id.ac", 4, f'unexpected "c" expecting {ways}'),
+            ("id.nulsfist", 4, f'unexpected "n" expecting {ways}'),
+            ("id.descc", 8, "unexpected 'c' expecting delimiter (.), \",\" or end of input"),
+            ("id.nullslasttt", 13, "unexpected 't' expecting \",\" or end of input"),
+            ("id.desc.nlast", 9, 'unexpected "l" expecting "nullsfirst" or "nullslast"'),
+        ):
+            self.assertEqual(self.rejected(parse_order, text), (column, details), text)
+
+    def test_invalid_selects(self) -> None:
+        items = '"...", field name (* or [a..z0..9_$]), "*" or "count()"'
+        key = '"-", digit or any non reserved character different from: .,>()'
+        for text, column, details in (
+            ("id,", 4, f"unexpected end of input expecting {items}"),
+            ("id,\n", 5, f"unexpected end of input expecting {items}"),
+            ("a:auth.users!b(id)", 8, 'unexpected "u" expecting "sum", "avg", "count", "max" or "min"'),
+            ("id.sum", 7, 'unexpected end of input expecting "()"'),
+            ("count(*)", 6, f"unexpected '(' expecting {LONGER}, {ENDS}"),
+            ('id,"', 4, f'unexpected "\\"" expecting {items}'),
+            ("a->,b", 4, f'unexpected "," expecting {key}'),
+            ('a->"k"b', 7, 'unexpected \'b\' expecting "->>", "->", "::", ".", ")", "," or end of input'),
+        ):
+            self.assertEqual(self.rejected(parse_select, text), (column, details), text)

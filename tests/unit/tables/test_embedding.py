@@ -8,7 +8,8 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.values import Relationship
+from project_service.tables.request.query import parse_query
+from project_service.tables.values import Relationship, TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG, planned, text
 
 WORKS = ("api", "works")
@@ -128,7 +129,7 @@ class Cuts(SynchronousTestCase):
             self.assertEqual(found[0].count("LIMIT") - found[1].count("LIMIT"), limits, select)
 
 
-class Aggregates(SynchronousTestCase):
+class Grouped(SynchronousTestCase):
     def test_aggregates_of_a_to_one_spread_are_lifted_through_each_spread(self) -> None:
         for select, grouped in (
             ("tag_id,...works(...authors!author_id(id.sum()))", '"works_tags"."tag_id"'),
@@ -184,3 +185,124 @@ class NotExposed(SynchronousTestCase):
             self.assertIn('ORDER BY "works_thing_1"."name"', found)
         below = read("works_tags", ("select", "tag_id,works(...thing(*))"), ("order", "works(name)"))
         self.assertIn('ORDER BY "works_tags_works_1"."name"', below)
+
+
+class Embedding(SynchronousTestCase):
+    def refused(self, path: str, *pairs: tuple[str, str]) -> TableError:
+        error = self.assertRaises(TableError, planned, "GET", path, *pairs)
+        assert isinstance(error, TableError)
+        return error
+
+    def test_an_ambiguous_embedding_is_pgrst201_and_a_hint_resolves_it(self) -> None:
+        error = self.refused("works", ("select", "authors(*)"))
+        self.assertEqual((error.status, error.code), (300, "PGRST201"))
+        self.assertEqual(
+            [choice["relationship"] for choice in error.json_details],
+            [
+                "works_author_fkey using works(author_id) and authors(id)",
+                "works_editor_fkey using works(editor_id) and authors(id)",
+            ],
+        )
+        for hint in ("works_author_fkey", "author_id"):
+            self.assertIn('"author_id"', text(planned("GET", "works", ("select", f"authors!{hint}(name)"))))
+
+    def test_a_foreign_key_column_can_be_embedded_by_its_name(self) -> None:
+        self.assertIn('."editor_id"', text(planned("GET", "works", ("select", "editor:editor_id(name)"))))
+
+    def test_many_to_many_embeddings_join_the_junction(self) -> None:
+        found = text(planned("GET", "works", ("select", "tags(label)")))
+        self.assertIn('"api"."works_tags"', found)
+
+    def test_a_view_has_the_keys_of_its_base_table(self) -> None:
+        self.assertEqual(CACHE.relations["api", "recent"].primary_key, ("work",))
+        found = text(planned("GET", "authors", ("select", "recent(work)")))
+        self.assertIn('."author" = "authors"."id"', found)
+
+    def test_an_unknown_relationship_suggests_a_similar_name(self) -> None:
+        error = self.refused("authors", ("select", "wokrs(id)"))
+        self.assertEqual(
+            (error.code, error.hint), ("PGRST200", "Perhaps you meant 'works' instead of 'wokrs'.")
+        )
+
+    def test_only_to_one_embeddings_can_be_ordered_by(self) -> None:
+        error = self.refused("authors", ("select", "works!works_author_fkey(id)"), ("order", "works(id)"))
+        self.assertEqual(error.code, "PGRST118")
+
+    def test_an_aliased_embedding_is_filtered_by_its_alias(self) -> None:
+        pairs = (("select", "writer:authors!author_id(name)"), ("order", "authors(name)"))
+        headers = dict(planned("GET", "works", *pairs).compiled.headers)
+        self.assertIn("Update `authors` to `writer` in query string", headers["Warning"])
+        strict = evolve(CONFIG, legacy_target_names=False)
+        error = self.assertRaises(TableError, planned, "GET", "works", *pairs, config=strict)
+        self.assertEqual(error.hint, "Change 'authors' to 'writer' in filters, orders or limits.")
+        tested = (pairs[0], ("authors", "is.null"))
+        error = self.assertRaises(TableError, planned, "GET", "works", *tested, config=strict)
+        self.assertEqual((error.code, error.message), ("42703", "column works.authors does not exist"))
+        self.assertNotIn('"works"."authors"', text(planned("GET", "works", *tested)))
+
+    def test_two_embeddings_of_one_name_are_refused_unless_one_is_empty(self) -> None:
+        for select, name in (
+            ("id,authors!author_id(id),authors!editor_id(name)", "works_authors_1"),
+            ("x:authors!author_id(id),x:tags(label)", "works_x_1"),
+            ("...authors!author_id(id),...authors!author_id(name)", "works_authors_1"),
+            ("tags(works(id),works(title))", "tags_works_2"),
+        ):
+            error = self.refused("works", ("select", select))
+            self.assertEqual((error.status, error.code), (400, "42712"))
+            self.assertEqual(error.message, f'table name "{name}" specified more than once')
+        for select in (
+            "x:authors!author_id(id),authors!editor_id(name)",
+            "authors!author_id(id),authors!author_id()",
+        ):
+            planned("GET", "works", ("select", select))
+
+    def test_the_first_select_and_order_count_but_the_last_limit(self) -> None:
+        found = text(
+            planned(
+                *("GET", "works", ("select", "id,tags(label)"), ("order", "id.desc")),
+                *(("select", ")("), ("order", "title")),
+                *(("tags.order", "label.desc"), ("tags.order", "id")),
+            )
+        )
+        for there in ('"works"."id" DESC', '"label" DESC'):
+            self.assertIn(there, found)
+        for gone in ("title", 'ORDER BY "tags_1"."id"'):
+            self.assertNotIn(gone, found)
+        limits = ("limit", "7"), ("limit", "8")
+        self.assertEqual(parse_query(limits).ranges, parse_query(limits[1:]).ranges)
+        written = text(
+            planned("POST", "works", ("columns", "id"), ("columns", "title"), body=b'{"id": 1, "title": "x"}')
+        )
+        self.assertNotIn('"title"', written.partition("RETURNING")[0])
+
+    def test_an_embedding_that_is_not_selected_cannot_be_filtered(self) -> None:
+        self.assertEqual(self.refused("authors", ("works.id", "eq.1")).code, "PGRST108")
+
+    def test_aggregates_can_be_switched_off(self) -> None:
+        config = TablesConfig(schemas=("api",), aggregates=False)
+        error = self.assertRaises(TableError, planned, "GET", "works", ("select", "id.sum()"), config=config)
+        self.assertEqual(error.code, "PGRST123")
+
+
+class Emptiness(SynchronousTestCase):
+    def test_an_embedding_of_only_empty_embeddings_is_left_out(self) -> None:
+        for select in ("name,works!author_id(tags())", "name,works!author_id(...tags(),editor_id())"):
+            found = text(planned("GET", "authors", ("select", select)))
+            self.assertNotIn("JOIN", found)
+            self.assertNotIn("pgrst_one", found)
+        inner = text(planned("GET", "authors", ("select", "name,works!author_id!inner(tags())")))
+        self.assertIn(" EXISTS (SELECT 1 ", inner)
+        self.assertNotIn('AS "works"', inner)
+
+    def test_a_select_of_only_empty_embeddings_selects_no_columns(self) -> None:
+        found = text(planned("GET", "works", ("select", "tags()")))
+        self.assertIn('SELECT  FROM "api"."works"', found)
+
+
+class Aggregates(SynchronousTestCase):
+    def test_aggregates_cannot_be_lifted_through_a_to_many_spread(self) -> None:
+        for select in ("...tags(id.count())", "...works!author_id(...authors!author_id(id.sum()))"):
+            origin = "works" if "tags" in select else "authors"
+            error = self.assertRaises(TableError, planned, "GET", origin, ("select", select))
+            self.assertEqual(error.code, "PGRST127")
+        planned("GET", "authors", ("select", "works!author_id(...authors!author_id(id.sum()))"))
