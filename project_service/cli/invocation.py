@@ -45,8 +45,8 @@ from project_service.settings.reading import (
     Source,
     absolute_path,
 )
-from project_service.storage.assemble import Storage, build, connect_store, sql_rows
-from project_service.storage.s3.client import S3Store
+from project_service.storage.assemble import Storage, build, sql_rows
+from project_service.storage.s3.client import S3Store, connect_store
 from project_service.storage.s3.errors import (
     NO_NEXT_PAGE,
     NO_SIZE,

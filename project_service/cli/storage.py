@@ -18,11 +18,11 @@ from project_service.errors import ApiError
 from project_service.files import printable
 from project_service.settings.kinds import store_bucket
 from project_service.storage import download, errors, keys
-from project_service.storage.assemble import connect_store
 from project_service.storage.buckets import Buckets
 from project_service.storage.durations import STALE_AFTER
 from project_service.storage.objects import Objects
 from project_service.storage.repository import Store
+from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.upload import SizeLimit, Upload
 from project_service.storage.values import Bucket, Conditions, Writer

@@ -15,7 +15,6 @@ import signal
 import socket
 import sysconfig
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
@@ -29,7 +28,7 @@ from project_service.embedded import leftovers
 from project_service.embedded.data_directory import Secrets
 from project_service.embedded.supervised import ChildFailed, Command, Program
 from project_service.settings.model import Secret, Store
-from project_service.storage.s3.client import connect
+from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import StoreError, StoreUnreachable
 
 REGION: Final = "us-east-1"
@@ -167,7 +166,7 @@ class ObjectStore:
         with socket.create_connection(("127.0.0.1", self._ports["s3"]), timeout=1):
             pass
         quick = evolve(self.settings(), connect_timeout_seconds=0.5, idle_timeout_seconds=2.0)
-        store = connect(self._reactor, quick, now=lambda: datetime.now(UTC), in_thread=_at_once)
+        store = connect_store(self._reactor, quick)
         try:
             await store.ensure_bucket()
             await store.put(PROBE_KEY, PROBE, "text/plain", {})
@@ -176,10 +175,6 @@ class ObjectStore:
             await store.delete(PROBE_KEY)
         finally:
             await store.close()
-
-
-async def _at_once(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
 
 
 def program_file() -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
 from uuid import uuid4
 
 from attrs import field, frozen
 from twisted.application.service import IService
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from project_service.database.errors import outage_of
@@ -32,7 +30,7 @@ from project_service.storage.postgres import SqlBuckets, SqlGarbage, SqlLinks, S
 from project_service.storage.repository import BucketRows, GarbageRows, LinkRows, ObjectRows
 from project_service.storage.reservations import Reservations
 from project_service.storage.routes import LinkRoutes, StorageRoutes, translated
-from project_service.storage.s3.client import S3Store, connect
+from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError, kind_of
 from project_service.storage.sweeper import Removal, Sweeper
 from project_service.storage.upload import Uploads, unobserved
@@ -119,13 +117,13 @@ class Storage:
         await download.read_all(await self._store.open(PROBE, 0, len(PROBE), len(PROBE)))
 
 
-# Runs the work it is given unless another process is doing it; False in that case.
+# Calls the function that it is given unless another process holds the lock; False in that case.
 SweepLock = Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]]
 
 
-async def always(work: Callable[[], Awaitable[None]]) -> bool:
-    """An ``SweepLock`` for rows that no other process uses."""
-    await work()
+async def unlocked(sweep: Callable[[], Awaitable[None]]) -> bool:
+    """A ``SweepLock`` for rows that no other process uses."""
+    await sweep()
     return True
 
 
@@ -136,7 +134,7 @@ def build(
     rows: Rows,
     *,
     current_settings: Callable[[], StorageSettings] | None = None,
-    sweep_lock: SweepLock = always,
+    sweep_lock: SweepLock = unlocked,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     steps: Callable[[str], None] = unobserved,
 ) -> Storage:
@@ -161,15 +159,7 @@ def build(
     sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
     downloads = Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), now)
     links = Links(rows.links, now, lambda: token_urlsafe(32))
-    routes = StorageRoutes(
-        buckets,
-        rows.objects,
-        objects,
-        uploads,
-        downloads,
-        links,
-        current_settings,
-    )
+    routes = StorageRoutes(buckets, rows.objects, objects, uploads, downloads, links, current_settings)
     loops = (
         Every(settings.sweep_seconds, _sweeping(sweeper, sweep_lock), reactor, "storage sweeper", outage_of),
         Every(UNUSED_SECONDS, reservations.release_unused, reactor, "reservations", outage_of),
@@ -189,11 +179,10 @@ def build(
 
 
 def _sweeping(sweeper: Sweeper, sweep_lock: SweepLock) -> Callable[[], Awaitable[None]]:
-    """Sweeps, unless another process does, and logs what was found."""
+    """Sweeps and logs what was removed, unless another process is sweeping."""
 
     async def sweep() -> None:
-        swept = await sweeper.sweep()
-        _log.info("Swept {swept}", swept=swept)
+        _log.info("Swept {swept}", swept=await sweeper.sweep())
 
     async def sweep_alone() -> None:
         if not await sweep_lock(sweep):
@@ -209,19 +198,16 @@ def assemble(
     database: Pool,
     *,
     current_settings: Callable[[], StorageSettings] | None = None,
-    sweep_lock: SweepLock = always,
+    sweep_lock: SweepLock = unlocked,
     steps: Callable[[str], None] = unobserved,
 ) -> Storage:
     """Storage on PostgreSQL and the store that the settings name. ``database`` is the system database's pool."""
-    client = connect_store(reactor, store)
-    rows = sql_rows(database)
     return build(
-        reactor, storage, client, rows, current_settings=current_settings, sweep_lock=sweep_lock, steps=steps
+        reactor,
+        storage,
+        connect_store(reactor, store),
+        sql_rows(database),
+        current_settings=current_settings,
+        sweep_lock=sweep_lock,
+        steps=steps,
     )
-
-
-def connect_store(reactor: Any, store: StoreSettings) -> S3Store:
-    """The store client of the settings; large digests are computed in the reactor's thread pool."""
-    threads = partial(deferToThreadPool, reactor, reactor.getThreadPool())
-    ca_pem = None if store.ca_file is None else Path(store.ca_file).read_bytes()
-    return connect(reactor, store, now=lambda: datetime.now(UTC), in_thread=threads, ca_pem=ca_pem)

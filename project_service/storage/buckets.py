@@ -1,4 +1,4 @@
-"""Buckets: what operators decide about them, and how requests see it."""
+"""Buckets and their rules, as operators change them and requests see them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_CACHED = 10_000
 NOT_A_RULE = "is not a rule of a bucket"
-# How often to empty a bucket that is to be deleted, where others put objects into it at the same time.
+# How often to empty a bucket that is to be deleted while others put objects into it.
 EMPTYINGS = 10
 
 
@@ -32,18 +32,18 @@ class Buckets:
 
     rows: BucketRows
     clock: IReactorTime
-    # With the time at which it was asked for.
+    # With the time of the query.
     _cache: FIFOCache[str, tuple[float, Bucket]] = field(factory=lambda: FIFOCache(MAX_CACHED), init=False)
     _rereading: set[str] = field(factory=set, init=False)
 
     async def get(self, name: str) -> Bucket:
         """The bucket; raises ``bucket_not_found``. Its rules and counters may be nearly a second old."""
         try:
-            asked, bucket = self._cache[name]
+            queried_at, bucket = self._cache[name]
         except KeyError:
             return await self.fresh(name)
         limit = BUCKET_REREAD_SECONDS if name in self._rereading else BUCKET_FRESH_SECONDS
-        if self.clock.seconds() - asked < limit:
+        if self.clock.seconds() - queried_at < limit:
             return bucket
         return await self.fresh(name)
 
@@ -57,13 +57,13 @@ class Buckets:
 
     async def fresh(self, name: str) -> Bucket:
         """The bucket as it is now; raises ``bucket_not_found``."""
-        # Its age counts from the question, because the answer may have been long on its way.
-        asked = self.clock.seconds()
+        # Its age counts from the query, because the result may take long to arrive.
+        queried_at = self.clock.seconds()
         bucket = await self._read(name) if keys.is_bucket_name(name) else None
         if bucket is None:
             self._cache.pop(name, None)
             raise errors.bucket_not_found()
-        self._cache[name] = (asked, bucket)
+        self._cache[name] = (queried_at, bucket)
         return bucket
 
     async def _read(self, name: str) -> Bucket | None:

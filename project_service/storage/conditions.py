@@ -1,4 +1,4 @@
-"""Conditional requests (RFC 9110 section 13). Pure but for Werkzeug's header parsers."""
+"""Ranges and conditional requests (RFC 9110 sections 14 and 13). Pure but for Werkzeug's header parsers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from project_service.http.head import HeaderView
 from project_service.storage import errors
 from project_service.storage.values import UNCONDITIONAL, Conditions, ObjectRow
 
-# The ``Range`` header (RFC 9110 section 14). Pure.
-
-
 _SPEC = re.compile(r"(\d*)-(\d*)", re.ASCII)
 
 
@@ -30,10 +27,10 @@ class ByteRange:
 
 
 def parse_range(header: str | None, size: int) -> ByteRange | None:
-    """The one range asked for, or None where the whole object is to be sent.
+    """The single range of the header ``Range``, or None if the whole object is to be sent.
 
     That is the case for units other than bytes, which have to be ignored (section 14.2), and for several ranges,
-    which may be. Raises ``range_not_satisfiable`` for what is not a range or lies outside the object.
+    which may be. Raises ``range_not_satisfiable`` for what is no range or lies outside the object.
     """
     if not header:
         return None
@@ -43,14 +40,14 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
             return None
         raise errors.range_not_satisfiable(size)
     pieces = [piece.strip() for piece in specs.split(",") if piece.strip()]
-    found = [_resolve(piece, size) for piece in pieces]
-    if not any(found):
+    ranges = [_resolve(piece, size) for piece in pieces]
+    if not any(ranges):
         raise errors.range_not_satisfiable(size)
-    return found[0] if len(found) == 1 else None
+    return ranges[0] if len(ranges) == 1 else None
 
 
 def _resolve(spec: str, size: int) -> ByteRange | None:
-    """The part of an object of ``size`` bytes that ``spec`` names, or None where there is none."""
+    """The bytes that ``spec`` names of an object of ``size`` bytes, or None if there are none."""
     match = _SPEC.fullmatch(spec)
     if match is None or spec == "-":
         raise errors.range_not_satisfiable(size)
@@ -75,7 +72,7 @@ _CONDITIONAL = frozenset({b"if-match", b"if-none-match", b"if-modified-since", b
 
 
 def is_not_modified(headers: HeaderView, row: ObjectRow) -> bool:
-    """Whether a GET or HEAD is answered with 304; raises ``precondition_failed``. The order is section 13.2.2's."""
+    """Whether the response to a GET or HEAD is 304; raises ``precondition_failed``. The order is section 13.2.2's."""
     if _CONDITIONAL.isdisjoint(headers.first):
         return False
     if_match = _joined(headers, b"if-match")
@@ -93,7 +90,7 @@ def is_not_modified(headers: HeaderView, row: ObjectRow) -> bool:
 
 
 def range_applies(headers: HeaderView, row: ObjectRow, now: datetime) -> bool:
-    """Whether ``Range`` counts, by ``If-Range`` (section 13.1.5): only if nothing changed since.
+    """Whether ``Range`` counts, by ``If-Range`` (section 13.1.5): only if the object has not changed.
 
     ``now`` is when the response is made. A date counts only as a strong validator (section 8.8.2.2): there were no
     other bytes within its second, and that second is over, so that there cannot be any.
@@ -104,20 +101,19 @@ def range_applies(headers: HeaderView, row: ObjectRow, now: datetime) -> bool:
     if text.startswith("W/"):
         return False
     try:
-        stated = parse_if_range_header(text)
+        if_range = parse_if_range_header(text)
     except OverflowError:
         # A date outside Python's calendar cannot be this object's.
         return False
-    if stated.date is not None:
+    if if_range.date is not None:
         over = row.modified + timedelta(seconds=1) <= now
-        return row.modified == stated.date and over and not row.changed_twice
-    return stated.etag == row.etag
+        return row.modified == if_range.date and over and not row.changed_twice
+    return if_range.etag == row.etag
 
 
 def continues(headers: HeaderView, row: ObjectRow) -> bool:
-    """Whether the request goes on with a download that broke off: it knows the ETag, and leaves out the beginning."""
-    stated = headers.text(b"if-range") or ""
-    if stated != f'"{row.etag}"':
+    """Whether the request continues a download that broke off: it knows the ETag and leaves out the beginning."""
+    if headers.text(b"if-range") != f'"{row.etag}"':
         return False
     try:
         part = parse_range(headers.text(b"range"), row.size)
@@ -126,7 +122,7 @@ def continues(headers: HeaderView, row: ObjectRow) -> bool:
     return part is not None and part.first > 0
 
 
-def of_write(headers: HeaderView) -> Conditions:
+def write_conditions(headers: HeaderView) -> Conditions:
     """The conditions of a request that changes an object."""
     if _CONDITIONAL.isdisjoint(headers.first):
         return UNCONDITIONAL
@@ -135,18 +131,18 @@ def of_write(headers: HeaderView) -> Conditions:
     return Conditions(if_match, if_none_match, since)
 
 
-def without_date(row: ObjectRow | None, stated: Conditions) -> Conditions:
-    """``stated`` with its date replaced by entity tags, which are all that the database compares.
+def without_date(row: ObjectRow | None, conditions: Conditions) -> Conditions:
+    """``conditions`` with their date replaced by entity tags, which are all that the database compares.
 
     The date is checked here against ``row``; the tags then make sure that the object is still the one in ``row``, or
-    still missing. Raises ``precondition_failed`` where it has changed since the date. For an object that does not
-    exist the date is ignored (section 13.1.4).
+    still missing. Raises ``precondition_failed`` if it has changed since the date. For an object that does not exist
+    the date is ignored (section 13.1.4).
     """
     if row is None:
         return Conditions(if_none_match=("*",))
-    if not stated.unmodified(row):
+    if not conditions.unmodified(row):
         raise errors.precondition_failed()
-    return Conditions((row.etag,), stated.if_none_match)
+    return Conditions((row.etag,), conditions.if_none_match)
 
 
 def _tags(headers: HeaderView, name: bytes) -> tuple[str, ...] | None:
@@ -166,7 +162,7 @@ def _joined(headers: HeaderView, name: bytes) -> str | None:
 
 
 def _date(headers: HeaderView, name: bytes) -> datetime | None:
-    """A date that cannot be read counts as absent (section 13.1.3)."""
+    """An invalid date counts as absent (section 13.1.3)."""
     try:
         return parse_date(headers.text(name))
     except OverflowError:

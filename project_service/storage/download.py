@@ -29,9 +29,6 @@ from project_service.storage.s3.errors import SAME_PAGE, NoSuchObject, ReaderLef
 from project_service.storage.s3.xml import StoredPage
 from project_service.storage.values import ObjectRow
 
-# ``Content-Disposition``, and the other headers that keep a stored page from acting as the site. Pure.
-
-
 # A stored page that is shown inline may neither run script nor load anything but data from this site.
 SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
 
@@ -54,7 +51,7 @@ def content_disposition(key: str, inline: bool) -> str:
     return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name)}"
 
 
-# Cached, because the same objects are asked for again and again.
+# Cached, because the same objects are requested again and again.
 @lru_cache(maxsize=1024)
 def presentation(key: str, content_type: str, inline: bool) -> Headers:
     """How a browser is to show the object of ``key``: its type, its file name, and for ``inline`` the sandbox."""
@@ -90,9 +87,6 @@ class SmallObjects:
             self._bodies[version] = body
 
 
-# How the service itself reads from the store: small objects into memory, and the list of everything.
-
-
 async def read_all(stream: ObjectStream) -> bytes:
     """All bytes of ``stream``. Raises ``BrokenRead`` where the store stops before the end."""
     body = stream.buffered()
@@ -122,14 +116,14 @@ async def list_all(store: Store, prefix: str = "") -> AsyncIterator[StoredPage]:
 
 @frozen(eq=False)
 class _Gathered:
-    """A ``ByteSink`` that keeps everything. It needs no back-pressure, as only small objects are read with it."""
+    """A ``ByteSink`` in memory. It needs no back-pressure, as only small objects are read with it."""
 
     data: bytearray = field(factory=bytearray, init=False)
 
     def write(self, data: bytes) -> None:
         self.data.extend(data)
 
-    def take(self, source: int, most: int) -> int:
+    def take(self, source: int, limit: int) -> int:
         return 0
 
     def register_producer(self, producer: Any) -> None:
@@ -139,8 +133,8 @@ class _Gathered:
         return
 
 
-# How often to read the row where its bytes are gone. Each time the object must have been overwritten between
-# the two reads; the limit is for a store whose new objects appear late while somebody keeps overwriting one.
+# How often to read the row of an object whose bytes are gone. Each time it must have been overwritten between the two
+# reads; the limit is for a store whose new objects appear late while somebody keeps overwriting one.
 MAX_READS = 5
 
 
@@ -258,7 +252,7 @@ def _caching(row: ObjectRow, terms: Terms) -> Headers:
     return (("Cache-Control", f"public, max-age={age}" if age else "public, no-cache"),)
 
 
-# Cached, because the same objects are asked for again and again.
+# Cached, because the same objects are requested again and again.
 @lru_cache(maxsize=1024)
 def _http_date(moment: datetime) -> str:
     return format_date_time(moment.timestamp())

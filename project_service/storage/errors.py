@@ -6,7 +6,7 @@ from project_service import errors
 from project_service.errors import ApiError
 from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
 
-# The store does not do its work: clients get ``store_unavailable``.
+# Failures of the store, of which clients get ``store_unavailable``.
 STORE_FAILURES = (StoreUnreachable, StoreError, CorruptTransfer, BrokenRead)
 
 
@@ -28,7 +28,7 @@ def bucket_not_empty() -> ApiError:
 
 
 def bucket_in_use() -> ApiError:
-    """Says that a foreign key of the project's own tables forbids it."""
+    """A foreign key of the project's own tables forbids it."""
     return ApiError(
         409, "bucket_in_use", "Rows of other tables refer to this bucket, so it cannot be deleted."
     )
@@ -39,12 +39,12 @@ def object_not_found() -> ApiError:
 
 
 def object_in_use() -> ApiError:
-    """Says that a foreign key of the project's own tables forbids it."""
+    """A foreign key of the project's own tables forbids it."""
     return ApiError(409, "object_in_use", "Rows of other tables refer to this object, so it keeps its key.")
 
 
 def invalid_key(why: str, name: str = "key") -> ApiError:
-    """``name`` is the field or parameter that holds it."""
+    """``name`` is the field or parameter that has the key."""
     what = "prefix" if name == "prefix" else "object key"
     return ApiError(422, "invalid_key", f"The {what} is not allowed: {why}.", {name: why})
 
@@ -131,7 +131,7 @@ def token_expired() -> ApiError:
 
 
 def prefetch_refused() -> ApiError:
-    """The browser asks again when the person follows the link."""
+    """The browser sends the request again when the person follows the link."""
     message = "This link is for a limited number of downloads, so it is not prefetched."
     return ApiError(503, "prefetch_refused", message, headers=(errors.RETRY_AFTER,))
 

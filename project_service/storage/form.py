@@ -50,12 +50,13 @@ class FileStart:
 
 
 Event = Field | FileStart | bytes
-# The fields that an upload may have beside its file, each once; all others are ignored.
+# The fields that an upload may have besides its file, each once; all others are ignored.
 FIELDS = ("key", "owner", "max_age_seconds")
 
 
 def boundary_of(content_type: str | None) -> str:
-    """The boundary; raises ``unsupported_media_type`` for no form, ``invalid_multipart`` without a usable one."""
+    """The boundary. Raises ``unsupported_media_type`` if this is no form, ``invalid_multipart`` if it has no valid
+    boundary."""
     kind, parameters = _parse_header(content_type or "")
     if kind != "multipart/form-data":
         raise unsupported_media_type("multipart/form-data")
@@ -71,8 +72,8 @@ def boundary_of(content_type: str | None) -> str:
 
 @frozen
 class _Part:
-    """What the headers of a part say. ``name`` is "" where there is none. RFC 7578 section 4.8: others are ignored,
-    its Content-Length among them."""
+    """The headers of a part that count; ``name`` is "" if it has none. Others are ignored, Content-Length among them
+    (RFC 7578 section 4.8)."""
 
     name: str
     filename: str | None
@@ -81,19 +82,18 @@ class _Part:
 
 
 class FormReader:
-    """Feed it chunks, then call ``finish``. Raises ``invalid_multipart`` as soon as the form cannot be read.
+    """Feed it chunks, then call ``finish``. Raises ``invalid_multipart`` as soon as the form cannot be parsed.
 
-    Parts other than ``file`` and ``FIELDS`` bring no events. Their length is limited all the same.
-
-    A file or key in base64 or quoted-printable raises ``unsupported_media_type``, because it would be stored encoded.
+    Parts other than ``file`` and ``FIELDS`` give no events, but their length is limited all the same. A file or key
+    in base64 or quoted-printable raises ``unsupported_media_type``, because it would be stored encoded.
     """
 
     def __init__(self, boundary: str) -> None:
         self._delimiter = b"\r\n--" + boundary.encode("ascii")
-        # What has been fed and not been read yet begins at ``_at``. The first boundary may be the first line.
+        # What has been fed but not parsed yet begins at ``_at``. The first boundary may be the first line.
         self._data = b"\r\n"
         self._at = 0
-        # Each stage reads on from ``_at``. It returns False when it needs more bytes.
+        # Each stage parses from ``_at`` on, and returns False when it needs more bytes.
         self._stage: Callable[[], bool] = self._preamble
         self._events: list[Event] = []
         self._lines: list[bytes] = []
@@ -113,13 +113,11 @@ class FormReader:
         return events
 
     def finish(self) -> None:
-        """To be called when the body has ended; raises where the form is incomplete or has no file."""
+        """Call this at the end of the body; raises if the form is incomplete or has no file."""
         if not self._complete:
             raise errors.invalid_multipart("it ends before its last boundary")
         if "file" not in self._seen:
             raise errors.invalid_multipart("it has no part named file")
-
-    # The stages.
 
     def _preamble(self) -> bool:
         start = self._data.find(self._delimiter)
@@ -188,7 +186,7 @@ class FormReader:
             self._at = end + len(self._delimiter)
             self._stage = self._boundary
             return True
-        # What may be the beginning of the delimiter is left for the next time. It has one CR, at its start.
+        # What may be the beginning of the delimiter is left for the next chunk. It has one CR, at its start.
         held = data.rfind(b"\r", max(at, len(data) - len(self._delimiter) + 1))
         self._at = held if held >= 0 and self._delimiter.startswith(data[held:]) else len(data)
         self._take(data[at : self._at])
@@ -197,8 +195,6 @@ class FormReader:
     def _epilogue(self) -> bool:
         self._skip_to(len(self._data), "too much follows its last boundary")
         return False
-
-    # What the stages have in common.
 
     def _skip_to(self, end: int, why: str) -> None:
         self._around += end - self._at
@@ -298,6 +294,6 @@ def _as_utf8(value: str, what: str, is_filename: bool = False) -> str:
 
 
 def _parse_header(header: str) -> tuple[str, dict[str, str]]:
-    """A header's value and its parameters, by their names in lower case; those in quotes have them still."""
+    """A header's value and its parameters, by their names in lower case; quotes are left in place."""
     kind = header.partition(";")[0].strip().lower()
     return kind, {name.lower(): value.strip() for name, value in _PARAMETER.findall(header)}

@@ -1,4 +1,4 @@
-"""Bucket names, object keys and prefixes: what is allowed, and where a prefix ends. Pure."""
+"""Media types, bucket names, object keys and prefixes: what is valid, and where a prefix ends. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Sequence
 
 from project_service.errors import validation_failed
 from project_service.storage import errors
-
-# Media types: reading, guessing, and matching against a bucket's list. Pure.
-
 
 DEFAULT = "application/octet-stream"
 MAX_LENGTH = 255
@@ -63,8 +60,8 @@ for _type, _endings in (
 
 
 def parse_content_type(text: str) -> str:
-    """A media type with its parameters, as it was sent, but for tabs between these, which become spaces. Raises
-    ``validation_failed`` if it is none, or a list of them."""
+    """A media type with its parameters as it was sent, except that tabs become spaces. Raises ``validation_failed``
+    for anything else, such as a list of them."""
     text = text.strip().replace("\t", " ")
     readable = len(text) <= MAX_LENGTH and _PRINTABLE.fullmatch(text) and _ESSENCE.fullmatch(essence(text))
     if not readable or _SECOND.search(text):
@@ -78,9 +75,9 @@ def essence(content_type: str) -> str:
 
 
 def of_body(declared: str | None) -> str | None:
-    """What a request's Content-Type says of an object; None where it says nothing.
+    """The Content-Type of a request whose body is an object; None if it says nothing of the object.
 
-    curl, wget, axios and urllib send ``application/x-www-form-urlencoded`` where they were told no type.
+    curl, wget, axios and urllib send ``application/x-www-form-urlencoded`` by default.
     """
     return None if essence(declared or "") == "application/x-www-form-urlencoded" else declared
 
@@ -160,7 +157,7 @@ def _check_text(text: str, name: str) -> None:
 
 
 def end_of_prefix(prefix: str) -> str | None:
-    """The least text above every key with that prefix, in the order of code points; None where there is none."""
+    """The least text above every key with that prefix, in the order of code points; None if there is none."""
     while prefix:
         last = ord(prefix[-1]) + 1
         if last == 0xD800:

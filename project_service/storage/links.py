@@ -27,7 +27,7 @@ from project_service.storage.values import Link, ObjectRow
 MAX_EXPIRES_IN_SECONDS = 604800
 MAX_USES = 1_000_000
 
-# Without it a browser would tell the next site the address of a page opened by a link, and with it the token.
+# Without it a browser would send the next site the URL of a page opened by a link, and with it the token.
 NO_REFERRER = ("Referrer-Policy", "no-referrer")
 LINK_HEADERS = (NO_STORE, NO_REFERRER)
 
@@ -46,7 +46,7 @@ _PAGE_HEADERS = (
 
 @frozen(eq=False)
 class Links:
-    """``new_token`` returns 256 random bits as base64url; only their SHA-256 is kept."""
+    """``new_token`` returns 256 random bits as base64url; only their SHA-256 is stored."""
 
     rows: LinkRows
     now: Callable[[], datetime]
@@ -77,7 +77,7 @@ class Links:
 
 @frozen(eq=False)
 class LinkUse:
-    """One request by a link. It counts as a use unless it goes on with a download that broke off."""
+    """One request by a link. It counts as a use unless it continues a download that broke off."""
 
     links: Links
     token: str
@@ -98,21 +98,21 @@ class LinkUse:
         return True
 
     async def take(self) -> None:
-        """Consume one use, atomically; raises ``token_expired``, or ``token_used`` where another was faster."""
+        """Consume one use, atomically; raises ``token_expired``, or ``token_used`` if another request was faster."""
         now = self.links.now()
         if not await self.links.rows.use(_digest(self.token), now):
             raise errors.token_expired() if self.link.expires_at <= now else errors.token_used()
 
 
 def _is_prefetch(headers: HeaderView) -> bool:
-    """Whether a browser asks in advance, for a person who may never follow the link (``Sec-Purpose`` may have
+    """Whether a browser fetches in advance, for a person who may never follow the link (``Sec-Purpose`` may have
     parameters, as in ``prefetch;prerender``)."""
-    stated = [headers.text(name) or "" for name in (b"sec-purpose", b"purpose")]
-    return any(re.split("[;,]", one)[0].strip().lower() == "prefetch" for one in stated)
+    purposes = [headers.text(name) or "" for name in (b"sec-purpose", b"purpose")]
+    return any(re.split("[;,]", one)[0].strip().lower() == "prefetch" for one in purposes)
 
 
 class LinkPage(ApiError):
-    """A refusal as a small page, for a person who opened the link in a browser."""
+    """An error as a small page, for a person who opened the link in a browser."""
 
     content_type = "text/html; charset=utf-8"
 
@@ -122,7 +122,7 @@ class LinkPage(ApiError):
 
 
 def as_shown(refusal: ApiError, headers: HeaderView) -> ApiError:
-    """``refusal`` in the form that the client prefers, if it says that the link opens nothing."""
+    """``refusal`` in the form that the client prefers, if it means that the link does not work."""
     if refusal.status not in (400, 404, 410, 422) or not _prefers_page(headers):
         return refusal
     # What is wrong with a parameter means nothing to a person.

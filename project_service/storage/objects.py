@@ -53,8 +53,8 @@ class Objects:
         """The same bytes under another key: a change of rows alone."""
 
         async def moved() -> Switched:
-            stated = await self._without_date(bucket.name, target, conditions)
-            switched = await self.rows.move(bucket.name, source, target, writer, stated)
+            tags = await self._without_date(bucket.name, target, conditions)
+            switched = await self.rows.move(bucket.name, source, target, writer, tags)
             self.steps(State.COMMITTED.value)
             await self._removed([switched.replaced], bucket.name)
             return switched
@@ -71,8 +71,8 @@ class Objects:
         """The rows go first, all in one transaction; then the bytes. Returns the versions deleted, by key."""
 
         async def deleted() -> Mapping[str, UUID]:
-            stated = await self._without_date(bucket.name, keys[0], conditions)
-            versions = await self.rows.delete(bucket.name, keys, writer, stated)
+            tags = await self._without_date(bucket.name, keys[0], conditions)
+            versions = await self.rows.delete(bucket.name, keys, writer, tags)
             self.steps(State.COMMITTED.value)
             await self._removed(versions.values(), bucket.name)
             return versions
@@ -83,8 +83,8 @@ class Objects:
         self, bucket: Bucket, key: str, changes: Mapping[str, Any], conditions: Conditions
     ) -> ObjectRow:
         """Change metadata of an object, as ``ObjectRows.change``."""
-        stated = await self._without_date(bucket.name, key, conditions)
-        return await self.rows.change(bucket.name, key, changes, stated)
+        tags = await self._without_date(bucket.name, key, conditions)
+        return await self.rows.change(bucket.name, key, changes, tags)
 
     async def delete_prefix(self, bucket: Bucket, prefix: str) -> int:
         """Delete everything under ``prefix`` with the service's rights; the number of objects deleted."""

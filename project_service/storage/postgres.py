@@ -38,9 +38,6 @@ from project_service.storage.values import (
     Writer,
 )
 
-# ``BucketRows`` on PostgreSQL.
-
-
 _BUCKET_COLUMNS = """
     b.name, b.visibility, b.max_object_bytes, b.max_bucket_bytes, b.allowed_content_types, b.owner_only_writes,
     u.object_count, u.total_bytes, b.created_at
@@ -124,9 +121,6 @@ class SqlBuckets:
         return bucket
 
 
-# ``LinkRows`` on PostgreSQL.
-
-
 @frozen(eq=False)
 class SqlLinks:
     database: Pool
@@ -164,9 +158,6 @@ class SqlLinks:
         return int(rows[0][0])
 
 
-# Between rows and values.
-
-
 # The columns that ``object_row`` takes, in this order.
 COLUMNS = (
     "bucket",
@@ -194,7 +185,7 @@ def uuid_array(values: Iterable[UUID]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
-# The listing query: keyset pages, and folders found by skipping over them in the index. Pure.
+# The listing query: keyset pages, and folders by skipping over them in the index. Pure.
 #
 # A page costs one index probe for each of its entries, however much is in the folders that it passes, and however
 # far it is from the first page.
@@ -239,7 +230,7 @@ from walk o order by o.n
 
 # The page as JSON, ready for the reply. PostgreSQL writes a hundred objects in the time Python takes for ten.
 _AS_JSON = """
-with entries as (select e.*, row_number() over () as place from ({entries}) e)
+with entries as (select e.*, row_number() over () as position from ({entries}) e)
 select
     coalesce(json_agg(json_build_object(
         'key', key,
@@ -247,10 +238,11 @@ select
         'content_type', content_type,
         'last_modified', to_char(updated_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
         'etag', etag
-    ) order by place) filter (where folder is null and place < %s::integer), '[]')::text,
-    coalesce(json_agg(folder order by place) filter (where folder is not null and place < %s::integer), '[]')::text,
+    ) order by position) filter (where folder is null and position < %s::integer), '[]')::text,
+    coalesce(json_agg(folder order by position) filter (where folder is not null and position < %s::integer),
+        '[]')::text,
     case when count(*) = %s::integer
-        then (array_agg(coalesce(folder, key)) filter (where place = %s::integer - 1))[1]
+        then (array_agg(coalesce(folder, key)) filter (where position = %s::integer - 1))[1]
     end
 from entries
 """
@@ -290,9 +282,6 @@ def _text(recursive: bool, bounded: bool, as_json: bool) -> str:
     below = "and o.key < %s" if bounded else ""
     entries = (_FLAT if recursive else _WALK).format(columns=_COLUMNS, below=below)
     return _AS_JSON.format(entries=entries) if as_json else entries
-
-
-# ``GarbageRows`` on PostgreSQL.
 
 
 @frozen(eq=False)
@@ -357,10 +346,10 @@ class SqlGarbage:
         return [object_row(row) for row in rows]
 
 
-# A page of so many entries takes about a millisecond, and may be read on a connection that others share.
+# A page of at most so many entries takes about a millisecond, and may be read on a shared connection.
 QUICK_PAGE = 100
 
-# How the functions that change objects are told who asks, and on what conditions.
+# The writer and the conditions, as parameters of the functions that change objects.
 _TERMS = "%s::uuid, %s, %s::text[], %s::text[]"
 
 

@@ -1,4 +1,4 @@
-"""What storage needs of its database and its store, as protocols. Each has a fake that passes the same suite."""
+"""What storage needs of its database and its store, as protocols. Each has a fake that passes the same tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from project_service.storage.values import (
 
 
 class BucketRows(Protocol):
-    """Buckets in the database. Methods raise ``bucket_not_found`` where the bucket must exist and does not."""
+    """Buckets in the database. Methods that need an existing bucket raise ``bucket_not_found``."""
 
     async def find(self, name: str) -> Bucket | None: ...
     async def all(self) -> list[Bucket]: ...
@@ -40,7 +40,7 @@ class BucketRows(Protocol):
 
 @frozen
 class NewObject:
-    """The object that a switch makes current. Its bytes must be in the store, complete, under ``version``."""
+    """The object that ``ObjectRows.put`` makes current. The store must have all its bytes, under ``version``."""
 
     bucket: str
     key: str
@@ -60,10 +60,8 @@ class Switched:
 
 
 class ObjectRows(Protocol):
-    """Objects in the database. Every change is one transaction; a refusal (``errors.refused``) changes nothing.
-
-    ``conditions`` have entity tags only; dates are replaced before (``conditions.without_date``).
-    """
+    """Objects in the database. Every change is one transaction; one that is refused (``errors.refused``) changes
+    nothing. ``conditions`` have entity tags only: dates are replaced before (``conditions.without_date``)."""
 
     async def find(self, bucket: str, key: str) -> ObjectRow | None: ...
     async def page(self, bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> Page:
@@ -71,25 +69,19 @@ class ObjectRows(Protocol):
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]: ...
     async def room(self, bucket: str, key: str) -> int | None:
-        """How large an object at ``key`` may be by the bucket's quota, as things are; None without a quota."""
+        """How large an object at ``key`` may be at present by the bucket's quota; None without a quota."""
 
     async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
-        """Make a new object current. Its version must have been reserved by ``reserve_uploads`` and not discarded
-        since.
+        """Make a new object current. Raises ``upload_expired`` unless its version is reserved.
 
-        It belongs to ``writer.user_id``; where the service writes without one, to whom the object replaced belonged.
-        Raises ``upload_expired`` otherwise.
+        It belongs to ``writer.user_id``; if the service writes without one, to the owner of the object replaced.
         """
 
     async def delete(
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Mapping[str, UUID]:
-        """Delete those of ``keys`` that exist, all in one transaction, or none of them. Returns their versions.
-
-        None is deleted where one belongs to somebody else in an ``owner_only_writes`` bucket, or where one is not in
-        the state that ``conditions`` ask for. Raises ``object_in_use`` if rows of the project's own tables refer to
-        one.
-        """
+        """Delete those of ``keys`` that exist and return their versions, or delete none and raise what
+        ``access.check_write`` raises of one, or ``object_in_use`` if rows of the project's tables refer to one."""
 
     async def move(
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
@@ -109,16 +101,15 @@ class ObjectRows(Protocol):
         """Release reserved versions under which nothing was ever sent to the store."""
 
     async def renew_upload(self, version: UUID) -> bool:
-        """Record that the version is still being uploaded. False where it has been given up meanwhile."""
+        """Record that the version is still being uploaded. False if it has been given up."""
 
 
 class GarbageRows(Protocol):
-    """Versions that belong to no object, on their way out of the store, and what the sweeper has to know of
+    """Versions that belong to no object and have to be deleted from the store, and what the sweeper asks of
     others."""
 
     async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
-        """Turn reserved uploads into garbage and return those that were; a version switched meanwhile is left
-        out."""
+        """Turn reserved uploads into garbage and return them; a version that has become an object's is left out."""
 
     async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]: ...
     async def garbage(
@@ -130,7 +121,7 @@ class GarbageRows(Protocol):
         """
 
     async def forget(self, versions: Sequence[UUID]) -> None:
-        """To be called when the bytes of ``versions`` are gone from the store."""
+        """Remove ``versions`` from the garbage, once their bytes are gone from the store."""
 
     async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
         """Those of ``versions`` that belong to no object, are not reserved, and are not known as garbage."""
@@ -149,7 +140,7 @@ class LinkRows(Protocol):
     """Download links by the SHA-256 of their token."""
 
     async def add(self, token_hash: bytes, link: Link) -> None:
-        """Raises ``bucket_not_found`` where the bucket is gone meanwhile."""
+        """Raises ``bucket_not_found`` if the bucket has been deleted."""
 
     async def find(self, token_hash: bytes) -> Link | None: ...
     async def use(self, token_hash: bytes, now: datetime) -> bool:

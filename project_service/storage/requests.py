@@ -30,8 +30,8 @@ MAX_PAGE_KEYS = 1000
 MAX_AGE_SECONDS = 2**31 - 1
 # How much of a form's Content-Length may be something else than its file.
 FORM_OVERHEAD_BYTES = 256 * 1024
-# With these a shared cache asks each time, whatever the age (RFC 9111, 5.2.2).
-_ALWAYS_ASK = {"no-cache", "no-store", "private"}
+# With these a shared cache revalidates each time, whatever the age (RFC 9111, 5.2.2).
+_REVALIDATE = {"no-cache", "no-store", "private"}
 _TOKEN_VERSION = 1
 
 
@@ -92,10 +92,8 @@ def refuse_form(headers: HeaderView) -> None:
 
 
 def require_body(request: Request) -> None:
-    """Raise where the request does not mention a body: it was forgotten, and nothing would replace the object.
-
-    An empty object is stored by ``Content-Length: 0``, or by chunks of which there is none.
-    """
+    """Raise if the request has no body at all: it was probably forgotten, and would replace the object by an empty
+    one. That takes ``Content-Length: 0``, or an empty chunked body."""
     if request.body.length == 0 and b"content-length" not in request.headers:
         raise errors.length_required()
 
@@ -109,28 +107,28 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     """The declared media type, else one guessed from the key.
 
     Raises ``validation_failed`` where the declared one cannot be read, and ``content_type_not_allowed`` where the
-    bucket does not take it. Without a key (it may come after the file) a guess is not checked yet.
+    bucket does not accept it. Without a key (it may come after the file) a guess is not checked yet.
     """
-    stated = keys.parse_content_type(declared) if declared else None
-    chosen = stated or keys.guess_content_type(key or "")
-    known = stated is not None or key is not None
+    parsed = keys.parse_content_type(declared) if declared else None
+    chosen = parsed or keys.guess_content_type(key or "")
+    known = parsed is not None or key is not None
     if known and not keys.allowed(chosen, bucket.rules.allowed_content_types):
         raise errors.content_type_not_allowed(keys.essence(chosen))
     return chosen
 
 
-def stated_max_age(headers: HeaderView) -> int | None:
-    """``max-age`` of an upload's ``Cache-Control``, which S3 keeps with the object too; 0 where that forbids caches
-    to answer by themselves, and None if it says neither."""
+def parse_max_age(headers: HeaderView) -> int | None:
+    """``max-age`` of an upload's ``Cache-Control``, which S3 stores with the object too; 0 if that forbids caches to
+    answer by themselves, and None if it says neither."""
     text = b", ".join(headers.all(b"cache-control")).decode("latin-1")
-    stated = parse_cache_control_header(text, cls=ResponseCacheControl)
-    directives = {name.lower(): value for name, value in stated.items()}
+    parsed = parse_cache_control_header(text, cls=ResponseCacheControl)
+    directives = {name.lower(): value for name, value in parsed.items()}
     age = directives.get("max-age")
-    seconds = None if age is None else _parse_max_age(age, "Cache-Control")
-    return 0 if _ALWAYS_ASK & directives.keys() else seconds
+    seconds = None if age is None else _max_age(age, "Cache-Control")
+    return 0 if _REVALIDATE & directives.keys() else seconds
 
 
-def _parse_max_age(text: str, name: str) -> int:
+def _max_age(text: str, name: str) -> int:
     number = whole_numbers.from_digits(text)
     if number is None or not 0 <= number <= MAX_AGE_SECONDS:
         raise validation_failed({name: f"must be a whole number from 0 to {MAX_AGE_SECONDS}"})
@@ -141,8 +139,8 @@ def _parse_max_age(text: str, name: str) -> int:
 class ContentMD5:
     """Checks a body against its ``Content-MD5`` (RFC 1864, as in S3), if it has one. Raises ``bad_digest``."""
 
-    _stated: bytes | None
-    _seen: Any = field(factory=partial(md5, usedforsecurity=False), init=False)
+    _expected: bytes | None
+    _actual: Any = field(factory=partial(md5, usedforsecurity=False), init=False)
 
     @classmethod
     def of(cls, headers: HeaderView) -> ContentMD5:
@@ -158,11 +156,11 @@ class ContentMD5:
         return cls(digest)
 
     def update(self, data: bytes) -> None:
-        if self._stated is not None:
-            self._seen.update(data)
+        if self._expected is not None:
+            self._actual.update(data)
 
     def check(self) -> None:
-        if self._stated not in (None, self._seen.digest()):
+        if self._expected not in (None, self._actual.digest()):
             raise errors.bad_digest("is not that of the body")
 
 
@@ -183,10 +181,10 @@ class FormFields:
         elif sent.name == "owner":
             self.owner = access.parse_owner(sent.value, writer)
         else:
-            self.max_age_seconds = _parse_max_age(sent.value, "max_age_seconds")
+            self.max_age_seconds = _max_age(sent.value, "max_age_seconds")
 
     def object_key(self) -> str:
-        """The field ``key``, else the file's name; to be asked at the end of the form."""
+        """The field ``key``, else the file's name; known at the end of the form."""
         if self.key is not None:
             return self.key
         if not self.filename:

@@ -76,7 +76,7 @@ class Reservations:
                 self._unused += stock.pop_until(self.clock.seconds() - USABLE_SECONDS)
                 if stock.versions:
                     break
-            # If the client leaves meanwhile, what is reserved for it is there for others.
+            # If the client leaves, what is reserved for it is there for others.
             await shield(self._reserve(bucket))
         _, version = stock.versions.popleft()
         if not stock.pending and len(stock.versions) < stock.ahead // 4:
@@ -85,8 +85,8 @@ class Reservations:
 
     async def _reserve(self, bucket: str) -> None:
         """Reserve at least one version. Not to be cancelled."""
-        # Their age counts from the request, because the answer may have been long on its way.
-        asked = self.clock.seconds()
+        # Their age counts from here, because the database's answer may take long to arrive.
+        started_at = self.clock.seconds()
         stock = self._stocks.get(bucket)
         if stock is None:
             ahead, stock = 0, _Stock()
@@ -99,7 +99,7 @@ class Reservations:
         try:
             await self.rows.reserve_uploads(versions, bucket)
             stock.ahead = max(ahead, stock.ahead)
-            stock.versions.extend((asked, version) for version in versions)
+            stock.versions.extend((started_at, version) for version in versions)
         finally:
             stock.pending -= 1
             if self._idle is not None and not self._pending():

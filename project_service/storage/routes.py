@@ -46,8 +46,9 @@ from project_service.http.response import NO_STORE, Reply, StreamReply, json_rep
 from project_service.http.routing import Handler, endpoint
 from project_service.lifecycle import timestamp
 from project_service.settings.model import Storage as StorageSettings
-from project_service.storage import access, conditions, errors, keys, requests
+from project_service.storage import access, errors, keys, requests
 from project_service.storage.buckets import Buckets
+from project_service.storage.conditions import write_conditions
 from project_service.storage.download import NO_SNIFFING, Downloads, Terms
 from project_service.storage.form import FileStart, FormReader, boundary_of
 from project_service.storage.links import LINK_HEADERS, MAX_EXPIRES_IN_SECONDS, MAX_USES, Links, as_shown
@@ -67,8 +68,8 @@ TAG = "storage"
 MAX_BULK_KEYS = 1000
 # Cache-Control of objects and listings of a private bucket.
 NOT_SHARED = ("Cache-Control", "private, no-store")
-# Unless it is told otherwise, a cache may keep a 404 (RFC 9110 section 15.1), and so hide an object that is uploaded
-# a moment later. And a browser must not guess the type of a refusal either.
+# Otherwise a cache may store a 404 (RFC 9110 section 15.1), and so hide an object that is uploaded a moment later.
+# And a browser must not guess the type of an error either.
 _OF_REFUSALS = (NO_STORE, NO_SNIFFING)
 
 # What descriptions have in common: schemas, parameters and refusals.
@@ -250,8 +251,8 @@ def translated(handler: Handler, headers: Headers = ()) -> Handler:
     """
 
     async def handling(request: Request) -> Reply | StreamReply:
-        # No variable outlives its clause here: an error that a frame of its own traceback refers to holds a reference
-        # cycle, with all that the request holds.
+        # No variable outlives its clause here: an error that a variable in its own traceback refers to holds a
+        # reference cycle, with all that the request holds.
         try:
             try:
                 return await handler(request)
@@ -317,7 +318,7 @@ class StorageRoutes:
                 "is_truncated": last is not None,
                 "next_token": None if last is None else requests.encode_page_token(last, prefix, recursive),
             },
-            # Without this header a cache may keep the listing, some do for a day, and show it without any key.
+            # Without this header a cache may store the listing, some do for a day, and return it without any key.
             headers=(NO_STORE if bucket.public else NOT_SHARED,),
         )
 
@@ -358,12 +359,12 @@ class StorageRoutes:
     async def upload_form(self, request: Request) -> Reply:
         bucket, writer = await self._writable(request)
         headers, body = request.headers, request.body
-        stated = conditions.of_write(headers)
+        conditions = write_conditions(headers)
         requests.refuse_partial(headers)
         limit, least = self._limit(bucket), requests.least_size(body.length, requests.FORM_OVERHEAD_BYTES)
         limit.check(least)
         form = FormReader(boundary_of(headers.text(b"content-type")))
-        fields = requests.FormFields(requests.stated_max_age(headers))
+        fields = requests.FormFields(requests.parse_max_age(headers))
         async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
             while chunk := await body.next_chunk():
                 for event in form.feed(chunk):
@@ -376,7 +377,7 @@ class StorageRoutes:
                     else:
                         fields.add(event, writer)
                         if event.name == "key":
-                            await self.objects.check_write(bucket, event.value, writer, stated)
+                            await self.objects.check_write(bucket, event.value, writer, conditions)
                             await self.objects.check_room(bucket, event.value, least)
             form.finish()
             key = fields.object_key()
@@ -385,7 +386,7 @@ class StorageRoutes:
             await upload.store()
             if fields.owner is not None:
                 writer = evolve(writer, user_id=fields.owner)
-            switched = await upload.commit(key, content_type, fields.max_age_seconds, writer, stated)
+            switched = await upload.commit(key, content_type, fields.max_age_seconds, writer, conditions)
         return _created(request, bucket, switched.row)
 
     @endpoint(
@@ -417,17 +418,17 @@ class StorageRoutes:
         key = keys.parse_key(request.path_args["key"])
         bucket, writer = await self._writable(request)
         headers, body = request.headers, request.body
-        stated = conditions.of_write(headers)
+        conditions = write_conditions(headers)
         requests.refuse_partial(headers)
         requests.refuse_form(headers)
         requests.require_body(request)
         limit, least = self._limit(bucket), requests.least_size(body.length)
         limit.check(least)
-        max_age = requests.stated_max_age(headers)
+        max_age = requests.parse_max_age(headers)
         declared = keys.of_body(headers.text(b"content-type"))
         content_type = requests.chosen_type(bucket, declared, key)
         digest = requests.ContentMD5.of(headers)
-        await self.objects.check_write(bucket, key, writer, stated)
+        await self.objects.check_write(bucket, key, writer, conditions)
         await self.objects.check_room(bucket, key, least)
         async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
             upload.describe(content_type, key)
@@ -437,7 +438,7 @@ class StorageRoutes:
             digest.check()
             await self._check_again(bucket, key, content_type, upload.size)
             await upload.store()
-            switched = await upload.commit(key, content_type, max_age, writer, stated)
+            switched = await upload.commit(key, content_type, max_age, writer, conditions)
         if switched.replaced is not None:
             return json_reply(switched.row.as_json())
         return _created(request, bucket, switched.row)
@@ -482,8 +483,8 @@ class StorageRoutes:
     async def delete(self, request: Request) -> Reply:
         key = keys.parse_key(request.path_args["key"])
         bucket, writer = await self._changeable(request)
-        stated = conditions.of_write(request.headers)
-        if not await self.objects.delete(bucket, [key], writer, stated):
+        conditions = write_conditions(request.headers)
+        if not await self.objects.delete(bucket, [key], writer, conditions):
             raise errors.object_not_found()
         return Reply(204)
 
@@ -504,9 +505,9 @@ class StorageRoutes:
     async def change(self, request: Request) -> Reply:
         key = keys.parse_key(request.path_args["key"])
         bucket, _ = await self._changeable(request)
-        stated = conditions.of_write(request.headers)
+        conditions = write_conditions(request.headers)
         changes = read_members(ObjectChanges, await request.json_object())
-        row = await self.objects.change(bucket, key, changes, stated)
+        row = await self.objects.change(bucket, key, changes, conditions)
         return json_reply(row.as_details(), headers=(NO_STORE,))
 
     @endpoint(
@@ -556,8 +557,8 @@ class StorageRoutes:
     async def copy(self, request: Request) -> Reply:
         bucket, writer = await self._writable(request)
         source, target = (await request.read_json(FromTo)).parsed()
-        stated = conditions.of_write(request.headers)
-        switched = await self.objects.copy(bucket, source, target, writer, stated)
+        conditions = write_conditions(request.headers)
+        switched = await self.objects.copy(bucket, source, target, writer, conditions)
         return _created(request, bucket, switched.row)
 
     @endpoint(
@@ -578,8 +579,8 @@ class StorageRoutes:
     async def move(self, request: Request) -> Reply:
         bucket, writer = await self._changeable(request)
         source, target = (await request.read_json(FromTo)).parsed()
-        stated = conditions.of_write(request.headers)
-        switched = await self.objects.move(bucket, source, target, writer, stated)
+        conditions = write_conditions(request.headers)
+        switched = await self.objects.move(bucket, source, target, writer, conditions)
         return json_reply(switched.row.as_json())
 
     @endpoint(
@@ -617,7 +618,7 @@ class StorageRoutes:
         return bucket
 
     async def _writable(self, request: Request) -> tuple[Bucket, Writer]:
-        """The bucket and who writes, decided by the headers alone: the body has not been asked for yet."""
+        """The bucket and the writer, decided by the headers alone: the body has not been requested yet."""
         writer = access.writer_of(request.caller, request.headers.text(b"x-object-owner"))
         return await self.buckets.get(request.path_args["bucket"]), writer
 

@@ -1,6 +1,5 @@
-"""The sweeper, which removes what crashes and broken connections leave behind, and the check of rows against
-bytes.
-"""
+"""Removes bytes that are no object's any more: at once (``Removal``), and what crashes and broken connections leave
+behind (``Sweeper``, which also checks rows against bytes)."""
 
 from __future__ import annotations
 
@@ -22,9 +21,6 @@ from project_service.storage.repository import GarbageRows, LinkRows, Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.storage.values import ObjectRow, store_path
 
-# Removes versions from the store: those that were replaced or deleted, and those that were never finished.
-
-
 _log = Logger()
 
 BATCH = 1000
@@ -32,7 +28,7 @@ BATCH = 1000
 
 @frozen(eq=False)
 class Removal:
-    """Deletes bytes of versions that the database knows as garbage, so that none is forgotten when deleting fails.
+    """Deletes the bytes of versions that are garbage in the database, so that none is forgotten if deleting fails.
 
     ``keep`` returns for how long bytes stay after their object was replaced or deleted. A backup of the store that is
     made within that time after a dump of the database has everything that the dump refers to.
@@ -44,8 +40,8 @@ class Removal:
     clock: IReactorTime
 
     async def replaced(self, versions: Sequence[UUID], bucket: str) -> None:
-        """Delete versions that were an object's a moment ago. They are left to the sweeper with ``keep``, and if the
-        store is slow."""
+        """Delete versions that have just been replaced or deleted. They are left to the sweeper if they are to be
+        kept for a while, and if the store is slow."""
         if self.keep():
             return
         removing = start(self.remove(versions, bucket))
@@ -55,7 +51,7 @@ class Removal:
             _left(len(versions), "the store is slow")
 
     async def remove(self, versions: Sequence[UUID], bucket: str) -> int:
-        """Delete the bytes of versions that are garbage, at most ``BATCH`` of them; how many are gone.
+        """Delete the bytes of at most ``BATCH`` versions that are garbage; returns how many are gone.
 
         Failures are logged and left to the sweeper.
         """
@@ -110,7 +106,7 @@ class Swept:
 
 @define
 class Verified:
-    """What a check has found. Objects are named as bucket/key.
+    """The result of a check. Objects are named as bucket/key.
 
     The bytes of ``missing`` objects are absent, those of ``torn`` ones differ from the row in size or ETag.
     ``unproven`` objects have the right size, but an ETag of other parts than the row's, as a copy made in parts has;
@@ -146,11 +142,11 @@ class Sweeper:
         links = await self.links.sweep(self.now() - KEEP_EXPIRED_LINKS)
         versions = await self._remove_garbage()
         multiparts = await self._abort_multiparts()
-        found = 0
+        removed = 0
         if orphans:
             async for paths in self._orphans():
-                found += len(paths) - len(await self.store.delete_many(paths))
-        return Swept(stale, versions, multiparts, links, found)
+                removed += len(paths) - len(await self.store.delete_many(paths))
+        return Swept(stale, versions, multiparts, links, removed)
 
     async def verify(self) -> Verified:
         """Check that every object's bytes are in the store, with the size and ETag of its row. Safe beside
@@ -159,8 +155,7 @@ class Sweeper:
         after: tuple[str, str] | None = None
         while rows := await self.rows.objects_from(after, BATCH):
             for first in range(0, len(rows), _PARALLEL):
-                some = rows[first : first + _PARALLEL]
-                await all_of(self._compare(row, report) for row in some)
+                await all_of(self._compare(row, report) for row in rows[first : first + _PARALLEL])
             report.objects += len(rows)
             after = (rows[-1].bucket, rows[-1].key)
         async for paths in self._orphans():
@@ -202,16 +197,16 @@ class Sweeper:
         They are listed first and looked up afterwards. Since an upload is reserved before it begins, one that is
         listed and not reserved is dead.
         """
-        found = {open_one: version_at(open_one.key) for open_one in await self.store.list_multiparts()}
-        ours = {open_one: version for open_one, version in found.items() if version is not None}
+        versions = {upload: version_at(upload.key) for upload in await self.store.list_multiparts()}
+        ours = {upload: version for upload, version in versions.items() if version is not None}
         alive = await self.rows.reserved(list(ours.values()))
-        dead = [open_one for open_one, version in ours.items() if version not in alive]
+        dead = [upload for upload, version in ours.items() if version not in alive]
         refusals: list[StoreError] = []
-        for open_one in dead:
+        for upload in dead:
             try:
-                await self.store.abort_multipart(open_one.key, open_one.upload_id)
+                await self.store.abort_multipart(upload.key, upload.upload_id)
             except StoreError as refusal:
-                # One that the store does not let go of must not keep the others from being aborted.
+                # One that the store does not abort must not keep the others from being aborted.
                 refusals.append(refusal)
         if refusals:
             count, why = len(refusals), str(refusals[-1])
@@ -220,15 +215,15 @@ class Sweeper:
 
     async def _orphans(self) -> AsyncIterator[list[str]]:
         async for page in download.list_all(self.store):
-            found = [(version_at(entry.key), entry.key) for entry in page.objects]
-            ours = {version: path for version, path in found if version is not None}
+            versions = [(version_at(entry.key), entry.key) for entry in page.objects]
+            ours = {version: path for version, path in versions if version is not None}
             unknown = await self.rows.unknown(list(ours))
             if unknown:
                 yield [ours[version] for version in sorted(unknown)]
 
 
 def version_at(path: str) -> UUID | None:
-    """The version whose bytes are at ``path``, or None for what is not ours to touch."""
+    """The version whose bytes are at ``path``, or None for what is not the service's."""
     bucket, _, name = path.partition("/")
     try:
         version = UUID(name)

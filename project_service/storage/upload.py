@@ -72,8 +72,7 @@ class State(Enum):
 
 @frozen
 class PartSizes:
-    """The sizes of an upload's parts. They grow every thousand parts where S3's 10,000 parts would not be enough
-    else.
+    """The sizes of an upload's parts. They grow every thousand parts if S3's 10,000 would not be enough otherwise.
 
     Parts become large only after many bytes have been sent, so that a client which merely declares a large object
     costs no memory.
@@ -98,21 +97,21 @@ class PartSizes:
 class SizeLimit:
     """The greatest size of an upload, and whether it is the bucket's quota that sets it."""
 
-    most: int
+    max_bytes: int
     by_quota: bool = False
 
     def check(self, size: int) -> None:
         """Raises ``payload_too_large``, with ``details.bucket`` for the quota."""
-        if size > self.most:
-            raise errors.bucket_full() if self.by_quota else payload_too_large(self.most)
+        if size > self.max_bytes:
+            raise errors.bucket_full() if self.by_quota else payload_too_large(self.max_bytes)
 
 
 class PartBuffer:
     """The bytes of one part. It grows up to ``GROWING_BYTES``, and is then replaced by a mapping for the whole part.
 
-    A buffer that kept growing would be moved about by the allocator, which leaves memory behind that is not given
-    back. The system provides memory only for those pages of the mapping that were written to, so a client that stalls
-    holds no more than it has sent.
+    A buffer that kept growing would be moved by the allocator again and again, which fragments memory. The system
+    provides memory only for those pages of the mapping that were written to, so a client that stalls holds no more
+    than it has sent.
     """
 
     def __init__(self, size: int) -> None:
@@ -125,7 +124,7 @@ class PartBuffer:
         return self.used >= self.size
 
     def take(self, data: memoryview) -> int:
-        """Copy in as much of ``data`` as there is room for; the number of bytes copied."""
+        """Copy as much of ``data`` as there is room for; returns the number of bytes copied."""
         count = min(len(data), self.size - self.used)
         end = self.used + count
         if end > GROWING_BYTES and isinstance(self._bytes, bytearray):
@@ -152,7 +151,7 @@ class PartBuffer:
 
 
 def unobserved(step: str) -> None:
-    """The ``steps`` of production: nobody watches."""
+    """The ``steps`` of production, where nothing is to be interrupted."""
 
 
 class Upload:
@@ -182,7 +181,7 @@ class Upload:
         self._etags: list[str] = []
         self._sending: deque[tuple[Deferred[str], PartBuffer]] = deque()
         self._renewed = uploads.clock.seconds()
-        # True while the store has been asked to make the version's bytes and has not answered: they may still appear.
+        # True while a request to the store for the version's bytes has no response: they may still appear.
         self._unanswered = False
         # A copy that the store makes, which goes on when the client leaves.
         self._copying: Deferred[Any] | None = None
@@ -203,8 +202,7 @@ class Upload:
             await giving_up
 
     def describe(self, content_type: str, key: str | None) -> None:
-        """Set what the store is told beside the bytes; ``key`` is None where it is not known before the first
-        byte."""
+        """Set the metadata that the store gets; ``key`` is None if it is not known before the first byte."""
         self._content_type = content_type
         encoded = quote(key or "")
         if encoded and len(encoded) <= _MAX_METADATA_BYTES:
@@ -225,7 +223,7 @@ class Upload:
             left = left[self._filling.take(left) :]
 
     async def store(self) -> None:
-        """Everything is in the store, whole, when this returns."""
+        """Send the rest. Afterwards the store has all bytes."""
         self.etag = await self._answered(self._finish())
         self._enter(State.STORED)
 
@@ -291,10 +289,10 @@ class Upload:
         self._uploads.steps(state.value)
 
     async def _answered(self, asking: Coroutine[Any, Any, T]) -> T:
-        """What ``asking`` the store for the version's bytes returns.
+        """The result of ``asking``, a request to the store for the version's bytes.
 
         Only a result or a refusal (ours or the store's) says what became of them. After any other failure the store
-        may have got the request.
+        may have received the request.
         """
         self._unanswered = True
         try:
@@ -369,7 +367,7 @@ class Upload:
         self._filling = spare if spare is not None and spare.size == size else PartBuffer(size)
 
     async def _part_sent(self) -> None:
-        """Wait until the part that was sent first is at the store. Its buffer is kept for another part."""
+        """Wait until the store has the part that was sent first. Its buffer is used for another part."""
         sending, part = self._sending.popleft()
         try:
             self._etags.append(await sending)
@@ -386,7 +384,7 @@ class Upload:
         happened."""
         self.state = State.GIVEN_UP
         uploads, version = self._uploads, self.version
-        # First, because everything after it may take time or fail.
+        # First, because everything else may take time or fail.
         self._stop_sending()
         if self._copying is not None:
             await self._copying
@@ -441,7 +439,7 @@ class Uploads:
         """
         version = await self.reservations.get(bucket)
         self.steps(State.RESERVED.value)
-        sizes = PartSizes.up_to(limit.most if length is None else length, self.part_bytes)
+        sizes = PartSizes.up_to(limit.max_bytes if length is None else length, self.part_bytes)
         return Upload(self, version, bucket, limit, sizes)
 
 

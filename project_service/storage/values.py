@@ -56,8 +56,8 @@ def read_bucket_name(name: str, value: object) -> str:
 BUCKET_NAME = Kind({"type": "string", "pattern": f"^{keys.BUCKET_NAME}$"}, read_bucket_name)
 _VISIBILITY = Kind({"enum": ["public", "private"]}, _read_visibility)
 _OBJECT_LIMIT, _BUCKET_LIMIT = (
-    Kind({"type": ["integer", "null"], "minimum": 1, "maximum": most}, _read_limit)
-    for most in MAX_BYTES.values()
+    Kind({"type": ["integer", "null"], "minimum": 1, "maximum": maximum}, _read_limit)
+    for maximum in MAX_BYTES.values()
 )
 _CONTENT_TYPES = Kind(
     {
@@ -112,7 +112,7 @@ class ObjectRow:
     """An object as the database knows it. Its bytes are in the store under ``path``.
 
     ``max_age_seconds`` None: as the service is configured. ``changed_twice``: the key had other bytes earlier in the
-    second of ``updated_at``, so that this date does not tell them apart.
+    second of ``updated_at``, so this date does not tell them apart.
     """
 
     bucket: str
@@ -157,8 +157,8 @@ def store_path(bucket: str, version: UUID) -> str:
 
 @frozen
 class Writer:
-    """Who changes an object, and who owns it then. The service key passes every rule about owners; without a user it
-    keeps the owner of an object that it overwrites."""
+    """The caller of a change, and the owner of what is written. The service key passes every rule about owners;
+    without a user an object that it overwrites keeps its owner."""
 
     user_id: UUID | None
     is_service: bool = False

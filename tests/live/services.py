@@ -20,7 +20,6 @@ import itertools
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,7 +29,6 @@ import pytest_twisted
 from attrs import evolve, field, frozen
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThread
 
 from project_service.database.connecting import Connector
 from project_service.database.migrate import migrate, shipped
@@ -40,7 +38,7 @@ from project_service.embedded import postgres
 from project_service.embedded.assemble import Embedded
 from project_service.embedded.data_directory import Running
 from project_service.settings.model import Store
-from project_service.storage.s3.client import S3Store, connect
+from project_service.storage.s3.client import S3Store, connect_store
 from tests.live.sql import connection_to, run_sql
 
 T = TypeVar("T")
@@ -69,7 +67,7 @@ def pool_on(dsn: str, connections: int = 2) -> Pool:
 def store_client(settings: Store, ca_pem: bytes | None = None) -> S3Store:
     from twisted.internet import reactor
 
-    return connect(reactor, settings, now=lambda: datetime.now(UTC), in_thread=deferToThread, ca_pem=ca_pem)
+    return connect_store(reactor, settings, ca_pem)
 
 
 @contextmanager

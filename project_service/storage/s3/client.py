@@ -7,7 +7,9 @@ Source: Amazon S3 API Reference. Every method raises ``StoreUnreachable`` when t
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -15,6 +17,7 @@ from attrs import frozen
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.ssl import Certificate, trustRootFromCertificates
+from twisted.internet.threads import deferToThreadPool
 from twisted.web.client import URI, BrowserLikePolicyForHTTPS
 
 from project_service.lifecycle import all_of
@@ -130,7 +133,7 @@ class S3Store:
                 "POST", key, query=query, body=body, digest=Digests.of(body).sha256
             )
         except NoSuchObject:
-            # An earlier try may have succeeded, with only its answer lost.
+            # An earlier try may have succeeded, with only its response lost.
             return (await self.stat(key)).etag
         return bare(text_of(response.body, "ETag"))
 
@@ -155,7 +158,7 @@ class S3Store:
         return S3Stream(length, response, self.requests.clock, self.requests.idle_seconds)
 
     async def stat(self, key: str) -> StoredStat:
-        """What the store knows of an object. Raises ``StoreUnreachable`` where it does not tell the size."""
+        """What the store knows of an object. Raises ``StoreUnreachable`` if the response has no size."""
         response = await self.requests.send("HEAD", key)
         size = response.header("content-length")
         if not size.isdecimal():
@@ -259,7 +262,7 @@ class S3Store:
 
     async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
         """Every multipart upload that is neither complete nor aborted; none where the store cannot list them."""
-        found: list[OpenMultipart] = []
+        uploads: list[OpenMultipart] = []
         query = {"uploads": "", "max-uploads": "1000"}
         last: tuple[str, str] | None = None
         while True:
@@ -270,10 +273,10 @@ class S3Store:
                     raise
                 return ()
             page, markers = parse_multiparts(response.body)
-            found.extend(page)
+            uploads.extend(page)
             # Some stores ignore the markers and return the first page again.
             if markers is None or markers == last or not page:
-                return tuple(found)
+                return tuple(uploads)
             last = markers
             query = {**query, "key-marker": markers[0], "upload-id-marker": markers[1]}
 
@@ -291,8 +294,8 @@ class S3Store:
             # Only AWS insists on the region of its endpoint here; other stores may not know the document at all.
             if refused.code == "IllegalLocationConstraintException" and not body:
                 region = escape(self.requests.sender.signer.region)
-                place = f"<LocationConstraint>{region}</LocationConstraint>"
-                await self._make_bucket(document("CreateBucketConfiguration", place))
+                constraint = f"<LocationConstraint>{region}</LocationConstraint>"
+                await self._make_bucket(document("CreateBucketConfiguration", constraint))
             elif refused.code != "BucketAlreadyOwnedByYou":
                 # (BucketAlreadyOwnedByYou means that another worker or host was faster.)
                 raise
@@ -324,20 +327,19 @@ def _trust_root(ca_pem: bytes) -> Any:
     return trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
 
 
-def connect(
-    reactor: Any,
-    settings: Store,
-    *,
-    now: Callable[[], datetime],
-    in_thread: Callable[..., Any],
-    ca_pem: bytes | None = None,
-) -> S3Store:
-    """The store client. Opens nothing yet; ``ca_pem`` replaces the system's certificate authorities."""
+def connect_store(reactor: Any, settings: Store, ca_pem: bytes | None = None) -> S3Store:
+    """The client of the store that the settings name. Opens nothing yet.
+
+    ``ca_pem``, or what ``store.ca_file`` names, replaces the system's certificate authorities. Large digests are
+    computed in the reactor's thread pool.
+    """
+    if ca_pem is None and settings.ca_file is not None:
+        ca_pem = Path(settings.ca_file).read_bytes()
     address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
     endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
     pool = ConnectionPool(reactor, endpoint, settings.max_connections)
-    sender = Sender(TreqClient(pool, reactor), address, Signer.of(settings), now)
+    sender = Sender(TreqClient(pool, reactor), address, Signer.of(settings), lambda: datetime.now(UTC))
     requests = RetryingClient(
         sender, reactor, settings.idle_timeout_seconds, settings.connect_timeout_seconds
     )
-    return S3Store(requests, in_thread, pool.close)
+    return S3Store(requests, partial(deferToThreadPool, reactor, reactor.getThreadPool()), pool.close)

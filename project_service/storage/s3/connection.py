@@ -94,7 +94,7 @@ class ResponseParser:
     def feed(self, data: bytes) -> bytes:
         """The part of ``data`` that belongs to the body.
 
-        Raises ``BrokenAnswer`` for what is not HTTP, and for bytes after the end of the answer.
+        Raises ``BrokenAnswer`` for what is not HTTP, and for bytes after the end of the response.
         """
         if self._left:
             self._left -= len(data)
@@ -107,7 +107,7 @@ class ResponseParser:
             return self._head(data)
         if self.complete:
             raise BrokenAnswer("more than the answer")
-        # The parser is kept for chunked bodies only. Without it, all data is body until the connection ends.
+        # There is a parser for chunked bodies only. Without it, all data is body until the connection ends.
         return data if self._parser is None else self._parsed(data)
 
     def skip(self, count: int) -> None:
@@ -120,7 +120,7 @@ class ResponseParser:
         return self._left
 
     def end(self) -> None:
-        """To be called when the connection has ended; raises ``BrokenAnswer`` where the answer is incomplete."""
+        """Call this at the end of the connection; raises ``BrokenAnswer`` if the response is incomplete."""
         until_close = self.begun and self.length is None and self._parser is None
         if not self.complete and not until_close:
             raise BrokenAnswer("less than the answer")
@@ -130,10 +130,10 @@ class ResponseParser:
         rest = self._buffer + data if self._buffer else data
         while not self.begun:
             end = rest.find(_HEAD_END) + len(_HEAD_END)
-            found = end >= len(_HEAD_END)
-            if (end if found else len(rest)) > MAX_HEAD_BYTES:
+            complete = end >= len(_HEAD_END)
+            if (end if complete else len(rest)) > MAX_HEAD_BYTES:
                 raise BrokenAnswer("a head without end")
-            if not found:
+            if not complete:
                 self._buffer = rest
                 return b""
             head, rest = rest[:end], rest[end:]
@@ -182,7 +182,7 @@ class ResponseParser:
         pieces, self._pieces = self._pieces, []
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
@@ -254,7 +254,7 @@ class MemoryBody:
 
     def _send_now(self, transport: TcpConnection) -> None:
         for _ in range(AT_ONCE):
-            # An error will show again, in the right place, when the transport itself writes.
+            # An error shows again when the transport itself writes, which handles it.
             sent: Any = transport.writeSomeData(self._left)  # type: ignore[arg-type]  # any buffer will do
             if isinstance(sent, Exception) or not sent:
                 return
@@ -273,9 +273,9 @@ class ByteSink(Protocol):
     """What an object is piped into."""
 
     def write(self, data: bytes) -> None: ...
-    def take(self, source: int, most: int) -> int:
-        """Take up to ``most`` bytes from the socket with the descriptor ``source``; how many were taken. 0 where they
-        have to be read and written."""
+    def take(self, source: int, limit: int) -> int:
+        """Take up to ``limit`` bytes from the socket with the descriptor ``source``; returns how many. 0 if they have
+        to be read and written."""
 
     def register_producer(self, producer: Any) -> None: ...
     def unregister_producer(self) -> None: ...
@@ -284,7 +284,7 @@ class ByteSink(Protocol):
 class BodyReader(Protocol):
     """What reads the body of a response."""
 
-    def take(self, source: int, most: int) -> int:
+    def take(self, source: int, limit: int) -> int:
         """As ``ByteSink.take``."""
 
     def received(self, data: bytes) -> None: ...
@@ -329,8 +329,8 @@ class Pipe:
             self._timer.touch()
         self._sink.write(data)
 
-    def take(self, source: int, most: int) -> int:
-        taken = 0 if self._over else self._sink.take(source, min(most, self._left))
+    def take(self, source: int, limit: int) -> int:
+        taken = 0 if self._over else self._sink.take(source, min(limit, self._left))
         self._left -= taken
         if taken and self._timer is not None:
             self._timer.touch()
@@ -397,7 +397,7 @@ class Gather:
         self._size = 0
         response.deliver(self)
 
-    def take(self, source: int, most: int) -> int:
+    def take(self, source: int, limit: int) -> int:
         return 0
 
     def received(self, data: bytes) -> None:
@@ -496,8 +496,8 @@ class StoreResponse:
         """The body is complete, and the connection may serve another request. Pausing no longer reaches it."""
         self._connection = None
 
-    def take(self, source: int, most: int) -> int:
-        return 0 if self._reader is None else self._reader.take(source, most)
+    def take(self, source: int, limit: int) -> int:
+        return 0 if self._reader is None else self._reader.take(source, limit)
 
     def received(self, data: bytes) -> None:
         if self._reader is None:
@@ -531,9 +531,9 @@ class Connection(TwistedProtocol):
         ask_first(self.transport, self.passed_on)
 
     def send(self, method: bytes, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
-        """Send a request; fires with the answer once its head is there. Cancelling closes the connection.
+        """Send a request; fires with the response once its head is there. Cancelling closes the connection.
 
-        Fails with ``BrokenAnswer`` where no answer comes, or something that is not one.
+        Fails with ``BrokenAnswer`` if no response comes, or something else than one.
         """
         self._incoming = ResponseParser(bodiless=method == b"HEAD")
         answer: Deferred[StoreResponse] = Deferred(self._cancelled)
@@ -545,7 +545,7 @@ class Connection(TwistedProtocol):
         return answer
 
     def abort(self) -> None:
-        """Close at once. Whoever waits for something gets a failure when the connection is closed."""
+        """Close at once. What is awaited fails when the connection is closed."""
         self.transport.abortConnection()
 
     def close(self) -> None:
@@ -561,7 +561,7 @@ class Connection(TwistedProtocol):
     def dataReceived(self, data: bytes) -> None:
         incoming = self._incoming
         if incoming is None:
-            # The store sent something that nobody asked for.
+            # The store sent something without a request.
             self.abort()
             return
         try:
@@ -576,7 +576,7 @@ class Connection(TwistedProtocol):
             self._begin(incoming, body)
 
     def passed_on(self, source: int) -> bool:
-        """Whether the body's reader took what has come. It counts those bytes: they never become bytes of ours."""
+        """Whether the body's reader took what has arrived. Only its length is counted: the bytes never come here."""
         incoming, response = self._incoming, self._response
         # The end of a body comes as data: a store that sends more than it announced is noticed there.
         if incoming is None or response is None or incoming.left <= READ_BYTES:
@@ -604,7 +604,7 @@ class Connection(TwistedProtocol):
         answer, self._answer = self._answer, None
         assert answer is not None
         response = self._response = StoreResponse(self, incoming)
-        # A small answer comes whole with its head, so that the connection is free before anybody reads the answer.
+        # A small response comes whole with its head, so the connection is free before anybody reads the body.
         self._received(response, incoming, body)
         answer.callback(response)
         if self._response is response and not response.has_reader:

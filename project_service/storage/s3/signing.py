@@ -23,11 +23,6 @@ from project_service.settings.model import Store
 from project_service.storage.s3.connection import Payload
 from project_service.storage.s3.errors import UNREADABLE, StoreUnreachable
 
-# The digests of a payload, and what an ETag says about a payload. Pure.
-#
-# Source: "Object", Amazon S3 API Reference: an ETag may or may not be the MD5 of the object's bytes.
-
-
 # Above this, hashing takes long enough to be worth a thread.
 INLINE_DIGEST_BYTES = 128 * 1024
 
@@ -52,10 +47,11 @@ class Digests:
         return base64.b64encode(self.md5).decode("ascii")
 
     def may_have(self, etag: str) -> bool:
-        """Whether a payload with these digests may have got this ETag from a store.
+        """Whether a payload with these digests may have this ETag.
 
-        An ETag that is not an MD5 says nothing (Google Cloud Storage with customer-managed keys); the store's own
-        check of Content-MD5 has to do then. Alibaba's ETags are in capitals.
+        It may or may not be an MD5 ("Object", Amazon S3 API Reference). One that is not says nothing (Google Cloud
+        Storage with customer-managed keys); the store's own check of Content-MD5 has to suffice then. Alibaba's ETags
+        are in capitals.
         """
         return etag != "" and (_MD5.fullmatch(etag) is None or etag.lower() == self.md5.hex())
 

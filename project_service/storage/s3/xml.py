@@ -29,7 +29,7 @@ _GARBLED = {"BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"}
 
 
 def error_text(body: bytes, name: str = "Code") -> str:
-    """One text of an S3 error document, or "" where there is none."""
+    """One text of an S3 error document, or "" if it has none."""
     try:
         # The store is ours, and expat refuses entity bombs since 2.4.1.
         root = ElementTree.fromstring(body.lstrip())  # noqa: S314
@@ -39,7 +39,7 @@ def error_text(body: bytes, name: str = "Code") -> str:
 
 
 def refusal(status: int, body: bytes, region: str = "") -> StoreError:
-    """The error for an answer that is no success. ``region`` is what its header says."""
+    """The error for a response that is no success. ``region`` is that of its header."""
     code = error_text(body) or str(status)
     if code == "NoSuchBucket":
         return NoSuchBucket(status, code)
@@ -111,13 +111,13 @@ def parse_objects(body: bytes) -> StoredPage:
     root = _root(body)
     # Keys are decoded only where the store says that it encoded them. They are encoded as in forms: plus is a space.
     readable = unquote_plus if local_text(root, "EncodingType") == "url" else str
-    found = tuple(_stored_object(child, readable) for child in root if local_name(child) == "Contents")
+    objects = tuple(_stored_object(child, readable) for child in root if local_name(child) == "Contents")
     if local_text(root, "IsTruncated") != "true":
-        return StoredPage(found, None)
+        return StoredPage(objects, None)
     token = local_text(root, "NextContinuationToken")
     if not token:
         raise StoreUnreachable(NO_NEXT_PAGE)
-    return StoredPage(found, token)
+    return StoredPage(objects, token)
 
 
 def _stored_object(element: ElementTree.Element, readable: Callable[[str], str]) -> StoredObject:
@@ -130,13 +130,13 @@ def _stored_object(element: ElementTree.Element, readable: Callable[[str], str])
 def parse_multiparts(body: bytes) -> tuple[tuple[OpenMultipart, ...], tuple[str, str] | None]:
     """The uploads of one page, and the key and upload id markers of the next page or None."""
     root = _root(body)
-    found = tuple(
+    uploads = tuple(
         OpenMultipart(local_text(child, "Key"), local_text(child, "UploadId"))
         for child in root
         if local_name(child) == "Upload"
     )
     markers = (local_text(root, "NextKeyMarker"), local_text(root, "NextUploadIdMarker"))
-    return found, markers if local_text(root, "IsTruncated") == "true" and markers[0] else None
+    return uploads, markers if local_text(root, "IsTruncated") == "true" and markers[0] else None
 
 
 def text_of(body: bytes, name: str) -> str:

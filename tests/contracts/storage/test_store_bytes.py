@@ -17,7 +17,7 @@ from twisted.internet.threads import deferToThread
 from project_service.settings.model import Secret
 from project_service.settings.model import Store as StoreSettings
 from project_service.storage.s3.agent import TreqClient
-from project_service.storage.s3.client import S3Store, connect
+from project_service.storage.s3.client import S3Store, connect_store
 from project_service.storage.s3.connection import ConnectionPool
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.s3.requests import RetryingClient, Sender
@@ -59,9 +59,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Any]:
         return
     made: S3Store
     if request.param == "seaweedfs":
-        made = connect(
-            reactor, request.getfixturevalue("store_settings"), now=utc_now, in_thread=deferToThread
-        )
+        made = connect_store(reactor, request.getfixturevalue("store_settings"))
     else:
         host, port = request.getfixturevalue("moto")
         settings = StoreSettings(
@@ -70,7 +68,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Any]:
             access_key_id="test",
             secret_access_key=Secret("test"),
         )
-        made = connect(reactor, settings, now=utc_now, in_thread=deferToThread)
+        made = connect_store(reactor, settings)
         if request.param == "moto-virtual":
             made = virtual_store(reactor, host, port)
     wait(made.ensure_bucket)
@@ -237,7 +235,7 @@ async def test_the_bucket_is_created_in_the_configured_region(moto: tuple[str, i
             access_key_id="test",
             secret_access_key=Secret("test"),
         )
-        made = connect(reactor, settings, now=utc_now, in_thread=deferToThread)
+        made = connect_store(reactor, settings)
         await made.ensure_bucket()
         await made.ensure_bucket()
         await made.put("k", b"x", "a/b", {})

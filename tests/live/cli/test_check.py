@@ -21,7 +21,7 @@ from twisted.internet.threads import deferToThread
 from project_service.auth.mail import MailServer, MailServerError
 from project_service.cli import check
 from project_service.settings.model import Secret, Smtp, Store
-from project_service.storage.assemble import connect_store
+from project_service.storage.s3.client import connect_store
 from tests.certificates import issue
 from tests.live.auth.mail_server import mail_server
 from tests.live.cli.command_here import beside_the_reactor, commands_of, on_reactor, reactor

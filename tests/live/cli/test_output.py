@@ -10,7 +10,7 @@ import pytest
 
 from project_service.database.migrate import shipped
 from project_service.settings.model import Store
-from project_service.storage.assemble import connect_store
+from project_service.storage.s3.client import connect_store
 from tests.live.cli.command_here import Command, beside_the_reactor, commands_of, failed, on_reactor, reactor
 from tests.live.cli.command_line import Ended
 from tests.live.services import Services

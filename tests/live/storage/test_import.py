@@ -17,8 +17,8 @@ from project_service.cli import storage
 from project_service.errors import ApiError
 from project_service.settings.model import Store
 from project_service.storage import buckets
-from project_service.storage.assemble import connect_store
 from project_service.storage.errors import store_unavailable
+from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from tests.live.cli.command_here import commands_of
 from tests.live.services import wait

@@ -11,8 +11,7 @@ import pytest_twisted
 from twisted.internet import ssl
 
 from project_service.settings.model import Secret, Store
-from project_service.storage.assemble import connect_store
-from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.client import S3Store, connect_store
 from project_service.storage.s3.errors import UNTRUSTED, StoreUnreachable
 from tests.certificates import issue
 from tests.live.services import store_client
