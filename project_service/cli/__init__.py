@@ -25,9 +25,13 @@ COMMANDS = {
     "jwt-keys": ("keys:jwt_keys", "The keys that sign access tokens."),
     "keys": ("keys:project_keys", "The project keys that clients send."),
     "migrate": ("database:migrate", "Bring the database to the form that this version needs."),
-    "openapi": ("database:openapi", "Print the description of a database's table API."),
-    "sql": ("database:sql", "Run an SQL file as the owner of the database."),
+    "openapi": ("describe:openapi", "Print the description of a database's table API."),
+    "sql": ("database:sql", "Run an SQL file, or a folder of numbered ones, as the owner of the database."),
     "storage": ("storage:storage", "The objects in the buckets: verify, sweep, import."),
+    "types": (
+        "describe:types",
+        "The types of a database's rows, for TypeScript, Python and generators of clients.",
+    ),
     "user": ("user:user", "The users who sign in."),
 }
 

@@ -1,34 +1,33 @@
-"""``project-service dsn``, ``migrate``, ``sql`` and ``openapi``: commands about a database as a whole."""
+"""``project-service dsn``, ``migrate`` and ``sql``: commands about a database as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
+from pathlib import Path
 from typing import IO, Any
+from urllib.parse import quote, urlencode
 
 import click
 import orjson
 import psycopg2
+from click.core import ParameterSource
 from psycopg2 import extensions
 
 from project_service.cli.invocation import Failed, Invocation, Project, common_options
+from project_service.cli.project_migrations import run_folder
 from project_service.database.connection import Connection
 from project_service.database.migrate import expose, lacking, shipped
 from project_service.database.migrate import migrate as apply_migrations
 from project_service.database.pipeline import plain_text
-from project_service.database.pool import Transaction, in_transaction
-from project_service.settings.model import StageDatabase
-from project_service.tables.openapi import document, public_url, rights_sql
-from project_service.tables.schema_cache.build import build
-from project_service.tables.schema_cache.holder import read
-from project_service.tables.values import SchemaCache
 
 
 @click.command()
 @click.option("--stage", help="The database of a stage instead of the system database; needs --database.")
 @click.option("--database", help="The name of the database within the stage.")
+@click.option("--url", is_flag=True, help="As a URL (postgresql://...), which many tools need.")
 @common_options
-def dsn(invocation: Invocation, stage: str | None, database: str | None) -> None:
+def dsn(invocation: Invocation, stage: str | None, database: str | None, url: bool) -> None:
     """Print a connection string, with its password, as for psql "$(project-service dsn)".
 
     An embedded database can be used only while a service runs on the data directory. If none does, the string is
@@ -43,11 +42,43 @@ def dsn(invocation: Invocation, stage: str | None, database: str | None) -> None
             own = project.stage_database(stage, database).dsn
         dsn = own or project.settings.database.dsn
         assert dsn is not None
-        invocation.show({"dsn": dsn.reveal()}, dsn.reveal())
+        text = as_url(dsn.reveal()) if url else dsn.reveal()
+        invocation.show({"dsn": text}, text)
         if project.started_here:
             click.echo("project-service: nothing runs there now; start the service to use it", err=True)
 
     invocation.run(work)
+
+
+def as_url(dsn: str) -> str:
+    """The same connection string as a URL (PostgreSQL's manual, section 34.1.1.2). The directory of a Unix socket is
+    the parameter ``host``, and ``sslmode`` is said there, because some drivers would insist on TLS."""
+    params = {name: str(value) for name, value in extensions.parse_dsn(dsn).items()}
+    hosts, ports = params.pop("host", "").split(","), params.pop("port", "").split(",")
+    user, password = params.pop("user", ""), params.pop("password", None)
+    name = params.pop("dbname", user)
+    if hosts[0].startswith("/"):
+        params = {
+            "host": hosts[0],
+            **({"port": ports[0]} if ports[0] else {}),
+            "sslmode": "disable",
+            **params,
+        }
+        hosts, ports = [], []
+    # One port may be for all hosts.
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    where = ",".join(
+        f"{_bracketed(host)}:{port}" if port else _bracketed(host)
+        for host, port in zip(hosts, ports, strict=True)
+    )
+    login = quote(user, safe="") + (f":{quote(password, safe='')}" if password is not None else "")
+    query = f"?{urlencode(params, quote_via=quote, safe='/')}" if params else ""
+    return f"postgresql://{f'{login}@' if login else ''}{where}/{quote(name, safe='')}{query}"
+
+
+def _bracketed(host: str) -> str:
+    """An IPv6 address in brackets; any other host as it is."""
+    return f"[{host}]" if ":" in host else host
 
 
 @click.command()
@@ -76,8 +107,24 @@ def migrate(invocation: Invocation) -> None:
 
 @click.command()
 @click.argument("file", type=click.File("r", encoding="utf-8-sig"), default="-")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Apply the numbered files of this folder that have not been applied yet.",
+)
+@click.option("--status", is_flag=True, help="With --dir: only list the files, and when each was applied.")
+@click.option("--dry-run", is_flag=True, help="With --dir: undo everything, so that only errors show.")
 @common_options
-def sql(invocation: Invocation, file: IO[str]) -> None:
+@click.pass_context
+def sql(
+    context: click.Context,
+    invocation: Invocation,
+    file: IO[str],
+    folder: Path | None,
+    status: bool,
+    dry_run: bool,
+) -> None:
     """Run FILE (default: standard input) in one transaction and print the last statement's rows.
 
     The first error undoes everything. BEGIN, COMMIT, COPY from or to the standard streams, and psql's backslash
@@ -85,7 +132,18 @@ def sql(invocation: Invocation, file: IO[str]) -> None:
 
     Each row is a line of values as PostgreSQL writes them, separated by tabs. With --json it is a list, in which
     whole numbers, float8, booleans, json and null are JSON's.
+
+    With --dir, files named like 0001_notes.sql are applied in the order of their numbers, each once and in a
+    transaction of its own. A file that begins with "-- no transaction" has a statement that cannot run in one. Files
+    that have been applied must not change.
     """
+    if folder is not None:
+        if context.get_parameter_source("file") is not ParameterSource.DEFAULT or (status and dry_run):
+            raise click.UsageError("give one of FILE, --dir, --dir with --status, --dir with --dry-run")
+        invocation.run(lambda project: run_folder(invocation, project, folder, status, dry_run))
+        return
+    if status or dry_run:
+        raise click.UsageError("--status and --dry-run need --dir")
     text = _text(file)
 
     async def work(project: Project) -> None:
@@ -155,62 +213,3 @@ def _refusal(fault: psycopg2.Error) -> str:
     if fault.pgcode is None and "COPY" in message:
         return "COPY can neither read standard input nor write to standard output here"
     return message or type(fault).__name__
-
-
-# The URL to show if server.public_url is not set.
-_LOCAL_URL = "http://127.0.0.1:8080"
-
-
-@click.command()
-@click.option("--stage", default="dev", show_default=True, help="The stage of the database.")
-@click.option(
-    "--database", default="main", show_default=True, help="The name of the database within the stage."
-)
-@click.option("--schema", help="One of its exposed schemas. [default: the first]")
-@click.option("--role", help="Only what this role may use. [default: everything]")
-@common_options
-def openapi(invocation: Invocation, stage: str, database: str, schema: str | None, role: str | None) -> None:
-    """Print the OpenAPI description of a database's table API. It is JSON, with or without --json.
-
-    A running service describes itself as a whole at /openapi.json.
-    """
-
-    async def work(project: Project) -> None:
-        settings = project.stage_database(stage, database)
-        chosen = schema or settings.schemas[0]
-        if chosen not in settings.schemas:
-            raise Failed(f"the database does not expose the schema {chosen}")
-        async with project.connection(settings.dsn) as connection:
-            cache, usable, callable_ = await in_transaction(
-                connection, lambda run: _described(run, settings, chosen, role)
-            )
-        url = f"{project.settings.server.public_url or _LOCAL_URL}/{stage}/db/{database}/rest"
-        if settings.openapi_server_proxy_uri is not None:
-            url = public_url(settings.openapi_server_proxy_uri)
-        value = document(cache, chosen, url, usable, callable_)
-        invocation.show(value, orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
-
-    invocation.run(work)
-
-
-_Described = tuple[SchemaCache, frozenset[str] | None, frozenset[str] | None]
-
-
-async def _described(run: Transaction, database: StageDatabase, schema: str, role: str | None) -> _Described:
-    """The schema cache, and the names of the relations and functions that ``role`` may use; None for all."""
-
-    async def one(sql: str, params: Mapping[str, Any]) -> str:
-        value = (await run.query(sql, params))[0][0]
-        return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-    # With this the catalogue queries return names with their schemas, as they do for the service.
-    await run.query("set local search_path = ''")
-    answers = await read(one, database.schemas, database.extra_search_path)
-    cache = build(answers, database.schemas, 0)
-    if role is None:
-        return cache, None, None
-    await run.query("select set_config('role', %s, true)", (role,))
-    rights = rights_sql(schema)
-    rows = await run.query(rights.for_driver, rights.values())
-    usable, callable_ = (frozenset(orjson.loads(names)) for names in rows[0])
-    return cache, usable, callable_

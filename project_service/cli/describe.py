@@ -1,0 +1,144 @@
+"""``project-service openapi`` and ``types``: what a database consists of, for its clients. No service is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from project_service.cli.invocation import Failed, Invocation, Project, common_options
+from project_service.database.pool import Transaction, in_transaction
+from project_service.settings.model import Settings, StageDatabase
+from project_service.tables.client_types import TYPES_SQL, TypeCatalog, catalog_of, python, typescript
+from project_service.tables.openapi import document, public_url, rights_sql
+from project_service.tables.openapi3 import openapi3
+from project_service.tables.schema_cache.build import build
+from project_service.tables.schema_cache.holder import read
+from project_service.tables.values import SchemaCache
+
+# The URL to show if server.public_url is not set.
+_LOCAL_URL = "http://127.0.0.1:8080"
+
+
+@click.command()
+@click.option("--stage", default="dev", show_default=True, help="The stage of the database.")
+@click.option(
+    "--database", default="main", show_default=True, help="The name of the database within the stage."
+)
+@click.option("--schema", help="One of its exposed schemas. [default: the first]")
+@click.option("--role", help="Only what this role may use. [default: everything]")
+@common_options
+def openapi(invocation: Invocation, stage: str, database: str, schema: str | None, role: str | None) -> None:
+    """Print the OpenAPI description of a database's table API. It is JSON, with or without --json.
+
+    A running service describes itself as a whole at /openapi.json.
+    """
+
+    async def work(project: Project) -> None:
+        settings = project.stage_database(stage, database)
+        chosen = schema or settings.schemas[0]
+        if chosen not in settings.schemas:
+            raise Failed(f"the database does not expose the schema {chosen}")
+        async with project.connection(settings.dsn) as connection:
+            cache, usable, callable_ = await in_transaction(
+                connection, lambda run: _described(run, settings, chosen, role)
+            )
+        url = _root_url(project.settings, settings, stage, database)
+        value = document(cache, chosen, url, usable, callable_)
+        invocation.show(value, orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+    invocation.run(work)
+
+
+@click.command()
+@click.argument("language", type=click.Choice(["typescript", "python", "openapi3"]))
+@click.option("--stage", default="dev", show_default=True, help="The stage of the database.")
+@click.option(
+    "--database", default="main", show_default=True, help="The name of the database within the stage."
+)
+@click.option(
+    "--schema", "schemas", multiple=True, help="An exposed schema. [default: all; openapi3: the first]"
+)
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write this file instead of printing."
+)
+@common_options
+def types(
+    invocation: Invocation,
+    language: str,
+    stage: str,
+    database: str,
+    schemas: tuple[str, ...],
+    output: Path | None,
+) -> None:
+    """Print the types of a database's tables, views, functions and enums.
+
+    \b
+    typescript  the type Database that postgrest-js and supabase-js take: createClient<Database>(...)
+    python      a module with a dataclass for the rows of each table, and what inserts and updates take
+    openapi3    an OpenAPI 3.1 description of one schema, for generators of clients
+    """
+
+    async def work(project: Project) -> None:
+        settings = project.stage_database(stage, database)
+        for schema in schemas:
+            if schema not in settings.schemas:
+                raise Failed(f"the database does not expose the schema {schema}")
+        chosen = schemas or settings.schemas
+        async with project.connection(settings.dsn) as connection:
+            if language == "openapi3":
+                cache, _, _ = await in_transaction(
+                    connection, lambda run: _described(run, settings, chosen[0], None)
+                )
+                url = _root_url(project.settings, settings, stage, database)
+                description = openapi3(document(cache, chosen[0], url, None, None))
+                text = orjson.dumps(description, option=orjson.OPT_INDENT_2).decode() + "\n"
+            else:
+                catalog = await in_transaction(connection, lambda run: _catalog(run, settings, chosen))
+                text = typescript(catalog) if language == "typescript" else python(catalog)
+        if output is None:
+            invocation.show(text, text.rstrip("\n"))
+        else:
+            with click.open_file(str(output), "w", "utf-8", atomic=True) as file:
+                file.write(text)
+
+    invocation.run(work)
+
+
+async def _catalog(run: Transaction, database: StageDatabase, schemas: tuple[str, ...]) -> TypeCatalog:
+    cache, _, _ = await _described(run, database, schemas[0], None)
+    rows = await run.query(TYPES_SQL, {"schemas": list(schemas)})
+    return catalog_of(rows[0][0], schemas, cache.relationships)
+
+
+def _root_url(settings: Settings, database: StageDatabase, stage: str, name: str) -> str:
+    """The URL of the root of a database's table API, as clients reach it."""
+    if database.openapi_server_proxy_uri is not None:
+        return public_url(database.openapi_server_proxy_uri)
+    return f"{settings.server.public_url or _LOCAL_URL}/{stage}/db/{name}/rest"
+
+
+_Described = tuple[SchemaCache, frozenset[str] | None, frozenset[str] | None]
+
+
+async def _described(run: Transaction, database: StageDatabase, schema: str, role: str | None) -> _Described:
+    """The schema cache, and the names of the relations and functions that ``role`` may use; None for all."""
+
+    async def one(sql: str, params: Mapping[str, Any]) -> str:
+        value = (await run.query(sql, params))[0][0]
+        return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+    # With this the catalogue queries return names with their schemas, as they do for the service.
+    await run.query("set local search_path = ''")
+    answers = await read(one, database.schemas, database.extra_search_path)
+    cache = build(answers, database.schemas, 0)
+    if role is None:
+        return cache, None, None
+    await run.query("select set_config('role', %s, true)", (role,))
+    rights = rights_sql(schema)
+    rows = await run.query(rights.for_driver, rights.values())
+    usable, callable_ = (frozenset(orjson.loads(names)) for names in rows[0])
+    return cache, usable, callable_

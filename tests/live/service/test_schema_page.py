@@ -1,0 +1,155 @@
+"""docs/schema.rst: its files, commands and programs, as they stand there, beside a running service."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.live.daemon import ROOT, Daemon
+
+PAGE = (ROOT / "docs" / "schema.rst").read_text("utf-8")
+BLOCK = re.compile(r"\.\. code-block:: \w+\n   :name: (\S+)\n\n((?:   .*\n|\n)+)")
+EXAMPLES = {name: textwrap.dedent(text).strip("\n") + "\n" for name, text in BLOCK.findall(PAGE)}
+REVISION = """
+from alembic import op
+revision, down_revision = "1", None
+
+def upgrade():
+    op.execute("create table shelves (id int primary key); grant select on shelves to anon")
+"""
+DBMATE = """-- migrate:up
+create table boxes (id int primary key);
+grant select on boxes to anon;
+-- migrate:down
+drop table boxes;
+"""
+USED = """
+import { tagged } from './notes.js'
+console.log(JSON.stringify(await tagged(process.argv[2], process.argv[3], process.argv[4], 'red')))
+"""
+
+
+class Project:
+    """A folder with a service's data in ``var``, and the page's files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.address = ""
+
+    def sh(self, script: str, **more: str) -> str:
+        """What the commands print. Fails if one of them does."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path, **more},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,  # its output says more than a status
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def write(self, *names: str, below: str = ".") -> None:
+        (self.folder / below).mkdir(exist_ok=True)
+        for name in names:
+            (self.folder / below / name).write_text(EXAMPLES[name])
+
+    def credentials(self) -> dict[str, str]:
+        return dict(json.loads((self.folder / "var" / "credentials.json").read_text()))
+
+    def serves(self, relation: str) -> bool:
+        """Whether the table API has the relation; it notices by itself that there is one."""
+        headers = {"apikey": self.credentials()["anon_key"]}
+        return requests.get(f"{self.address}/dev/db/main/rest/{relation}", headers=headers, timeout=30).ok
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    made = Project(Path(tmp_path_factory.mktemp("schema")))
+    with Daemon(made.folder / "var") as daemon:
+        made.address = daemon.wait_until_ready()
+        made.write("0001_notes.sql", "0002_tags.sql", below="migrations")
+        assert made.sh(EXAMPLES["apply"]) == EXAMPLES["applied"]
+        yield made
+
+
+def signed_up(project: Project) -> str:
+    """A new user's access token."""
+    user = {"email": f"{os.urandom(4).hex()}@example.test", "password": "correct horse battery"}
+    answer: Any = requests.post(f"{project.address}/auth/signup", json=user, timeout=30).json()
+    return str(answer["data"]["access_token"])
+
+
+def install(project: Project, *packages: str) -> None:
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed (.ci/run installs it)")
+    done = subprocess.run(
+        ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", *packages],
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"npm could not install {', '.join(packages)}: {done.stderr.strip()[:200]}")
+
+
+def test_numbered_files_are_applied_once(project: Project) -> None:
+    assert project.sh(EXAMPLES["apply"]) == "nothing to apply\n"
+    assert "pending" not in project.sh(f"{EXAMPLES['apply'].strip()} --status")
+
+
+def test_alembic(project: Project) -> None:
+    folder = project.folder / "alembic"
+    (folder / "versions").mkdir(parents=True)
+    (project.folder / "alembic.ini").write_text("[alembic]\nscript_location = alembic\n")
+    project.write("env.py", below="alembic")
+    (folder / "versions" / "one.py").write_text(REVISION)
+    for _ in range(2):
+        project.sh(f"{EXAMPLES['url']}alembic upgrade head")
+    assert project.serves("shelves")
+    assert not project.serves("alembic_version")
+
+
+def test_dbmate(project: Project) -> None:
+    install(project, "dbmate")
+    own = project.folder / "boxes"
+    (own / "migrations").mkdir(parents=True)
+    (own / "migrations" / "0001_boxes.sql").write_text(DBMATE)
+    for _ in range(2):
+        project.sh(f"{EXAMPLES['url']}cd boxes; {EXAMPLES['dbmate-up'].replace('dbmate', 'npx dbmate', 1)}")
+    assert project.serves("boxes")
+    assert not project.serves("dbmate")
+
+
+def test_types_and_what_uses_them(project: Project) -> None:
+    project.sh(EXAMPLES["types"])
+    project.write("notes.ts", "notes.py")
+    key, token = project.credentials()["anon_key"], signed_up(project)
+    rest = f"{project.address}/dev/db/main/rest"
+    added = "import sys, notes; print(notes.add(*sys.argv[1:]).text)"
+    assert project.sh(f"python -c '{added}' {rest} {key} {token} 'from Python'") == "from Python\n"
+    headers = {"apikey": key, "Authorization": f"Bearer {token}"}
+    note = {"text": "tagged", "tags": ["red"]}
+    assert requests.post(f"{rest}/notes", json=note, headers=headers, timeout=30).ok
+    assert json.loads((project.folder / "openapi.json").read_text())["openapi"] == "3.1.0"
+
+    (project.folder / "package.json").write_text('{"type": "module"}')
+    install(project, "@supabase/postgrest-js@2", "typescript@5", "@types/node@22")
+    (project.folder / "used.ts").write_text(USED)
+    project.sh("npx tsc --strict --target es2022 --module nodenext used.ts")
+    assert json.loads(project.sh(f"node used.js {project.address} {key} {token}")) == ["tagged"]
