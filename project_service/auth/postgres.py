@@ -30,37 +30,6 @@ from project_service.database.connection import Row
 from project_service.database.listener import AUTH_UPKEEP, Listener
 from project_service.database.pool import Pool, Transaction
 
-
-@frozen
-class Query:
-    """``description`` says what the query is for. ``text`` may be several statements; the rows are the last one's."""
-
-    description: str
-    text: str
-
-    async def run(self, where: Pool | Transaction | Listener, **params: Any) -> list[Row]:
-        return await where.query(self.text, params)
-
-    async def one(self, where: Pool | Transaction, **params: Any) -> Row | None:
-        """The first row, or None."""
-        rows = await where.query(self.text, params)
-        return rows[0] if rows else None
-
-
-@frozen
-class ReadQuery:
-    """A query that only reads, is quick, and is run often: it is prepared and shares its connection. ``text`` is one
-    statement with ``%s`` for its parameters."""
-
-    description: str
-    text: str
-
-    async def one(self, where: Pool, *params: Any) -> Row | None:
-        """The first row, or None."""
-        rows = await where.read(self.text, params)
-        return rows[0] if rows else None
-
-
 # The columns that ``_account`` and ``_user`` take, from a table or a subquery called u.
 ACCOUNT = """u.id::text, u.email, u.created_at, u.metadata::text,
     u.password_hash, u.disabled_at, u.confirmed_at, u.last_login_at"""
@@ -87,9 +56,8 @@ t as (insert into auth.refresh_tokens (token_hash, session_id, issued_at)
 # Users.
 
 _OK_OR_TAKEN = "case when exists (select from u) then 'ok' else 'email_taken' end"
-_CREATE = Query(
-    "a new user, with a first session where one is given; no row where the email is taken",
-    f"""
+# A new user, with a first session if there is one; no row if the email is taken.
+_CREATE = f"""
 with u as (
     insert into auth.users
         (id, email, email_key, password_hash, metadata, created_at, confirmed_at, last_login_at)
@@ -100,26 +68,21 @@ with u as (
 {ADD_SESSION},
 a as ({AUDIT.format(user_id="(select id from u)", result=_OK_OR_TAKEN)})
 select {ACCOUNT} from u
-""",
-)
-_FIND = ReadQuery("a user by id", f"select {ACCOUNT} from auth.users u where id = %s::uuid")
-_FIND_BY_EMAIL = ReadQuery("a user by email", f"select {ACCOUNT} from auth.users u where email_key = %s")
-_PAGE = Query(
-    "users in the order in which they were created, after a given one",
-    f"""
+"""
+# The queries that read one user are run often. So they are prepared, with ``%s`` for their parameter.
+_FIND = f"select {ACCOUNT} from auth.users u where id = %s::uuid"
+_FIND_BY_EMAIL = f"select {ACCOUNT} from auth.users u where email_key = %s"
+# Users in the order in which they were created, after a given one.
+_PAGE = f"""
 select {ACCOUNT} from auth.users u
 where %(after)s is null or (created_at, id) > (%(after)s::timestamptz, %(after_id)s::uuid)
 order by created_at, id limit %(limit)s
-""",
-)
-_SET_METADATA = Query(
-    "replace a user's metadata",
-    f"""
+"""
+_SET_METADATA = f"""
 with u as (update auth.users set metadata = %(metadata)s::jsonb where id = %(id)s::uuid returning *),
 a as ({RECORD} from u)
 select {ACCOUNT} from u
-""",
-)
+"""
 
 # Each statement of a message has a snapshot of its own. So the later ones see all sessions that were started before
 # the first statement locked the user's row.
@@ -131,9 +94,8 @@ _PROVEN = """(%(known_hash)s is null or password_hash = %(known_hash)s and disab
         and not exists (select from auth.sessions where id = %(keep)s::uuid and ended_at is not null))"""
 # Hashes are salted, so this cannot be true because of somebody else's change.
 _IS_SET = "exists (select from auth.users where id = %(id)s::uuid and password_hash = %(hash)s)"
-_SET_PASSWORD = Query(
-    "a new password ends the other sessions, and guesses at the old one do not count any more",
-    f"""
+# A new password ends the other sessions, and guesses at the old one do not count any more.
+_SET_PASSWORD = f"""
 update auth.users set password_hash = %(hash)s where id = %(id)s::uuid and {_PROVEN};
 {_END_SESSIONS} and {_IS_SET};
 delete from auth.one_time_tokens where user_id = %(id)s::uuid and purpose = 'recovery' and {_IS_SET};
@@ -141,42 +103,32 @@ update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid) and {_IS_SET};
 {RECORD} where {_IS_SET};
 select {ACCOUNT} from auth.users u where id = %(id)s::uuid and password_hash = %(hash)s
-""",
-)
-_DISABLE = Query(
-    "a disabled user has no sessions",
-    f"""
+"""
+# A disabled user has no sessions.
+_DISABLE = f"""
 update auth.users set disabled_at = coalesce(disabled_at, %(at)s) where id = %(id)s::uuid;
 {_END_SESSIONS};
 {RECORD} where exists (select from auth.users where id = %(id)s::uuid);
 select {ACCOUNT} from auth.users u where id = %(id)s::uuid
-""",
-)
-_ENABLE = Query(
-    "let a user log in again",
-    f"""
+"""
+_ENABLE = f"""
 with u as (update auth.users set disabled_at = null where id = %(id)s::uuid returning *),
 a as ({RECORD} from u)
 select {ACCOUNT} from u
-""",
-)
-_DELETE = Query(
-    "delete a user; sessions and tokens go with him, and the workers are notified",
-    f"""
+"""
+# Deletes a user; sessions and tokens go with him, and the workers are notified.
+_DELETE = f"""
 with u as (delete from auth.users where id = %(id)s::uuid and {_PROVEN} returning id),
 a as ({RECORD} from u)
 select id::text from u
-""",
-)
+"""
 
 
 # Sessions and their refresh tokens.
 
-# Because the user's row is locked first, a change of password, or a disabling, at the same time is safe: it ends a
-# session that was started before it, and none is started after it.
-_START = Query(
-    "begin a session for a user whose password was right",
-    f"""
+# Starts a session for a user whose password was right. The user's row is locked first, so a change of password, or a
+# disabling, at the same time is safe: it ends a session that was started before it, and none is started after it.
+_START = f"""
 with u as (
     update auth.users set last_login_at = %(started)s,
         password_hash = coalesce(%(new_hash)s, password_hash)
@@ -185,31 +137,25 @@ with u as (
 {ADD_SESSION},
 a as ({RECORD} from u)
 select {USER} from u
-""",
-)
+"""
 
-_ROTATE = Query(
-    "exchange a refresh token: rotate, repeat or revoke (see the function in ``0011_lost_refreshes.sql``)",
-    f"""
+# Exchanges a refresh token: rotates, repeats or revokes (see the function in ``0011_lost_refreshes.sql``).
+_ROTATE = f"""
 select {USER}, r.session_id::text, r.outcome, r.salts::text
 from auth.rotate_refresh_token(%(digest)s, %(successor)s, %(salt)s, %(now)s, %(reuse_window)s, %(expires)s,
     %(access_expires)s, %(address)s, %(user_agent)s, %(request_id)s) r
 join auth.users u on u.id = r.user_id
-""",
-)
+"""
 
-_LIST = Query(
-    "the newest sessions of a user that are alive, the newest first",
-    """
+# The newest active sessions of a user, the newest first.
+_LIST = """
 select id::text, created_at, refreshed_at, expires_at, user_agent, address from auth.sessions
 where user_id = %(user_id)s::uuid and ended_at is null and expires_at > %(now)s
 order by created_at desc, id limit %(maximum)s
-""",
-)
+"""
 
-_END = Query(
-    "end sessions of a user; a trigger notifies every worker",
-    f"""
+# Ends sessions of a user; a trigger notifies every worker.
+_END = f"""
 with ended as (
     update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
     where user_id = %(user_id)s::uuid and ended_at is null
@@ -217,64 +163,49 @@ with ended as (
     returning id, access_expires_at),
 a as ({RECORD})
 select id::text, extract(epoch from access_expires_at + interval '1 minute')::float8 from ended
-""",
-)
+"""
 
-_ENDED = Query(
-    "ended sessions whose access tokens may still be valid",
-    """
+# Ended sessions whose access tokens may still be valid.
+_ENDED = """
 select session_id::text, extract(epoch from expires_at)::float8 from auth.revocations
 where expires_at > %(now)s and (%(since)s is null or added_at > %(since)s)
-""",
-)
+"""
 
 
 # Counters of attempts.
 
-_RESERVE = Query(
-    "reserve an attempt",
-    """
+_RESERVE = """
 select verdict, wait_seconds, mark
 from auth.reserve_attempt(%(scope)s, %(subject)s, %(maximum)s, %(window)s, %(now)s)
-""",
-)
-_FINISH = Query(
-    "the outcome of an attempt", "select auth.settle_attempt(%(scope)s, %(subject)s, %(mark)s, %(outcome)s)"
-)
-_RESERVE_LOGIN = Query(
-    "reserve a login under both limits, and read the account in the same round trip",
-    f"""
+"""
+_FINISH = "select auth.settle_attempt(%(scope)s, %(subject)s, %(mark)s, %(outcome)s)"
+# Reserves a login under both limits, and reads the account in the same round trip.
+_RESERVE_LOGIN = f"""
 select r.verdict, r.wait_seconds, r.mark, r.address_mark, {ACCOUNT}
 from auth.reserve_login(%(email)s, %(address)s, %(maximum)s, %(address_maximum)s, %(window)s, %(now)s) r
 left join auth.users u on u.email_key = %(email)s
-""",
-)
-_FINISH_LOGIN = Query(
-    "the outcome of a login, in both counters",
-    """
+"""
+# The outcome of a login, in both counters.
+_FINISH_LOGIN = """
 select auth.settle_attempt(%(scope)s, %(subject)s, %(mark)s, %(outcome)s),
     auth.settle_attempt('login_address', %(subject_address)s, %(address_mark)s, %(address_outcome)s)
-""",
-)
-_UNLOCK = Query(
-    "forget the attempts at the password of an account, at the login and in its sessions",
-    f"""
+"""
+# Forgets the attempts at the password of an account, at the login and in its sessions.
+_UNLOCK = f"""
 update auth.throttle set failed = '{{}}', pending = '{{}}'
     where (scope, subject) in (
         select 'login', email_key from auth.users where id = %(id)s::uuid
         union all select 'session', id::text from auth.sessions where user_id = %(id)s::uuid);
 {RECORD}
-""",
-)
+"""
 
 
 # One-time tokens, for what is done by mail.
 
-# An entry of the audit is written for an unknown address too, so that both responses take the time of a commit.
-# Without the lock a user who is being deleted would be seen, and his token would violate its foreign key.
-_ISSUE = Query(
-    "a token for the user of an address, if there is one",
-    f"""
+# A token for the user of an address, if there is one. An entry of the audit is written for an unknown address too, so
+# that both responses take the time of a commit. Without the lock a user who is being deleted would be seen, and his
+# token would violate its foreign key.
+_ISSUE = f"""
 with u as (
     select * from auth.users
     where email_key = %(email_key)s and disabled_at is null
@@ -289,28 +220,21 @@ t as (
     returning user_id),
 a as ({AUDIT.format(user_id="(select id from u)", result="%(result)s")})
 select {USER} from u join t on t.user_id = u.id
-""",
-)
-_OWNER = Query(
-    "whose token it is",
-    f"""
+"""
+_OWNER = f"""
 select {USER} from auth.one_time_tokens t join auth.users u on u.id = t.user_id
 where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %(now)s
-""",
-)
+"""
 # The user's row is locked before the token's, as everywhere else, to avoid deadlocks.
-_LOCK_OWNER = Query("lock the owner of a token", f"{_OWNER.text} for no key update of u")
-# The token is looked for again here, because it was read before the wait for the user's row, and may be gone since.
-_CONSUME = Query(
-    "use a token up; of two requests at once only one gets it",
-    """
+_LOCK_OWNER = f"{_OWNER} for no key update of u"
+# Uses a token up; of two requests at once only one gets it. Its conditions are checked again, because it was read
+# before the wait for the user's row, and may be gone since.
+_CONSUME = """
 delete from auth.one_time_tokens
 where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s returning user_id
-""",
-)
-_RESET = Query(
-    "a new password by mail ends all sessions and other tokens; whoever reads the mail owns the address",
-    f"""
+"""
+# A new password by mail ends all sessions and other tokens; whoever reads the mail owns the address.
+_RESET = f"""
 update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s)
     where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
@@ -319,37 +243,30 @@ delete from auth.one_time_tokens where user_id = %(id)s::uuid;
 update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid);
 {RECORD}
-""",
-)
-_CONFIRM = Query(
-    "the address is confirmed, and the first session begins",
-    f"""
+"""
+# The address is confirmed, and the first session begins.
+_CONFIRM = f"""
 with u as (
     update auth.users set confirmed_at = coalesce(confirmed_at, %(at)s), last_login_at = %(started)s
     where id = %(id)s::uuid and disabled_at is null returning *),
 {ADD_SESSION},
 a as ({RECORD} from u)
 select {USER} from u
-""",
-)
+"""
 
 
 # What has expired.
 
-_LOCK = Query(
-    "one worker at a time; the lock goes with the transaction", "select pg_try_advisory_xact_lock(%(lock)s)"
-)
+# One worker at a time; the lock goes with the transaction.
+_LOCK = "select pg_try_advisory_xact_lock(%(lock)s)"
 # How many rows are removed at a time, so that no statement runs long, however much there is to remove.
 BATCH = 5000
 _EXPIRED_ROWS = tuple(
-    Query(
-        f"expired rows of {table}",
-        f"""
+    f"""
 with gone as (
     select ctid from {table} where {condition} limit %(batch)s for update skip locked)
 delete from {table} where ctid in (select ctid from gone) returning 1
-""",
-    )
+"""
     for table, condition in (
         ("auth.throttle", "expires_at < %(now)s"),
         # By the database's clock as well: on another host, or when the clock of this one has been set right, access
@@ -367,16 +284,14 @@ delete from {table} where ctid in (select ctid from gone) returning 1
         ),
     )
 )
-# Not those of the parents of active tokens, which are in auth.sessions.
-_WIPE_SALTS = Query(
-    "salts of tokens whose reuse window has passed",
-    """
+# Salts of tokens whose reuse window has passed, but not those of the parents of active tokens, which are in
+# auth.sessions.
+_WIPE_SALTS = """
 update auth.refresh_tokens set salt = null where token_hash in (
     select token_hash from auth.refresh_tokens where salt is not null and replaced_at < %(salt_before)s
     limit %(batch)s for update skip locked)
 returning 1
-""",
-)
+"""
 _EXPIRED = (_WIPE_SALTS, *_EXPIRED_ROWS)
 
 
@@ -402,8 +317,8 @@ class PostgresRepository:
         user_id: str | None = None,
     ) -> Account | None:
         try:
-            row = await _CREATE.one(
-                self.database,
+            row = await self._row(
+                _CREATE,
                 id=user_id,
                 email=email.address,
                 email_key=email.key,
@@ -421,35 +336,35 @@ class PostgresRepository:
         return _account(row)
 
     async def find_user(self, user_id: str) -> Account | None:
-        return _account(await _FIND.one(self.database, user_id))
+        return _account(_first(await self.database.read(_FIND, (user_id,))))
 
     async def find_user_by_email(self, email: Email) -> Account | None:
-        return _account(await _FIND_BY_EMAIL.one(self.database, email.key))
+        return _account(_first(await self.database.read(_FIND_BY_EMAIL, (email.key,))))
 
     async def list_users(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]:
         created, user_id = after or (None, None)
-        rows = await _PAGE.run(self.database, after=created, after_id=user_id, limit=limit)
+        rows = await self.database.query(_PAGE, {"after": created, "after_id": user_id, "limit": limit})
         return [account for row in rows if (account := _account(row))]
 
     async def set_metadata(self, user_id: str, metadata: Mapping[str, Any], event: Event) -> Account | None:
         params = {"id": user_id, "metadata": _jsonb(metadata), **_event_params(event)}
-        return _account(await _SET_METADATA.one(self.database, **params))
+        return _account(await self._row(_SET_METADATA, **params))
 
     async def set_password(
         self, user_id: str, password_hash: bytes, proof: Proof | None, event: Event
     ) -> Account | None:
         params = {"id": user_id, "hash": password_hash.decode("ascii")}
         params |= {**_proof_params(proof), **_event_params(event)}
-        return _account(await _SET_PASSWORD.one(self.database, **params))
+        return _account(await self._row(_SET_PASSWORD, **params))
 
     async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
-        query = _DISABLE if disabled else _ENABLE
-        return _account(await query.one(self.database, id=user_id, keep=None, **_event_params(event)))
+        sql = _DISABLE if disabled else _ENABLE
+        return _account(await self._row(sql, id=user_id, keep=None, **_event_params(event)))
 
     async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
         params = _proof_params(proof) | _event_params(event)
         try:
-            return await _DELETE.one(self.database, id=user_id, **params) is not None
+            return await self._row(_DELETE, id=user_id, **params) is not None
         except psycopg2.IntegrityError:
             # The project's own tables may have foreign keys to auth.users, which decide on this.
             raise errors.user_in_use() from None
@@ -459,8 +374,8 @@ class PostgresRepository:
     async def start_session(
         self, account: Account, new_hash: bytes | None, session: NewSession, event: Event
     ) -> User | None:
-        row = await _START.one(
-            self.database,
+        row = await self._row(
+            _START,
             id=account.user.id,
             old_hash=account.password_hash.decode("ascii"),
             new_hash=None if new_hash is None else new_hash.decode("ascii"),
@@ -481,8 +396,8 @@ class PostgresRepository:
         access_expires_at: datetime,
         origin: Origin,
     ) -> Rotation | None:
-        row = await _ROTATE.one(
-            self.database,
+        row = await self._row(
+            _ROTATE,
             digest=digest,
             successor=successor,
             salt=salt,
@@ -509,24 +424,31 @@ class PostgresRepository:
     async def list_sessions(
         self, user_id: str, now: datetime, maximum: int = MAX_LISTED_SESSIONS
     ) -> list[SessionInfo]:
-        rows = await _LIST.run(self.database, user_id=user_id, now=now, maximum=maximum)
+        rows = await self.database.query(_LIST, {"user_id": user_id, "now": now, "maximum": maximum})
         return [SessionInfo(*row) for row in rows]
 
     async def end_sessions(
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
     ) -> list[tuple[str, float]]:
-        rows = await _END.run(self.database, user_id=user_id, only=only, but=but, **_event_params(event))
+        rows = await self.database.query(
+            _END, {"user_id": user_id, "only": only, "but": but, **_event_params(event)}
+        )
         return [(row[0], row[1]) for row in rows]
 
     async def ended_sessions(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
-        rows = await _ENDED.run(self.listener or self.database, now=now, since=since)
+        rows = await (self.listener or self.database).query(_ENDED, {"now": now, "since": since})
         return [(row[0], row[1]) for row in rows]
 
     # Counters of attempts.
 
     async def reserve_attempt(self, scope: str, subject: str, limit: Limit, now: datetime) -> Reservation:
-        row = await _RESERVE.one(
-            self.database, scope=scope, subject=subject, maximum=limit.maximum, window=limit.window, now=now
+        row = await self._row(
+            _RESERVE,
+            scope=scope,
+            subject=subject,
+            maximum=limit.maximum,
+            window=limit.window,
+            now=now,
         )
         assert row is not None
         verdict, wait_seconds, mark = row
@@ -535,8 +457,8 @@ class PostgresRepository:
     async def reserve_login(
         self, email: Email, address: str, per_email: Limit, per_address: Limit, now: datetime
     ) -> Reservation:
-        row = await _RESERVE_LOGIN.one(
-            self.database,
+        row = await self._row(
+            _RESERVE_LOGIN,
             email=email.key,
             address=address,
             maximum=per_email.maximum,
@@ -552,22 +474,22 @@ class PostgresRepository:
     async def finish_attempt(
         self, reservation: Reservation, outcome: Outcome, event: Event | None = None
     ) -> None:
-        finish = _FINISH_LOGIN if reservation.scope == "login" else _FINISH
-        query = finish if event is None else Query(finish.description, f"{finish.text};\n{RECORD}")
-        await query.run(
-            self.database,
-            scope=reservation.scope,
-            subject=reservation.subject,
-            mark=reservation.mark,
-            outcome=outcome,
-            subject_address=reservation.address,
-            address_mark=reservation.address_mark,
-            address_outcome="released" if outcome == "cleared" else outcome,
-            **({} if event is None else _event_params(event)),
-        )
+        sql = _FINISH_LOGIN if reservation.scope == "login" else _FINISH
+        params = {
+            "scope": reservation.scope,
+            "subject": reservation.subject,
+            "mark": reservation.mark,
+            "outcome": outcome,
+            "subject_address": reservation.address,
+            "address_mark": reservation.address_mark,
+            "address_outcome": "released" if outcome == "cleared" else outcome,
+        }
+        if event is not None:
+            sql, params = f"{sql};\n{RECORD}", {**params, **_event_params(event)}
+        await self.database.query(sql, params)
 
     async def unlock(self, account: Account, event: Event) -> None:
-        await _UNLOCK.run(self.database, id=account.user.id, **_event_params(event))
+        await self.database.query(_UNLOCK, {"id": account.user.id, **_event_params(event)})
 
     # One-time tokens.
 
@@ -581,8 +503,8 @@ class PostgresRepository:
         expires_at: datetime,
         event: Event,
     ) -> User | None:
-        row = await _ISSUE.one(
-            self.database,
+        row = await self._row(
+            _ISSUE,
             email_key=email.key,
             purpose=purpose,
             digest=digest,
@@ -593,14 +515,16 @@ class PostgresRepository:
         return _user(row)
 
     async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
-        return _user(await _OWNER.one(self.database, digest=digest, purpose=purpose, now=now))
+        return _user(await self._row(_OWNER, digest=digest, purpose=purpose, now=now))
 
     async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
         async def reset(transaction: Transaction) -> User | None:
             owner = await _use_up(transaction, digest, "recovery", event.at)
             if owner is not None:
-                params = {**_event_params(event), "audit_user": owner.id, "audit_email": owner.email}
-                await _RESET.run(transaction, id=owner.id, hash=password_hash.decode("ascii"), **params)
+                params = {"id": owner.id, "hash": password_hash.decode("ascii"), **_event_params(event)}
+                await transaction.query(
+                    _RESET, {**params, "audit_user": owner.id, "audit_email": owner.email}
+                )
             return owner
 
         return await self.database.transaction(reset)
@@ -610,8 +534,11 @@ class PostgresRepository:
             owner = await _use_up(transaction, digest, "confirmation", event.at)
             if owner is None:
                 return None
-            params = {**_event_params(event), "audit_user": owner.id, "audit_email": owner.email}
-            return _user(await _CONFIRM.one(transaction, id=owner.id, **_session_params(session), **params))
+            params = {"id": owner.id, **_session_params(session), **_event_params(event)}
+            rows = await transaction.query(
+                _CONFIRM, {**params, "audit_user": owner.id, "audit_email": owner.email}
+            )
+            return _user(_first(rows))
 
         return await self.database.transaction(confirm)
 
@@ -621,6 +548,7 @@ class PostgresRepository:
         self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
     ) -> bool:
         params = {
+            "batch": BATCH,
             "now": now,
             "salt_before": salt_before,
             "tokens_before": tokens_before,
@@ -628,10 +556,10 @@ class PostgresRepository:
         }
 
         async def delete_batch(transaction: Transaction) -> int | None:
-            row = await _LOCK.one(transaction, lock=AUTH_UPKEEP)
+            row = _first(await transaction.query(_LOCK, {"lock": AUTH_UPKEEP}))
             if row is None or not row[0]:
                 return None
-            batches = [await query.run(transaction, batch=BATCH, **params) for query in _EXPIRED]
+            batches = [await transaction.query(sql, params) for sql in _EXPIRED]
             return max(len(rows) for rows in batches)
 
         while (largest := await self.database.transaction(delete_batch)) is not None:
@@ -639,13 +567,22 @@ class PostgresRepository:
                 return True
         return False
 
+    async def _row(self, sql: str, **params: Any) -> Row | None:
+        """The first row of the last statement of ``sql``, or None."""
+        return _first(await self.database.query(sql, params))
+
 
 async def _use_up(transaction: Transaction, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
     """The owner of a token, which is gone after that; None if it is not valid."""
-    row = await _LOCK_OWNER.one(transaction, digest=digest, purpose=purpose, now=now)
-    if row is None or not await _CONSUME.run(transaction, digest=digest, purpose=purpose, now=now):
+    params = {"digest": digest, "purpose": purpose, "now": now}
+    row = _first(await transaction.query(_LOCK_OWNER, params))
+    if row is None or not await transaction.query(_CONSUME, params):
         return None
     return _user(row)
+
+
+def _first(rows: list[Row]) -> Row | None:
+    return rows[0] if rows else None
 
 
 # Between rows and values.
