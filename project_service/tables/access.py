@@ -111,8 +111,8 @@ def _from_jwk(document: Mapping[str, Any]) -> TokenKey:
         if document.get("alg") in algorithms:
             algorithms = (document["alg"],)
         key = jwt.PyJWK(dict(document), algorithm=algorithms[0]).key
-    except (jwt.PyJWTError, KeyError, TypeError) as fault:
-        raise ValueError(f"not a usable JWK: {fault}") from None
+    except (jwt.PyJWTError, KeyError, TypeError) as error:
+        raise ValueError(f"not a usable JWK: {error}") from None
     # To verify, the public part of a private key is enough.
     public = key.public_key() if hasattr(key, "public_key") else key
     return TokenKey(public, algorithms, document.get("kid"))
@@ -206,7 +206,7 @@ _RESET = "none"
 
 @frozen
 class Identity:
-    """Who a request acts as. ``claims`` is JSON. ``authenticated`` says that the role is not the anonymous one."""
+    """The role that a request acts in, and its claims as JSON. ``authenticated``: it is not the anonymous role."""
 
     role: str
     claims: str

@@ -96,7 +96,7 @@ class TableRoutes:
     """The routes: ``/{stage}/db/{database}/rest`` and everything below. ``services`` by stage and database."""
 
     services: Mapping[tuple[str, str], TableService]
-    # A function for each, since identity and settings, which are kept with a connection's headers, are a database's.
+    # A function for each: identity and settings, which are cached with a connection's headers, are of one database.
     _derived: Mapping[tuple[str, str], Callable[[HeaderView], RequestHeaders]] = field(init=False)
 
     @_derived.default
@@ -239,9 +239,9 @@ class TableService:
         content_type = self.root.content_type(head)
         if timing:
             timing.mark("plan")
-        leaves_things = cache.leaves_things and self.config.pre_request is not None
+        leaves_state = cache.leaves_state and self.config.pre_request is not None
         sql = self.root.query(head.schema)
-        rows = await self.executor.read(preamble, incoming.resource, sql, leaves_things)
+        rows = await self.executor.read(preamble, incoming.resource, sql, leaves_state)
         reply = await self.root.reply(cache, incoming, head, content_type, rows[0])
         if timing:
             timing.mark("transaction")

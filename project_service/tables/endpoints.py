@@ -1,4 +1,4 @@
-"""What ``/openapi.json`` says of the table API: the paths that every database has, and nothing of what is in one."""
+"""The table API in ``/openapi.json``: the paths that every database has. What is in one, its own root describes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ from project_service.tables.request import headers
 
 TAG = "tables"
 BASE = "/{stage}/db/{database}/rest"
-_OPEN_ENDED = (
-    "What a function, a trigger or a policy of the database says: it may set any status, headers and body."
-)
+_OPEN_ENDED = "A function, a trigger or a policy of the database may set any status, headers and body."
 
 ROW: Schema = {"type": "object"}
 ROWS = array(ROW)
-_PLACE = (
+_DATABASE = (
     in_path("stage", "A stage of the configuration."),
     in_path("database", "One of its databases."),
 )
-RELATION = (*_PLACE, in_path("relation", "A table or view."))
-ROUTINE = (*_PLACE, in_path("function", "A function."))
+RELATION = (*_DATABASE, in_path("relation", "A table or view."))
+ROUTINE = (*_DATABASE, in_path("function", "A function."))
 
 SELECT = Parameter("select", "Columns, embedded relations and aggregates to return; * by default.")
 ORDER = Parameter(
@@ -57,7 +55,7 @@ PREFER = in_header(
 )
 READS = in_header("Accept-Profile", "The exposed schema; the first one by default.")
 WRITES = in_header("Content-Profile", "The exposed schema; the first one by default.")
-RANGE = in_header("Range", "Rows by position, as 0-24: another way to say offset and limit.")
+RANGE = in_header("Range", "Rows by position, such as 0-24: an alternative to offset and limit.")
 
 
 _REPRESENTED: Mapping[str, Schema] = {
@@ -74,9 +72,9 @@ _REPRESENTED: Mapping[str, Schema] = {
     f"{headers.PLAN}+text": STRING,
 }
 _READ_HEADERS = {
-    "Content-Range": "Which rows these are, and of how many where that was asked for.",
+    "Content-Range": "The range of these rows, and the total where it was asked for.",
     "Content-Location": "The request with its parameters in order.",
-    "Preference-Applied": "The preferences that were heeded.",
+    "Preference-Applied": "The preferences that were applied.",
 }
 _WRITE_HEADERS = {name: _READ_HEADERS[name] for name in ("Content-Range", "Preference-Applied")}
 
@@ -97,7 +95,7 @@ READ = Operation(
     TAG,
     "Read rows",
     (
-        _rows(200, "Every row, or those of the range where their total was not asked for", _READ_HEADERS),
+        _rows(200, "All rows, or a range of them whose total was not asked for", _READ_HEADERS),
         _rows(206, "Some of the rows", _READ_HEADERS),
     ),
     (*RELATION, SELECT, ORDER, LIMIT, OFFSET, FILTERS, READS, PREFER, RANGE),
@@ -117,13 +115,15 @@ INSERT = evolve(
             "The rows were inserted; they are in the body with Prefer: return=representation",
             {**_WRITE_HEADERS, "Location": "A request that reads the one row."},
         ),
-        _rows(200, "Rows that were there already have been updated, and none is new"),
+        _rows(200, "Existing rows were updated, and none is new"),
     ),
     parameters=(
         *RELATION,
         SELECT,
         COLUMNS,
-        Parameter("on_conflict", "The columns by which an upsert finds a row; the primary key by default."),
+        Parameter(
+            "on_conflict", "The columns that tell an upsert which row exists; the primary key by default."
+        ),
         WRITES,
         PREFER,
     ),
@@ -132,7 +132,7 @@ INSERT = evolve(
     methods=("POST",),
 )
 _CHANGED = (
-    Answer(204, "It is done.", headers=_WRITE_HEADERS),
+    Answer(204, "Done.", headers=_WRITE_HEADERS),
     _rows(200, "The rows as they are now, with Prefer: return=representation"),
 )
 _CHANGED_ROWS = (*RELATION, SELECT, ORDER, LIMIT, OFFSET, FILTERS, WRITES, PREFER)
@@ -140,7 +140,7 @@ UPDATE = evolve(
     INSERT,
     name="updateRows",
     summary="Update the rows that match the filters",
-    details='Without a filter it is refused, unless the database says unfiltered_writes = "allow".',
+    details='Without a filter it is refused, unless the database has unfiltered_writes = "allow".',
     answers=_CHANGED,
     parameters=(*_CHANGED_ROWS, COLUMNS),
     body=_ONE_ROW,
@@ -205,9 +205,14 @@ ROOT = evolve(
     summary="The description of what the caller may use in the database, in OpenAPI's form",
     answers=(
         Answer(200, "OpenAPI 2.0", {headers.OPENAPI: ROW, JSON: ROW}, {"ETag": "Differs after any change."}),
-        Answer(304, "The description is the one that If-None-Match names"),
+        Answer(304, "If-None-Match names this description"),
     ),
-    parameters=(*_PLACE, READS, PREFER, in_header("If-None-Match", "304 if the description is this one.")),
+    parameters=(
+        *_DATABASE,
+        READS,
+        PREFER,
+        in_header("If-None-Match", "The ETag of a description that the caller has."),
+    ),
     errors=(*ANY_REQUEST, errors.unacceptable_media([]), errors.root_disabled()),
     path=BASE,
 )
@@ -232,7 +237,7 @@ ROOT_OPTIONS = evolve(
     _PREFLIGHT,
     name="databaseOptions",
     summary="What may be done with the root",
-    parameters=(*_PLACE, READS),
+    parameters=(*_DATABASE, READS),
     errors=ANY_REQUEST,
     path=BASE,
 )

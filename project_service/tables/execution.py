@@ -100,8 +100,8 @@ class Executor:
         slot.retake()
         return await self.pool.use(_OwnConnection(self.config, planned, preamble, path))
 
-    async def read(self, preamble: Preamble, path: str, sql: Sql, leaves_things: bool) -> list[Row]:
-        """The rows of a query that only reads. ``leaves_things`` says that the pre-request function may leave
+    async def read(self, preamble: Preamble, path: str, sql: Sql, leaves_state: bool) -> list[Row]:
+        """The rows of a query that only reads. ``leaves_state`` says that the pre-request function may leave
         something behind on the connection."""
 
         async def run(connection: Connection) -> list[Row]:
@@ -113,7 +113,7 @@ class Executor:
             except (psycopg2.Error, DatabaseGone) as error:
                 raise from_postgres(error, preamble.authenticated) from error
             finally:
-                if leaves_things:
+                if leaves_state:
                     await clear(connection)
 
         return await self.pool.use(run)
@@ -149,7 +149,7 @@ class _OwnConnection:
                 raise errors.body_too_deep(payload.depth) from error
             raise from_postgres(error, preamble.authenticated) from error
         finally:
-            if compiled.leaves_things:
+            if compiled.leaves_state:
                 await clear(connection)
 
     async def _probed(self, connection: Connection) -> Outcome:

@@ -187,7 +187,7 @@ class Compiled:
     """What is to be run, and how to read its outcome, for all requests of one shape.
 
     ``plan`` is None for reading a relation. ``headers`` are those that all replies have. ``probe`` is set where the
-    result may have to be streamed. ``leaves_things`` says that running it may leave more than settings behind on the
+    result may have to be streamed. ``leaves_state`` says that running it may leave more than settings behind on the
     connection. ``shares`` allows it to run on a connection that reads share, once its ``history`` shows that it is
     quick.
     """
@@ -197,7 +197,7 @@ class Compiled:
     plan: WritePlan | CallPlan | None
     read_only: bool
     probe: Probe | None = None
-    leaves_things: bool = False
+    leaves_state: bool = False
     shares: bool = False
     headers: Headers = ()
     history: History = Factory(History)
@@ -221,7 +221,7 @@ def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) 
     renamed = read.renamed if read is not None else ()
     return evolve(
         compiled,
-        leaves_things=compiled.leaves_things or (cache.leaves_things and calls),
+        leaves_state=compiled.leaves_state or (cache.leaves_state and calls),
         headers=constant_headers(request.head, compiled, renamed),
     )
 
@@ -240,7 +240,7 @@ def _read(
         bounds = Bounds()
     count = request.head.preferences.get("count")
     statement = read_statement(plan, rendering, count, config.max_rows, bounds)
-    leaves = cache.leaves_by_reading and (plan.calls or rendering.handler is not None)
+    leaves = cache.reads_leave_state and (plan.calls or rendering.handler is not None)
     shares = not (statement.count or rendering.handler or rendering.explain or leaves)
     probe = _probe(statement, bounds)
     return Compiled(statement, rendering, None, True, probe, leaves, shares), plan

@@ -23,8 +23,6 @@ from project_service.tables.request.scanning import as_parameter
 from project_service.tables.values import Relation, SchemaCache
 from project_service.whole_numbers import from_digits
 
-# ``Content-Range`` and the statuses that go with it.
-
 
 def content_range(offset: int, rows: int, total: int | None) -> str:
     known = "*" if total is None else str(total)
@@ -47,9 +45,6 @@ def read_utf8(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return value.decode("latin-1")
-
-
-# ``OPTIONS``: which methods a relation, a function or the root has.
 
 
 def options_reply(cache: SchemaCache, head: Head) -> Reply:
@@ -87,16 +82,16 @@ def _methods(cache: SchemaCache, head: Head) -> list[str]:
 
 
 def _of_relation(relation: Relation) -> list[str]:
-    found = ["GET", "HEAD"]
+    methods = ["GET", "HEAD"]
     if relation.insertable:
-        found.append("POST")
+        methods.append("POST")
     if relation.insertable and relation.updatable and relation.primary_key:
-        found.append("PUT")
+        methods.append("PUT")
     if relation.updatable:
-        found.append("PATCH")
+        methods.append("PATCH")
     if relation.deletable:
-        found.append("DELETE")
-    return found
+        methods.append("DELETE")
+    return methods
 
 
 def headers_from_sql(outcome: Outcome) -> Headers:
@@ -105,13 +100,13 @@ def headers_from_sql(outcome: Outcome) -> Headers:
     if outcome.headers is None:
         return ()
     try:
-        found = orjson.loads(outcome.headers)
+        items = orjson.loads(outcome.headers)
     except ValueError:
         raise errors.invalid_response_headers() from None
-    if not isinstance(found, list):
+    if not isinstance(items, list):
         raise errors.invalid_response_headers()
     headers = []
-    for item in found:
+    for item in items:
         if not isinstance(item, dict) or len(item) != 1:
             raise errors.invalid_response_headers()
         ((name, value),) = item.items()
@@ -129,9 +124,6 @@ def status_from_sql(outcome: Outcome) -> int | None:
     if status is None:
         raise errors.invalid_response_status()
     return status
-
-
-# Measures the stages of a request.
 
 
 _STAGES = ("jwt", "parse", "plan", "transaction", "response")
@@ -154,8 +146,8 @@ class Timing:
         self._since = now
 
     def header(self) -> tuple[str, str]:
-        found = (f"{stage};dur={self._taken.get(stage, 0.0):.3f}" for stage in _STAGES)
-        return ("Server-Timing", ", ".join(found))
+        entries = (f"{stage};dur={self._taken.get(stage, 0.0):.3f}" for stage in _STAGES)
+        return ("Server-Timing", ", ".join(entries))
 
 
 # In characters. Clients and proxies refuse a response with a large head (nginx above 4 KiB), and this header is

@@ -264,7 +264,7 @@ class RowStream:
             await self._query("COMMIT")
         finally:
             # Even if the commit is refused, others may get the connection.
-            if self.planned.compiled.leaves_things:
+            if self.planned.compiled.leaves_state:
                 await clear(self.connection)
         self.close()
 

@@ -6,8 +6,8 @@ PostgREST's reference: "Transactions". The settings are local to the transaction
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from attrs import field, frozen
 
@@ -22,7 +22,7 @@ from project_service.tables.values import SchemaCache, TablesConfig
 Pairs = Iterable[tuple[str, str]]
 
 # The connection's own settings, which RESET ALL has removed.
-_KEPT = (
+_CONNECTIONS_OWN = (
     "set_config('standard_conforming_strings', 'on', false)",
     "set_config('idle_in_transaction_session_timeout', '60s', false)",
 )
@@ -39,8 +39,12 @@ NO_JIT = ("jit", "off")
 _READ_ONLY = ("transaction_read_only", "on")
 _PATH = "request.path"
 _LEVELS = ("SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED")
-# How many preambles are kept with the header lines that they follow from: a client's methods, schemas and tokens.
-_KEPT_PREAMBLES = 16
+# How many preambles are cached with the header lines that they follow from: for a client's methods and schemas.
+_MAX_PREAMBLES = 16
+
+
+# Steps before the settings, the statement that makes them with its values but for the path, and steps after it.
+_Steps = tuple[tuple[Step, ...], str, Values, tuple[Step, ...]]
 
 
 @frozen(slots=False)
@@ -71,23 +75,17 @@ class Preamble:
         # The isolation level can only be set before the transaction's first query.
         forgets = f"{FORGET_PLANS}; " if self.forgets_plans else ""
         sets = [f"set_config({literal(name)}, {_quoted(value)}, true)" for name, value in self.pairs]
-        select = _select([*_KEPT, *sets, f"set_config({literal(_PATH)}, %s, true)"])
+        select = _select([*_CONNECTIONS_OWN, *sets, f"set_config({literal(_PATH)}, %s, true)"])
         called = (
-            "" if self.pre_request is None else "; " + pre_request_text(self.pre_request).replace("%", "%%")
+            "" if self.pre_request is None else "; " + _pre_request_text(self.pre_request).replace("%", "%%")
         )
         return f"{RESET}{self._isolation}{forgets}{select}{called}"
 
     @cached_property
     def alone(self) -> bool:
         """Whether the transaction needs a connection of its own, however quick its statement is."""
-        longer = self.extra_seconds != 0
-        return (
-            longer
-            or self.plans_apart
-            or self.forgets_plans
-            or self.sets_isolation
-            or self.pre_request is not None
-        )
+        kept_apart = self.plans_apart or self.forgets_plans or self.sets_isolation
+        return self.extra_seconds != 0 or kept_apart or self.pre_request is not None
 
     @property
     def sets_isolation(self) -> bool:
@@ -100,21 +98,21 @@ class Preamble:
         return [*before, Step(text, (*values, path.encode())), *after]
 
     @cached_property
-    def _own_steps(self) -> tuple[tuple[Step, ...], str, Values, tuple[Step, ...]]:
+    def _own_steps(self) -> _Steps:
         return self._steps(self.pairs)
 
     @cached_property
-    def _shared_steps(self) -> tuple[tuple[Step, ...], str, Values, tuple[Step, ...]]:
+    def _shared_steps(self) -> _Steps:
         return self._steps([pair for pair in self.pairs if self.resets or pair not in self.shared])
 
-    def _steps(self, pairs: Pairs) -> tuple[tuple[Step, ...], str, Values, tuple[Step, ...]]:
+    def _steps(self, pairs: Pairs) -> _Steps:
         before = [RESET.rstrip("; ")] if self.resets else []
         before += [FORGET_PLANS] if self.forgets_plans else []
-        after = [] if self.pre_request is None else [pre_request_text(self.pre_request)]
+        after = [] if self.pre_request is None else [_pre_request_text(self.pre_request)]
         names, values = zip(*pairs, strict=True)
         return (
             tuple([Step(text, once=True) for text in before]),
-            settings_statement((*names, _PATH), self.resets),
+            _settings_statement((*names, _PATH), self.resets),
             [value.encode() for value in values],
             tuple([Step(text, once=True) for text in after]),
         )
@@ -128,9 +126,9 @@ class Preamble:
 
 
 def preamble_of(
-    config: TablesConfig, cache: SchemaCache, sent: RequestHeaders, planned: Planned, identity: Identity
+    config: TablesConfig, cache: SchemaCache, headers: RequestHeaders, planned: Planned, identity: Identity
 ) -> Preamble:
-    """The preamble of a request with the headers ``sent``, kept with them. Raises ``TableError`` for a value with a
+    """The preamble of a request with these ``headers``, cached with them. Raises ``TableError`` for a value with a
     NUL."""
     compiled, head = planned.compiled, planned.request.head
     # A function's own settings may have to hold for the whole transaction.
@@ -141,27 +139,27 @@ def preamble_of(
     timezone = head.preferences.get("timezone") if head.preferences.values else None
     about = (head.method, head.schema, timezone, compiled.read_only, of_routine, explains)
     key = (cache.version, identity, about)
-    known: Preamble | None = sent.preambles.get(key)
-    if known is None:
-        known = _preamble(config, cache, sent, identity, about)
-        if len(sent.preambles) >= _KEPT_PREAMBLES:
-            sent.preambles.clear()
-        sent.preambles[key] = known
-    return known
+    preamble: Preamble | None = headers.preambles.get(key)
+    if preamble is None:
+        preamble = _preamble(config, cache, headers, identity, about)
+        if len(headers.preambles) >= _MAX_PREAMBLES:
+            headers.preambles.clear()
+        headers.preambles[key] = preamble
+    return preamble
 
 
 def preamble_of_head(
-    config: TablesConfig, cache: SchemaCache, sent: RequestHeaders, head: Head, identity: Identity
+    config: TablesConfig, cache: SchemaCache, headers: RequestHeaders, head: Head, identity: Identity
 ) -> Preamble:
-    """As ``preamble_of``, for a request that only reads and has no statement of its own. It is not kept."""
+    """As ``preamble_of``, for a request that only reads and has no statement of its own. It is not cached."""
     about = (head.method, head.schema, head.preferences.get("timezone"), True, (), False)
-    return _preamble(config, cache, sent, identity, about)
+    return _preamble(config, cache, headers, identity, about)
 
 
 def _preamble(
     config: TablesConfig,
     cache: SchemaCache,
-    sent: RequestHeaders,
+    headers: RequestHeaders,
     identity: Identity,
     about: tuple[str, str, str | None, bool, tuple[tuple[str, str], ...], bool],
 ) -> Preamble:
@@ -174,14 +172,14 @@ def _preamble(
         ("role", identity.role),
         ("request.jwt.claims", identity.claims),
         ("request.method", method),
-        ("request.headers", sent.as_json),
-        ("request.cookies", sent.cookies),
+        ("request.headers", headers.as_json),
+        ("request.cookies", headers.cookies),
     ]
     if read_only or _reads_alone(own):
         pairs.append(_READ_ONLY)
     if timezone is not None:
         pairs.append(("timezone", timezone))
-    pairs.extend(settings_of_routine(of_routine, config.hoisted_tx_settings))
+    pairs.extend(pair for pair in of_routine if pair[0] in config.hoisted_tx_settings)
     pairs.extend(_application(config))
     if any("\0" in value for _, value in pairs):
         # The error that PostgreSQL gives for it; psycopg2 refuses to send it in the first place.
@@ -201,11 +199,8 @@ def _preamble(
 
 
 def _usual(config: TablesConfig, schema: str) -> list[tuple[str, str]]:
-    return [
-        NO_JIT,
-        ("statement_timeout", config.statement_timeout),
-        ("search_path", search_path(schema, config.extra_search_path)),
-    ]
+    path = ", ".join(ident(name) for name in (schema, *config.extra_search_path))
+    return [NO_JIT, ("statement_timeout", config.statement_timeout), ("search_path", path)]
 
 
 def _application(config: TablesConfig) -> list[tuple[str, str]]:
@@ -256,15 +251,14 @@ def settings_text(pairs: Pairs) -> str:
     Raises ``ValueError`` for a value with a NUL.
     """
     sets = [f"set_config({literal(name)}, {_quoted(value)}, true)" for name, value in pairs]
-    return _select([*_KEPT, *sets])
+    return _select([*_CONNECTIONS_OWN, *sets])
 
 
-@lru_cache(maxsize=256)
-def settings_statement(names: Sequence[str], after_reset: bool) -> str:
+def _settings_statement(names: Sequence[str], after_reset: bool) -> str:
     """The SELECT that sets each of ``names`` to a parameter of its own. For PostgreSQL, parsing and planning it costs
     more than reading a row; prepared it costs a tenth of that."""
     sets = [f"set_config({literal(name)}, ${number}, true)" for number, name in enumerate(names, 1)]
-    return _select([*(_KEPT if after_reset else ()), *sets])
+    return _select([*(_CONNECTIONS_OWN if after_reset else ()), *sets])
 
 
 def _select(sets: Iterable[str]) -> str:
@@ -282,16 +276,11 @@ def _quoted(text: str) -> str:
     return literal(text).replace("%", "%%")
 
 
-def pre_request_text(function: str) -> str:
+def _pre_request_text(function: str) -> str:
     """The SELECT that calls the pre-request function."""
     schema, _, name = function.rpartition(".")
     called = qualified((schema, name)) if schema else ident(name)
     return f"SELECT {called}()"
-
-
-@lru_cache(maxsize=256)
-def search_path(schema: str, extra: tuple[str, ...]) -> str:
-    return ", ".join(ident(name) for name in (schema, *extra))
 
 
 # How PostgreSQL writes a time; without a unit it is in milliseconds.
@@ -309,11 +298,6 @@ def extra_seconds(usual: str, own: str) -> float | None:
 
 
 def _seconds(time: str) -> float:
-    found = _TIME.match(time)
-    # PostgreSQL refuses any other text, so the number does not matter.
-    return float(found[1]) * _UNITS[found[2] or "ms"] if found is not None else 1.0
-
-
-def settings_of_routine(settings: Pairs, hoisted: Container[str]) -> list[tuple[str, str]]:
-    """Those of a function's own settings that have to be made for the whole transaction to have any effect."""
-    return [(name, value) for name, value in settings if name in hoisted]
+    match = _TIME.match(time)
+    # PostgreSQL rejects any other text, so the number does not matter.
+    return float(match[1]) * _UNITS[match[2] or "ms"] if match is not None else 1.0

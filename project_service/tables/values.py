@@ -213,8 +213,8 @@ class SchemaCache:
     call with a row if the name were written as a column of it, aggregates included.
 
     The last ones say what the text of the database's own functions mentions (see ``schema_cache.queries``).
-    ``leaves_things``: some function mentions something, other than a setting, that stays on the connection after the
-    transaction. ``leaves_by_reading``: the same for what a read-only transaction can leave. ``false_constants``:
+    ``leaves_state``: some function mentions something, other than a setting, that stays on the connection after the
+    transaction. ``reads_leave_state``: the same for what a read-only transaction can leave. ``false_constants``:
     functions that are declared immutable although they read settings or the current user. ``sets_for_session``: some
     SQL may leave a setting on the session. ``changes_role``: some function sets a role. ``guarded_within``: some
     function calls one that not every role may execute, whose result its cached plan may keep.
@@ -233,8 +233,8 @@ class SchemaCache:
     schema_comments: Mapping[str, str] = field(repr=False, factory=dict)
     has_postgis: bool = False
     fingerprint: str = ""
-    leaves_things: bool = False
-    leaves_by_reading: bool = False
+    leaves_state: bool = False
+    reads_leave_state: bool = False
     false_constants: tuple[str, ...] = ()
     sets_for_session: bool = True
     changes_role: bool = False

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 
 _NOT_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema')"
-# A function with a body in standard SQL has no text in the catalogue; PostgreSQL can print one. Its head is left out,
+# A function with a body in standard SQL has no text in the catalog; PostgreSQL can print one. Its head is left out,
 # in which the function would seem to call itself.
 _ANY_TEXT = """
 case when p.prosrc = '' and p.prokind <> 'a'
@@ -517,7 +517,7 @@ select json_build_object(
   'fingerprint', {FINGERPRINT},
   'row_functions', {_ROW_FUNCTIONS},
   'makes_temporary', {_MAKES_TEMPORARY},
-  'leaves_by_reading', {_LEAVES_BY_READING},
+  'reads_leave_state', {_LEAVES_BY_READING},
   'sets_for_session', {SETS_FOR_SESSION},
   'changes_role', {_CHANGES_ROLE},
   'guarded_within', {_GUARDED_WITHIN},

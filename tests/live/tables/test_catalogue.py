@@ -106,8 +106,8 @@ async def test_functions_naming_things_that_outlive_a_transaction_are_noticed(
         )
         await holder.reload()
         assert not holder.current.changes_role
-        assert holder.current.leaves_things is leaves, text
-        assert holder.current.leaves_by_reading is (leaves and "temp" not in text.lower()), text
+        assert holder.current.leaves_state is leaves, text
+        assert holder.current.reads_leave_state is (leaves and "temp" not in text.lower()), text
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ async def test_sql_bodies_and_views_that_take_advisory_locks_are_noticed(
     ):
         run_sql(database, f"create {made}")
         await holder.reload()
-        assert holder.current.leaves_by_reading is bool(dropped), made
+        assert holder.current.reads_leave_state is bool(dropped), made
         run_sql(database, f"drop {dropped or 'view takes'}")
 
 

@@ -13,7 +13,7 @@ EXTRAS = {
     "fingerprint": "1",
     "row_functions": ["array_agg", "json_agg", "jsonb_agg"],
     "makes_temporary": False,
-    "leaves_by_reading": False,
+    "reads_leave_state": False,
     "false_constants": [],
     "changes_role": False,
     "guarded_within": False,

@@ -102,10 +102,10 @@ class Case(SynchronousTestCase):
         pace = Pace(60.0, bytes_per_second)
         return Streams(CONFIG, cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
 
-    def opened(self, leaves_things: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
+    def opened(self, leaves_state: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
         likely = Outcome(rows=100, size=100 * expected_bytes)
         works = planned("GET", "works")
-        works = evolve(works, compiled=evolve(works.compiled, leaves_things=leaves_things))
+        works = evolve(works, compiled=evolve(works.compiled, leaves_state=leaves_state))
         return start(self.streams.open(works, preamble(), "/works", likely, self.slot))
 
     @property

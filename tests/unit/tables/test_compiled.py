@@ -62,7 +62,7 @@ class Transactions(SynchronousTestCase):
     def test_only_function_calls_writes_and_pre_requests_may_leave_session_state(self) -> None:
         """Functions are called by name, by triggers of a write and before each request. Session state has to be
         cleared only if the source of some function can leave any."""
-        leaves = evolve(CACHE, leaves_things=True)
+        leaves = evolve(CACHE, leaves_state=True)
         for method, path, pre_request, expected in (
             ("GET", "works", None, False),
             ("GET", "works", "check", True),
@@ -71,11 +71,11 @@ class Transactions(SynchronousTestCase):
         ):
             for cache, left in ((leaves, expected), (CACHE, False)):
                 found = compiled(method, path, cache=cache, pre_request=pre_request)
-                self.assertIs(found.leaves_things, left, (method, path, pre_request))
+                self.assertIs(found.leaves_state, left, (method, path, pre_request))
 
     def test_reading_views_and_computed_fields_may_leave_session_state(self) -> None:
         """That is so only if the source of some function can leave session state in a read-only transaction."""
-        leaves = evolve(CACHE, leaves_things=True, leaves_by_reading=True)
+        leaves = evolve(CACHE, leaves_state=True, reads_leave_state=True)
         for path, pairs, expected in (
             ("works", (("select", "id,a:data->b,tags(label)"), ("title", "eq.a"), ("order", "id")), False),
             ("works", (("tags.label", "eq.a"), ("select", "*,tags()"), ("tags", "is.null")), False),
@@ -85,8 +85,8 @@ class Transactions(SynchronousTestCase):
             ("works", (("or", "(id.eq.1,computed.eq.1)"),), True),
             ("works", (("select", "tags(computed)"),), True),
         ):
-            for cache, left in ((leaves, expected), (evolve(CACHE, leaves_things=True), False)):
-                self.assertIs(compiled("GET", path, *pairs, cache=cache).leaves_things, left, (path, pairs))
+            for cache, left in ((leaves, expected), (evolve(CACHE, leaves_state=True), False)):
+                self.assertIs(compiled("GET", path, *pairs, cache=cache).leaves_state, left, (path, pairs))
 
 
 class Sizes(SynchronousTestCase):

@@ -173,7 +173,7 @@ class Leftovers(SynchronousTestCase):
 
     def test_a_connection_is_cleared_also_after_a_refused_request(self) -> None:
         found = planned("PUT", "works", ("id", "eq.1"), body=ROW)
-        found = evolve(found, compiled=evolve(found.compiled, leaves_things=True))
+        found = evolve(found, compiled=evolve(found.compiled, leaves_state=True))
         connection = FakeConnection((None, 0, None, None, None, None))
         executor = Executor(UNPREPARED, cast(Any, connection))
         refused = start(waited(executor.execute(found, preamble(), "/works", Slot())))
@@ -184,10 +184,10 @@ class Leftovers(SynchronousTestCase):
     def test_a_pre_request_may_leave_state_before_the_services_own_queries_too(
         self,
     ) -> None:
-        for leaves_things, expected in ((False, 1), (True, 2)):
+        for leaves_state, expected in ((False, 1), (True, 2)):
             connection = FakeConnection((1,))
             executor = Executor(UNPREPARED, cast(Any, connection))
-            read = executor.read(preamble(), "/works", Sql("SELECT 2"), leaves_things)
+            read = executor.read(preamble(), "/works", Sql("SELECT 2"), leaves_state)
             self.assertEqual(self.successResultOf(start(read)), [(1,)])
             self.assertEqual(len(connection.sent), expected)
 

@@ -16,6 +16,7 @@ from project_service.tables.access import Identity
 from project_service.tables.errors import TableError
 from project_service.tables.execution import Executor
 from project_service.tables.outcome import Outcome
+from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.read import MAX_EMBEDDED
 from project_service.tables.planner import Planned
 from project_service.tables.request.request import RequestHeaders
@@ -24,7 +25,6 @@ from project_service.tables.transaction_settings import (
     Preamble,
     extra_seconds,
     preamble_of,
-    settings_of_routine,
 )
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG, planned, preamble, text, waited
@@ -85,9 +85,18 @@ class Limits(SynchronousTestCase):
 
     def test_a_functions_hoisted_settings_hold_for_the_whole_transaction(self) -> None:
         own = (("statement_timeout", "2min"), ("work_mem", "1MB"))
-        default = TablesConfig().hoisted_tx_settings
-        self.assertEqual(settings_of_routine(own, default), [("statement_timeout", "2min")])
-        self.assertEqual(settings_of_routine(own, ("work_mem",)), [("work_mem", "1MB")])
+        call = planned("GET", "rpc/find", ("q", "x"))
+        assert isinstance(call.compiled.plan, CallPlan)
+        plan = evolve(call.compiled.plan, routine=evolve(call.compiled.plan.routine, settings=own))
+        call = evolve(call, compiled=evolve(call.compiled, plan=plan))
+        identity = Identity("anon", "{}", False)
+        for hoisted, expected in (
+            (TablesConfig().hoisted_tx_settings, ("2min", None)),
+            (("work_mem",), ("30s", "1MB")),
+        ):
+            config = evolve(CONFIG, hoisted_tx_settings=hoisted, statement_timeout="30s")
+            pairs = dict(preamble_of(config, CACHE, RequestHeaders.of(()), call, identity).pairs)
+            self.assertEqual((pairs["statement_timeout"], pairs.get("work_mem")), expected)
 
     def test_a_statement_that_grows_far_beyond_its_request_is_refused(self) -> None:
         """Each term of the order repeats the subquery for the related row, with all its conditions."""

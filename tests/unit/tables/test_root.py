@@ -43,12 +43,12 @@ class Executor:
         return Outcome(rows=1, body=b'"instead"')
 
     async def read(
-        self, preamble: Preamble, path: str, sql: Sql, leaves_things: bool
+        self, preamble: Preamble, path: str, sql: Sql, leaves_state: bool
     ) -> list[tuple[bytes, bytes]]:
         if self.refusal is not None:
             raise self.refusal
         self.asked.append(sql.text)
-        self.cleared.append(leaves_things)
+        self.cleared.append(leaves_state)
         return [(self.usable, b'["find"]')]
 
 
@@ -127,8 +127,8 @@ class AtRoot(SynchronousTestCase):
             self.assertIs(error, self.executor.refusal)
 
     def test_session_state_is_cleared_only_if_a_pre_request_may_leave_some(self) -> None:
-        for leaves_things in (False, True):
-            self.cache = evolve(CACHE, leaves_things=leaves_things)
+        for leaves_state in (False, True):
+            self.cache = evolve(CACHE, leaves_state=leaves_state)
             for config in (PLAIN, evolve(PLAIN, pre_request="before")):
                 self.successResultOf(self.answering(config))
         self.assertEqual(self.executor.cleared, [False, False, False, True])

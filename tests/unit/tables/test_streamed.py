@@ -141,14 +141,14 @@ class Paces(Case):
 
     def test_session_state_left_by_a_streamed_function_is_cleared(self) -> None:
         self.connection.left = 1
-        stream = self.successResultOf(self.opened(leaves_things=True))
+        stream = self.successResultOf(self.opened(leaves_state=True))
         self.successResultOf(start(stream(cast(Any, Client()))))
         self.assertIn("pg_advisory_unlock_all", self.connection.asked[-1])
         self.assertEqual(self.pool.back, [self.connection])
 
     def test_session_state_is_cleared_also_after_a_refused_commit(self) -> None:
         self.connection.left = 1
-        stream = self.successResultOf(self.opened(leaves_things=True))
+        stream = self.successResultOf(self.opened(leaves_state=True))
         asked = self.connection.query
 
         async def refused(sql: str, params: object = None) -> list[tuple[Any, ...]]:
