@@ -1,21 +1,31 @@
-"""Status and headers of replies, by request and outcome."""
+"""Status and headers of replies, by request and outcome, and what SQL sets of them."""
 
 from __future__ import annotations
+
+import json
+from urllib.parse import parse_qsl
 
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.response import Reply
-from project_service.tables.errors import TableError
+from project_service.tables.errors import TableError, from_sqlstate
 from project_service.tables.outcome import Outcome
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Planned, constant_headers, deprecated_names
+from project_service.tables.request.query import parse_query
+from project_service.tables.request.syntax import Field, Filter
 from project_service.tables.response import (
     LONGEST_CONTENT_LOCATION,
     check_outcome,
+    content_range,
     head_of_stream,
+    headers_from_sql,
+    location,
     reply_to,
+    status_from_sql,
+    status_of_range,
 )
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CONFIG, planned
@@ -284,3 +294,73 @@ class Checked(SynchronousTestCase):
             found = evolve(found, compiled=evolve(found.compiled, rendering=rendering))
             codes = [self.code(found, rows) for rows in (0, 1, 2)]
             self.assertEqual(codes, [several, None, several], (method, path))
+
+
+class FromSql(SynchronousTestCase):
+    def test_headers_set_by_sql(self) -> None:
+        self.assertEqual(
+            headers_from_sql(Outcome(headers=b'[{"A": "1"}, {"A": "2"}]')), (("A", "1"), ("A", "2"))
+        )
+        for bad in (
+            b"x",
+            b"{}",
+            b'["a"]',
+            b'[{"a": 1}]',
+            b'[{"a": "1", "b": "2"}]',
+            b'[{"a": "x\\r\\nB: y"}]',
+        ):
+            self.assertRaises(TableError, headers_from_sql, Outcome(headers=bad))
+
+    def test_sql_cannot_set_framing_headers(self) -> None:
+        for name in ("Content-Length", "transfer-encoding", "CONNECTION", "Upgrade", "Trailer", "Keep-Alive"):
+            said = json.dumps([{name: "5"}, {"X-Tea": "pot"}]).encode()
+            self.assertEqual(headers_from_sql(Outcome(headers=said)), (("X-Tea", "pot"),))
+            detail = json.dumps({"status": 418, "headers": {name: "5", "X-Tea": "pot"}})
+            error = from_sqlstate("PGRST", '{"code": "7", "message": "no"}', detail, None, True)
+            self.assertIn(("X-Tea", "pot"), error.headers)
+            self.assertNotIn(name, dict(error.headers))
+
+    def test_invalid_headers_and_statuses_of_sql_are_refused(self) -> None:
+        for headers in (
+            {"a b": "c"},
+            {"": "c"},
+            {"a": "b\r\nc: d"},
+            {"a\n": "b"},
+            {"a": "b\n"},
+        ):
+            self.assertRaises(TableError, headers_from_sql, Outcome(headers=json.dumps([headers]).encode()))
+            self.assertEqual(self.raised({"status": 418, "headers": headers}), "PGRST121")
+        for status in (99999, -1, True, 100, 199, 600, "418", 418.5):
+            self.assertEqual(self.raised({"status": status, "headers": {}}), "PGRST121")
+
+    def raised(self, detail: object) -> str:
+        message = '{"code": "7", "message": "no"}'
+        return from_sqlstate("PGRST", message, json.dumps(detail), None, True).code
+
+    def test_statuses_set_by_sql(self) -> None:
+        for good in (200, 418, 599):
+            self.assertEqual(status_from_sql(Outcome(status=str(good).encode())), good)
+        for bad in (b"bad", b"99", b"199", b"600", b"1000", b"", b"9" * 5000):
+            self.assertRaises(TableError, status_from_sql, Outcome(status=bad))
+
+    def test_content_range_without_rows_and_with_a_total(self) -> None:
+        self.assertEqual(content_range(0, 0, None), "*/*")
+        self.assertEqual(content_range(5, 3, 10), "5-7/10")
+
+    def test_status_of_a_range(self) -> None:
+        self.assertEqual(status_of_range(0, 3, None), 200)
+        self.assertEqual(status_of_range(0, 3, 3), 200)
+        self.assertEqual(status_of_range(0, 3, 4), 206)
+        error = self.assertRaises(TableError, status_of_range, 5, 0, 4)
+        self.assertIn(("Content-Range", "*/4"), error.headers)
+
+    def test_location_is_the_url_that_reads_the_row(self) -> None:
+        self.assertEqual(location("/r/t", ("a b", "c"), ("x&y", None)), "/r/t?a%20b=eq.x%26y&c=is.null")
+
+    def test_location_quotes_column_names_as_filters_need_it(self) -> None:
+        names = ("order", "a.b", 'x"y', "c->d", "and", "plain-name")
+        _, _, query = location("/r/t", names, ("1",) * len(names)).partition("?")
+        read = parse_query(parse_qsl(query))
+        fields = [found.field for _, found in read.filters if isinstance(found, Filter)]
+        self.assertEqual(fields, [Field(name) for name in names])
+        self.assertIn("&plain-name=eq.1", query)
