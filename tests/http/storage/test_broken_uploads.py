@@ -1,4 +1,4 @@
-"""Uploads disturbed by the store, the database or a timeout: what the client is told, and what is left behind."""
+"""Uploads that break off, in every state: nothing is left but what the sweeper removes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from unittest.mock import patch
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
+from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
+from project_service.database.connection import DatabaseGone
 from project_service.errors import database_unavailable
 from project_service.lifecycle import start
 from project_service.storage import upload
+from project_service.storage.durations import STALE_AFTER
 from project_service.storage.s3.errors import StoreError, StoreUnreachable
 from tests.captured_log import captured_logs
-from tests.fakes.storage import FakeGarbage
+from tests.fakes.storage import FakeGarbage, FakeObjects
 from tests.fakes.store import MemoryStore
 from tests.http.storage.app import OBJECTS, StorageApp, head, refused
 
@@ -266,3 +269,136 @@ class Broken(TestCase):
         answer = client.received()
         self.assertTrue(answer.startswith(b"HTTP/1.1 408 ") and b'"request_timeout"' in answer, answer)
         self.assertEqual((app.stored(), app.store.calls), ([], ["delete"]))
+
+
+COPY = "/storage/buckets/open/copy"
+# The store's last operation before the object is switched, and a request that leads to it.
+LAST = (
+    ("put", "PUT", OBJECTS + "/k", b"x"),
+    ("complete_multipart", "PUT", OBJECTS + "/k", b"x" * 25),
+    ("copy", "POST", COPY, b'{"from": "a", "to": "k"}'),
+)
+
+
+class GivenUp(TestCase):
+    def sweep(self, app: StorageApp) -> None:
+        self.successResultOf(start(app.storage.sweeper.sweep()))
+
+    def app_with(self, payload: bytes) -> StorageApp:
+        app = StorageApp(part_bytes=10)
+        app.put("a", payload)
+        return app
+
+    def sent(self, app: StorageApp, method: str, path: str, body: bytes) -> Any:
+        client = app.connect()
+        lines = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
+        client.send(head(lines, method, path) + body)
+        return client
+
+    def test_bytes_that_arrive_after_the_sweep_are_deleted(self) -> None:
+        for name, method, path, body in LAST:
+            for stays in (True, False):
+                app, going = self.app_with(b"first"), Deferred[None]()
+                real = getattr(MemoryStore, name)
+
+                async def late(store: MemoryStore, *how: Any, real: Any = real, going: Any = going) -> str:
+                    await going
+                    etag: str = await real(store, *how)
+                    return etag
+
+                with patch.object(MemoryStore, name, late):
+                    client = self.sent(app, method, path, body)
+                    app.clock.advance(STALE_AFTER.total_seconds())
+                    aborted = dict(app.store.multiparts)
+                    self.sweep(app)
+                    self.assertEqual((app.uploading, app.tables.garbage), (set(), {}), name)
+                    # The store had received all parts before the upload was aborted.
+                    app.store.multiparts.update(aborted)
+                    if not stays:
+                        client.hang_up()
+                    going.callback(None)
+                if stays:
+                    self.assertTrue(client.received().startswith(b"HTTP/1.1 408 "), name)
+                self.assertEqual(app.stored(), [b"first"], (name, stays))
+
+    def test_an_object_that_was_switched_is_kept(self) -> None:
+        """The switch succeeded, and only its confirmation was lost."""
+        for _, method, path, body in LAST:
+            app = self.app_with(b"first")
+            put = FakeObjects.put
+
+            async def unheard(rows: FakeObjects, *how: Any, put: Any = put) -> None:
+                await put(rows, *how)
+                raise database_unavailable()
+
+            with patch.object(FakeObjects, "put", unheard):
+                client = self.sent(app, method, path, body)
+            self.assertTrue(client.received().startswith(b"HTTP/1.1 503 "))
+            self.assertEqual(app.stored(), sorted([b"first", b"first" if path == COPY else body]))
+
+
+class CleanUp(TestCase):
+    def test_a_store_that_is_away_is_waited_for_once(self) -> None:
+        """A store that does not respond costs the client one timeout, and not another one for the clean-up."""
+        app = StorageApp()
+        app.store.away = True
+        silence: Deferred[None] = Deferred()
+        self.patch(MemoryStore, "delete", lambda store, path: silence)
+        self.assertEqual(refused(app.put("k")), (503, "store_unavailable"))
+        asked = len(app.store.calls)
+        silence.callback(None)
+        self.assertEqual(len(app.store.calls), asked)
+
+    def test_a_database_that_is_away_is_waited_for_once(self) -> None:
+        app = StorageApp()
+        self.patch(MemoryStore, "delete", lambda store, path: Deferred())
+        # What the database raises is translated by the application, which is not there.
+        for fault, status in ((database_unavailable(), 503), (DatabaseGone("lost"), 500)):
+
+            async def away(*_: object, fault: Exception = fault) -> None:
+                raise fault
+
+            with patch.object(FakeObjects, "put", away):
+                self.assertEqual(app.put("k").status, status)
+        self.flushLoggedErrors(DatabaseGone)
+
+    def test_what_a_lost_connection_leaves_to_the_sweeper_is_logged(self) -> None:
+        app = StorageApp()
+
+        async def gone(*_: object) -> None:
+            raise DatabaseGone("the connection was lost")
+
+        with (
+            patch.object(FakeObjects, "put", gone),
+            patch.object(FakeGarbage, "discard", gone),
+            captured_logs() as events,
+        ):
+            app.put("k")
+        self.flushLoggedErrors(DatabaseGone)
+        said = [formatEvent(event) for event in events]
+        self.assertIn("An upload is left to the sweeper: DatabaseGone", said)
+
+    def test_a_refusal_is_sent_once_nothing_is_left(self) -> None:
+        app = StorageApp()
+        removing: Deferred[None] = Deferred()
+        self.patch(MemoryStore, "delete", lambda store, path: removing)
+        client = app.connect()
+        wrong = b64encode(md5(b"other").digest()).decode()
+        client.send(head({"Content-Length": "1", "Content-MD5": wrong}, "PUT", OBJECTS + "/k") + b"x")
+        self.assertEqual(client.received(), b"")
+        removing.callback(None)
+        self.assertTrue(client.received().startswith(b"HTTP/1.1 400 "))
+        self.assertNotIn("abort_multipart", app.store.calls)
+
+    def test_a_fault_of_ours_there_is_logged_as_one(self) -> None:
+        app = StorageApp()
+
+        async def away(*_: object) -> None:
+            raise database_unavailable()
+
+        async def faulty(*_: object) -> None:
+            raise TypeError("ours")
+
+        with patch.object(FakeObjects, "put", away), patch.object(FakeGarbage, "discard", faulty):
+            self.assertEqual(refused(app.put("k")), (503, "database_unavailable"))
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 1)

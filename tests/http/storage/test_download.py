@@ -1,13 +1,18 @@
-"""Downloads: headers, ranges, conditions, disposition; a client that leaves; a store that fails."""
+"""Downloads: conditions, ranges, headers, the cache of small objects, and bodies that come in any way."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from itertools import product
+from urllib.parse import urlsplit
 
 from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service.storage.download import ObjectLost
+from tests.fakes.common import Response
+from tests.fakes.store import FakeStream
 from tests.http.storage.app import ANON, FORM, SERVICE, USER, StorageApp, form, part, refused
 
 BASE = "/storage/buckets/open/objects"
@@ -346,3 +351,176 @@ class Failing(TestCase):
         self.patch(type(rows), "find", behind)
         self.assertEqual(self.app.get("k").body, b"new")
         self.assertEqual(store.calls[-2:], ["open", "open"])
+
+
+KEY = "a.txt"
+
+
+class FromMemory(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.app.put(KEY, b"hello")
+        self.app.get(KEY)
+
+    def fetched(self) -> int:
+        return len(self.app.store.streams)
+
+    def test_the_store_is_asked_once(self) -> None:
+        before = self.fetched()
+        first, second = self.app.get(KEY), self.app.get(KEY)
+        self.assertEqual((first.status, first.body, first.headers), (200, b"hello", second.headers))
+        self.assertEqual(self.fetched(), before)
+
+    def test_a_store_that_is_away_is_not_needed(self) -> None:
+        self.app.store.away = True
+        self.assertEqual((self.app.get(KEY).status, self.app.get(KEY).body), (200, b"hello"))
+
+    def test_ranges_are_served_from_the_cache(self) -> None:
+        before = self.fetched()
+        for asked, body, said in (
+            ("bytes=1-2", b"el", "bytes 1-2/5"),
+            ("bytes=-2", b"lo", "bytes 3-4/5"),
+            ("bytes=4-9", b"o", "bytes 4-4/5"),
+        ):
+            got = self.app.get(KEY, Range=asked)
+            self.assertEqual((got.status, got.body, got.header("content-range")), (206, body, said))
+            self.assertEqual(got.header("content-length"), str(len(body)))
+        self.assertEqual(self.app.get(KEY, Range="bytes=5-").status, 416)
+        self.assertEqual(self.fetched(), before)
+
+    def test_a_range_is_not_cached_as_the_whole_object(self) -> None:
+        self.app.put("other", b"other bytes")
+        self.assertEqual(self.app.get("other", Range="bytes=0-4").body, b"other")
+        self.assertEqual(self.app.get("other").body, b"other bytes")
+
+    def test_an_overwrite_is_seen_at_once(self) -> None:
+        self.app.put(KEY, b"new")
+        self.assertEqual(self.app.get(KEY).body, b"new")
+        self.assertEqual(self.app.get(KEY).body, b"new")
+
+    def test_a_deleted_object_is_404(self) -> None:
+        self.app.request("DELETE", f"/storage/buckets/open/objects/{KEY}", USER)
+        self.assertEqual(refused(self.app.get(KEY)), (404, "object_not_found"))
+
+    def test_a_moved_object_is_still_cached(self) -> None:
+        before = self.fetched()
+        self.app.post("/storage/buckets/open/move", {"from": KEY, "to": "b.html"})
+        moved = self.app.get("b.html")
+        self.assertEqual((moved.status, moved.body, self.fetched()), (200, b"hello", before))
+        self.assertEqual(refused(self.app.get(KEY)), (404, "object_not_found"))
+
+    def test_a_cached_private_object_still_needs_a_user(self) -> None:
+        self.app.put(KEY, b"secret", bucket="shut")
+        self.assertEqual(self.app.get(KEY, bucket="shut").body, b"secret")
+        refusal = self.app.request("GET", f"/storage/buckets/shut/objects/{KEY}", ANON)
+        self.assertEqual(refused(refusal), (401, "authentication_required"))
+        self.assertEqual(self.app.get(KEY).body, b"hello")
+
+    def test_a_link_is_used_up_by_a_cached_object_too(self) -> None:
+        made = self.app.post("/storage/buckets/open/presign", {"key": KEY})
+        address = urlsplit(json.loads(made.body)["url"])
+        path = f"{address.path}?{address.query}"
+        self.assertEqual(self.app.request("GET", path, {}).body, b"hello")
+        self.assertEqual(refused(self.app.request("GET", path, {})), (410, "token_used"))
+
+    def test_large_objects_are_not_cached(self) -> None:
+        self.app.put("large", bytes(5000))
+        before = self.fetched()
+        for _ in range(2):
+            self.assertEqual(self.app.get("large").body, bytes(5000))
+        self.assertEqual(self.fetched(), before + 2)
+
+    def test_the_cache_can_be_switched_off(self) -> None:
+        app = StorageApp(cache_bytes=0)
+        app.put(KEY, b"hello")
+        self.assertEqual([app.get(KEY).body for _ in range(2)], [b"hello"] * 2)
+        self.assertEqual(len(app.store.streams), 2)
+
+
+LATER, EARLIER = "Sun, 22 Nov 2026 00:00:00 GMT", "Fri, 20 Nov 2026 00:00:00 GMT"
+# "{etag}" is the object's.
+RANGES: tuple[dict[str, str], ...] = (
+    {},
+    {"Range": "bytes=0-0"},
+    {"Range": "bytes=1-2"},
+    {"Range": "bytes=2-"},
+    {"Range": "bytes=-2"},
+    {"Range": "bytes=0-"},
+    {"Range": "bytes=0-99999999"},
+    {"Range": "bytes=99999999-"},
+    {"Range": "bytes=2-1"},
+    {"Range": "bytes=0-0,2-3"},
+    {"Range": "items=0-0"},
+    {"Range": "bytes=1-2", "If-Range": '"{etag}"'},
+    {"Range": "bytes=1-2", "If-Range": '"other"'},
+)
+CONDITIONS: tuple[dict[str, str], ...] = (
+    {},
+    {"If-Match": '"{etag}"'},
+    {"If-Match": '"other"'},
+    {"If-None-Match": 'W/"{etag}"'},
+    {"If-None-Match": '"other"', "If-Modified-Since": LATER},
+    {"If-Modified-Since": LATER},
+    {"If-Modified-Since": EARLIER},
+    {"If-Unmodified-Since": EARLIER},
+)
+# These headers depend on who may cache the response.
+OF_THE_WAY = ("cache-control", "referrer-policy", "x-request-id")
+
+
+class Ways:
+    """The same object reached in several ways: in a public and a private bucket, and by a link."""
+
+    def __init__(self, payload: bytes, **settings: int) -> None:
+        self.app = StorageApp(**settings)
+        for bucket in ("open", "shut"):
+            self.etag = json.loads(self.app.put("k.txt", payload, bucket).body)["etag"]
+        made = self.app.post("/storage/buckets/shut/presign", {"key": "k.txt", "uses": 0})
+        link = str(json.loads(made.body)["url"]).removeprefix("http://api.example.test")
+        self.paths = {
+            "anybody": ("/storage/buckets/open/objects/k.txt?", ANON),
+            "a user": ("/storage/buckets/shut/objects/k.txt?", USER),
+            "a link": (link + "&", {}),
+        }
+
+    def ask(self, who: str, method: str, inline: str, stated: dict[str, str]) -> Response:
+        path, headers = self.paths[who]
+        sent = {name: value.replace("{etag}", self.etag) for name, value in stated.items()}
+        # With an Origin every response has the CORS headers, which cacheable ones have anyway.
+        return self.app.request(
+            method, f"{path}inline={inline}", {"Origin": "https://a.test", **headers, **sent}
+        )
+
+
+def essence(answer: Response) -> tuple[int, list[tuple[str, str]], bytes]:
+    """The parts of a response that must be equal."""
+    headers = [(name.lower(), value) for name, value in answer.headers]
+    return answer.status, sorted(pair for pair in headers if pair[0] not in OF_THE_WAY), answer.body
+
+
+def questions() -> Iterator[tuple[str, str, dict[str, str]]]:
+    asked = [*RANGES, *CONDITIONS, *({**RANGES[2], **stated} for stated in CONDITIONS)]
+    for method, stated in product(("GET", "HEAD"), asked):
+        yield method, "false", stated
+    yield "GET", "true", {}
+
+
+class Alike(TestCase):
+    def answers(self, payload: bytes, **settings: int) -> Callable[..., Response]:
+        ways = Ways(payload, **settings)
+        for who in ways.paths:
+            self.assertEqual(ways.ask(who, "GET", "false", {}).body, payload)
+        return ways.ask
+
+    def test_from_memory_from_the_store_and_streamed(self) -> None:
+        for payload in (b"", b"hello"):
+            memory, fetched = self.answers(payload), self.answers(payload, cache_bytes=0)
+            expected: dict[str, object] = {}
+            for who in ("anybody", "a user", "a link"):
+                for asked in questions():
+                    found = essence(memory(who, *asked))
+                    self.assertEqual(found, essence(fetched(who, *asked)), (who, asked))
+                    with_body = self.patch(FakeStream, "buffered", lambda _: None)
+                    self.assertEqual(found, essence(fetched(who, *asked)), (who, asked))
+                    with_body.restore()
+                    self.assertEqual(found, expected.setdefault(str(asked), found), (who, asked))

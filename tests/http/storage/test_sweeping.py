@@ -1,4 +1,4 @@
-"""The sweeper, the verification of objects, and the check whether the store can be used."""
+"""The sweeper, the check of objects against their bytes, and removal from a slow store."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from twisted.trial.unittest import TestCase
 from project_service.lifecycle import start
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage.assemble import PROBE, build
+from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
 from project_service.storage.s3.errors import NoSuchBucket, StoreError, StoreUnreachable
 from project_service.storage.s3.xml import StoredStat
 from project_service.storage.sweeper import Swept, Verified
 from project_service.storage.values import Link, store_path
-from tests.captured_log import logged_until_the_end
+from tests.captured_log import captured_logs, logged_until_the_end
 from tests.fakes.storage import START
 from tests.fakes.store import FakeStream, MemoryStore
-from tests.http.storage.app import StorageApp, refused
+from tests.http.storage.app import OBJECTS, StorageApp, head, refused
 
 MINUTE = 60
 
@@ -298,3 +299,50 @@ class Readiness(TestCase):
         self.successResultOf(start(StorageApp().storage.start()))
         said = [event["kind"] for event in events if "kind" in event]
         self.assertEqual(said, ["PermanentRedirect (HTTP 301); the region is eu-west-1"])
+
+
+BUCKET = "/storage/buckets/open"
+# Each removes one version or two.
+REQUESTS = (
+    ("DELETE", f"{OBJECTS}/a", b"", 204, 1),
+    ("PUT", f"{OBJECTS}/a", b"new", 200, 1),
+    ("POST", f"{BUCKET}/move", b'{"from": "a", "to": "b"}', 200, 1),
+    ("POST", f"{BUCKET}/copy", b'{"from": "a", "to": "b"}', 201, 1),
+    ("POST", f"{BUCKET}/delete", b'{"keys": ["a", "b"]}', 200, 2),
+)
+
+
+class SlowRemoval(TestCase):
+    def test_the_response_is_sent_after_a_while_and_the_sweeper_deletes(self) -> None:
+        for method, path, body, status, gone in REQUESTS:
+            app = StorageApp()
+            app.put("a", b"first")
+            app.put("b", b"second")
+            asked: list[Deferred[Any]] = []
+            left: list[object] = []
+
+            async def silent(*_: object, asked: list[Deferred[Any]] = asked, left: Any = left) -> None:
+                asked.append(Deferred(left.append))
+                await asked[-1]
+
+            client = app.connect()
+            with captured_logs() as events:
+                for name in ("delete", "delete_many"):
+                    self.patch(MemoryStore, name, silent)
+                lines = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
+                client.send(head(lines, method, path) + body)
+                app.clock.advance(REMOVAL_TIMEOUT_SECONDS - 0.1)
+                self.assertEqual((client.received(), len(asked), left), (b"", 1, []), path)
+                app.clock.advance(0.1)
+            self.assertTrue(client.received().startswith(b"HTTP/1.1 %d " % status), path)
+            said = [
+                (event["count"], event["kind"])
+                for event in events
+                if "left to the sweeper" in event["log_format"]
+            ]
+            self.assertEqual((left, said), (asked, [(gone, "the store is slow")]), path)
+            self.assertEqual(len(app.tables.garbage), gone)
+            self.doCleanups()
+            swept = self.successResultOf(start(app.storage.sweeper.sweep()))
+            self.assertEqual((swept.versions, app.tables.garbage), (gone, {}), path)
+            self.assertEqual(len(app.stored()), len(app.tables.objects))

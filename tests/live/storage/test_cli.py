@@ -1,15 +1,28 @@
-"""``project-service bucket`` and ``project-service storage`` on the real database and store."""
+"""Storage by the command line: verify, sweep and import."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_twisted
+from attrs import evolve
+from twisted.internet.threads import deferToThread
 
+from project_service.cli import storage
+from project_service.errors import ApiError
 from project_service.settings.model import Store
+from project_service.storage import buckets
+from project_service.storage.errors import store_unavailable
+from project_service.storage.s3.client import connect_store
+from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from tests.live.cli.command_here import beside_the_reactor, commands_of
+from tests.live.services import wait
+from tests.live.sql import run_sql
 from tests.live.storage.cli import config_file
 
 
@@ -83,3 +96,176 @@ def test_control_characters_in_keys_are_not_printed(
     first, *rest = project("storage", "import", "papers", str(files)).out.splitlines()
     assert first.startswith(r"refused  é \x1b[2J\n\x9b: ")
     assert rest == ["0 imported, 0 there already, 1 refused"]
+
+
+LARGE = os.urandom(2 * storage.READ_BYTES + 5)
+OLDER = "older-bucket"
+
+
+@pytest.fixture
+def older(store_settings: Store) -> Iterator[Any]:
+    """Another bucket, with objects, a folder marker, and a key that this service does not allow."""
+    from twisted.internet import reactor
+
+    store = connect_store(reactor, evolve(store_settings, bucket=OLDER))
+
+    async def fill() -> None:
+        await store.ensure_bucket()
+        await store.put("photos/a b.png", b"png", "image/x-own", {})
+        await store.put("photos/sub/large", LARGE, "not a type", {})
+        await store.put("photos/empty/", b"", "text/plain", {})
+        await store.put("photos2/other", b"x", "text/plain", {})
+
+    wait(fill)
+    yield store
+    wait(store.close)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_folder_of_another_bucket_is_imported(
+    database: str, store_settings: Store, older: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_file(database, store_settings, tmp_path)
+    here = commands_of(monkeypatch, "--config", config, "--json")
+
+    async def project(*words: str) -> tuple[int, Any, str]:
+        done = await deferToThread(here, *words)
+        return done.code, done.json if done.out else None, done.err
+
+    assert (await project("bucket", "create", "new"))[0] == 0
+    code, done, _ = await project("storage", "import", "new", f"s3://{OLDER}/photos", "--prefix", "in/")
+    assert (code, done) == (
+        0,
+        {"imported": ["in/a b.png", "in/sub/large"], "skipped": [], "refused": {}},
+    )
+    code, again, _ = await project("storage", "import", "new", f"s3://{OLDER}/photos/", "--prefix", "in/")
+    assert (code, again["imported"], len(again["skipped"])) == (0, [], 2)
+    assert (await project("bucket", "list"))[1][0]["total_bytes"] == 3 + len(LARGE)
+    # The source is not changed.
+    assert (await older.stat("photos/sub/large")).size == len(LARGE)
+    code, _, said = await project("storage", "import", "new", f"s3://{store_settings.bucket}")
+    assert (code, "its own objects" in said) == (1, True)
+    assert (await project("storage", "import", "new", "/no/such/directory"))[0] == 2
+    _, done, _ = await project("storage", "import", "new", f"s3://{OLDER}", "--prefix", "all/")
+    assert done["imported"] == ["all/photos/a b.png", "all/photos/sub/large", "all/photos2/other"]
+    # An object that cannot be read is skipped; a fault that concerns all ends the import.
+    gone = NoSuchObject(404, "NoSuchKey")
+    for fault, said in (
+        (gone, "not everything could be imported"),
+        (store_unavailable(), store_unavailable().message),
+        (BrokenRead(), "the store stopped in the middle of next; import again to go on"),
+    ):
+        monkeypatch.setattr(storage, "files_in_bucket", failing(gone=gone, next=fault))
+        code, done, why = await project("storage", "import", "new", f"s3://{OLDER}")
+        assert (code, why) == (1, f"project-service: {said}\n")
+        if fault is gone:
+            assert done["refused"] == dict.fromkeys(("gone", "next"), "It is no longer in the source.")
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_reservation_outlives_an_import(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path), "--json")
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(10):
+        (source / str(number)).write_bytes(b"x")
+    await deferToThread(here, "bucket", "create", "b")
+    done = await deferToThread(here, "storage", "import", "b", str(source))
+    assert len(done.json["imported"]) == 10
+    assert run_sql(database, "select * from storage.uploads union all select * from storage.garbage") == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_bucket_that_is_replaced_meanwhile_gets_nothing(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new bucket of the same name may be public; nothing more is read from the source either."""
+    here = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))
+    assert (await deferToThread(here, "bucket", "create", "b")).code == 0
+    read = []
+
+    async def upload(key: str, parts: Any) -> str:
+        read.append(key)
+        run_sql(database, "delete from storage.buckets")
+        run_sql(database, "select storage.create_bucket('b', 'public', null, null, null, false)")
+        return "text/plain"
+
+    async def files(*source: Any) -> AsyncIterator[tuple[str, Any]]:
+        for name in ("one", "two"):
+            yield name, upload
+
+    monkeypatch.setattr(storage, "files_in_directory", files)
+    monkeypatch.setattr(buckets, "BUCKET_FRESH_SECONDS", 0)
+    done = await deferToThread(here, "storage", "import", "b", str(tmp_path))
+    assert (done.code, done.err) == (1, "project-service: There is no such bucket.\n")
+    assert read == ["one"]
+    assert run_sql(database, "select 1 from storage.objects") == []
+
+
+def failing(**faults: Exception) -> Any:
+    """A source whose objects cannot be read."""
+
+    async def upload(fault: Exception, key: str, parts: Any) -> Any:
+        raise fault
+
+    async def files(*source: Any) -> AsyncIterator[tuple[str, Any]]:
+        for name, fault in faults.items():
+            yield name, partial(upload, fault)
+
+    return files
+
+
+class _Parts:
+    def __init__(self) -> None:
+        self.told: tuple[str, str | None] | None = None
+        self.data = b""
+
+    def describe(self, content_type: str, key: str | None) -> None:
+        self.told = (content_type, key)
+
+    async def write(self, data: bytes) -> None:
+        self.data += data
+
+
+@pytest_twisted.ensureDeferred
+async def test_bytes_and_content_type_are_kept(older: Any) -> None:
+    found = [entry async for entry in storage.files_in_bucket(older, "photos/")]
+    assert [name for name, _ in found] == ["a b.png", "sub/large"]
+    for (_, upload), expected in zip(
+        found, [("image/x-own", b"png"), ("application/octet-stream", LARGE)], strict=True
+    ):
+        parts: Any = _Parts()
+        content_type = await upload("key", parts)
+        assert (content_type, parts.data) == expected
+        assert parts.told == (content_type, "key")
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_object_overwritten_while_it_is_read_is_not_imported(older: Any) -> None:
+    ((_, upload),) = [entry async for entry in storage.files_in_bucket(older, "photos/sub/")]
+
+    class Overwriting(_Parts):
+        async def write(self, data: bytes) -> None:
+            await older.put("photos/sub/large", LARGE[::-1], "text/plain", {})
+
+    parts: Any = Overwriting()
+    with pytest.raises(ApiError) as refused:
+        await upload("key", parts)
+    assert refused.value.code == "precondition_failed"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_compressed_object_is_not_imported(older: Any) -> None:
+    """Uploads with a Content-Encoding are refused too; aws-chunked, which some stores keep, does not count."""
+    for coding, refused in (("gzip", True), ("aws-chunked,gzip", True), ("aws-chunked", False)):
+        await older.requests.send("PUT", "packed/page", headers={"content-encoding": coding})
+        ((_, upload),) = [one async for one in storage.files_in_bucket(older, "packed/")]
+        parts: Any = _Parts()
+        if refused:
+            with pytest.raises(storage.Unreadable, match="Content-Encoding"):
+                await upload("page", parts)
+        else:
+            assert await upload("page", parts) == "application/octet-stream"
+    await older.delete("packed/page")

@@ -1,18 +1,33 @@
-"""A connection to the store, in memory: its errors, its flow control, and whether it is used again."""
+"""Connections to the store, in memory: errors, flow control, request bodies, and which connection the pool uses."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.error import ConnectionLost
+from twisted.internet.error import ConnectionRefusedError as Refused
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from project_service.network import SEND_BYTES
-from project_service.storage.s3.connection import READ_BYTES, Connection, MemoryBody, StoreResponse
+from project_service.storage.s3 import client
+from project_service.storage.s3.client import store_endpoint
+from project_service.storage.s3.connection import (
+    IDLE_CONNECTION_SECONDS,
+    READ_BYTES,
+    SLICE,
+    Connection,
+    ConnectionPool,
+    MemoryBody,
+    StoreResponse,
+)
 from project_service.storage.s3.errors import BrokenAnswer
+from project_service.storage.s3.signing import Address
 
 HEAD = b"GET /b/k HTTP/1.1\r\nHost: store\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
@@ -260,3 +275,168 @@ class Faults(Case):
         self.connection.dataReceived(OK % 0)
         self.lose()
         self.assertEqual(self.pool.events, ["gone"])
+
+
+class Bodies(Case):
+    def test_a_small_body_is_sent_with_the_head(self) -> None:
+        answer = self.send(MemoryBody(b"hello"), b"PUT")
+        self.assertEqual((self.wire.value(), self.wire.producer), (HEAD + b"hello", None))
+        self.connection.dataReceived(OK % 0)
+        self.successResultOf(answer)
+        self.assertEqual(self.pool.events, ["free"])
+
+    def test_a_large_body_waits_for_the_socket(self) -> None:
+        payload = bytes(range(256)) * (3 * SLICE // 256)
+        body = MemoryBody(payload)
+        answer = self.send(body, b"PUT")
+        for sent in (1, 2):
+            self.assertEqual(len(self.wire.value()), len(HEAD) + sent * SLICE)
+            body.resumeProducing()
+        self.assertEqual((self.wire.value(), self.wire.producer), (HEAD + payload, None))
+        self.connection.dataReceived(OK % 0)
+        self.successResultOf(answer)
+        self.assertEqual((self.wire.aborted, self.pool.events), (False, ["free"]))
+
+    def test_a_response_before_the_end_of_the_body_closes_the_connection(self) -> None:
+        body = MemoryBody(b"x" * (3 * SLICE))
+        answer = self.send(body, b"PUT")
+        self.connection.dataReceived(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n")
+        self.assertEqual(self.successResultOf(answer).code, 503)
+        self.assertEqual((self.wire.aborted, self.pool.events), (True, []))
+
+    def test_a_body_that_is_sent_no_more_lets_go_of_its_memory(self) -> None:
+        payload = bytearray(3 * SLICE)
+        body = MemoryBody(payload)
+        self.send(body, b"PUT").addErrback(lambda _: None)
+        with self.assertRaises(BufferError):
+            payload.append(0)
+        body.stopProducing()
+        payload.append(0)
+
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+@implementer(IStreamClientEndpoint)
+class Endpoint:
+    """A fake endpoint that connects at once; ``answers`` says what it does otherwise, one after the other."""
+
+    def __init__(self, transport: type[StringTransport] = StringTransport) -> None:
+        self.transport = transport
+        self.connections: list[Any] = []
+        self.answers: list[Deferred[Any]] = []
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        if self.answers:
+            return self.answers.pop(0)
+        connection = factory.buildProtocol(None)
+        connection.makeConnection(self.transport())
+        self.connections.append(connection)
+        return succeed(connection)
+
+
+class Pooled(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.endpoint = Endpoint()
+        self.pool = ConnectionPool(self.clock, self.endpoint, 2)
+
+    def ask(self) -> Deferred[StoreResponse]:
+        return self.pool.request(b"GET", b"GET / HTTP/1.1\r\n\r\n", None)
+
+    def answer(self, number: int) -> None:
+        self.endpoint.connections[number].dataReceived(ANSWER)
+
+    def asked(self) -> list[int]:
+        """How many requests were sent on each connection."""
+        return [one.transport.value().count(b"GET") for one in self.endpoint.connections]
+
+    def closed(self) -> list[bool]:
+        return [one.transport.disconnecting for one in self.endpoint.connections]
+
+    def lose(self, number: int) -> None:
+        self.endpoint.connections[number].connectionLost()
+
+    def test_the_most_recently_freed_connection_is_used_first(self) -> None:
+        for _ in range(2):
+            self.ask()
+        self.answer(0)
+        self.answer(1)
+        for _ in range(2):
+            self.ask()
+            self.answer(1)
+        self.assertEqual(self.asked(), [1, 3])
+
+    def test_any_number_may_be_open_but_only_some_are_kept(self) -> None:
+        for _ in range(4):
+            self.ask()
+        for number in range(4):
+            self.answer(number)
+        self.assertEqual(self.closed(), [False, False, True, True])
+
+    def test_a_connection_the_store_closed_is_not_reused(self) -> None:
+        self.ask()
+        self.answer(0)
+        self.lose(0)
+        self.ask()
+        self.assertEqual(self.asked(), [1, 1])
+
+    def test_idle_connections_are_closed_after_a_while(self) -> None:
+        self.clock.advance(IDLE_CONNECTION_SECONDS)
+        for _ in range(2):
+            self.ask()
+        self.answer(0)
+        self.clock.advance(IDLE_CONNECTION_SECONDS / 2)
+        self.answer(1)
+        self.clock.advance(IDLE_CONNECTION_SECONDS / 2)
+        self.assertEqual(self.closed(), [True, False])
+        self.clock.advance(IDLE_CONNECTION_SECONDS / 2)
+        self.assertEqual((self.closed(), self.clock.getDelayedCalls()), ([True, True], []))
+
+    def test_closing_waits_for_an_idle_connection_to_close(self) -> None:
+        self.successResultOf(self.pool.close())
+        for _ in range(2):
+            self.ask()
+            self.answer(-1)
+        self.ask()
+        self.answer(0)
+        closing = self.pool.close()
+        self.assertEqual((self.closed(), self.clock.getDelayedCalls()), ([True], []))
+        self.assertNoResult(closing)
+        self.lose(0)
+        self.successResultOf(closing)
+
+    def test_closing_waits_for_all_connections(self) -> None:
+        for _ in range(2):
+            self.ask()
+        for number in range(2):
+            self.answer(number)
+        closing = self.pool.close()
+        self.assertEqual(self.closed(), [True, True])
+        for number in range(2):
+            self.assertNoResult(closing)
+            self.lose(number)
+        self.successResultOf(closing)
+
+    def test_a_refused_connection_fails_the_request(self) -> None:
+        waiting: Deferred[Any] = Deferred()
+        self.endpoint.answers = [waiting]
+        asked = self.ask()
+        waiting.errback(Failure(Refused()))
+        self.failureResultOf(asked, Refused)
+
+    def test_cancelling_a_request_cancels_its_connecting(self) -> None:
+        given_up: list[object] = []
+        self.endpoint.answers = [Deferred(given_up.append)]
+        asked = self.ask()
+        asked.cancel()
+        self.failureResultOf(asked, CancelledError)
+        self.assertEqual(len(given_up), 1)
+
+
+class Connecting(SynchronousTestCase):
+    def test_connecting_may_take_as_long_as_configured(self) -> None:
+        made: list[tuple[Any, ...]] = []
+        self.patch(client, "HostnameEndpoint", lambda _, *how: made.append(how))
+        store_endpoint(None, Address("http://store:9000/base", "b"), 3.0)
+        self.assertEqual(made, [(b"store", 9000, 3.0)])

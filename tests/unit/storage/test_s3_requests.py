@@ -1,16 +1,31 @@
-"""Requests to the store: which are tried again, and how long is waited."""
+"""One request to the store: what is sent through treq, which requests are sent again, and how long is waited."""
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.error import ConnectingCancelledError, ConnectionAborted, ConnectionLost
+from twisted.internet.task import Clock
 from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.lifecycle import start
 from project_service.storage.durations import MAX_RESPONSE_SECONDS
-from project_service.storage.s3.connection import SLICE
+from project_service.storage.s3.agent import TreqClient
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.connection import (
+    SLICE,
+    Connection,
+    ConnectionPool,
+    MemoryBody,
+    ResponseParser,
+    StoreResponse,
+)
 from project_service.storage.s3.errors import (
     CorruptTransfer,
     NoSuchBucket,
@@ -18,9 +33,121 @@ from project_service.storage.s3.errors import (
     StoreError,
     StoreUnreachable,
 )
-from project_service.storage.s3.requests import MAX_RESPONSE_BYTES
+from project_service.storage.s3.requests import MAX_RESPONSE_BYTES, RetryingClient, Sender
+from project_service.storage.s3.signing import EMPTY_SHA256, Address, Signer
 from project_service.storage.s3.xml import StoredStat
-from tests.unit.storage.test_s3_client import IDLE, RETRY, Case
+from tests.unit.storage.test_s3_connection import Endpoint, Wire
+
+ADDRESS = Address("http://store:9000/base", "bucket")
+SIGNER = Signer("AKID", "secret")
+NOW = datetime(2026, 11, 21, 10, 0, 1, 999, UTC)
+IDLE, RETRY = 10.0, 5.0
+
+
+class Pool:
+    """A pool that records what it is asked to send."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, bytes, Any]] = []
+        self.answers: list[Deferred[StoreResponse]] = []
+
+    def request(self, method: bytes, head: bytes, body: Any) -> Deferred[StoreResponse]:
+        self.sent.append((method, head, body))
+        self.answers.append(Deferred())
+        return self.answers[-1]
+
+
+class Sent(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.pool = Pool()
+        pool: Any = self.pool
+        self.sender = Sender(TreqClient(pool, Clock()), ADDRESS, SIGNER, lambda: NOW)
+
+    def send(
+        self, key: str, query: Any = None, headers: dict[str, str] | None = None, body: Any = None
+    ) -> Deferred[Any]:
+        return self.sender.send("PUT", key, query, headers or {}, EMPTY_SHA256, body)
+
+    def test_the_head_is_exactly_what_was_signed(self) -> None:
+        key, query = "a/%41 ü//b", {"partNumber": "1"}
+        self.send(key, query, {"content-type": "text/plain"}, MemoryBody(b"hello"))
+        ((method, head, body),) = self.pool.sent
+        first, *lines = head.decode().removesuffix("\r\n\r\n").split("\r\n")
+        self.assertEqual(first, "PUT /base/bucket/a/%2541%20%C3%BC//b?partNumber=1 HTTP/1.1")
+        self.assertEqual((method, body.length), (b"PUT", 5))
+        signed = {"host": "store:9000", "user-agent": "project-service", "content-type": "text/plain"}
+        expected = SIGNER.headers("PUT", ADDRESS.url(key, query), signed, EMPTY_SHA256, NOW)
+        self.assertEqual(lines, [*(f"{n}: {v}" for n, v in expected.items()), "Content-Length: 5"])
+        self.assertIn("X-Amz-Date: 20261121T100001Z", lines)
+        (authorization,) = (line for line in lines if line.startswith("Authorization: "))
+        self.assertNotIn("user-agent", authorization)
+
+    def test_headers_and_urls_cannot_split_a_request(self) -> None:
+        for headers in ({"x-a": "b\r\nx: y"}, {"x-a": "b\ny"}, {"x-a\r\nx": "b"}, {"x-a": "b\r"}):
+            self.assertRaises(ValueError, self.send, "k", headers=headers)
+        self.sender.address = Address("http://store:9000", "bucket of a command line")
+        self.assertRaises(ValueError, self.send, "k")
+        self.assertEqual(self.pool.sent, [])
+        self.sender.address = ADDRESS
+        for text in ("k HTTP/1.1", "k\r\nX: y", "k\nX: y"):
+            self.send(text, {text: text})
+            first, *lines = self.pool.sent.pop()[1].split(b"\r\n")
+            self.assertEqual((first.count(b" "), first.count(b"\n")), (2, 0), first)
+            self.assertNotIn(b"X: y", lines)
+
+    def test_treq_neither_decodes_bodies_nor_keeps_cookies(self) -> None:
+        answered = self.send("k")
+        head = ResponseParser()
+        head.feed(
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nSet-Cookie: a=b\r\nETag: e\r\nContent-Length: 1\r\n\r\n"
+        )
+        connection: Any = Connection
+        self.pool.answers[0].callback(StoreResponse(connection, head))
+        response = self.successResultOf(answered)
+        self.assertIsInstance(response, StoreResponse)
+        self.assertEqual(response.headers[b"etag"], b"e")
+        self.assertEqual(response.headers[b"content-encoding"], b"gzip")
+        self.send("k")
+        self.assertNotIn(b"cookie", self.pool.sent[-1][1].lower())
+
+
+class Case(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.clock.advance(1000)
+        self.endpoint = Endpoint(Wire)
+        client = TreqClient(ConnectionPool(self.clock, self.endpoint, 5), self.clock)
+        sender = Sender(client, ADDRESS, SIGNER, lambda: NOW)
+        self.jitter = 1.0
+        requests = RetryingClient(sender, self.clock, IDLE, RETRY, lambda: self.jitter)
+        self.store = S3Store(requests, lambda work, *args: succeed(work(*args)))
+
+    def ask(self, work: Coroutine[Any, Any, Any]) -> Deferred[Any]:
+        return start(work)
+
+    @property
+    def wire(self) -> Any:
+        """The wire of the connection that was opened last."""
+        return self.endpoint.connections[-1].transport
+
+    def sent(self) -> tuple[str, dict[str, str], str]:
+        """The one request that has gone out since the last look: its first line, headers and body.
+
+        What was signed is what is sent. AWS refuses anything else; the stores of the tests do not look at that.
+        """
+        head, _, body = self.wire.value().decode().partition("\r\n\r\n")
+        self.wire.clear()
+        first, *lines = head.split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        if "content-length" not in headers or len(body) == int(headers["content-length"]):
+            self.assertEqual(headers["x-amz-content-sha256"], sha256(body.encode()).hexdigest(), first)
+        return first.removesuffix(" HTTP/1.1"), headers, body
+
+    def answer(self, status: int = 200, body: str = "", **headers: str) -> None:
+        self.wire.clear()
+        lines = [f"HTTP/1.1 {status} x", f"Content-Length: {len(body)}"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        self.endpoint.connections[-1].dataReceived("\r\n".join([*lines, "", body]).encode())
 
 
 class Refusals(Case):

@@ -1,0 +1,508 @@
+"""What requests bring, with random input: keys, prefixes, names, page tokens, ranges, media types, dispositions and
+forms."""
+
+from __future__ import annotations
+
+import base64
+import unicodedata
+from itertools import pairwise
+from urllib.parse import unquote
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.errors import ApiError
+from project_service.storage import keys, requests
+from project_service.storage.conditions import parse_range
+from project_service.storage.download import content_disposition
+from project_service.storage.form import (
+    MAX_AROUND_BYTES,
+    Event,
+    Field,
+    FileStart,
+    FormReader,
+    boundary_of,
+)
+from tests.strategies import good_keys, short, text
+
+
+class Keys(SynchronousTestCase):
+    @given(text)
+    def test_any_key_is_kept_or_refused(self, key: str) -> None:
+        try:
+            parsed = keys.parse_key(key)
+        except ApiError as error:
+            self.assertEqual((error.status, error.code), (422, "invalid_key"))
+            return
+        self.assertEqual(parsed, key)
+        self.assertTrue(1 <= len(key.encode()) <= 900)
+        self.assertFalse({"", ".", ".."} & set(key.split("/")))
+        self.assertFalse(any(ord(char) < 32 or 127 <= ord(char) < 160 for char in key))
+
+    def test_a_refusal_says_why(self) -> None:
+        for key, why in (
+            ("", "it is empty"), ("/a", "it begins with /"), ("/", "it begins with /"),
+            ("a//b", "it has an empty segment"), ("a/", "it has an empty segment"),
+            ("a/../b", 'a segment of it is "." or ".."'), ("a\n", "it has a control character"),
+            ("é" * 451, "it is longer than 900 bytes"), ("\udc80", "it is not UTF-8"),
+        ):  # fmt: skip
+            with self.assertRaises(ApiError) as caught:
+                keys.parse_key(key, "to")
+            self.assertEqual(caught.exception.message, f"The object key is not allowed: {why}.")
+            self.assertEqual(caught.exception.details, {"to": why})
+        with self.assertRaises(ApiError) as caught:
+            keys.parse_prefix("a\n")
+        self.assertEqual(caught.exception.message, "The prefix is not allowed: it has a control character.")
+
+    @given(good_keys.filter(short))
+    @example("a\\b")
+    @example("...")
+    @example("x" * 900)
+    @example("é" * 450)
+    @example("\u202e\u200d😀")
+    def test_keys_may_be_of_any_script(self, key: str) -> None:
+        self.assertEqual(keys.parse_key(key), key)
+
+    def test_control_characters_are_refused_as_unicode_defines_them(self) -> None:
+        for char in map(chr, (*range(0x3100), *range(0xE000, 0x110000, 97))):
+            if unicodedata.category(char) == "Cc":
+                self.assertRaises(ApiError, keys.parse_prefix, f"a{char}")
+            else:
+                self.assertEqual(keys.parse_prefix(char), char)
+
+    def test_invalid_unicode_and_long_keys_are_refused(self) -> None:
+        for key in ("\udc80", "a\ud800", "é" * 451, "x" * 901, "a/\x85", "\x7f"):
+            self.assertRaises(ApiError, keys.parse_key, key)
+            self.assertRaises(ApiError, keys.parse_prefix, key)
+
+    @given(good_keys, good_keys)
+    @example("a", "a\U0010ffff")
+    @example("\U0010ffff", "\U0010ffffx")
+    @example("\ud7ff", "\ue000")
+    def test_the_end_of_a_prefix_separates_its_keys_from_all_others(self, prefix: str, key: str) -> None:
+        end = keys.end_of_prefix(prefix)
+        for one in (key, prefix + key, prefix):
+            inside = one.encode() >= prefix.encode() and (end is None or one.encode() < end.encode())
+            self.assertEqual(inside, one.startswith(prefix))
+
+    def test_the_end_of_a_prefix_is_the_least_text_after_its_keys(self) -> None:
+        for prefix, end in (
+            ("", None), ("a/", "a0"), ("az", "a{"), ("\ud7ff", "\ue000"), ("\U0010fffe", "\U0010ffff"),
+            ("a\U0010ffff", "b"), ("a\U0010ffff\U0010ffff", "b"), ("\U0010ffff", None),
+        ):  # fmt: skip
+            self.assertEqual(keys.end_of_prefix(prefix), end, prefix)
+
+    @given(good_keys, good_keys)
+    def test_a_position_lies_after_its_entry_and_before_the_next(self, one: str, other: str) -> None:
+        low, high = sorted((one, other), key=str.encode)
+        after = keys.position_after(low).encode()
+        self.assertLess(low.encode(), after)
+        if low != high:
+            self.assertLessEqual(after, high.encode())
+
+    @given(good_keys, good_keys)
+    def test_the_position_after_a_folder_skips_all_of_it(self, folder: str, key: str) -> None:
+        after = keys.position_after(folder + "/").encode()
+        self.assertLess(f"{folder}/{key}".encode(), after)
+        if not key.startswith(folder + "/") and key.encode() > f"{folder}/".encode():
+            self.assertGreaterEqual(key.encode(), after)
+
+    def test_which_bucket_names_are_valid(self) -> None:
+        for name in ("a", "0", "a-b", "a.b", "a_b", "a" * 63):
+            self.assertTrue(keys.is_bucket_name(name), name)
+        for name in ("", "A", "-a", "a-", ".a", "a.", "a/b", "a b", "a\n", "ä", "a" * 64):
+            self.assertFalse(keys.is_bucket_name(name), name)
+
+
+class PageTokens(SynchronousTestCase):
+    @given(good_keys.filter(short), st.integers(0, 30), st.booleans())
+    def test_a_page_token_is_decoded_for_the_same_listing_only(
+        self, last: str, length: int, recursive: bool
+    ) -> None:
+        prefix = last[:length]
+        token = requests.encode_page_token(last, prefix, recursive)
+        self.assertRegex(token, r"\A[A-Za-z0-9_-]+\Z")
+        self.assertEqual(requests.decode_page_token(token, prefix, recursive), last)
+        for other in ((prefix + "x", recursive), (prefix, not recursive)):
+            self.assertRaises(ApiError, requests.decode_page_token, token, *other)
+
+    @given(
+        st.one_of(
+            st.text(max_size=60), st.binary(max_size=60).map(lambda b: base64.urlsafe_b64encode(b).decode())
+        )
+    )
+    @example(base64.urlsafe_b64encode(b'[1,"a","",false,1]').decode())
+    @example(base64.urlsafe_b64encode(b'[1,"a\\u0001","",false]').decode())
+    @example(base64.urlsafe_b64encode(b"1").decode())
+    @example(base64.urlsafe_b64encode(b"[]").decode())
+    @example(base64.urlsafe_b64encode(b'[2,"a","",false]').decode())
+    @example(base64.urlsafe_b64encode(b'[1,5,"",false]').decode())
+    def test_any_other_text_is_refused(self, token: str) -> None:
+        with self.assertRaises(ApiError) as caught:
+            requests.decode_page_token(token, "", False)
+        self.assertEqual(
+            (caught.exception.status, caught.exception.details),
+            (422, {"page_token": "is not a token of this listing"}),
+        )
+
+    def test_a_token_with_an_impossible_key_is_refused(self) -> None:
+        for last in ("a\x00", "a\x01", "a\x7f", "a\x85", "k" * 901):
+            with self.assertRaises(ApiError) as caught:
+                requests.decode_page_token(requests.encode_page_token(last, "", False), "", False)
+            self.assertEqual(caught.exception.code, "validation_failed", last)
+
+
+class Ranges(SynchronousTestCase):
+    @given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 500))
+    def test_a_range_selects_the_bytes_it_names_or_is_416(self, size: int, first: int, last: int) -> None:
+        payload = bytes(index % 251 for index in range(size))
+        try:
+            part = parse_range(f"bytes={first}-{last}", size)
+        except ApiError as error:
+            self.assertEqual(error.status, 416)
+            self.assertIn(("Content-Range", f"bytes */{size}"), error.headers)
+            self.assertTrue(first >= size or last < first)
+            return
+        assert part is not None
+        self.assertEqual(payload[part.first : part.first + part.length], payload[first : last + 1])
+
+    @given(st.integers(0, 500), st.integers(0, 500))
+    def test_a_suffix_range_selects_the_last_bytes(self, size: int, wanted: int) -> None:
+        try:
+            part = parse_range(f"bytes=-{wanted}", size)
+        except ApiError:
+            self.assertTrue(size == 0 or wanted == 0)
+            return
+        assert part is not None
+        self.assertEqual((part.first, part.length), (max(0, size - wanted), min(size, wanted)))
+
+    @given(st.text(max_size=40), st.integers(0, 1000))
+    def test_any_other_range_header_is_satisfiable_ignored_or_416(self, header: str, size: int) -> None:
+        for sent in (header, "bytes=" + header):
+            try:
+                part = parse_range(sent, size)
+            except ApiError as error:
+                self.assertEqual(error.code, "range_not_satisfiable")
+                continue
+            if part is not None:
+                self.assertTrue(part.first >= 0 and part.length > 0 and part.first + part.length <= size)
+
+
+class ContentTypes(SynchronousTestCase):
+    @given(st.text(max_size=300))
+    def test_any_content_type_is_kept_or_refused(self, sent: str) -> None:
+        try:
+            parsed = keys.parse_content_type(sent)
+        except ApiError as error:
+            self.assertEqual(error.code, "validation_failed")
+            return
+        self.assertTrue(parsed.isascii() and parsed.isprintable() and "/" in parsed)
+
+    def test_which_media_types_are_valid(self) -> None:
+        odd = "x!#$&+.^_-/y!#$&+.^_-"
+        for sent in (" a/b ", "a/b;x=" + "y" * 249, 'text/plain; charset="utf-8"', "a/b ; x=y", odd):
+            self.assertEqual(keys.parse_content_type(sent), sent.strip())
+        for sent in (
+            "a/b;x=" + "y" * 250,
+            "a/b; x=\x7f",
+            "a/b; x=\x1fy",
+            "a/b; x=\u00e9",
+            "a/b;\r\nX: y",
+            "a",
+            "a/",
+            "*/*",
+            "a/b/c",
+        ):
+            with self.assertRaises(ApiError) as caught:
+                keys.parse_content_type(sent)
+            self.assertEqual(caught.exception.details, {"content_type": "is not a media type"})
+        self.assertTrue(keys.is_pattern("a/" + "b" * 253))
+        self.assertFalse(keys.is_pattern("a/" + "b" * 254))
+
+    def test_a_second_media_type_that_a_browser_would_believe_is_refused(self) -> None:
+        for sent in (
+            "image/png; a=b, text/html",
+            "image/png;,text/html",
+            "a/b;c,  *x/y",
+            'a/b; c="d, text/html',
+        ):
+            self.assertRaises(ApiError, keys.parse_content_type, sent)
+        for sent in (
+            "video/webm;codecs=vp8,opus",
+            'video/mp4; codecs="avc1.42E01E, mp4a.40.2"',
+            "a/b; c=d/e, f",
+        ):
+            self.assertEqual(keys.parse_content_type(sent), sent)
+
+    def test_patterns_of_allowed_media_types_match_without_case(self) -> None:
+        for patterns, allowed in {
+            (): False,
+            ("*/*",): True,
+            ("image/*",): True,
+            ("image/PNG",): True,
+            ("png/*",): False,
+        }.items():
+            for sent in ("Image/png; q=1", "image/PNG ;q=1"):
+                self.assertEqual(keys.allowed(sent, patterns), allowed, patterns)
+        self.assertTrue(keys.allowed("x/y", None))
+
+    def test_which_patterns_are_valid(self) -> None:
+        for pattern in ("image/*", "*/*", "text/plain", "application/vnd.a+b"):
+            self.assertTrue(keys.is_pattern(pattern))
+        for pattern in (
+            "",
+            "*",
+            "image",
+            "image/",
+            "/png",
+            "*/png",
+            "i*/png",
+            "image/*;q=1",
+            "a b/c",
+            "image/png\n",
+        ):
+            self.assertFalse(keys.is_pattern(pattern), pattern)
+
+    def test_guessing_a_media_type_does_not_depend_on_the_machine(self) -> None:
+        self.assertEqual(keys.guess_content_type("a/b.JPG"), "image/jpeg")
+        office = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+        for key, expected in (("a.XLSX", office), ("a.js", "text/javascript"), ("a.yml", "application/yaml")):
+            self.assertEqual(keys.guess_content_type(key), expected)
+        self.assertEqual(keys.guess_content_type("http://x/a.html"), "text/html")
+        self.assertEqual(keys.guess_content_type("data:text/html,x"), "application/octet-stream")
+        self.assertEqual(keys.guess_content_type("a.svg.gz"), "application/octet-stream")
+
+
+class Dispositions(SynchronousTestCase):
+    def test_the_ascii_filename_keeps_what_it_can(self) -> None:
+        for name, plain in (("a b~!\u00f6.txt", "a b~!_.txt"), ('\x1f\x7f"\\%', "_____")):
+            self.assertIn(f'; filename="{plain}";', content_disposition("d/" + name, inline=False))
+
+    @given(good_keys)
+    @example('a"b\\c%d;e')
+    def test_the_extended_filename_is_complete_and_the_header_is_one_line(self, key: str) -> None:
+        header = content_disposition(key, inline=False)
+        self.assertTrue(header.isascii() and header.isprintable())
+        plain, _, extended = header.partition("; filename*=UTF-8''")
+        self.assertEqual(unquote(extended), key.rsplit("/", 1)[-1])
+        self.assertEqual(plain.count('"'), 2)
+        self.assertNotIn("\\", plain)
+
+
+payloads = st.one_of(
+    st.binary(max_size=300),
+    st.lists(
+        st.sampled_from([b"\r\n", b"--", b"\r\n--", b"\r", b"\n", b"edge", b"--edge", b"\r\n--edg", b"x"])
+    ).map(b"".join),
+).filter(lambda payload: b"\r\n--edge" not in payload and not payload.startswith(b"--edge"))
+
+
+def read(body: bytes, cuts: list[int]) -> list[Event]:
+    """The events, with consecutive bytes joined."""
+    reader = FormReader("edge")
+    events: list[Event] = []
+    places = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
+    for first, last in pairwise(places):
+        for event in reader.feed(body[first:last]):
+            if isinstance(event, bytes) and events and isinstance(events[-1], bytes):
+                events[-1] += event
+            else:
+                events.append(event)
+    reader.finish()
+    return events
+
+
+class Reading(SynchronousTestCase):
+    @settings(max_examples=200, deadline=None)
+    @given(payloads, payloads, st.lists(st.integers(0, 10_000), max_size=30), st.booleans(), st.booleans())
+    def test_pieces_make_no_difference(
+        self, payload: bytes, value: bytes, cuts: list[int], field_first: bool, is_key: bool
+    ) -> None:
+        """Fields other than ``key`` bring no event, whatever bytes they hold."""
+        name = b"key" if is_key else b"note"
+        field = b'--edge\r\nContent-Disposition: form-data; name="' + name + b'"\r\n\r\n' + value + b"\r\n"
+        file = b'--edge\r\nContent-Disposition: form-data; name="file"; filename="\xc3\xb6 x.txt"\r\n'
+        file += b"Content-Type: text/plain; charset=utf-8\r\n\r\n" + payload + b"\r\n"
+        body = (field + file if field_first else file + field) + b"--edge--\r\n"
+        expected: list[Event] = [FileStart("ö x.txt", "text/plain; charset=utf-8")]
+        expected += [payload] if payload else []
+        try:
+            key: list[Event] = [Field("key", value.decode())] if is_key else []
+        except UnicodeDecodeError:
+            self.assertEqual(self.assertRaises(ApiError, read, body, cuts).code, "invalid_key")
+        else:
+            self.assertEqual(read(body, cuts), key + expected if field_first else expected + key)
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.binary(max_size=400), st.lists(st.integers(0, 500), max_size=10))
+    def test_any_body_is_parsed_or_refused(self, body: bytes, cuts: list[int]) -> None:
+        for one in (
+            body,
+            b"--edge\r\n" + body,
+            b'--edge\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + body,
+        ):
+            try:
+                read(one, cuts)
+            except ApiError as error:
+                self.assertIn((error.status, error.code), {(400, "invalid_multipart"), (422, "invalid_key")})
+
+    def test_bytes_held_back_as_a_possible_boundary_do_not_count_as_preamble(self) -> None:
+        """Byte by byte, a file that resembles the boundary brings no event for longer than the preamble may be."""
+        payload = b"\r\n--edg" * (MAX_AROUND_BYTES // 6)
+        body = (
+            b'--edge\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + payload + b"\r\n--edge--\r\n"
+        )
+        self.assertEqual(read(body, list(range(len(body))))[1], payload)
+
+    def test_a_short_epilogue_is_ignored_and_a_long_one_refused(self) -> None:
+        whole = b'--edge\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--edge--'
+        self.assertEqual(read(whole + b"\r\n" + b"epilogue", [len(whole), len(whole) + 2])[1], b"x")
+        reader = FormReader("edge")
+        list(reader.feed(whole))
+        with self.assertRaises(ApiError):
+            for _ in range(10):
+                list(reader.feed(b"x" * 10_000))
+
+    def test_what_rfc_2046_allows(self) -> None:
+        """Blanks after a boundary, folded headers, anything before and after, and parts without a body."""
+        name, value = (
+            b'Content-Disposition: form-data;\tname="file"; filename=a',
+            [FileStart("a", None), b"x"],
+        )
+        for body in (
+            b"--edge \r\n" + name + b"\r\n\r\nx\r\n--edge--",
+            b"--edge\t \t\r\n" + name + b"\r\n\r\nx\r\n--edge-- \t\r\nend\r\n--edge\r\n",
+            b"To whom it may concern\r\n--edge\r\n" + name + b"\r\n\r\nx\r\n--edge--",
+            b"\r\n--edge\r\n" + name.replace(b"; f", b";\r\n\tf") + b"\r\n\r\nx\r\n--edge--",
+            b"--edge\r\n"
+            + name.upper().replace(b"FILE", b"file").replace(b"=A", b"=a")
+            + b"\r\n\r\nx\r\n--edge--",
+            b"--edge\r\n"
+            + name
+            + b'\r\n\r\nx\r\n--edge \r\nContent-Disposition: form-data; name="n"\r\n\r\n--edge--',
+        ):
+            for cuts in ([], list(range(len(body)))):
+                self.assertEqual(read(body, cuts), value, body)
+        empty = b"--edge\r\n" + name + b"\r\n\r\n--edge--"
+        self.assertEqual(read(empty, list(range(len(empty)))), value[:1])
+
+    def test_a_length_of_a_part_is_ignored(self) -> None:
+        """RFC 7578 section 4.8."""
+        for length in ("1", "5", "x", "-1", "007", ""):
+            head = f"--edge\r\nContent-Length: {length}\r\nContent-Disposition: form-data; name=file\r\n\r\n".encode()
+            twice = head.replace(b"Content-D", b"Content-Length: 9\r\nContent-D")
+            for one in (head, twice):
+                self.assertEqual(
+                    read(one + b"hello\r\n--edge--", []), [FileStart(None, None), b"hello"], length
+                )
+
+    def test_file_names_as_clients_send_them(self) -> None:
+        for sent, name in (
+            ('filename="\u00f6.txt"', "\u00f6.txt"), ("filename=a.txt", "a.txt"), ('filename="a%22b"', 'a"b'),
+            ('filename="=?utf-8?B?w7Y=?="; filename*=utf-8\'\'%C3%B6.txt', "\u00f6.txt"),
+            ("filename*=UTF-8'de'%C3%B6%20x.txt; filename=plain", "\u00f6 x.txt"),
+            ("filename=plain; filename*=utf-8''%FF", "plain"), ("filename=plain; filename*=latin1''%F6", "plain"),
+            ("filename=plain; filename*=iso-8859-1'en'%A3%20rates", "\u00a3 rates"),
+            ("filename*=ISO-8859-1''na%EFve.txt", "na\u00efve.txt"), ("filename*=utf-16''%00", None),
+            ("\tfilename\t=\t\"a.txt\"\t", "a.txt"), ("filename=my file.txt", "my file.txt"),
+            ('filename="a\tb"', "a\tb"), ('FileName="C:\\\\dir\\\\a.txt"', "a.txt"),
+            ('filename="a; filename*=utf-8\'\'b"', "a; filename*=utf-8''b"), ("filename*=", None),
+            ("filename=plain; filename*=utf-8''\"b\"", "plain"), ("filename=plain; xfilename*=utf-8''b", "plain"),
+            ("filename* = utf-8''b ; filename=plain", "b"),
+            ('filename="a\\"; filename*=utf-8\'\'b"', "a\"; filename*=utf-8''b"),
+            # A quoted string without an end extends to the end of the header.
+            ("filename=plain; x=\"; filename*=utf-8''b", "plain"), ('filename=plain; x=*"\\', "plain"),
+        ):  # fmt: skip
+            head = f'--edge\r\nContent-Disposition: form-data; name="file"; {sent}\r\n\r\n'.encode()
+            self.assertEqual(read(head + b"x\r\n--edge--", [])[0], FileStart(name, None), sent)
+
+    def test_a_refusal_says_why_as_soon_as_possible(self) -> None:
+        def part(name: str, value: bytes = b"x", *more: str) -> bytes:
+            lines = "\r\n".join((f'Content-Disposition: form-data; name="{name}"', *more, "", ""))
+            return b"--edge\r\n" + lines.encode() + value + b"\r\n"
+
+        unfit = "The object key is not allowed: "
+        whole, base64 = part("file"), "Content-Transfer-Encoding: base64"
+        for begun, why in (
+            (whole + part("file"), "it has more than one part named file"),
+            (part("key") + part("key"), "it has more than one part named key"),
+            (part("note", b"x" * 70_000), "a field is longer than 65536 bytes"),
+            (b"--other\r\n" * 10_000, "the boundary of its Content-Type does not come"),
+            (b"--edge\r\nnothing\r\n", "a header of a part is not a name, a colon and a value"),
+            (b"--edge\r\n: x\r\n", "a header of a part is not a name, a colon and a value"),
+            (b"--edge\r\nX Y: x\r\n", "a header of a part is not a name, a colon and a value"),
+            (b"--edge\r\n X: y\r\n", "the headers of a part begin with a blank"),
+            (b"--edge\r\nX: y\n", "a line of a part's headers does not end with CRLF"),
+            (b"--edge\r\nX: y\nZ: z\r\n\r\n", "a line of a part's headers does not end with CRLF"),
+            (b"--edge\r\nX: " + b"y" * 8192, "a header of a part is longer than 8192 bytes"),
+            (b"--edge\r\n" + b"X: y\r\n" * 17, "a part has more than 16 headers"),
+            (b"--edge\r\n\r\n", "a part has no Content-Disposition that is form-data"),
+            (
+                b"--edge\r\nContent-Disposition: file\r\n\r\n",
+                "a part has no Content-Disposition that is form-data",
+            ),
+            (
+                b"--edge\r\n" + b"Content-Disposition: form-data\r\n" * 2 + b"\r\n",
+                "a part has more than one Content-Disposition",
+            ),
+            (b"--edge x\r\n", "a boundary is not followed by CRLF"),
+            (b"--edge\n", "a boundary is not followed by CRLF"),
+            (b"--edge" + b" " * 9000, "a boundary is not followed by CRLF"),
+            (whole + b"--edgex", "a boundary is not followed by CRLF"),
+            (part("n") * 101, "it has more than 100 parts"),
+            (part("owner", b"\xff") + whole, "the field owner is not UTF-8"),
+            (part("owner") + part("owner"), "it has more than one part named owner"),
+            (whole + b"--edge--" + b"x" * 70_000, "too much follows its last boundary"),
+            (part("key", b"\xff") + whole, unfit + "it is not UTF-8"),
+            (
+                b'--edge\r\nContent-Disposition: form-data; name="file"; filename="\xf6"\r\n\r\n',
+                "the name of the file is not UTF-8",
+            ),
+            (
+                b'--edge\r\nContent-Disposition: form-data; name="\xf6"\r\n\r\n',
+                "the name of a field is not UTF-8",
+            ),
+            (part("file", b"x", base64), "The body must be sent without a transfer encoding of its parts"),
+        ):
+            with self.assertRaises(ApiError) as caught:
+                list(FormReader("edge").feed(begun))
+            said = caught.exception.message
+            self.assertEqual(said, f"{why}." if why[0].isupper() else f"The form cannot be read: {why}.")
+        for body, why in (
+            (whole, "it ends before its last boundary"),
+            (b"--edge--", "it has no part named file"),
+        ):
+            with self.assertRaises(ApiError) as caught:
+                read(body, [])
+            self.assertEqual(caught.exception.message, f"The form cannot be read: {why}.")
+
+
+class Boundaries(SynchronousTestCase):
+    def test_a_boundary_may_be_quoted(self) -> None:
+        self.assertEqual(boundary_of("multipart/form-data; boundary=abc"), "abc")
+        self.assertEqual(boundary_of("multipart/form-data;\tboundary\t=\tabc"), "abc")
+        self.assertEqual(boundary_of('multipart/form-data; boundary="a\\\\b"'), "a\\b")
+        self.assertEqual(boundary_of('Multipart/Form-Data; charset=utf-8; boundary="a b:c"'), "a b:c")
+
+    def test_an_unusable_boundary_is_refused(self) -> None:
+        for sent in ("", "x" * 71, '"x "', "\u00e4", '"\u00e4"', '"a\tb"', '"a\x7fb"'):
+            with self.assertRaises(ApiError) as caught:
+                boundary_of(f"multipart/form-data; boundary={sent}")
+            self.assertEqual(caught.exception.code, "invalid_multipart", sent)
+            self.assertIn("the Content-Type has no usable boundary", caught.exception.message)
+        with self.assertRaises(ApiError) as caught:
+            boundary_of(None)
+        self.assertEqual(caught.exception.message, "The body must be multipart/form-data.")
+        for fine in ("x", "x" * 70):
+            self.assertEqual(boundary_of(f"multipart/form-data; boundary={fine}"), fine)
+
+    @given(st.text(max_size=100))
+    def test_any_content_type_is_parsed_or_refused(self, header: str) -> None:
+        for sent in (header, "multipart/form-data; " + header, "multipart/form-data; boundary=" + header):
+            try:
+                boundary = boundary_of(sent)
+            except ApiError as error:
+                self.assertIn(error.status, {400, 415})
+            else:
+                self.assertTrue(1 <= len(boundary) <= 70)
