@@ -30,7 +30,7 @@ class Credentials:
 async def ensure_keys(rows: keys.Rows, data_dir: Path) -> tuple[str, str]:
     """The anon key and the service key in ``credentials.json``. One that is missing, or not valid in the database, is
     created."""
-    found = files.read_json(data_dir / CREDENTIALS) or {}
+    credentials = files.read_json(data_dir / CREDENTIALS) or {}
     ring = keys.KeyRing(rows)
     await ring.reload()
 
@@ -41,7 +41,8 @@ async def ensure_keys(rows: keys.Rows, data_dir: Path) -> tuple[str, str]:
         await keys.store(rows, kind, made, CREDENTIALS)
         return made
 
-    return await ensured("anon", found.get("anon_key")), await ensured("service", found.get("service_key"))
+    anon_key = await ensured("anon", credentials.get("anon_key"))
+    return anon_key, await ensured("service", credentials.get("service_key"))
 
 
 async def ensure_buckets(pool: Pool) -> None:
@@ -58,7 +59,7 @@ def write_credentials(data_dir: Path, credentials: Credentials) -> Path:
     return path
 
 
-def first_words(credentials: Credentials, path: Path, on_terminal: bool) -> list[str]:
+def welcome(credentials: Credentials, path: Path, on_terminal: bool) -> list[str]:
     """What to print when the service is ready. The keys themselves are only printed on a terminal."""
     url, anon, shown = credentials.base_url, "$ANON_KEY", [f"  keys: {path}"]
     if on_terminal:

@@ -270,7 +270,7 @@ class Startup:
         path = bootstrap.write_credentials(data_dir, credentials)
         if on_output() != "text":
             self.log.info("ready on {url}", url=credentials.base_url)
-        show("\n".join(bootstrap.first_words(credentials, path, on_terminal())))
+        show("\n".join(bootstrap.welcome(credentials, path, on_terminal())))
 
 
 # What a start prints on standard output, beside the log or in its place

@@ -17,7 +17,7 @@ import orjson
 
 
 def regular(path: Path) -> Path:
-    """``path``. Raises ``OSError`` for a pipe, a device or a socket; what is not there is left to who reads it."""
+    """``path``. Raises ``OSError`` for a pipe, a device or a socket. A missing file is no error here."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(EINVAL, "it is a pipe or a device", str(path))
     return path
@@ -38,7 +38,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """As ``write``, for a file that an operator provided: its owner, group and group's right to read are kept.
+    """As ``write``, for a file that an operator provided: its owner, group and group's right to read stay.
 
     Where ``path`` is a symbolic link, the file that it points to is replaced. Raises ``FileNotFoundError``.
     """
@@ -52,7 +52,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def create(path: Path, content: bytes) -> bool:
-    """As ``write`` where there is no file yet, and True; where there is one it is left alone, and False.
+    """As ``write``, but only if there is no file yet. Returns whether it was written.
 
     Of two processes that do so at the same time exactly one gets True.
     """

@@ -93,11 +93,11 @@ def create(invocation: Invocation, name: str, **given: Any) -> None:
     """Create a bucket, private unless --public is given."""
     wanted = _changes(**given)
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         created = await _buckets(project).create(name, BucketRules(**parse_rules(wanted)))
         invocation.show(created.as_json(), _line(created))
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 @bucket.command("list")
@@ -105,11 +105,11 @@ def create(invocation: Invocation, name: str, **given: Any) -> None:
 def list_(invocation: Invocation) -> None:
     """List all buckets, with the number and size of their objects."""
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         every = await _buckets(project).all()
         invocation.show([one.as_json() for one in every], *map(_line, every))
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 @bucket.command()
@@ -120,11 +120,11 @@ def update(invocation: Invocation, name: str, **given: Any) -> None:
     """Change a bucket's rules, everywhere within a second."""
     wanted = _changes(**given)
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         changed = await _buckets(project).change(name, parse_rules(wanted))
         invocation.show(changed.as_json(), _line(changed))
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 @bucket.command()
@@ -134,7 +134,7 @@ def update(invocation: Invocation, name: str, **given: Any) -> None:
 def delete(invocation: Invocation, name: str, force: bool) -> None:
     """Delete a bucket. One that holds objects is deleted only with --force."""
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         try:
             await _buckets(project).delete(name, project.storage.objects if force else None)
         except ApiError as error:
@@ -143,4 +143,4 @@ def delete(invocation: Invocation, name: str, force: bool) -> None:
             raise
         invocation.show({"name": name, "deleted": True}, f"deleted {name}")
 
-    invocation.run(work, store=force)
+    invocation.run(operation, store=force)

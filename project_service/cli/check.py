@@ -42,7 +42,7 @@ from project_service.tables.access import identities_of
 
 PROBE = b"written by project-service check"
 
-# Raises an exception for whatever is wrong, otherwise returns what to say.
+# Raises an exception for whatever is wrong, otherwise returns a message.
 Check = Callable[[], Awaitable[str]]
 
 
@@ -81,7 +81,7 @@ def check(invocation: Invocation) -> None:
 
 
 async def _check_all(launch: Launch, faulty: set[str], findings: list[Finding], reactor: Any) -> None:
-    """Append what is found to ``findings``. ``faulty`` has the names of settings that cannot be used."""
+    """Append to ``findings``. ``faulty`` has the names of settings that cannot be used."""
     has_database = launch.settings.database.dsn is not None or launch.embeds_database
     database = has_database and "database.dsn" not in faulty
     store = not any(name.startswith("store.") for name in faulty)
@@ -176,7 +176,7 @@ async def _clock(project: Project) -> str:
 
 def _clock_tolerance(reuse_seconds: int) -> float:
     """How many seconds one host may be off. Another may be off as much in the other direction: if they differ by more
-    than the time for which a replaced refresh token is accepted, one takes it for stolen that the other has just
+    than the time for which a replaced refresh token is accepted, one takes a token for stolen that the other has just
     replaced."""
     return min(LEEWAY_SECONDS, reuse_seconds / 2) if reuse_seconds else LEEWAY_SECONDS
 
@@ -323,7 +323,7 @@ async def _roles(connection: Connection, database: StageDatabase) -> list[str]:
             wrong.append(f"{setting}: there is no role {name}")
         elif not may:
             wrong.append(f"{setting}: {ours} may not become {name}; run grant {name} to {ours}")
-        # In the system database the migrations make this role, and a check of its own says what it lacks.
+        # In the system database the migrations make this role, and another check reports what it lacks.
         if exists and not bypasses and database.dsn is not None and role == _DEFAULT.service_role:
             wrong.append(
                 f"{setting}: {name} does not bypass row-level security; run alter role {name} bypassrls"
@@ -333,7 +333,7 @@ async def _roles(connection: Connection, database: StageDatabase) -> list[str]:
 
 async def _schemas(connection: Connection, database: StageDatabase) -> list[str]:
     named = [("schemas", name) for name in database.schemas]
-    # The defaults are left out: nobody has asked for it, and PostgreSQL passes over a schema that is not there.
+    # The defaults are not checked: PostgreSQL passes over a schema that does not exist.
     if database.extra_search_path not in (_DEFAULT.extra_search_path, EMBEDDED_SEARCH_PATH):
         extra = (name for name in database.extra_search_path if name not in _IN_SEARCH_PATHS)
         named += [("extra_search_path", name) for name in extra]

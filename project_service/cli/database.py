@@ -36,7 +36,7 @@ def dsn(invocation: Invocation, stage: str | None, database: str | None, url: bo
     if (stage is None) != (database is None):
         raise click.UsageError("--stage and --database go together")
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         own = None
         if stage is not None and database is not None:
             own = project.stage_database(stage, database).dsn
@@ -47,12 +47,12 @@ def dsn(invocation: Invocation, stage: str | None, database: str | None, url: bo
         if project.started_here:
             click.echo("project-service: nothing runs there now; start the service to use it", err=True)
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 def as_url(dsn: str) -> str:
     """The same connection string as a URL (PostgreSQL's manual, section 34.1.1.2). The directory of a Unix socket is
-    the parameter ``host``, and ``sslmode`` is said there, because some drivers would insist on TLS."""
+    the parameter ``host``, and ``sslmode`` is given there, because some drivers would insist on TLS."""
     params = {name: str(value) for name, value in extensions.parse_dsn(dsn).items()}
     hosts, ports = params.pop("host", "").split(","), params.pop("port", "").split(",")
     user, password = params.pop("user", ""), params.pop("password", None)
@@ -90,7 +90,7 @@ def migrate(invocation: Invocation) -> None:
     Two at once are safe.
     """
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         exposed = project.settings.exposed_schemas()
         progress = (lambda line: None) if invocation.json else click.echo
         async with project.connection(unhurried=True) as connection:
@@ -102,7 +102,7 @@ def migrate(invocation: Invocation) -> None:
         applied = [one.name for one in done]
         invocation.show({"applied": applied}, f"applied {len(applied)}" if applied else "nothing to do")
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 @click.command()
@@ -146,7 +146,7 @@ def sql(
         raise click.UsageError("--status and --dry-run need --dir")
     text = _text(file)
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         async with project.connection(unhurried=True) as connection:
             try:
                 rows, types = await _rows(connection, text)
@@ -157,7 +157,7 @@ def sql(
             *("\t".join("" if value is None else value for value in row) for row in rows),
         )
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 def _text(file: IO[str]) -> str:

@@ -37,7 +37,7 @@ def openapi(invocation: Invocation, stage: str, database: str, schema: str | Non
     A running service describes itself as a whole at /openapi.json.
     """
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         settings = project.stage_database(stage, database)
         chosen = schema or settings.schemas[0]
         if chosen not in settings.schemas:
@@ -50,7 +50,7 @@ def openapi(invocation: Invocation, stage: str, database: str, schema: str | Non
         value = document(cache, chosen, url, usable, callable_)
         invocation.show(value, orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 @click.command()
@@ -82,7 +82,7 @@ def types(
     openapi3    an OpenAPI 3.1 description of one schema, for generators of clients
     """
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         settings = project.stage_database(stage, database)
         for schema in schemas:
             if schema not in settings.schemas:
@@ -105,7 +105,7 @@ def types(
             with click.open_file(str(output), "w", "utf-8", atomic=True) as file:
                 file.write(text)
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 async def _catalog(run: Transaction, database: StageDatabase, schemas: tuple[str, ...]) -> TypeCatalog:

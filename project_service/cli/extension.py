@@ -74,7 +74,7 @@ def extension() -> None:
 def list_(invocation: Invocation) -> None:
     """All available extensions: name, version in the database (- if not created), default version."""
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         async with project.connection() as connection:
             every = await available(connection)
         lines = (
@@ -83,7 +83,7 @@ def list_(invocation: Invocation) -> None:
         )
         invocation.show([asdict(one) for one in every], *lines)
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 @extension.command()
@@ -98,13 +98,13 @@ def create(invocation: Invocation, name: str, schema: str | None, version: str |
     table API does not expose it; in an exposed schema anyone with the anon key can call them.
     """
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         async with project.connection(project.admin_dsn, unhurried=True) as connection:
             await create_extension(connection, name, schema, version)
             (created,) = [one for one in await available(connection) if one.name == name]
         invocation.show(asdict(created), f"created {name} {created.version} in the schema {created.schema}")
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 @extension.command()
@@ -114,7 +114,7 @@ def create(invocation: Invocation, name: str, schema: str | None, version: str |
 def drop(invocation: Invocation, name: str, cascade: bool) -> None:
     """Drop an extension. One that is in use is dropped only with --cascade."""
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         async with project.connection(project.admin_dsn, unhurried=True) as connection:
             try:
                 await drop_extension(connection, name, cascade)
@@ -123,7 +123,7 @@ def drop(invocation: Invocation, name: str, cascade: bool) -> None:
                 raise Failed(f"{name} is used; --cascade drops this too:\n{used}") from None
         invocation.show({"name": name, "dropped": True}, f"dropped {name}")
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 async def available(connection: Connection) -> list[Extension]:

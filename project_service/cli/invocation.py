@@ -1,10 +1,10 @@
 """One invocation of a command: its options, the project that it works on, its output and its exit code.
 
 A command has ``@common_options`` directly above its function, which gives it ``--config``, ``--data-dir`` and
-``--json`` and passes an ``Invocation`` as the first argument. What it does is an ``async def`` that takes a
-``Project`` and is passed to ``Invocation.run``. It prints with ``Invocation.show``, and fails by raising an
-exception: ``Failed("why")``, ``ApiError`` and what database and store raise end with exit code 1;
-``click.UsageError`` and a configuration that cannot be used, with 2.
+``--json`` and passes an ``Invocation`` as the first argument. Its operation, an ``async def`` that takes a
+``Project``, is passed to ``Invocation.run``. It prints with ``Invocation.show``, and fails by raising an exception:
+``Failed("why")``, ``ApiError`` and what database and store raise end with exit code 1; ``click.UsageError`` and a
+configuration that cannot be used, with 2.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Failed(Exception):
 
 @frozen
 class Project:
-    """What a command works on. ``pool`` and ``store`` can be used only if ``Invocation.run`` was asked for them.
+    """What a command works on. ``pool`` and ``store`` are open only if ``Invocation.run`` was called with them.
     ``started_here`` says that the embedded servers were started for this command, and stop with it.
     """
 
@@ -235,9 +235,9 @@ class Invocation:
             end(f"the configuration cannot be used\n{fault}", USAGE)
 
     def run(
-        self, work: Callable[[Project], Awaitable[None]], *, database: bool = True, store: bool = False
+        self, operation: Callable[[Project], Awaitable[None]], *, database: bool = True, store: bool = False
     ) -> None:
-        """Run ``work`` with the database and the store open, as asked for. Ends the command with exit code 1 if
+        """Run ``operation`` with the database and the store open, as wanted. Ends the command with exit code 1 if
         something fails, at once if the database is away: the pool would wait for it to come back."""
 
         wanted: dict[Resource, bool] = {"database": database, "store": store}
@@ -247,16 +247,16 @@ class Invocation:
             async with open_project(reactor, launch, database=database, store=store) as project:
                 if database:
                     (await project.connector()()).close()
-                await work(project)
+                await operation(project)
 
         try:
             self.on_reactor(with_project)
         except EXPECTED as fault:
             end(explained(fault), FAILED)
 
-    def on_reactor(self, work: Callable[[Any], Awaitable[None]]) -> None:
-        """Run the reactor until ``work`` is done. Raises what it raises. SIGINT and SIGTERM cancel it, and end the
-        command with exit code 1 as soon as everything that it had opened is closed."""
+    def on_reactor(self, operation: Callable[[Any], Awaitable[None]]) -> None:
+        """Run the reactor until ``operation`` is done. Raises what it raises. SIGINT and SIGTERM cancel it, and end
+        the command with exit code 1 as soon as all connections and servers are closed."""
         from twisted.internet import reactor
 
         done: Deferred[None] = Deferred()
@@ -266,7 +266,7 @@ class Invocation:
         async def run() -> None:
             nonlocal raised
             try:
-                await work(reactor)
+                await operation(reactor)
             except BaseException as fault:
                 raised = fault
             done.callback(None)
@@ -284,7 +284,7 @@ class Invocation:
                     running.cancel()
                 return done
 
-            # On a signal react() alone would end the process in the middle of the work, with exit code 0.
+            # On a signal react() alone would end the process in the middle of the operation, with exit code 0.
             react_on.addSystemEventTrigger("before", "shutdown", cancel)
             return running
 

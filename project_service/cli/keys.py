@@ -45,12 +45,12 @@ def create_project_key(invocation: Invocation, kind: str, label: str) -> None:
     if len(label) > keys.LABEL_MAX:
         raise click.BadParameter(f"must be at most {keys.LABEL_MAX} characters", param_hint="--label")
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         key = keys.make(cast(KeyKind, kind), secrets.token_bytes)
         record = await keys.store(project.pool, cast(KeyKind, kind), key, label)
         invocation.show({**asdict(record), "key": key}, key)
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 @project_keys.command("list")
@@ -58,7 +58,7 @@ def create_project_key(invocation: Invocation, kind: str, label: str) -> None:
 def list_project_keys(invocation: Invocation) -> None:
     """List all keys, without the keys themselves."""
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         records = await keys.listed(project.pool)
         lines = [
             f"{one.id}  {one.kind:<7}  {one.created_at}  "
@@ -67,7 +67,7 @@ def list_project_keys(invocation: Invocation) -> None:
         ]
         invocation.show([asdict(one) for one in records], *lines)
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 @project_keys.command("revoke")
@@ -76,12 +76,12 @@ def list_project_keys(invocation: Invocation) -> None:
 def revoke_project_key(invocation: Invocation, key_id: str) -> None:
     """Revoke a key, everywhere within a second. ID is the one that `keys list` shows."""
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         if not await keys.revoke(project.pool, key_id):
             raise Failed(f"there is no active key with the id {key_id}")
         invocation.show({"id": key_id, "revoked": True}, f"revoked {key_id}")
 
-    invocation.run(work)
+    invocation.run(operation)
 
 
 @click.group()

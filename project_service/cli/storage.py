@@ -50,7 +50,7 @@ def verify(invocation: Invocation) -> None:
     Bytes that only the store has are no fault: they are garbage, which `storage sweep` removes.
     """
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         report = await project.storage.sweeper.verify()
         faults = [f"missing  {name}" for name in report.missing] + [
             f"torn     {name}" for name in report.torn
@@ -63,7 +63,7 @@ def verify(invocation: Invocation) -> None:
         if not report.sound:
             raise Failed("the store does not have what the database says")
 
-    invocation.run(work, store=True)
+    invocation.run(operation, store=True)
 
 
 @storage.command()
@@ -83,11 +83,11 @@ def sweep(invocation: Invocation, stale_after: int) -> None:
     database alone.
     """
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         swept = await project.storage.sweeper.sweep(timedelta(seconds=stale_after), orphans=True)
         invocation.show(asdict(swept), ", ".join(f"{name} {count}" for name, count in asdict(swept).items()))
 
-    invocation.run(work, store=True)
+    invocation.run(operation, store=True)
 
 
 @define
@@ -166,7 +166,7 @@ def import_(invocation: Invocation, bucket: str, source: str, prefix: str, overw
         # An empty one is probably a shell variable that is not set. It must not mean the current directory.
         raise click.BadParameter("there is no such directory", param_hint="DIRECTORY")
 
-    async def work(project: Project) -> None:
+    async def operation(project: Project) -> None:
         parts = project.storage
         target = await parts.buckets.fresh(bucket)
         limit = target.rules.max_object_bytes or project.settings.storage.max_object_bytes
@@ -182,7 +182,7 @@ def import_(invocation: Invocation, bucket: str, source: str, prefix: str, overw
         if importing.refused:
             raise Failed("not everything could be imported")
 
-    invocation.run(work, store=True)
+    invocation.run(operation, store=True)
 
 
 @asynccontextmanager

@@ -80,7 +80,7 @@ def processes_of(program: Path, directory: Path) -> list[Identity]:
         try:
             matches = (entry / "exe").readlink() == program and (entry / "cwd").readlink() == directory
         except OSError:
-            continue  # it has ended meanwhile, or is another user's
+            continue  # it has ended in the meantime, or is another user's
         identity = identify(int(entry.name)) if matches else None
         if identity is not None:
             identities.append(identity)
@@ -96,31 +96,25 @@ def remembered(pid_file: Path) -> Identity | None:
         return None
 
 
-async def stop_leftover(pid_file: Path, directory: Path, stops: Stops, sleep: Sleep) -> None:
-    """Stop the process that ``pid_file`` names, if it is still that process and works on ``directory``.
+def postmaster_of(data: Path) -> Identity | None:
+    """The process that PostgreSQL's own ``postmaster.pid`` in ``data`` names."""
+    try:
+        return identify(_first_line(data / "postmaster.pid"))
+    except (OSError, ValueError):
+        return None
+
+
+async def stop_leftover(identity: Identity | None, directory: Path, stops: Stops, sleep: Sleep) -> None:
+    """Stop this process, if there still is one and it works on ``directory``.
 
     Returns when the process is gone; raises ``RuntimeError`` if it does not end.
     """
-    identity = remembered(pid_file)
     if identity is not None and alive(identity) and works_on(identity.pid, directory):
         log.info(
             "stopping what a killed service left: pid {pid} on {where}",
             pid=identity.pid,
             where=str(directory),
         )
-        await _stop(identity, stops, sleep)
-    pid_file.unlink(missing_ok=True)  # noqa: ASYNC240  # one system call on a local disk
-
-
-async def stop_postmaster(data: Path, stops: Stops, sleep: Sleep) -> None:
-    """Stop the server that PostgreSQL's own ``postmaster.pid`` in ``data`` names, if it works on ``data``. Otherwise
-    as ``stop_leftover``."""
-    try:
-        identity = identify(_first_line(data / "postmaster.pid"))
-    except (OSError, ValueError):
-        return
-    if identity is not None and works_on(identity.pid, data):
-        log.info("stopping a PostgreSQL that still runs on {data}", data=str(data))
         await _stop(identity, stops, sleep)
 
 

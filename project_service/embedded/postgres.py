@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from functools import partial
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -310,9 +311,10 @@ class Cluster:
 
     async def _stop_leftovers(self) -> None:
         sleep = partial(deferLater, self._reactor)
-        await leftovers.stop_leftover(self._run / "postgres.pid", self._data, STOPS, sleep)
+        noted = leftovers.remembered(self._run / "postgres.pid")
+        await leftovers.stop_leftover(noted, self._data, STOPS, sleep)
         # The service may have been killed before it wrote its own pid file; the server's file has the same pid.
-        await leftovers.stop_postmaster(self._data, STOPS, sleep)
+        await leftovers.stop_leftover(leftovers.postmaster_of(self._data), self._data, STOPS, sleep)
         await leftovers.stop_orphans(self._programs / "postgres", self._data, ORPHAN_STOPS, sleep)
 
     async def _initialise(self, account: Account | None) -> None:
@@ -355,33 +357,26 @@ class Cluster:
         return int(header.partition('PG_MAJORVERSION "')[2].partition('"')[0])
 
     def _socket_directory(self, account: Account | None) -> Path:
-        """The directory for the server's socket: below the data directory, if the path is short enough; otherwise one
-        in the temporary folder, which is remembered for the next start."""
+        """The directory for the server's socket: below the data directory, if the path is short enough; otherwise in
+        the temporary folder."""
         inside = self._run / "socket"
         if fits(inside):
             inside.mkdir(mode=0o700, exist_ok=True)
             _give(inside, account)
             return inside
-        note = self._run / "socket-directory"
-        remembered = self._remembered_sockets(note)
-        if remembered is not None and _is_ours(remembered, account):
-            return remembered
-        made = Path(tempfile.mkdtemp(prefix="project-service-"))
-        if not fits(made):
-            made.rmdir()
-            made = Path(tempfile.mkdtemp(prefix="project-service-", dir="/tmp"))  # mkdtemp is safe there
-        _give(made, account)
-        files.write(note, b"\0".join(map(os.fsencode, (made, self._home))))
-        return made
-
-    def _remembered_sockets(self, note: Path) -> Path | None:
-        """The remembered directory; None if there is none. In a copy of the data directory it is ignored, for it
-        belongs to the service that the directory was copied from."""
-        try:
-            sockets, _, home = os.fsdecode(note.read_bytes()).partition("\0")
-        except FileNotFoundError:
-            return None
-        return Path(sockets) if home == str(self._home) else None
+        # It is named for the data directory, so each start uses the same one, and a copy of the data another.
+        name = f"project-service-{sha256(os.fsencode(self._home)).hexdigest()[:16]}"
+        folder = Path(tempfile.gettempdir())
+        if not fits(folder / f"{name}-0"):
+            folder = Path("/tmp")  # noqa: S108  # _is_ours makes it safe
+        for number in range(10):
+            directory = folder / f"{name}-{number}"
+            with suppress(FileExistsError):
+                directory.mkdir(mode=0o700)
+                _give(directory, account)
+            if _is_ours(directory, account):
+                return directory
+        raise ChildFailed(f"others have taken the names of PostgreSQL's socket directory, {folder}/{name}-*")
 
     def _environ(self) -> dict[str, str]:
         return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC", "HOME": str(self._home)}

@@ -110,9 +110,8 @@ class ObjectStore:
         )
 
     async def _prepare(self) -> Command:
-        await leftovers.stop_leftover(
-            self._run / "weed.pid", self._data, STOPS, partial(deferLater, self._reactor)
-        )
+        leftover = leftovers.remembered(self._run / "weed.pid")
+        await leftovers.stop_leftover(leftover, self._data, STOPS, partial(deferLater, self._reactor))
         self._data.mkdir(mode=0o700, exist_ok=True)
         if not self._ports:
             self._choose_ports()

@@ -1,6 +1,6 @@
 """All settings, with kind and default. They are immutable; secrets print as ``***``.
 
-``etc/project-service.toml`` says what each one means and has its default; a test compares the two.
+``etc/project-service.toml`` explains each one and has its default; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads ``Settings`` from the TOML file, the environment and the command line, and reports all faults at once.
 
 ``Source`` is the face: ``read`` at the start of a process, ``read_again`` after a SIGHUP, ``look_through`` to see
-faults and settings side by side. Every value is collected under its dotted name with the place it comes from, then
-converted by its kind, then compared with the others. Last, what ``--data-dir`` embeds is filled in.
+faults and settings side by side. Every value is collected under its dotted name with its origin, then converted by
+its kind, then compared with the others. Last, what ``--data-dir`` embeds is filled in.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = Logger()
 PREFIX = "PROJECT_SERVICE__"
 DEFAULT_DATA_DIR = "var"
 
-# What a command may do without. The service needs all of them, and nobody needs what has been removed.
+# What some commands do not need. The service needs all of them, and no process needs what has been removed.
 Resource = Literal["database", "store", "token keys", "mail server", "removed"]
 ALL_RESOURCES: frozenset[Resource] = frozenset({"database", "store", "token keys", "mail server"})
 

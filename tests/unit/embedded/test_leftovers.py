@@ -24,7 +24,9 @@ from project_service.embedded.leftovers import (
     alive,
     drop_stale_lock_files,
     identify,
+    postmaster_of,
     remembered,
+    stop_leftover,
     works_on,
 )
 from project_service.lifecycle import start
@@ -144,7 +146,9 @@ class StoppingLeftovers(TestCase):
         self.process.wait()
 
     def test_a_server_known_only_by_its_own_pid_file_is_stopped(self) -> None:
-        stopping = leftovers.stop_postmaster(self.data, ((signal.SIGTERM, 1.0),), self.until_it_is_gone)
+        stopping = stop_leftover(
+            postmaster_of(self.data), self.data, ((signal.SIGTERM, 1.0),), self.until_it_is_gone
+        )
         self.successResultOf(start(stopping))
         self.assertEqual(self.process.wait(10), -signal.SIGTERM)
 
@@ -152,7 +156,9 @@ class StoppingLeftovers(TestCase):
         other = temporary_directory(self).resolve()
         (other / "postmaster.pid").write_text((self.data / "postmaster.pid").read_text())
         for data in (other, other / "none"):
-            stopping = leftovers.stop_postmaster(data, ((signal.SIGKILL, 1.0),), self.until_it_is_gone)
+            stopping = stop_leftover(
+                postmaster_of(data), data, ((signal.SIGKILL, 1.0),), self.until_it_is_gone
+            )
             self.successResultOf(start(stopping))
         self.assertIsNone(self.process.poll())
 
@@ -169,9 +175,8 @@ class StoppingLeftovers(TestCase):
             self.assertIsNone(self.process.poll())
             files.write_json(noted, asdict(identity))
             kill = ((signal.SIGKILL, 1.0),)
-            stopping = leftovers.stop_leftover(noted, directory, kill, self.until_it_is_gone)
+            stopping = stop_leftover(remembered(noted), directory, kill, self.until_it_is_gone)
             self.successResultOf(start(stopping))
-            self.assertFalse(noted.exists())
         self.assertEqual(self.process.wait(10), -signal.SIGKILL)
 
     def test_a_process_that_does_not_end_is_reported(self) -> None:
@@ -182,7 +187,7 @@ class StoppingLeftovers(TestCase):
 
         # Signal 0 does nothing.
         nothing: Any = ((0, 0.1), (0, 0.2))
-        stopping = leftovers.stop_postmaster(self.data, nothing, sleep)
+        stopping = stop_leftover(postmaster_of(self.data), self.data, nothing, sleep)
         fault = self.failureResultOf(start(stopping), RuntimeError)
         self.assertIn(f"process {self.process.pid} does not end", str(fault.value))
         # Each signal had its time.

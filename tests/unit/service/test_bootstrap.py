@@ -8,7 +8,7 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service import keys
-from project_service.bootstrap import Credentials, ensure_keys, first_words, write_credentials
+from project_service.bootstrap import Credentials, ensure_keys, welcome, write_credentials
 from project_service.lifecycle import start
 from tests.temporary import temporary_directory
 
@@ -17,21 +17,21 @@ PATH = Path("/srv/var/credentials.json")
 TRIED = "/storage/buckets/public/objects"
 
 
-class FirstWords(TestCase):
+class Welcome(TestCase):
     def test_on_a_terminal_the_keys_are_printed(self) -> None:
-        text = "\n".join(first_words(CREDENTIALS, PATH, True))
+        text = "\n".join(welcome(CREDENTIALS, PATH, True))
         self.assertIn("psk_service_s", text)
         self.assertIn(f'curl -H "X-Service-Key: psk_anon_a" http://127.0.0.1:8080{TRIED}', text)
 
     def test_elsewhere_the_credentials_file_is_named_instead(self) -> None:
-        text = "\n".join(first_words(CREDENTIALS, PATH, False))
+        text = "\n".join(welcome(CREDENTIALS, PATH, False))
         self.assertNotIn("psk_", text)
         self.assertIn(str(PATH), text)
         self.assertIn(f'curl -H "X-Service-Key: $ANON_KEY" http://127.0.0.1:8080{TRIED}', text)
 
     def test_the_databases_password_is_never_printed(self) -> None:
         for on_terminal in (True, False):
-            self.assertNotIn("postgresql:", "\n".join(first_words(CREDENTIALS, PATH, on_terminal)))
+            self.assertNotIn("postgresql:", "\n".join(welcome(CREDENTIALS, PATH, on_terminal)))
 
     def test_repr_of_the_credentials_shows_no_secret(self) -> None:
         for secret in ("psk_", "postgresql:"):
