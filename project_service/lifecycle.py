@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Generic, Protocol, TypeVar
+from functools import wraps
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from attrs import define, field
 from twisted.application.service import IService, Service
@@ -26,6 +27,7 @@ CHILD_PAUSES = (1.0, 30.0)
 # A child that ran for this long has recovered: when it dies, the pauses begin with the first one again.
 STEADY_SECONDS = 60.0
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 log = Logger()
@@ -242,6 +244,16 @@ def shield(coroutine: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
 
     inner.addBoth(passed)
     return outer
+
+
+def shielded(function: Callable[P, Coroutine[Deferred[Any], Any, T]]) -> Callable[P, Deferred[T]]:
+    """Decorates an ``async def`` so that each call is shielded as by ``shield``."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
+        return shield(function(*args, **kwargs))
+
+    return call
 
 
 def background(coroutine: Coroutine[Deferred[Any], Any, object], what: str) -> None:

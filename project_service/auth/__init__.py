@@ -6,11 +6,11 @@
                   address by mail
 ``sessions``      refreshing, listing and ending sessions; the ended ones whose access tokens have not expired
 ``admin``         what operators do with users
-``context``       what these share: settings, clock, randomness, refresh tokens, and how a session is issued
-``tokens``        access tokens, the keys that sign them, and their file
+``limits``        limits on login attempts, sign-ups and mails
+``context``       what these share: settings, clock, randomness, and how a session is issued
+``tokens``        access tokens, the keys that sign them, and their file; opaque tokens
 ``passwords``     the rules for passwords, and bcrypt in its threads
-``limits``        limits on attempts
-``mail``          mail, and the mail server
+``mail``          mails, the outbox and the mail server
 ``repository``    what is needed of the database; ``postgres`` implements it
 ``values``        values and their rules. ``errors``: the errors that only authentication raises
 ``assemble``      puts authentication together

@@ -21,7 +21,7 @@ from project_service.auth.tokens import OpaqueToken
 from project_service.auth.values import Account, Email, IssuedSession, Origin, User, email_of
 from project_service.errors import ApiError, session_revoked, validation_failed
 from project_service.http.caller import Claims
-from project_service.lifecycle import shield
+from project_service.lifecycle import shielded
 
 TOKEN_LIFETIME = timedelta(hours=1)
 # An address gets at most one mail in this time. Whoever asks more often gets the same response.
@@ -38,6 +38,8 @@ class Accounts:
     mailer: mail.Mailer | None
     context: Context
 
+    # Shielded, so that an address that was taken counts even if the client hangs up.
+    @shielded
     async def sign_up(
         self, email: str, password: str, metadata: Mapping[str, Any], origin: Origin
     ) -> IssuedSession | User:
@@ -50,35 +52,32 @@ class Accounts:
         if not settings.allow_signup:
             raise errors.signup_disabled()
         address = Email.parse_new(email)
-        raw = passwords.acceptable(password, address, settings.password_min_bytes)
+        raw = self._acceptable(password, address)
         if settings.confirm_email:
             self._require_mailer()
-        return await shield(self._sign_up(address, raw, metadata, origin))
-
-    async def _sign_up(
-        self, email: Email, password: bytes, metadata: Mapping[str, Any], origin: Origin
-    ) -> IssuedSession | User:
         reservation = await self.throttle.reserve_signup(origin)
-        hashed = await self.throttle.during(reservation, self.hashes.hash(password))
+        hashed = await self.throttle.during(reservation, self.hashes.hash(raw))
         confirm = self.context.settings.confirm_email
         session, refresh = self.context.new_session(origin)
         account = await self.repository.create_user(
-            email=email,
+            email=address,
             password_hash=hashed,
             metadata=metadata,
             confirmed=False,
             session=None if confirm else session,
-            event=Event(session.created_at, "signup", email=email.address, origin=origin),
+            event=Event(session.created_at, "signup", email=address.address, origin=origin),
         )
         # An attempt with a taken address counts too, because it tells who has an account.
         await self.throttle.finish(reservation, "failed")
         if account is None:
             raise errors.email_taken()
         if confirm:
-            await self._send_mail(email, "confirmation", origin)
+            await self._send_mail(address, "confirmation", origin)
             return account.user
         return self.context.issued(account.user, session.id, refresh, session.created_at)
 
+    # Shielded, so that an attempt is counted even if the client hangs up.
+    @shielded
     async def log_in(self, email: str, password: str, origin: Origin) -> IssuedSession:
         """Start a new session of an existing user.
 
@@ -88,15 +87,11 @@ class Accounts:
         """
         address = Email.parse(email)
         candidates = passwords.candidates(password)
-        # Shielded, so that an attempt is counted even if the client hangs up.
-        return await shield(self._log_in(address, candidates, origin))
-
-    async def _log_in(self, email: Email, password: Candidates, origin: Origin) -> IssuedSession:
-        reservation = await self.throttle.reserve_login(email, origin)
-        event = Event(self.context.now(), "login", email=email.address, origin=origin)
+        reservation = await self.throttle.reserve_login(address, origin)
+        event = Event(self.context.now(), "login", email=address.address, origin=origin)
         if reservation.account is not None:
             event = evolve(event, user_id=reservation.account.user.id)
-        account = await self._check_password(password, reservation.account, reservation, event)
+        account = await self._check_password(candidates, reservation.account, reservation, event)
         refusal = self._login_refusal(account)
         if refusal is not None:
             event = evolve(event, at=self.context.now(), result=refusal.code)
@@ -104,7 +99,9 @@ class Accounts:
             raise refusal
         session, refresh = self.context.new_session(origin)
         event = evolve(event, at=session.created_at)
-        user = await self.throttle.during(reservation, self._start_session(account, password, session, event))
+        user = await self.throttle.during(
+            reservation, self._start_session(account, candidates, session, event)
+        )
         await self.throttle.finish(reservation, "cleared" if user is not None else "released")
         if user is None:
             raise errors.invalid_credentials()
@@ -138,6 +135,8 @@ class Accounts:
         been notified yet."""
         return (await self._account_of(caller)).user
 
+    # Shielded, so that of two changes not only one is made if the client hangs up.
+    @shielded
     async def change(
         self,
         caller: Claims,
@@ -151,28 +150,16 @@ class Accounts:
 
         Raises ``validation_failed``, ``weak_password``, ``invalid_credentials`` and ``rate_limited``.
         """
-        # Shielded, so that of two changes not only one is made if the client hangs up.
-        return (await shield(self._change(caller, password, current_password, metadata, origin))).user
-
-    async def _change(
-        self,
-        caller: Claims,
-        password: str | None,
-        current_password: str | None,
-        metadata: Mapping[str, Any] | None,
-        origin: Origin,
-    ) -> Account:
         account = await self._account_of(caller)
         if password is not None:
-            minimum = self.context.settings.password_min_bytes
-            raw = passwords.acceptable(password, email_of(account.user), minimum)
+            raw = self._acceptable(password, email_of(account.user))
             account = await self._set_password(caller, account, current_password, raw, origin)
         elif current_password is not None:
             raise validation_failed({"current_password": "goes with a new password"})
         if metadata is not None:
             event = self.context.user_event("set_metadata", caller, origin)
             account = _active(await self.repository.set_metadata(caller.sub, metadata, event))
-        return account
+        return account.user
 
     async def _set_password(
         self, caller: Claims, account: Account, current: str | None, new: bytes, origin: Origin
@@ -190,15 +177,14 @@ class Accounts:
                 return _active(changed)
         raise await self._proof_failure(caller)
 
+    @shielded
     async def delete(self, caller: Claims, current_password: str, origin: Origin) -> None:
         """Delete the account and all its sessions.
 
         Raises ``invalid_credentials``, ``rate_limited`` and ``user_in_use``.
         """
         account = await self._account_of(caller)
-        await shield(self._delete(caller, account, passwords.candidates(current_password), origin))
-
-    async def _delete(self, caller: Claims, account: Account, password: Candidates, origin: Origin) -> None:
+        password = passwords.candidates(current_password)
         await self._prove(caller, account, password, "delete_user", origin)
         async for known in self._states(account, password):
             event = self.context.user_event("delete_user", caller, origin)
@@ -250,6 +236,9 @@ class Accounts:
         if current is not None and await self.hashes.matches(password, current.password_hash):
             yield current
 
+    def _acceptable(self, password: str, email: Email) -> bytes:
+        return passwords.acceptable(password, email, self.context.settings.password_min_bytes)
+
     async def _account_of(self, caller: Claims) -> Account:
         return _active(await self.repository.find_user(caller.sub))
 
@@ -299,9 +288,7 @@ class Accounts:
         owner = await self.repository.owner_of_token(digest, "recovery", self.context.now())
         if owner is None:
             raise errors.invalid_one_time_token()
-        minimum = self.context.settings.password_min_bytes
-        raw = passwords.acceptable(password, email_of(owner), minimum)
-        hashed = await self.hashes.hash(raw)
+        hashed = await self.hashes.hash(self._acceptable(password, email_of(owner)))
         event = Event(self.context.now(), "reset_password", origin=origin)
         if await self.repository.reset_password(digest, hashed, event) is None:
             raise errors.invalid_one_time_token()

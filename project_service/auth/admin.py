@@ -15,7 +15,7 @@ from project_service.auth.passwords import Hashes
 from project_service.auth.repository import Actor, Event, Repository
 from project_service.auth.values import Account, Email, Origin, email_of
 from project_service.errors import ApiError, validation_failed
-from project_service.lifecycle import shield
+from project_service.lifecycle import shielded
 
 PAGE_SIZE, MAX_PAGE_SIZE = 50, 1000
 # With a higher cost each login would keep a core busy for minutes.
@@ -94,6 +94,8 @@ class Administration:
             raise errors.email_taken()
         return account
 
+    # Shielded, so that of several changes not only some are made if the client hangs up.
+    @shielded
     async def change(
         self,
         id_or_email: str,
@@ -107,17 +109,6 @@ class Administration:
 
         Raises ``user_not_found`` and ``weak_password``.
         """
-        # Shielded, so that of several changes not only some are made if the client hangs up.
-        return await shield(self._change(id_or_email, origin, disabled, password, metadata))
-
-    async def _change(
-        self,
-        id_or_email: str,
-        origin: Origin,
-        disabled: bool | None,
-        password: str | None,
-        metadata: Mapping[str, Any] | None,
-    ) -> Account:
         account = await self.find(id_or_email)
         key, address = account.user.id, account.user.email
         if password is not None:
