@@ -2,7 +2,7 @@
 
 A process keeps nothing that another one needs, so any number of them can run. ``Application`` starts what
 ``assemble`` puts together, opens the ports, and stops in the reverse order. ``Revocations`` keeps the process current
-about revoked keys and ended sessions; ``admission_limits`` says how many requests of each class it serves at a time.
+about revoked keys and ended sessions; ``admission_limits`` is how many requests of each class it serves at a time.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Application:
 
     @property
     def addresses(self) -> list[Any]:
-        """Where requests are taken, as ``IAddress`` values: those for clients first."""
+        """The addresses of the open ports, as ``IAddress`` values: those for clients first."""
         return [port.getHost() for port in self._ports]
 
     async def start(self) -> None:
@@ -281,7 +281,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         sweep_lock=AdvisoryLock(connect, SWEEPER),
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
-    # In a thread, because it takes some milliseconds in a large process, for which the reactor would stand still.
+    # In a thread, because it takes some milliseconds in a large process.
     trim = partial(deferToThreadPool, reactor, reactor.getThreadPool(), trim_memory)
     trimming = Every(TRIM_SECONDS, trim, reactor, "unused memory", errors.outage_of)
 
@@ -299,7 +299,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         components=[
             *(ClosedLast(partial(each.close, POOL_GRACE_SECONDS)) for each in (pool, *rest.pools)),
             ServiceComponent(listener),
-            # While the database is away a reading waits for it all the time, and nobody needs it any more.
+            # While the database is away a reading waits for it, and its result is not needed any more.
             ServiceComponent(polling, cancels=True),
             ServiceComponent(trimming),
             store,
@@ -421,7 +421,7 @@ class Revocations:
         self._known_at = began
 
 
-# Settings, as the HTTP edge takes them
+# Settings for the HTTP edge
 
 
 def admission_limits(settings: Settings, threads: int) -> dict[str, Limits]:

@@ -1,7 +1,7 @@
 """Project keys: their form, their table, and the active ones in memory (``KeyRing``).
 
 ``psk_anon_`` or ``psk_service_``, 43 characters of base64url (256 random bits), 6 characters of checksum. The
-checksum tells a mistyped key from a wrong one and lets secret scanners be sure; it is no secret.
+checksum distinguishes a mistyped key from a wrong one and lets secret scanners be sure. It is not secret.
 """
 
 from __future__ import annotations

@@ -269,8 +269,8 @@ def background(coroutine: Coroutine[Deferred[Any], Any, object], what: str) -> N
 class SharedRun(Generic[T]):
     """Calls ``function`` for all who join, once at a time.
 
-    Those who join during a run share the next one, so that everybody gets the outcome of a run that began after he
-    had asked. ``what`` is its name in the log.
+    Those who join during a run share the next one, so that each gets the outcome of a run that began after its call.
+    ``what`` is its name in the log.
     """
 
     def __init__(self, function: Callable[[], Coroutine[Deferred[Any], Any, T]], what: str) -> None:
@@ -338,16 +338,16 @@ def cancel(call: IDelayedCall | None) -> None:
 # Clocks
 
 
-# How often ``progress`` is looked at within the time after which nothing has moved.
-LOOKS = 10
+# How often ``progress`` is called within ``seconds``.
+CHECKS = 10
 
 
 class IdleTimer:
     """Calls ``expire`` when nothing has moved for ``seconds``, once for each ``start``.
 
-    Whoever moves something calls ``touch``. That is cheap, as the delayed call is only renewed when it fires. Where
-    nobody can tell, ``progress`` returns a value that changes whenever something has moved. It is called ten times
-    within ``seconds``, so ``expire`` is called up to a tenth late.
+    Code that moves something calls ``touch``. That is cheap, as the delayed call is only renewed when it fires. If
+    there is no such code, ``progress`` returns a value that changes whenever something has moved. It is called ten
+    times within ``seconds``, so ``expire`` is called up to a tenth late.
     """
 
     __slots__ = ("_call", "_clock", "_expire", "_progress", "_seconds", "_seen", "expired", "touched_at")
@@ -375,9 +375,9 @@ class IdleTimer:
         wait = self._seconds
         if self._progress is not None:
             self._seen = self._progress()
-            wait /= LOOKS
+            wait /= CHECKS
         self.touched_at = self._clock.seconds()
-        self._call = self._clock.callLater(wait, self._look)
+        self._call = self._clock.callLater(wait, self._check)
 
     def touch(self) -> None:
         self.touched_at = self._clock.seconds()
@@ -386,15 +386,15 @@ class IdleTimer:
         cancel(self._call)
         self._call = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._call = None
         if self._progress is not None and (seen := self._progress()) != self._seen:
             self._seen = seen
             self.touch()
         left = self.touched_at + self._seconds - self._clock.seconds()
         if left > 0:
-            wait = left if self._progress is None else min(left, self._seconds / LOOKS)
-            self._call = self._clock.callLater(wait, self._look)
+            wait = left if self._progress is None else min(left, self._seconds / CHECKS)
+            self._call = self._clock.callLater(wait, self._check)
         else:
             self.expired = True
             self._expire()

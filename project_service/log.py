@@ -54,7 +54,7 @@ class LogOutput(Protocol):
 class Output:
     """Writes to the descriptor of ``out``, bypassing its buffer, without ever waiting long for its reader.
 
-    The reader may be a pager that nobody scrolls, a terminal that was stopped, or a log collector that hangs. Lines
+    The reader may be a pager that is not scrolled, a terminal that was stopped, or a log collector that hangs. Lines
     are dropped then, because a blocking write would stop the reactor. ``lost`` is called with their number as soon as
     others have been written again. The constructor raises ``OSError`` for an ``out`` without a descriptor, and
     ``write`` if nothing can be written.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from math import ceil
 from typing import Any
 
 import psycopg2
 from attrs import frozen
-from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IHostResolution, IResolutionReceiver
-from zope.interface import implementer
+from twisted.internet.threads import deferToThreadPool
 
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.dsn import Candidate, Target, read_dsn
@@ -19,7 +18,7 @@ from project_service.settings.model import Settings
 
 # The limit for each step with each server and address: resolving the name, connecting, making the settings.
 CONNECT_TIMEOUT_SECONDS = 5.0
-# How long after statement_timeout a server that does not answer counts as gone.
+# How long after statement_timeout a server that does not answer is given up.
 GUARD_MARGIN_SECONDS = 5.0
 # How long a connection to a standby is used. After a failover the address may lead to another server, which an
 # existing connection would not notice.
@@ -33,9 +32,9 @@ _PLAIN_STRINGS = "-c standard_conforming_strings=on"
 # was switched off, and other hosts wait for these to migrate or to sweep.
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
-# With an empty search path only PostgreSQL's own functions are found without their schema. Otherwise, whoever may
-# create functions in a schema of the search path could create some that fit our arguments better, and they would run
-# with our rights (CVE-2018-1058).
+# With an empty search path only PostgreSQL's own functions are found without their schema. Otherwise, a role that
+# may create functions in a schema of the search path could create some that fit our arguments better, and they would
+# run with our rights (CVE-2018-1058).
 _SETUP = """
 select set_config('search_path', '', false),
        set_config('statement_timeout', %(timeout)s, false),
@@ -78,7 +77,7 @@ class Connector:
             return await self._set_up(params)
         assert candidate.host is not None
         last: Exception = DatabaseGone("unknown host")
-        for address in await self._limited(addresses_of(self.reactor, candidate.host)):
+        for address in await self._limited(start(addresses_of(self.reactor, candidate.host))):
             try:
                 return await self._set_up({**params, "hostaddr": address})
             except (DatabaseGone, psycopg2.Error) as fault:
@@ -182,33 +181,16 @@ _REASONS = (
 )
 
 
-def addresses_of(reactor: Any, host: str) -> Deferred[list[str]]:
-    """The addresses of ``host`` in the resolver's order, found without blocking; an empty list if there are none."""
-    addresses: Deferred[list[str]] = Deferred()
-    if isIPAddress(host) or isIPv6Address(host):
-        addresses.callback([host])
-        return addresses
+async def addresses_of(reactor: Any, host: str) -> list[str]:
+    """The addresses of ``host`` in the system's order; an empty list if there are none. A thread waits for them."""
+    threads = reactor.getThreadPool()
     try:
-        reactor.nameResolver.resolveHostName(_Receiver(addresses), host, 0)
-    except UnicodeError:  # not a DNS name, for instance because a label has more than 63 characters
-        addresses.callback([])
-    return addresses
-
-
-@implementer(IResolutionReceiver)
-class _Receiver:
-    def __init__(self, result: Deferred[list[str]]) -> None:
-        self._result = result
-        self._addresses: list[str] = []
-
-    def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
-        return
-
-    def addressResolved(self, address: IAddress) -> None:
-        host: str = getattr(address, "host", "")
-        if host and host not in self._addresses:
-            self._addresses.append(host)
-
-    def resolutionComplete(self) -> None:
-        if not self._result.called:
-            self._result.callback(self._addresses)
+        resolved = await deferToThreadPool(
+            reactor, threads, socket.getaddrinfo, host, None, type=socket.SOCK_STREAM
+        )
+    except (
+        OSError,
+        UnicodeError,
+    ):  # UnicodeError: not a DNS name, perhaps a label of more than 63 characters
+        return []
+    return list(dict.fromkeys(str(address[0]) for *_, address in resolved))

@@ -67,7 +67,7 @@ class DatabaseGone(Away):
 class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not typed
     """Made by ``Connector``. Only one caller may use it at a time; the pool sees to that.
 
-    ``on_lost`` is called once if the connection is lost while nobody uses it. Each answer may take ``answer_seconds``
+    ``on_lost`` is called once if the connection is lost while it is idle. Each answer may take ``answer_seconds``
     and ``extra_seconds``, without a limit if one of them is None.
     """
 

@@ -210,7 +210,7 @@ async def watch_ddl(connection: Connection) -> bool:
 
 
 async def lacking(connection: Connection, schemas: Collection[str]) -> list[str]:
-    """What ``service_role`` lacks in ``schemas`` after ``expose``, as sentences that say who can grant it and how.
+    """What ``service_role`` lacks in ``schemas`` after ``expose``, as sentences that say how it is granted.
 
     Objects that belong to an extension are left out.
     """

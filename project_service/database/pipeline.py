@@ -198,8 +198,8 @@ def numbered(sql: str) -> str:
 
 
 class Run:
-    """One transaction under way. ``done`` fires with the rows of its last statement, or fails with ``psycopg2.Error``
-    for what the server refuses, or ``DatabaseGone``.
+    """A submitted transaction. ``done`` fires with the rows of its last statement, or fails with ``psycopg2.Error`` for
+    what the server refuses, or ``DatabaseGone``.
 
     Cancelling ``done`` leaves the run to go on without anybody waiting for it. ``took`` is how many seconds the
     server needed for it, where that was asked for; ``slow`` whether it held up the others that share the pipeline.
@@ -280,7 +280,7 @@ class Pipeline:
             raise RuntimeError("libpq refuses pipeline mode")
 
     def leave(self) -> None:
-        """Back to what psycopg2 expects. Nothing may be under way."""
+        """Leave pipeline mode, so that psycopg2 can use the connection. No run may be unfinished."""
         _exit_pipeline(self._libpq)
 
     def submit(self, version: int, steps: Sequence[Step], timed: bool = False) -> Run:
@@ -378,8 +378,8 @@ class Pipeline:
         self._since, self._cpu = now, cpu
 
     def lost(self, fault: DatabaseGone) -> None:
-        """The connection is gone: nothing more will be heard of what is under way, except for the error that the
-        server may have sent before."""
+        """The connection is lost: fail all runs with ``fault``, and with the error that the server may have sent
+        before."""
         self._libpq = None  # with which libpq's functions do nothing
         runs = list(self.waiting)
         self.waiting.clear()
@@ -439,7 +439,7 @@ def _text_rows(result: int) -> list[TextRow]:
 
 @frozen
 class Diagnosis:
-    """What the server says of an error, under psycopg2's names."""
+    """The fields of an error, under psycopg2's names."""
 
     message_primary: str | None
     message_detail: str | None
@@ -473,8 +473,8 @@ _WORDED = re.compile(r"[^:\n]+: +([0-9A-Z]{5}): ([^\n]*)")
 
 
 def error_that_ended(fault: psycopg2.Error) -> psycopg2.Error | None:
-    """The error by which the server ended the connection, if it sent one before. psycopg2 hears of both at once, and
-    has that error only as the beginning of a text."""
+    """The error by which the server ended the connection, if it sent one before. psycopg2 gets both at once, and has
+    that error only as the beginning of a text."""
     if fault.pgcode is not None:
         return fault
     worded = _WORDED.match(str(fault))

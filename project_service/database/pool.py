@@ -30,10 +30,10 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 # Of so many connections one may be shared by quick reads.
 CONNECTIONS_PER_PIPELINE = 4
-# How many runs may be under way on a shared connection, and how old the oldest may be. Further reads go elsewhere.
+# How many runs may be unanswered on a shared connection, and how old the oldest may be. Further reads go elsewhere.
 MAX_WAITING = 200
 MAX_AGE_SECONDS = 0.02
-# A shared connection that nobody has used for so long is given back.
+# A shared connection that has been idle for so long is given back.
 IDLE_SECONDS = 30.0
 CHECK_SECONDS = 1.0
 

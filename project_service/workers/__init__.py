@@ -1,1 +1,1 @@
-"""Several serving processes of one service, and what they tell each other."""
+"""Several serving processes of one service, and the messages between them."""

@@ -101,7 +101,7 @@ class Workers:
     def reload(self, settings: Settings) -> None:
         """Have each worker read the configuration again, and start later ones with ``settings``.
 
-        Raises ``KeySetError`` for a key file that cannot be used, before any worker is told.
+        Raises ``KeySetError`` for a key file that cannot be used, before any worker is signalled.
         """
         issuer_of(settings)
         self._assignment = evolve(self._assignment, settings=settings)

@@ -9,7 +9,6 @@ import pytest
 import pytest_twisted
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet import reactor as _reactor
-from twisted.internet.defer import succeed
 
 from project_service.database import connecting
 from project_service.database.connection import Connection, DatabaseGone
@@ -51,7 +50,11 @@ async def test_a_standby_is_not_taken_for_a_server_that_can_write(
 @pytest_twisted.ensureDeferred
 async def test_every_address_of_a_host_is_tried(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name may have an IPv6 address at which nobody listens, or still lead to a server that is gone."""
-    monkeypatch.setattr(connecting, "addresses_of", lambda *_: succeed(["127.0.0.2", "127.0.0.1"]))
+
+    async def two_addresses(*_: Any) -> list[str]:
+        return ["127.0.0.2", "127.0.0.1"]
+
+    monkeypatch.setattr(connecting, "addresses_of", two_addresses)
     known = parse_dsn(database)
     async with rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}") as (_, port):
         connection = await connection_to(make_dsn(database, host="db.example.test", port=port))

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.exchange import BadLength, Stream
-from project_service.lifecycle import LOOKS, IdleTimer
+from project_service.lifecycle import CHECKS, IdleTimer
 
 
 class Wire:
@@ -93,7 +93,7 @@ class Dropping(SynchronousTestCase):
         """A kernel sends a little more after its buffer was full; a client that reads nothing has not moved."""
         self.passes(0.1)
         self.moved += 1
-        self.passes(SECONDS * (1 + 2 / LOOKS))
+        self.passes(SECONDS * (1 + 2 / CHECKS))
         self.assertEqual(len(self.dropped), 1)
 
     def test_a_touch_gives_another_period(self) -> None:
