@@ -198,11 +198,11 @@ def numbered(sql: str) -> str:
 
 
 class Run:
-    """A submitted transaction. ``done`` fires with the rows of its last statement, or fails with ``psycopg2.Error`` for
-    what the server refuses, or ``DatabaseGone``.
+    """A submitted transaction. ``done`` fires with the rows of its last statement, or fails with ``psycopg2.Error``
+    for what the server refuses, or ``DatabaseGone``.
 
-    Cancelling ``done`` leaves the run to go on without anybody waiting for it. ``took`` is how many seconds the
-    server needed for it, where that was asked for; ``slow`` whether it held up the others that share the pipeline.
+    Cancelling ``done`` does not stop the run. ``took`` is how many seconds the server needed for a ``timed`` one;
+    ``slow`` whether it held up the others that share the pipeline.
     """
 
     __slots__ = (
