@@ -370,8 +370,8 @@ def _names_of(relation: Relation) -> Collection[str]:
 def _condition(
     node: Node, condition: Condition, embedded: Mapping[str, str], tested: dict[str, str]
 ) -> PlannedCondition:
-    """The condition, in which tests whether an embedded relation has rows are told from filters on columns. Raises
-    PGRST120.
+    """The condition, in which tests whether an embedded relation has rows are distinguished from filters on columns.
+    Raises PGRST120.
 
     ``embedded`` maps the names that a filter may use for an embedded relation to its name. Those that it tests are
     added to ``tested``.

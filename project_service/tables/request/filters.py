@@ -58,7 +58,8 @@ class Operands:
 
 
 def looks_like_filter(value: str) -> bool:
-    """Whether ``value`` starts with an operator. That is how a function's arguments are told from filters."""
+    """Whether ``value`` starts with an operator. That is how a function's arguments are distinguished from
+    filters."""
     word, dot, _ = value.partition(".")
     word = word.partition("(")[0]
     return bool(dot) and (word == "not" or word in OPERATORS)

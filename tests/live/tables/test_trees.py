@@ -11,9 +11,8 @@ from urllib.parse import quote
 import pytest
 import pytest_twisted
 
-from tests.live.tables.random_trees import Asking
-from tests.live.tables.related_trees import Asked, Data, Row, Way, cut, grouped, kept
 from tests.live.tables.service import Tables, tables
+from tests.live.tables.trees import Data, RandomRequests, Relationship, Row, Tree, cut, grouped, matching
 
 __all__ = ["tables"]
 
@@ -58,25 +57,25 @@ def data(tables: Tables) -> Data:
     return {name: tables.sql(f"select json_agg(found) from {name} found")[0][0] for name in names}
 
 
-def ways(found: Data) -> dict[str, tuple[Way, ...]]:
-    def to_one(written: str, target: str, column: str) -> Way:
-        return Way(
+def relationships(found: Data) -> dict[str, tuple[Relationship, ...]]:
+    def to_one(written: str, target: str, column: str) -> Relationship:
+        return Relationship(
             written, target, True, lambda row: [one for one in found[target] if one["id"] == row[column]]
         )
 
-    def to_many(written: str, target: str, column: str) -> Way:
-        return Way(
+    def to_many(written: str, target: str, column: str) -> Relationship:
+        return Relationship(
             written, target, False, lambda row: [one for one in found[target] if one[column] == row["id"]]
         )
 
-    def through(written: str, target: str, ours: str, theirs: str) -> Way:
+    def through(written: str, target: str, ours: str, theirs: str) -> Relationship:
         def of(row: Row) -> list[Row]:
             keys = [visit[theirs] for visit in found["visits"] if visit[ours] == row["id"]]
             return [one for one in found[target] if one["id"] in keys]
 
-        return Way(written, target, False, of)
+        return Relationship(written, target, False, of)
 
-    badge = Way(
+    badge = Relationship(
         "badges", "badges", True, lambda row: [one for one in found["badges"] if one["id"] == row["id"]]
     )
     person = (
@@ -106,9 +105,9 @@ def ways(found: Data) -> dict[str, tuple[Way, ...]]:
     }
 
 
-async def read(tables: Tables, asked: Asked, place: str) -> tuple[str, int, Any]:
+async def read(tables: Tables, tree: Tree, resource: str) -> tuple[str, int, Any]:
     """Reads, and returns the request, the total number of rows, and the rows."""
-    path = f"{place}?" + "&".join([f"select={asked.select()}", *asked.conditions()])
+    path = f"{resource}?" + "&".join([f"select={tree.select()}", *tree.conditions()])
     status, headers, body = await tables.request("GET", quote(path, "/?&="), headers=EXACT)
     assert status in (200, 206), (path, body)
     return path, int(headers.getRawHeaders("content-range")[0].rpartition("/")[2]), body
@@ -118,15 +117,15 @@ async def read(tables: Tables, asked: Asked, place: str) -> tuple[str, int, Any]
 async def test_embedded_rows_are_those_computed_in_python(grown: Tables) -> None:
     random, found = Random(1), data(grown)
     for _ in range(400):
-        asking = Asking(random, found, ways(found))
-        asked = asking.tree(random.choice(("people", "people", "described", "towns", "notes", "visits")))
-        asking.page(asked)
-        expected = kept(asked, found[asked.table])
-        place = "/rpc/all_people" if asked.table == "people" and random.random() < 0.3 else f"/{asked.table}"
-        if asked.first > len(expected):
+        requests = RandomRequests(random, found, relationships(found))
+        tree = requests.tree(random.choice(("people", "people", "described", "towns", "notes", "visits")))
+        requests.page(tree)
+        expected = matching(tree, found[tree.table])
+        resource = "/rpc/all_people" if tree.table == "people" and random.random() < 0.3 else f"/{tree.table}"
+        if tree.first > len(expected):
             continue
-        path, total, rows = await read(grown, asked, place)
-        assert rows == [one.shown for one in cut(asked, expected)], path
+        path, total, rows = await read(grown, tree, resource)
+        assert rows == [one.shown for one in cut(tree, expected)], path
         assert total == len(expected), path
 
 
@@ -136,18 +135,18 @@ async def test_unsorted_rows_are_the_same_whatever_is_embedded_and_their_pages_h
 ) -> None:
     random, found = Random(3), data(grown)
     for _ in range(150):
-        asking = Asking(random, found, ways(found))
-        asked = asking.tree(random.choice(("people", "people", "described", "towns", "visits")))
-        asked.parameters = [one for one in asked.parameters if not one.startswith("order=")]
-        expected = [one.shown for one in kept(asked, found[asked.table])]
-        path, total, rows = await read(grown, asked, f"/{asked.table}")
+        requests = RandomRequests(random, found, relationships(found))
+        tree = requests.tree(random.choice(("people", "people", "described", "towns", "visits")))
+        tree.parameters = [one for one in tree.parameters if not one.startswith("order=")]
+        expected = [one.shown for one in matching(tree, found[tree.table])]
+        path, total, rows = await read(grown, tree, f"/{tree.table}")
         assert sorted(map(_text, rows)) == sorted(map(_text, expected)), path
         assert total == len(expected), path
-        parameters, size = asked.parameters, random.choice((1, 2, 3, 5))
+        parameters, size = tree.parameters, random.choice((1, 2, 3, 5))
         paged: list[Row] = []
         for first in range(0, len(rows), size):
-            asked.parameters = [*parameters, f"limit={size}", f"offset={first}"]
-            paged += (await read(grown, asked, f"/{asked.table}"))[2]
+            tree.parameters = [*parameters, f"limit={size}", f"offset={first}"]
+            paged += (await read(grown, tree, f"/{tree.table}"))[2]
         assert paged == rows, path
 
 
@@ -155,10 +154,10 @@ async def test_unsorted_rows_are_the_same_whatever_is_embedded_and_their_pages_h
 async def test_aggregates_are_grouped_by_the_columns_shown(grown: Tables) -> None:
     random, found = Random(2), data(grown)
     for _ in range(300):
-        asking = Asking(random, found, ways(found))
-        asked = asking.tree(random.choice(("people", "described", "notes", "visits", "badges")), sums=True)
-        expected = grouped(asked, kept(asked, found[asked.table]))
-        path, total, rows = await read(grown, asked, f"/{asked.table}")
+        requests = RandomRequests(random, found, relationships(found))
+        tree = requests.tree(random.choice(("people", "described", "notes", "visits", "badges")), sums=True)
+        expected = grouped(tree, matching(tree, found[tree.table]))
+        path, total, rows = await read(grown, tree, f"/{tree.table}")
         assert sorted(map(_text, rows)) == sorted(map(_text, expected)), path
         assert total == len(expected), path
 
