@@ -52,7 +52,7 @@ class Accounts:
         if not settings.allow_signup:
             raise errors.signup_disabled()
         address = Email.parse_new(email)
-        raw = self._acceptable(password, address)
+        raw = self._check_new_password(password, address)
         if settings.confirm_email:
             self._require_mailer()
         reservation = await self.throttle.reserve_signup(origin)
@@ -152,7 +152,7 @@ class Accounts:
         """
         account = await self._account_of(caller)
         if password is not None:
-            raw = self._acceptable(password, email_of(account.user))
+            raw = self._check_new_password(password, email_of(account.user))
             account = await self._set_password(caller, account, current_password, raw, origin)
         elif current_password is not None:
             raise validation_failed({"current_password": "goes with a new password"})
@@ -236,8 +236,8 @@ class Accounts:
         if current is not None and await self.hashes.matches(password, current.password_hash):
             yield current
 
-    def _acceptable(self, password: str, email: Email) -> bytes:
-        return passwords.acceptable(password, email, self.context.settings.password_min_bytes)
+    def _check_new_password(self, password: str, email: Email) -> bytes:
+        return passwords.check_new(password, email, self.context.settings.password_min_bytes)
 
     async def _account_of(self, caller: Claims) -> Account:
         return _active(await self.repository.find_user(caller.sub))
@@ -288,7 +288,7 @@ class Accounts:
         owner = await self.repository.owner_of_token(digest, "recovery", self.context.now())
         if owner is None:
             raise errors.invalid_one_time_token()
-        hashed = await self.hashes.hash(self._acceptable(password, email_of(owner)))
+        hashed = await self.hashes.hash(self._check_new_password(password, email_of(owner)))
         event = Event(self.context.now(), "reset_password", origin=origin)
         if await self.repository.reset_password(digest, hashed, event) is None:
             raise errors.invalid_one_time_token()

@@ -147,7 +147,7 @@ class Administration:
         return account
 
     async def _hash(self, password: str, email: Email) -> bytes:
-        return await self.hashes.hash(passwords.acceptable(password, email, self.password_min_bytes()))
+        return await self.hashes.hash(passwords.check_new(password, email, self.password_min_bytes()))
 
     def _event(self, action: str, about: str | None, origin: Origin, email: str) -> Event:
         return Event(self.now(), action, actor=self.actor, user_id=about, email=email, origin=origin)

@@ -44,7 +44,7 @@ def common_passwords() -> frozenset[str]:
     return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
-def acceptable(password: str, email: Email, min_characters: int) -> bytes:
+def check_new(password: str, email: Email, min_characters: int) -> bytes:
     """The bytes of a new password, to be hashed. Raises ``weak_password``, and ``validation_failed`` if it is not
     valid Unicode."""
     if _encoded(password) is None:

@@ -1,4 +1,4 @@
-"""A real mail server that keeps the mails it takes."""
+"""A real mail server that stores the mails that it accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.temporary import free_port
 
 
 class Mailbox:
-    """The mails that a mail server took."""
+    """The mails that a mail server has accepted."""
 
     def __init__(self) -> None:
         self.mails: list[Any] = []

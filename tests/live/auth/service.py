@@ -26,8 +26,8 @@ PASSWORD = "a long enough one"
 
 
 @asynccontextmanager
-async def api_on(database: str, store: Store, place: Path, **sections: Any) -> AsyncIterator[Api]:
-    async with serving(settings_for(database, store, place, **sections)) as api:
+async def api_on(database: str, store: Store, folder: Path, **sections: Any) -> AsyncIterator[Api]:
+    async with serving(settings_for(database, store, folder, **sections)) as api:
         yield api
 
 

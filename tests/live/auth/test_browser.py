@@ -16,7 +16,7 @@ from tests.live.waiting import until
 
 # The page reports what it saw as the metadata of another user.
 PAGE = """<!doctype html><script type=module>
-const told = []
+const reported = []
 %(documented)s
 keep(%(session)s)
 const send = (method, path, token, body) => {
@@ -26,14 +26,14 @@ const send = (method, path, token, body) => {
 try {
   for (let round = 0; round < 2; round++) {
     const all = await Promise.all([1, 2, 3, 4, 5].map(current))
-    told.push(new Set(all.map(one => one.access_token)).size, all[0].refresh_token)
+    reported.push(new Set(all.map(one => one.access_token)).size, all[0].refresh_token)
   }
   const session = JSON.parse(localStorage.getItem('session'))
   await send('POST', '/auth/logout', session.access_token)
   localStorage.setItem('session', JSON.stringify({ ...session, expires_at: 0 }))
-  told.push(await current(), localStorage.getItem('session'))
-} catch (error) { told.push(String(error)) }
-await send('PATCH', '/auth/user', %(told_as)s, { metadata: { told } })
+  reported.push(await current(), localStorage.getItem('session'))
+} catch (error) { reported.push(String(error)) }
+await send('PATCH', '/auth/user', %(reporter)s, { metadata: { reported } })
 </script>"""
 
 
@@ -44,19 +44,19 @@ async def test_a_page_keeps_its_session_as_documented(
     program = browser()
     async with api_on(database, store_settings, tmp_path) as api:
         session = {**await api.sign_up("ada@example.test"), "expires_at": 0}
-        teller = await api.sign_up("teller@example.test")
-        values = {"session": session, "told_as": teller["access_token"]}
+        reporter = await api.sign_up("reporter@example.test")
+        values = {"session": session, "reporter": reporter["access_token"]}
         page = tmp_path / "page.html"
         written = {name: json.dumps(value) for name, value in values.items()}
         code = filled_in(examples("js", "project", "session"), api.base_url, api.anon_key)
         page.write_text(PAGE % {**written, "documented": code}, "utf-8")
 
-        async def told() -> Any:
-            return [row for (row,) in run_sql(database, "select metadata->'told' from auth.users") if row]
+        async def reported() -> Any:
+            return [row for (row,) in run_sql(database, "select metadata->'reported' from auth.users") if row]
 
         with opened(program, page):
-            await until(told)
-    ((one, first, again, second, ended, kept),) = await told()
+            await until(reported)
+    ((one, first, again, second, ended, kept),) = await reported()
     # The first call refreshes once; the others, and the next round, find the new session.
     assert (one, again, first) == (1, 1, second)
     assert first != session["refresh_token"]

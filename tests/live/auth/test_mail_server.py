@@ -125,7 +125,7 @@ async def test_mails_are_sent_only_to_a_server_with_a_trusted_certificate(
 @pytest.mark.parametrize("pause", [0.0, 0.2])
 @pytest_twisted.ensureDeferred
 async def test_an_answer_that_does_not_end_is_given_up(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither its lines are kept for ever, nor the place of a mail, of which few are sent at a time."""
+    """Neither its lines are kept forever, nor the slot of a mail, of which few are sent at a time."""
     monkeypatch.setattr(mail, "MAIL_SECONDS", 1.0)
     listening = reactor.listenTCP(0, Factory.forProtocol(lambda: Endless(pause)), interface="127.0.0.1")
     settings = Smtp(

@@ -70,13 +70,13 @@ class Passwords(TestCase):
     @given(st.text(max_size=90))
     def test_an_acceptable_password_can_be_hashed_and_checked(self, text: str) -> None:
         try:
-            raw = passwords.acceptable(text, ADA, 8)
+            raw = passwords.check_new(text, ADA, 8)
         except ApiError as fault:
             assert fault.status == 422
             return
         assert len(raw) <= 72 and len(raw.decode()) >= 8
         for same in (text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))):
-            assert passwords.candidates(same)[0] == passwords.acceptable(same, ADA, 8) == raw
+            assert passwords.candidates(same)[0] == passwords.check_new(same, ADA, 8) == raw
         assert raw.decode().casefold() not in passwords.common_passwords()
 
     @settings(max_examples=200, deadline=None)
@@ -88,7 +88,7 @@ class Passwords(TestCase):
     def reason(self, text: str) -> str:
         """Why it is not allowed; "" if it is."""
         try:
-            passwords.acceptable(text, ADA, 8)
+            passwords.check_new(text, ADA, 8)
         except ApiError as fault:
             assert fault.code == "weak_password" and fault.details is not None
             return fault.details["password"]
@@ -128,7 +128,7 @@ class Passwords(TestCase):
             ("two words here", "two\u00a0words\u3000here"),
             ("\u2126\u2126\u2126\u2126 \u00c5ngstr\u00f6m", "\u03a9\u03a9\u03a9\u03a9 \u212bngstr\u00f6m"),
         ):
-            assert passwords.acceptable(one, ADA, 8) == passwords.acceptable(other, ADA, 8)
+            assert passwords.check_new(one, ADA, 8) == passwords.check_new(other, ADA, 8)
             assert passwords.candidates(one)[0] == passwords.candidates(other)[0]
         # Case, width and ligatures are left as they are.
         for one, other in (
@@ -136,7 +136,7 @@ class Passwords(TestCase):
             ("\uff41bcdefgh qz", "abcdefgh qz"),
             ("\ufb01shermen", "fishermen"),
         ):
-            assert passwords.acceptable(one, ADA, 8) != passwords.acceptable(other, ADA, 8)
+            assert passwords.check_new(one, ADA, 8) != passwords.check_new(other, ADA, 8)
 
     def test_characters_that_the_profile_does_not_allow_are_refused(self) -> None:
         for text in (
@@ -165,7 +165,7 @@ class Passwords(TestCase):
     def test_a_password_that_is_not_unicode_is_refused(self) -> None:
         """It can come from a command line, though not from JSON."""
         with self.assertRaises(ApiError) as caught:
-            passwords.acceptable("long enough \udcff", ADA, 8)
+            passwords.check_new("long enough \udcff", ADA, 8)
         assert caught.exception.details == {"password": "is not valid Unicode"}
 
     def test_the_shipped_list_of_common_passwords(self) -> None:
