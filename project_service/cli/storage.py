@@ -107,7 +107,7 @@ class _Import:
         """Import one object. Raises only errors that concern more than this object."""
         try:
             keys.parse_key(key)
-            await self.objects.check_write(self.bucket, key, SERVICE, self.conditions)
+            await self.objects.uploads.check(self.bucket, key, SERVICE, self.conditions)
             async with await self.objects.uploads.begin(self.bucket.name, SizeLimit(self.limit)) as upload:
                 content_type = await read(key, upload)
                 # An import takes long, and there may be another bucket of that name by now.

@@ -12,7 +12,7 @@ from uuid import UUID
 from attrs import frozen
 
 from project_service.lifecycle import shield
-from project_service.storage import access, errors
+from project_service.storage import errors
 from project_service.storage.buckets import Buckets
 from project_service.storage.conditions import without_date
 from project_service.storage.download import MAX_READS, ObjectLost
@@ -38,9 +38,9 @@ class Objects:
         self, bucket: Bucket, source: str, target: str, writer: Writer, conditions: Conditions
     ) -> Switched:
         """Make a second object of the same bytes, copied inside the store."""
-        await self.check_write(bucket, target, writer, conditions)
+        await self.uploads.check(bucket, target, writer, conditions)
         row = await self._existing(bucket, source)
-        await self.check_room(bucket, target, row.size)
+        await self.uploads.check_room(bucket, target, row.size)
         async with await self.uploads.begin(bucket.name, SizeLimit(row.size)) as upload:
             row = await self._copy(upload, bucket, row)
             # A large copy takes long, and there may be another bucket of that name by now.
@@ -93,26 +93,6 @@ class Objects:
         while keys := await self.rows.keys(bucket.name, prefix, 1000):
             count += len(await self.delete(bucket, keys, service))
         return count
-
-    async def check_write(self, bucket: Bucket, key: str, writer: Writer, conditions: Conditions) -> None:
-        """Refuse early what the switch would refuse, before any byte moves."""
-        if conditions != UNCONDITIONAL or access.is_owner_only(bucket.rules, writer):
-            row = await self.rows.find(bucket.name, key)
-            access.check_write(bucket.rules, row, writer, conditions)
-
-    async def check_room(self, bucket: Bucket, key: str, size: int) -> None:
-        """Raise ``bucket_full`` early where ``size`` more bytes cannot fit into the bucket's quota now.
-
-        Without it an upload would be streamed whole before it is refused, and a small request could make the store
-        copy any number of bytes. The counters in ``bucket`` may be old, so they are read again before anything is
-        refused.
-        """
-        quota = bucket.rules.max_bucket_bytes
-        if quota is None or bucket.total_bytes + size <= quota:
-            return
-        room = await self.rows.room(bucket.name, key)
-        if room is not None and size > room:
-            raise errors.bucket_full()
 
     async def _existing(self, bucket: Bucket, key: str) -> ObjectRow:
         row = await self.rows.find(bucket.name, key)

@@ -377,8 +377,7 @@ class StorageRoutes:
                     else:
                         fields.add(event, writer)
                         if event.name == "key":
-                            await self.objects.check_write(bucket, event.value, writer, conditions)
-                            await self.objects.check_room(bucket, event.value, least)
+                            await self.uploads.check(bucket, event.value, writer, conditions, least)
             form.finish()
             key = fields.object_key()
             content_type = requests.chosen_type(bucket, fields.content_type, key)
@@ -428,8 +427,7 @@ class StorageRoutes:
         declared = keys.of_body(headers.text(b"content-type"))
         content_type = requests.chosen_type(bucket, declared, key)
         digest = requests.ContentMD5.of(headers)
-        await self.objects.check_write(bucket, key, writer, conditions)
-        await self.objects.check_room(bucket, key, least)
+        await self.uploads.check(bucket, key, writer, conditions, least)
         async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
             upload.describe(content_type, key)
             while chunk := await body.next_chunk():

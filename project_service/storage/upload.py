@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 from project_service.database.errors import outage_of
 from project_service.errors import ApiError, payload_too_large
 from project_service.lifecycle import shield, start
-from project_service.storage import errors
+from project_service.storage import access, errors
 from project_service.storage.conditions import without_date
 from project_service.storage.durations import RENEWAL_SECONDS
 from project_service.storage.keys import DEFAULT
@@ -41,7 +41,7 @@ from project_service.storage.repository import GarbageRows, NewObject, ObjectRow
 from project_service.storage.reservations import Reservations
 from project_service.storage.s3.errors import StoreError
 from project_service.storage.sweeper import Removal
-from project_service.storage.values import Conditions, ObjectRow, Writer, store_path
+from project_service.storage.values import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
 
 _log = Logger()
 
@@ -420,7 +420,7 @@ class Upload:
 
 @frozen(eq=False)
 class Uploads:
-    """Begins uploads. ``steps`` is called with each state that one enters, for tests that interrupt it there."""
+    """Checks and begins uploads. ``steps`` is called with each state that one enters, for tests that interrupt it."""
 
     rows: ObjectRows
     garbage: GarbageRows
@@ -441,6 +441,30 @@ class Uploads:
         self.steps(State.RESERVED.value)
         sizes = PartSizes.up_to(limit.max_bytes if length is None else length, self.part_bytes)
         return Upload(self, version, bucket, limit, sizes)
+
+    async def check(
+        self, bucket: Bucket, key: str, writer: Writer, conditions: Conditions, size: int = 0
+    ) -> None:
+        """Refuse early, before any byte moves, an upload to ``key`` that the commit would refuse. ``size`` is the
+        least size that it can have."""
+        if conditions != UNCONDITIONAL or access.is_owner_only(bucket.rules, writer):
+            row = await self.rows.find(bucket.name, key)
+            access.check_write(bucket.rules, row, writer, conditions)
+        await self.check_room(bucket, key, size)
+
+    async def check_room(self, bucket: Bucket, key: str, size: int) -> None:
+        """Raise ``bucket_full`` early if ``size`` more bytes cannot fit into the bucket's quota now.
+
+        Otherwise an upload would be streamed whole before it is refused, and a small request could make the store
+        copy any number of bytes. The counters in ``bucket`` may be old, so they are read again before anything is
+        refused.
+        """
+        quota = bucket.rules.max_bucket_bytes
+        if quota is None or bucket.total_bytes + size <= quota:
+            return
+        room = await self.rows.room(bucket.name, key)
+        if room is not None and size > room:
+            raise errors.bucket_full()
 
 
 def _is_outage(failure: BaseException) -> bool:
