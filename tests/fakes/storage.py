@@ -45,8 +45,8 @@ class Tables:
         return Rows(FakeBuckets(self), FakeObjects(self), FakeGarbage(self), FakeLinks(self))
 
     def of(self, bucket: str) -> list[ObjectRow]:
-        found = [row for row in self.objects.values() if row.bucket == bucket]
-        return sorted(found, key=lambda row: row.key.encode())
+        rows = [row for row in self.objects.values() if row.bucket == bucket]
+        return sorted(rows, key=lambda row: row.key.encode())
 
 
 @frozen(eq=False)
@@ -62,8 +62,8 @@ class FakeBuckets:
         return Bucket(name, rules, len(mine), sum(row.size for row in mine), created_at)
 
     async def all(self) -> list[Bucket]:
-        found = [await self.find(name) for name in sorted(self.tables.buckets)]
-        return [bucket for bucket in found if bucket is not None]
+        buckets = [await self.find(name) for name in sorted(self.tables.buckets)]
+        return [bucket for bucket in buckets if bucket is not None]
 
     async def create(self, name: str, rules: BucketRules) -> Bucket:
         if name in self.tables.buckets:
@@ -158,7 +158,7 @@ class FakeObjects:
             self.tables.now(),
             new.max_age_seconds,
         )
-        return self._placed(row, old)
+        return self._insert(row, old)
 
     async def change(
         self, bucket: str, key: str, changes: Mapping[str, Any], conditions: Conditions = UNCONDITIONAL
@@ -174,16 +174,14 @@ class FakeObjects:
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Mapping[str, UUID]:
         rules = self._rules(bucket)
-        found = {
-            key: self.tables.objects[bucket, key] for key in keys if (bucket, key) in self.tables.objects
-        }
+        rows = {key: self.tables.objects[bucket, key] for key in keys if (bucket, key) in self.tables.objects}
         for key in keys:
-            self._check(found.get(key), rules, writer, conditions)
-        for key, row in found.items():
+            self._check(rows.get(key), rules, writer, conditions)
+        for key, row in rows.items():
             del self.tables.objects[bucket, key]
             self.tables.removed[bucket, key] = self.tables.now()
             self.tables.garbage[row.version] = (bucket, self.tables.now())
-        return {key: row.version for key, row in found.items()}
+        return {key: row.version for key, row in rows.items()}
 
     async def move(
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
@@ -197,7 +195,7 @@ class FakeObjects:
         self._check(old, rules, writer, conditions)
         del self.tables.objects[bucket, source]
         self.tables.removed[bucket, source] = self.tables.now()
-        return self._placed(evolve(row, key=target, updated_at=self.tables.now()), old)
+        return self._insert(evolve(row, key=target, updated_at=self.tables.now()), old)
 
     async def reserve_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
         for version in versions:
@@ -224,7 +222,7 @@ class FakeObjects:
         assert conditions.unmodified_since is None, "the database compares tags alone"
         access.check_write(rules, row, writer, conditions)
 
-    def _placed(self, row: ObjectRow, old: ObjectRow | None) -> Switched:
+    def _insert(self, row: ObjectRow, old: ObjectRow | None) -> Switched:
         before = self.tables.removed.get((row.bucket, row.key)) if old is None else old.updated_at
         second = row.updated_at.replace(microsecond=0)
         row = evolve(row, changed_twice=before is not None and before >= second)
@@ -255,10 +253,10 @@ class FakeGarbage:
         self, limit: int, after: UUID | None = None, removed_for: timedelta = timedelta(0)
     ) -> list[tuple[UUID, str]]:
         before = self.tables.now() - removed_for
-        found = sorted(
+        rows = sorted(
             (version, bucket) for version, (bucket, since) in self.tables.garbage.items() if since <= before
         )
-        return [item for item in found if after is None or item[0] > after][:limit]
+        return [item for item in rows if after is None or item[0] > after][:limit]
 
     async def forget(self, versions: Sequence[UUID]) -> None:
         for version in versions:
@@ -275,8 +273,8 @@ class FakeGarbage:
         return {row.version for row in self.tables.objects.values()} & set(versions)
 
     async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
-        found = sorted(self.tables.objects.values(), key=lambda row: (row.bucket, row.key))
-        return [row for row in found if after is None or (row.bucket, row.key) > after][:limit]
+        rows = sorted(self.tables.objects.values(), key=lambda row: (row.bucket, row.key))
+        return [row for row in rows if after is None or (row.bucket, row.key) > after][:limit]
 
 
 @frozen(eq=False)

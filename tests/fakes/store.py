@@ -122,8 +122,8 @@ class MemoryStore:
 
     async def stat(self, key: str) -> StoredStat:
         self._called("stat")
-        found = self._present(key)
-        return StoredStat(len(found.payload), found.etag, found.content_type)
+        stored = self._present(key)
+        return StoredStat(len(stored.payload), stored.etag, stored.content_type)
 
     async def copy(self, source: str, target: str) -> str:
         self._called("copy")
@@ -153,9 +153,9 @@ class MemoryStore:
 
     async def list(self, prefix: str = "", token: str | None = None, limit: int = 1000) -> StoredPage:
         self._called("list")
-        found = [key for key in sorted(self.objects) if key.startswith(prefix) and key > (token or "")]
-        shown = tuple(StoredObject(key, len(self.objects[key].payload)) for key in found[:limit])
-        return StoredPage(shown, found[limit - 1] if len(found) > limit else None)
+        keys = [key for key in sorted(self.objects) if key.startswith(prefix) and key > (token or "")]
+        shown = tuple(StoredObject(key, len(self.objects[key].payload)) for key in keys[:limit])
+        return StoredPage(shown, keys[limit - 1] if len(keys) > limit else None)
 
     async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
         self._called("list_multiparts")
@@ -177,7 +177,7 @@ class Collected:
     def write(self, data: bytes) -> None:
         self.data += data
 
-    def take(self, source: int, most: int) -> int:
+    def take(self, source: int, limit: int) -> int:
         return 0
 
     def register_producer(self, producer: Any) -> None:

@@ -17,8 +17,8 @@ FOREVER = 2.0**40
 
 
 @frozen
-class Who:
-    """``user`` is an id, None for somebody who has only a key; without ``key`` there is nothing at all."""
+class Caller:
+    """``user`` is an id, None for somebody caller has only a key; without ``key`` there is nothing at all."""
 
     user: str | None = None
     key: str | None = "anon"
@@ -114,29 +114,31 @@ class Model:
     def total(self, bucket: str) -> int:
         return sum(len(one.payload) for one in self.of(bucket).values())
 
-    def unreadable(self, who: Who, bucket: str) -> set[str]:
-        """Why ``who`` may not list, download or presign in ``bucket``."""
-        if who.key is None:
+    def unreadable(self, caller: Caller, bucket: str) -> set[str]:
+        """Why ``caller`` may not list, download or presign in ``bucket``."""
+        if caller.key is None:
             return {"project_key_required"}
         if bucket not in self.buckets:
             return {"bucket_not_found"}
         private = not self.buckets[bucket].public
-        return {"authentication_required"} if private and not who.signed_in else set()
+        return {"authentication_required"} if private and not caller.signed_in else set()
 
-    def unwritable(self, who: Who, bucket: str) -> set[str]:
-        if who.key is None:
+    def unwritable(self, caller: Caller, bucket: str) -> set[str]:
+        if caller.key is None:
             return {"project_key_required"}
-        found = set() if bucket in self.buckets else {"bucket_not_found"}
-        return found if who.signed_in else {*found, "authentication_required"}
+        refusals = set() if bucket in self.buckets else {"bucket_not_found"}
+        return refusals if caller.signed_in else {*refusals, "authentication_required"}
 
-    def unchangeable(self, who: Who, bucket: str, key: str, condition: Condition = Condition()) -> set[str]:
+    def unchangeable(
+        self, caller: Caller, bucket: str, key: str, condition: Condition = Condition()
+    ) -> set[str]:
         """Why the object, which may be missing, may not be replaced or removed."""
-        refusals = self.unwritable(who, bucket)
+        refusals = self.unwritable(caller, bucket)
         if refusals:
             return refusals
         there = self.objects.get((bucket, key))
-        guarded = self.buckets[bucket].rules.owner_only_writes and not who.is_service
-        foreign = guarded and there is not None and there.owner != who.user
+        guarded = self.buckets[bucket].rules.owner_only_writes and not caller.is_service
+        foreign = guarded and there is not None and there.owner != caller.user
         return {"not_owner" if foreign else "", condition.refusal(there)} - {""}
 
     def does_not_fit(self, bucket: str, key: str, size: int) -> set[str]:
@@ -215,10 +217,10 @@ def ranged(text: str | None, payload: bytes) -> tuple[int, int] | str | None:
     if text is None or not text.startswith("bytes="):
         return None
     specs = text.removeprefix("bytes=").split(",")
-    found = [one for spec in specs if (one := _resolved(spec, len(payload))) is not None]
-    if not found:
+    ranges = [one for spec in specs if (one := _resolved(spec, len(payload))) is not None]
+    if not ranges:
         return RANGE_REFUSED
-    return found[0] if len(specs) == 1 else None
+    return ranges[0] if len(specs) == 1 else None
 
 
 def _resolved(spec: str, size: int) -> tuple[int, int] | None:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.fakes.common import Response
-from tests.models.storage import Bucket, Condition, Model, Rules, Stored, Who
+from tests.models.storage import Bucket, Caller, Condition, Model, Rules, Stored
 from tests.models.storage_world import (
+    CALLERS,
     CONDITIONS,
     KEYS,
     NAMES,
@@ -21,7 +22,6 @@ from tests.models.storage_world import (
     RULES,
     SERVICE,
     TYPES,
-    WHO,
     WRITERS,
     Held,
     World,
@@ -43,17 +43,22 @@ class StorageMachine(RuleBasedStateMachine):
         self.held: list[Held] = []
         self.made = 0
 
-    def place(self, data: st.DataObject) -> tuple[str, str]:
+    def bucket_and_key(self, data: st.DataObject) -> tuple[str, str]:
         """A bucket and a key, more often those of an object."""
-        known, any_place = list(self.model.objects), st.tuples(NAMES, KEYS)
-        places = [any_place, *([st.sampled_from(known)] * 3 if known else [])]
-        return data.draw(st.one_of(places))
+        known, any_object = list(self.model.objects), st.tuples(NAMES, KEYS)
+        candidates = [any_object, *([st.sampled_from(known)] * 3 if known else [])]
+        return data.draw(st.one_of(candidates))
 
     def call(
-        self, who: Who, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+        self,
+        caller: Caller,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Response:
         """``body`` is a document unless it is bytes."""
-        sent = {**self.world.credentials(who), **(headers or {})}
+        sent = {**self.world.credentials(caller), **(headers or {})}
         if body is not None and not isinstance(body, bytes):
             sent["Content-Type"], body = "application/json", json.dumps(body).encode()
         return self.world.request(method, path, sent, body)
@@ -77,14 +82,16 @@ class StorageMachine(RuleBasedStateMachine):
         known = ["*", "another"] if there is None else ["*", "another", there.etag, there.etag]
         return Condition(header, data.draw(st.sampled_from(known))) if header else Condition()
 
-    def stored(self, answer: Response, bucket: str, key: str, payload: bytes, kind: str, who: Who) -> None:
+    def stored(
+        self, answer: Response, bucket: str, key: str, payload: bytes, kind: str, caller: Caller
+    ) -> None:
         """``answer`` shows the metadata of an object that is in the store now."""
         shown = json.loads(answer.body)
         changed = datetime.fromisoformat(shown["last_modified"]).timestamp()
         assert abs(changed - self.world.now()) < 60
         there = self.model.objects.get((bucket, key))
-        kept = there is not None and who.is_service and who.user is None
-        owner = there.owner if kept and there is not None else who.user
+        keeps_owner = there is not None and caller.is_service and caller.user is None
+        owner = there.owner if keeps_owner and there is not None else caller.user
         self.model.objects[bucket, key] = Stored(payload, kind, owner, shown["etag"], int(changed))
         assert shown == {**self.metadata(bucket, key), "last_modified": shown["last_modified"]}
 
@@ -154,35 +161,35 @@ class StorageMachine(RuleBasedStateMachine):
 
     # Uploads
 
-    @rule(data=st.data(), who=WHO, payload=PAYLOADS, kind=TYPES)
-    def put(self, data: st.DataObject, who: Who, payload: bytes, kind: str) -> None:
-        bucket, key = self.place(data)
-        self.put_at(bucket, key, who, payload, kind, self.condition(data, bucket, key))
+    @rule(data=st.data(), caller=CALLERS, payload=PAYLOADS, kind=TYPES)
+    def put(self, data: st.DataObject, caller: Caller, payload: bytes, kind: str) -> None:
+        bucket, key = self.bucket_and_key(data)
+        self.put_at(bucket, key, caller, payload, kind, self.condition(data, bucket, key))
 
     def put_at(
-        self, bucket: str, key: str, who: Who, payload: bytes, kind: str, condition: Condition
+        self, bucket: str, key: str, caller: Caller, payload: bytes, kind: str, condition: Condition
     ) -> None:
         headers = {**sent_condition(condition), **({"Content-Type": kind} if kind else {})}
-        answer = self.call(who, "PUT", self.path(bucket, key), payload, headers)
-        refusals = self.model.unchangeable(who, bucket, key, condition)
-        self.uploaded(answer, who, bucket, key, payload, kind or guessed(key), refusals)
+        answer = self.call(caller, "PUT", self.path(bucket, key), payload, headers)
+        refusals = self.model.unchangeable(caller, bucket, key, condition)
+        self.uploaded(answer, caller, bucket, key, payload, kind or guessed(key), refusals)
 
-    @rule(data=st.data(), who=WHO, payload=PAYLOADS, last=st.booleans())
-    def send_form(self, data: st.DataObject, who: Who, payload: bytes, last: bool) -> None:
-        bucket, key = self.place(data)
+    @rule(data=st.data(), caller=CALLERS, payload=PAYLOADS, last=st.booleans())
+    def send_form(self, data: st.DataObject, caller: Caller, payload: bytes, last: bool) -> None:
+        bucket, key = self.bucket_and_key(data)
         condition = self.condition(data, bucket, key)
         headers = {**sent_condition(condition), "Content-Type": "multipart/form-data; boundary=-"}
         parts = [part('name="key"', key.encode()), part('name="file"; filename="x"', payload)]
         body = b"".join(reversed(parts) if last else parts) + b"-----\r\n"
-        answer = self.call(who, "POST", self.path(bucket), body, headers)
-        refusals = self.model.unchangeable(who, bucket, key, condition)
+        answer = self.call(caller, "POST", self.path(bucket), body, headers)
+        refusals = self.model.unchangeable(caller, bucket, key, condition)
         assert answer.status in (201, 400, 401, 403, 404, 412, 413, 415)
-        self.uploaded(answer, who, bucket, key, payload, guessed(key), refusals, created=True)
+        self.uploaded(answer, caller, bucket, key, payload, guessed(key), refusals, created=True)
 
     def uploaded(
         self,
         answer: Response,
-        who: Who,
+        caller: Caller,
         bucket: str,
         key: str,
         payload: bytes,
@@ -195,18 +202,18 @@ class StorageMachine(RuleBasedStateMachine):
         if not self.refused(answer, refusals):
             replaced = (bucket, key) in self.model.objects and not created
             assert answer.status == (200 if replaced else 201)
-            self.stored(answer, bucket, key, payload, kind, who)
+            self.stored(answer, bucket, key, payload, kind, caller)
 
     @precondition(lambda self: len(self.held) < 3)
-    @rule(data=st.data(), who=WRITERS, payload=PAYLOADS.filter(bool))
-    def begin_upload(self, data: st.DataObject, who: Who, payload: bytes) -> None:
-        bucket, key = self.place(data)
+    @rule(data=st.data(), caller=WRITERS, payload=PAYLOADS.filter(bool))
+    def begin_upload(self, data: st.DataObject, caller: Caller, payload: bytes) -> None:
+        bucket, key = self.bucket_and_key(data)
         condition = self.condition(data, bucket, key)
-        early = self.model.unchangeable(who, bucket, key, condition)
+        early = self.model.unchangeable(caller, bucket, key, condition)
         if bucket in self.model.buckets:
             early |= self.model.not_taken(bucket, key, len(payload), guessed(key))
         headers = {
-            **self.world.credentials(who),
+            **self.world.credentials(caller),
             **sent_condition(condition),
             "Content-Length": str(len(payload)),
         }
@@ -218,7 +225,7 @@ class StorageMachine(RuleBasedStateMachine):
             Held(
                 self.world.now(),
                 request,
-                who,
+                caller,
                 bucket,
                 number,
                 key,
@@ -242,18 +249,18 @@ class StorageMachine(RuleBasedStateMachine):
         if bucket is None or bucket.number != one.number:
             assert code(answer) in {"bucket_not_found", *one.early}, (answer, one)
             return
-        late = self.model.unchangeable(one.who, one.bucket, one.key, one.condition)
+        late = self.model.unchangeable(one.caller, one.bucket, one.key, one.condition)
         late |= self.model.not_taken(one.bucket, one.key, len(one.payload), one.content_type)
         if code(answer) in one.early - late:
             return
-        self.uploaded(answer, one.who, one.bucket, one.key, one.payload, one.content_type, late)
+        self.uploaded(answer, one.caller, one.bucket, one.key, one.payload, one.content_type, late)
 
-    @rule(data=st.data(), who=WRITERS, payload=PAYLOADS.filter(bool), public=st.booleans(), rules=RULES)
+    @rule(data=st.data(), caller=WRITERS, payload=PAYLOADS.filter(bool), public=st.booleans(), rules=RULES)
     def change_a_bucket_during_an_upload(
-        self, data: st.DataObject, who: Who, payload: bytes, public: bool, rules: Rules
+        self, data: st.DataObject, caller: Caller, payload: bytes, public: bool, rules: Rules
     ) -> None:
         """The bucket may even be another one of its name."""
-        self.begin_upload(data, who, payload)
+        self.begin_upload(data, caller, payload)
         held = self.held.pop()
         if data.draw(st.booleans()):
             self.delete_bucket(held.bucket, True)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.fakes.common import Response
-from tests.models.storage import RANGE_REFUSED, Link, Who, ranged
+from tests.models.storage import RANGE_REFUSED, Caller, Link, ranged
 from tests.models.storage_machine import StorageMachine
-from tests.models.storage_world import KEYS, NAMES, WHO, code, sent_condition
+from tests.models.storage_world import CALLERS, KEYS, NAMES, code, sent_condition
 
 SPECS = ["bytes=0-0", "bytes=40-", "bytes=-70", "bytes=0-1,3-4", "bytes=-0", "x=1"]
 RANGES = st.none() | st.sampled_from(SPECS)
@@ -21,13 +21,13 @@ PREFIXES = st.sampled_from(["", "", "b", "b/", "b/c", "%", "nothing"])
 
 
 class ObjectsMachine(StorageMachine):
-    @rule(data=st.data(), who=WHO, method=METHODS, inline=st.booleans())
-    def download(self, data: st.DataObject, who: Who, method: str, inline: bool) -> None:
-        bucket, key = self.place(data)
+    @rule(data=st.data(), caller=CALLERS, method=METHODS, inline=st.booleans())
+    def download(self, data: st.DataObject, caller: Caller, method: str, inline: bool) -> None:
+        bucket, key = self.bucket_and_key(data)
         headers, expected = self.reading(data, method, bucket, key)
         path = self.path(bucket, key) + ("?inline=true" if inline else "")
-        answer = self.call(who, method, path, headers=headers)
-        refusals = self.model.unreadable(who, bucket)
+        answer = self.call(caller, method, path, headers=headers)
+        refusals = self.model.unreadable(caller, bucket)
         if refusals:
             assert answer.status in (401, 404)
             assert method == "HEAD" or code(answer) in refusals
@@ -86,15 +86,15 @@ class ObjectsMachine(StorageMachine):
 
     # Links
 
-    @rule(data=st.data(), who=WHO, uses=st.integers(0, 2), seconds=st.sampled_from([1, 60, 7200]))
-    def presign(self, data: st.DataObject, who: Who, uses: int, seconds: int) -> None:
-        bucket, key = self.place(data)
+    @rule(data=st.data(), caller=CALLERS, uses=st.integers(0, 2), seconds=st.sampled_from([1, 60, 7200]))
+    def presign(self, data: st.DataObject, caller: Caller, uses: int, seconds: int) -> None:
+        bucket, key = self.bucket_and_key(data)
         path = f"/storage/buckets/{self.world.prefix}{bucket}/presign"
-        lifetime = seconds * self.world.patience
+        lifetime = seconds * self.world.lifetime_factor
         body = {"key": key, "uses": uses, "expires_in_seconds": lifetime}
-        answer = self.call(who, "POST", path, body)
+        answer = self.call(caller, "POST", path, body)
         missing = set() if (bucket, key) in self.model.objects else {"object_not_found"}
-        if not self.refused(answer, self.model.unreadable(who, bucket) or missing):
+        if not self.refused(answer, self.model.unreadable(caller, bucket) or missing):
             token = urlsplit(json.loads(answer.body)["url"]).query.removeprefix("token=")
             expires = self.world.now() + lifetime
             self.model.links[token] = Link(bucket, key, expires, uses or None)
@@ -122,16 +122,16 @@ class ObjectsMachine(StorageMachine):
 
     # Listings
 
-    @rule(who=WHO, bucket=NAMES, prefix=PREFIXES, most=st.integers(1, 4), recursive=st.booleans())
-    def list_objects(self, who: Who, bucket: str, prefix: str, most: int, recursive: bool) -> None:
-        query = {"prefix": prefix, "max_keys": str(most), "recursive": str(recursive).lower()}
-        answer = self.call(who, "GET", f"{self.path(bucket)}?{urlencode(query)}")
-        if self.refused(answer, self.model.unreadable(who, bucket)):
+    @rule(caller=CALLERS, bucket=NAMES, prefix=PREFIXES, limit=st.integers(1, 4), recursive=st.booleans())
+    def list_objects(self, caller: Caller, bucket: str, prefix: str, limit: int, recursive: bool) -> None:
+        query = {"prefix": prefix, "max_keys": str(limit), "recursive": str(recursive).lower()}
+        answer = self.call(caller, "GET", f"{self.path(bucket)}?{urlencode(query)}")
+        if self.refused(answer, self.model.unreadable(caller, bucket)):
             return
         expected = self.model.listed(bucket, prefix, recursive)
         while True:
             page = json.loads(answer.body)
-            shown, expected = expected[:most], expected[most:]
+            shown, expected = expected[:limit], expected[limit:]
             folders = [name for name in shown if (bucket, name) not in self.model.objects]
             assert page["folders"] == folders
             assert [timeless(one) for one in page["objects"]] == [
@@ -141,63 +141,63 @@ class ObjectsMachine(StorageMachine):
             if not expected:
                 return
             more = urlencode({**query, "page_token": page["next_token"]})
-            answer = self.call(who, "GET", f"{self.path(bucket)}?{more}")
+            answer = self.call(caller, "GET", f"{self.path(bucket)}?{more}")
 
     # Changes
 
-    @rule(data=st.data(), who=WHO, onto=KEYS)
-    def copy(self, data: st.DataObject, who: Who, onto: str) -> None:
-        bucket, source = self.place(data)
-        refusals, answer = self.to_another("copy", data, who, bucket, source, onto)
+    @rule(data=st.data(), caller=CALLERS, onto=KEYS)
+    def copy(self, data: st.DataObject, caller: Caller, onto: str) -> None:
+        bucket, source = self.bucket_and_key(data)
+        refusals, answer = self.to_another("copy", data, caller, bucket, source, onto)
         there = self.model.objects.get((bucket, source))
         if not refusals and there is not None:
             refusals |= self.model.does_not_fit(bucket, onto, len(there.payload))
         if not self.refused(answer, refusals) and there is not None:
             assert answer.status == 201
-            self.stored(answer, bucket, onto, there.payload, there.content_type, who)
+            self.stored(answer, bucket, onto, there.payload, there.content_type, caller)
 
-    @rule(data=st.data(), who=WHO, onto=KEYS)
-    def move(self, data: st.DataObject, who: Who, onto: str) -> None:
-        bucket, source = self.place(data)
-        refusals, answer = self.to_another("move", data, who, bucket, source, onto)
-        refusals |= self.model.unchangeable(who, bucket, source)
+    @rule(data=st.data(), caller=CALLERS, onto=KEYS)
+    def move(self, data: st.DataObject, caller: Caller, onto: str) -> None:
+        bucket, source = self.bucket_and_key(data)
+        refusals, answer = self.to_another("move", data, caller, bucket, source, onto)
+        refusals |= self.model.unchangeable(caller, bucket, source)
         if not self.refused(answer, refusals):
             assert answer.status == 200
             there = self.model.objects.pop((bucket, source))
-            self.stored(answer, bucket, onto, there.payload, there.content_type, Who(there.owner))
+            self.stored(answer, bucket, onto, there.payload, there.content_type, Caller(there.owner))
 
     def to_another(
-        self, how: str, data: st.DataObject, who: Who, bucket: str, source: str, onto: str
+        self, how: str, data: st.DataObject, caller: Caller, bucket: str, source: str, onto: str
     ) -> tuple[set[str], Response]:
         condition = self.condition(data, bucket, onto)
         path, body = f"/storage/buckets/{self.world.prefix}{bucket}/{how}", {"from": source, "to": onto}
-        answer = self.call(who, "POST", path, body, sent_condition(condition))
-        refusals = self.model.unwritable(who, bucket)
+        answer = self.call(caller, "POST", path, body, sent_condition(condition))
+        refusals = self.model.unwritable(caller, bucket)
         if not refusals:
-            refusals = self.model.unchangeable(who, bucket, onto, condition)
+            refusals = self.model.unchangeable(caller, bucket, onto, condition)
             refusals |= {"validation_failed"} if source == onto else set()
             refusals |= set() if (bucket, source) in self.model.objects else {"object_not_found"}
         return refusals, answer
 
-    @rule(data=st.data(), who=WHO)
-    def delete(self, data: st.DataObject, who: Who) -> None:
-        bucket, key = self.place(data)
+    @rule(data=st.data(), caller=CALLERS)
+    def delete(self, data: st.DataObject, caller: Caller) -> None:
+        bucket, key = self.bucket_and_key(data)
         condition = self.condition(data, bucket, key)
-        answer = self.call(who, "DELETE", self.path(bucket, key), headers=sent_condition(condition))
-        refusals = self.model.unchangeable(who, bucket, key, condition)
-        if bucket in self.model.buckets and who.signed_in and (bucket, key) not in self.model.objects:
+        answer = self.call(caller, "DELETE", self.path(bucket, key), headers=sent_condition(condition))
+        refusals = self.model.unchangeable(caller, bucket, key, condition)
+        if bucket in self.model.buckets and caller.signed_in and (bucket, key) not in self.model.objects:
             refusals.add("object_not_found")
         if not self.refused(answer, refusals):
             assert (answer.status, answer.body) == (204, b"")
             self.model.remove(bucket, [key])
 
-    @rule(who=WHO, bucket=NAMES, keys=st.lists(KEYS, min_size=1, max_size=4, unique=True))
-    def delete_many(self, who: Who, bucket: str, keys: list[str]) -> None:
+    @rule(caller=CALLERS, bucket=NAMES, keys=st.lists(KEYS, min_size=1, max_size=4, unique=True))
+    def delete_many(self, caller: Caller, bucket: str, keys: list[str]) -> None:
         path = f"/storage/buckets/{self.world.prefix}{bucket}/delete"
-        answer = self.call(who, "POST", path, {"keys": keys})
-        refusals = self.model.unwritable(who, bucket)
+        answer = self.call(caller, "POST", path, {"keys": keys})
+        refusals = self.model.unwritable(caller, bucket)
         if not refusals:
-            refusals = set().union(*(self.model.unchangeable(who, bucket, key) for key in keys))
+            refusals = set().union(*(self.model.unchangeable(caller, bucket, key) for key in keys))
         if not self.refused(answer, refusals):
             there = self.model.of(bucket)
             deleted = [key for key in keys if key in there]

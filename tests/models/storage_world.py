@@ -10,14 +10,14 @@ from attrs import frozen
 from hypothesis import strategies as st
 
 from tests.fakes.common import Response
-from tests.models.storage import Bucket, Condition, Rules, Who
+from tests.models.storage import Bucket, Caller, Condition, Rules
 
 ALICE, BOB = "alice", "bob"
-SERVICE = Who(key="service")
-WHO = st.sampled_from(
-    [Who(ALICE), Who(ALICE), Who(BOB), Who(), SERVICE, Who(ALICE, "service"), Who(key=None)]
+SERVICE = Caller(key="service")
+CALLERS = st.sampled_from(
+    [Caller(ALICE), Caller(ALICE), Caller(BOB), Caller(), SERVICE, Caller(ALICE, "service"), Caller(key=None)]
 )
-WRITERS = st.sampled_from([Who(ALICE), Who(ALICE), Who(BOB), SERVICE])
+WRITERS = st.sampled_from([Caller(ALICE), Caller(ALICE), Caller(BOB), SERVICE])
 NAMES = st.sampled_from(["open", "shut", "third"])
 KEYS = st.sampled_from(["a", "b", "b/c", "b/c d.png", "b/d/é", "%2F+?#"])
 PAYLOADS = st.sampled_from([b"", b"x", b"y" * 60, b"z" * 5000])
@@ -43,18 +43,18 @@ class Open(Protocol):
 
 
 class World(Protocol):
-    """A running service, whose buckets have ``prefix`` before their names. Links live ``patience`` times as long as
-    the machine asks for."""
+    """A running service, whose buckets have ``prefix`` before their names. Links live ``lifetime_factor`` times as
+    long as the machine requests."""
 
     @property
     def prefix(self) -> str: ...
 
     @property
-    def patience(self) -> int: ...
+    def lifetime_factor(self) -> int: ...
 
     def now(self) -> float: ...
 
-    def credentials(self, who: Who) -> dict[str, str]: ...
+    def credentials(self, caller: Caller) -> dict[str, str]: ...
 
     def request(self, method: str, target: str, headers: dict[str, str], body: bytes | None) -> Response: ...
 
@@ -69,7 +69,7 @@ class Held:
 
     since: float
     request: Open
-    who: Who
+    caller: Caller
     bucket: str
     number: int
     key: str

@@ -75,8 +75,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[Any]:
     yield made
 
     async def emptied() -> None:
-        while found := (await made.list()).objects:
-            await made.delete_many([entry.key for entry in found])
+        while entries := (await made.list()).objects:
+            await made.delete_many([entry.key for entry in entries])
         for one in await made.list_multiparts():
             await made.abort_multipart(one.key, one.upload_id)
         await made.close()
@@ -99,9 +99,9 @@ async def test_put_stat_open_and_delete(store: Any) -> None:
     assert await read(store, "b/one", 0, 5, 5) == b"hello"
     assert await read(store, "b/one", 1, 3, 5) == b"ell"
     assert await read(store, "b/one", 4, 1, 5) == b"o"
-    opened = await store.open("b/one", 1, 3, 5)
-    assert opened.buffered() in (None, b"ell")
-    opened.close()
+    stream = await store.open("b/one", 1, 3, 5)
+    assert stream.buffered() in (None, b"ell")
+    stream.close()
     await store.put("b/one", b"", "text/plain", {})
     assert (await store.stat("b/one")).size == 0
     assert await read(store, "b/one", 0, 0, 0) == b""
@@ -127,7 +127,7 @@ async def test_a_multipart_upload(store: Any) -> None:
     assert await read(store, "b/big", 0, stat.size, stat.size) == b"".join(parts)
     assert await read(store, "b/big", PART - 1, 2, stat.size) == bytes([parts[0][-1], parts[1][0]])
     assert await store.list_multiparts() == ()
-    # If the response to the first attempt was lost, the second finds the upload complete.
+    # If the response to the first try was lost, the second finds the upload complete.
     assert await store.complete_multipart("b/big", upload_id, etags) == etag
 
 
@@ -175,15 +175,15 @@ async def test_list_and_delete_many(store: Any) -> None:
     names = [f"l/{number:02}" for number in range(7)]
     await gatherResults([Deferred.fromCoroutine(store.put(name, b"x", "a/b", {})) for name in names])
     await store.put("m/other", b"xx", "a/b", {})
-    found, token, pages = [], None, 0
+    entries, token, pages = [], None, 0
     while True:
         page = await store.list("l/", token, 3)
         assert len(page.objects) <= 3
-        found += [(entry.key, entry.size) for entry in page.objects]
+        entries += [(entry.key, entry.size) for entry in page.objects]
         token, pages = page.next_token, pages + 1
         if token is None:
             break
-    assert found == [(name, 1) for name in names]
+    assert entries == [(name, 1) for name in names]
     assert pages >= 3
     assert await store.delete_many([*names, "l/none"]) == ()
     assert [entry.key for entry in (await store.list()).objects] == ["m/other"]
@@ -216,8 +216,8 @@ async def test_keys_that_xml_cannot_hold_are_listed(store: Any) -> None:
     keys = ["odd/a +%2B", "odd/\x01\x1f", "odd/b\x7f"]
     for key in keys:
         await store.put(key, b"x", "a/b", {})
-    found = [entry.key for entry in (await store.list("odd/")).objects]
-    assert found == sorted(keys)
+    entries = [entry.key for entry in (await store.list("odd/")).objects]
+    assert entries == sorted(keys)
     for key in keys:
         await store.delete(key)
 

@@ -72,11 +72,11 @@ async def test_all_objects_are_listed_in_order(rows: Rows) -> None:
     for key in ("y", "x"):
         await put(rows, key)
     await put(rows, "z", bucket="a")
-    found = await rows.garbage.objects_from(None, 2)
-    assert [(row.bucket, row.key) for row in found] == [("a", "z"), ("b", "x")]
+    objects = await rows.garbage.objects_from(None, 2)
+    assert [(row.bucket, row.key) for row in objects] == [("a", "z"), ("b", "x")]
     for after, left in ((("b", "x"), [("b", "y")]), (("a", "z"), [("b", "x"), ("b", "y")])):
-        found = await rows.garbage.objects_from(after, 2)
-        assert [(row.bucket, row.key) for row in found] == left
+        objects = await rows.garbage.objects_from(after, 2)
+        assert [(row.bucket, row.key) for row in objects] == left
 
 
 @pytest_twisted.ensureDeferred

@@ -119,8 +119,8 @@ async def test_whose_an_object_is(rows: Rows) -> None:
     assert (await put(rows, "k", writer=SERVICE)).row.owner == ALICE.user_id
     assert (await put(rows, "k", writer=ALICE)).row.owner == ALICE.user_id
     assert (await put(rows, "k", writer=Writer(BOB.user_id, True))).row.owner == BOB.user_id
-    found = await rows.objects.find("b", "k")
-    assert found is not None and found.owner == BOB.user_id
+    row = await rows.objects.find("b", "k")
+    assert row is not None and row.owner == BOB.user_id
 
 
 @pytest_twisted.ensureDeferred
@@ -311,7 +311,7 @@ async def test_pages_of_a_listing(rows: Rows) -> None:
         await put(rows, key + "0", bucket="another")
 
     async def all_pages(prefix: str, limit: int, recursive: bool) -> list[str]:
-        found: list[str] = []
+        listed: list[str] = []
         after: str | None = None
         while True:
             page = await rows.objects.page("b", prefix, after, limit, recursive)
@@ -323,12 +323,12 @@ async def test_pages_of_a_listing(rows: Rows) -> None:
             assert folders == sorted(folders, key=str.encode)
             entries = sorted([one["key"] for one in shown] + folders, key=str.encode)
             assert len(entries) <= limit
-            assert not set(entries) & set(found), "it goes round"
+            assert not set(entries) & set(listed), "it goes round"
             assert entries or after is None, "nothing was left"
-            found.extend(entries)
+            listed.extend(entries)
             after = page.last
             if after is None:
-                return found
+                return listed
             assert after == entries[-1]
 
     for limit in (1, 2, 3, 100):

@@ -129,11 +129,14 @@ class Matrix(TestCase):
                 self.assertEqual(refused(response), (404, "bucket_not_found"), (method, path))
 
     def test_refusals_known_from_the_headers_come_before_the_body(self) -> None:
-        lines, told = {"Content-Length": "9", "Expect": "100-continue"}, {"Content-Type": "application/json"}
+        lines, json_lines = (
+            {"Content-Length": "9", "Expect": "100-continue"},
+            {"Content-Type": "application/json"},
+        )
         for method, path, more in (
             ("POST", "objects", FORM),
             ("PUT", "objects/k", {}),
-            *(("POST", what, told) for what in ("presign", "copy", "move", "delete")),
+            *(("POST", what, json_lines) for what in ("presign", "copy", "move", "delete")),
         ):
             for bucket, status in (("shut", b"401"), ("none", b"404")):
                 request = head({**lines, **more}, method, f"/storage/buckets/{bucket}/{path}")

@@ -141,7 +141,7 @@ class Admin(TestCase):
             response = self.app.request(method, "/admin/buckets/%00", sent, b"{}")
             self.assertEqual(refused(response), (404, "bucket_not_found"), method)
 
-    def test_the_database_is_asked_twice_a_second_at_most_for_a_bucket(self) -> None:
+    def test_a_bucket_is_read_at_most_twice_a_second(self) -> None:
         find, asked = FakeBuckets.find, []
 
         async def counted(rows: FakeBuckets, name: str) -> Bucket | None:
@@ -173,10 +173,10 @@ class Admin(TestCase):
         path, find = "/storage/buckets/open/objects", FakeBuckets.find
 
         async def slow(rows: FakeBuckets, name: str) -> Bucket | None:
-            found = await find(rows, name)
+            bucket = await find(rows, name)
             self.app.clock.advance(0.6)
             self.app.tables.buckets["open"] = self.app.tables.buckets["shut"]
-            return found
+            return bucket
 
         self.app.clock.advance(1)
         with patch.object(FakeBuckets, "find", slow):
@@ -220,7 +220,7 @@ class Admin(TestCase):
             for _ in range(2):
                 self.assertEqual(self.app.request("GET", path, ANON).status, 503)
 
-    def test_a_bucket_found_missing_is_dropped_from_the_cache(self) -> None:
+    def test_a_bucket_that_was_deleted_is_dropped_from_the_cache(self) -> None:
         self.app.put("k")
         del self.app.tables.buckets["open"]
         for method, path in (("DELETE", "/admin/buckets/open"), ("GET", "/storage/buckets/open/objects/k")):

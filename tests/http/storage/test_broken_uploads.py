@@ -90,7 +90,7 @@ class Broken(TestCase):
             self.assertEqual({bytes(view).strip(b"\0") for view in views}, {b""}, (name, sent))
 
     def test_a_copy_whose_client_has_left_is_waited_for(self) -> None:
-        """It keeps its place until then: otherwise a hundred bytes and a hang-up would fill a store past every
+        """It keeps its slot until then: otherwise a hundred bytes and a hang-up would fill a store past every
         quota."""
         for in_parts, answered in ((False, None), (False, StoreError(403, "AccessDenied")), (True, None)):
             app = StorageApp()
@@ -144,8 +144,8 @@ class Broken(TestCase):
         with captured_logs() as events:
             refusal = app.put("k", b"x" * 25, Content_MD5=b64encode(md5(b"other").digest()).decode())
         self.assertEqual(refused(refusal), (400, "bad_digest"))
-        said = [event["kind"] for event in events if "multipart upload is left" in event["log_format"]]
-        self.assertEqual(said, ["StoreUnreachable"])
+        logged = [event["kind"] for event in events if "multipart upload is left" in event["log_format"]]
+        self.assertEqual(logged, ["StoreUnreachable"])
         self.assertEqual(len(app.store.multiparts), 1)
         self.patch(MemoryStore, "abort_multipart", abort)
         swept = self.successResultOf(start(app.storage.sweeper.sweep()))
@@ -243,11 +243,11 @@ class Broken(TestCase):
     def test_an_upload_is_marked_as_alive_once_a_minute(self) -> None:
         app = StorageApp(part_bytes=10)
         objects = type(app.tables.rows().objects)
-        touch, said = objects.renew_upload, []
+        renew, times = objects.renew_upload, []
 
         async def noted(rows: Any, version: UUID) -> bool:
-            said.append(app.clock.seconds())
-            return await touch(rows, version)
+            times.append(app.clock.seconds())
+            return await renew(rows, version)
 
         self.patch(objects, "renew_upload", noted)
         client = app.connect()
@@ -255,7 +255,7 @@ class Broken(TestCase):
         for _ in range(18):
             app.clock.advance(10)
             client.send(b"x")
-        self.assertEqual(said, [60, 120, 180])
+        self.assertEqual(times, [60, 120, 180])
 
     def test_a_slow_upload_that_was_swept_is_408(self) -> None:
         app = StorageApp()
@@ -375,8 +375,8 @@ class CleanUp(TestCase):
         ):
             app.put("k")
         self.flushLoggedErrors(DatabaseGone)
-        said = [formatEvent(event) for event in events]
-        self.assertIn("An upload is left to the sweeper: DatabaseGone", said)
+        logged = [formatEvent(event) for event in events]
+        self.assertIn("An upload is left to the sweeper: DatabaseGone", logged)
 
     def test_a_refusal_is_sent_once_nothing_is_left(self) -> None:
         app = StorageApp()

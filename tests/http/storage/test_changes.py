@@ -72,7 +72,7 @@ class CopyMoveDelete(TestCase):
             self.assertEqual(details, {"from": "is required", "to": "must be a string"})
         self.assertEqual(self.app.stored(), [b"aaa"])
 
-    def test_a_copy_of_an_object_that_is_replaced_meanwhile_is_tried_again(self) -> None:
+    def test_a_copy_of_an_object_that_is_replaced_during_it_is_tried_again(self) -> None:
         replaced = [b"2", b"3", b"four"]
         real = MemoryStore.copy
 
@@ -174,9 +174,9 @@ class CopyMoveDelete(TestCase):
         ):  # fmt: skip
             refusal = self.app.post("/storage/buckets/open/delete", {"keys": keys})
             self.assertEqual(refused(refusal), (422, expected))
-        most = [f"k{number}" for number in range(1000)]
-        response = self.app.post("/storage/buckets/open/delete", {"keys": most})
-        self.assertEqual(json.loads(response.body), {"deleted": [], "missing": most})
+        wanted = [f"k{number}" for number in range(1000)]
+        response = self.app.post("/storage/buckets/open/delete", {"keys": wanted})
+        self.assertEqual(json.loads(response.body), {"deleted": [], "missing": wanted})
 
     def test_removed_bytes_are_kept_as_long_as_configured(self) -> None:
         """So that a copy of the store has whatever a dump of the database refers to."""

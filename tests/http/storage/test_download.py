@@ -56,14 +56,14 @@ class Whole(TestCase):
                     self.assertEqual(response.header("cross-origin-resource-policy"), policy, (path, headers))
 
     def test_head_has_the_same_headers_and_does_not_ask_the_store(self) -> None:
-        opened = len(self.app.store.streams)
+        reads = len(self.app.store.streams)
         for headers in ({}, {"Range": "bytes=1-2"}, {"If-None-Match": "*"}):
             sent = {**ANON, **headers}
             headed = self.app.request("HEAD", f"{BASE}/d/%C3%B6.png", sent)
-            self.assertEqual(len(self.app.store.streams), opened)
+            self.assertEqual(len(self.app.store.streams), reads)
             got = self.app.request("GET", f"{BASE}/d/%C3%B6.png", sent)
             self.assertEqual((headed.status, headed.headers), (got.status, got.headers))
-            opened = len(self.app.store.streams)
+            reads = len(self.app.store.streams)
 
     def test_inline(self) -> None:
         for value, kind in {"true": "inline", "false": "attachment"}.items():
@@ -130,7 +130,7 @@ class Whole(TestCase):
     def test_an_upload_that_forbids_caching_has_no_age(self) -> None:
         """Directives have no case (RFC 9111, 5.2), and the stricter one counts."""
         self.app.current_settings = evolve(self.app.current_settings, public_max_age_seconds=9)
-        for stated, expected in (
+        for headers_sent, expected in (
             ("MAX-AGE=60", "public, max-age=60"),
             ("Public, Max-Age=60", "public, max-age=60"),
             ("max-age=60, no-store", "public, no-cache"),
@@ -139,11 +139,11 @@ class Whole(TestCase):
             ("no-store", "public, no-cache"),
             ("immutable", "public, max-age=9"),
         ):
-            self.app.put("k", Cache_Control=stated)
-            self.assertEqual(self.app.get("k").header("cache-control"), expected, stated)
+            self.app.put("k", Cache_Control=headers_sent)
+            self.assertEqual(self.app.get("k").header("cache-control"), expected, headers_sent)
 
-    def test_ages_that_are_none(self) -> None:
-        for stated in (
+    def test_invalid_ages(self) -> None:
+        for headers_sent in (
             "max-age=-1",
             "max-age=x",
             "max-age=1.5",
@@ -151,11 +151,13 @@ class Whole(TestCase):
             f"max-age={'9' * 5000}",
         ):
             self.assertEqual(
-                refused(self.app.put("k", Cache_Control=stated)), (422, "validation_failed"), stated
+                refused(self.app.put("k", Cache_Control=headers_sent)),
+                (422, "validation_failed"),
+                headers_sent,
             )
-        for stated in ("no-cache", "max-age", ""):
-            self.app.put("k", Cache_Control=stated)
-            self.assertEqual(self.app.get("k").header("cache-control"), "public, no-cache", stated)
+        for headers_sent in ("no-cache", "max-age", ""):
+            self.app.put("k", Cache_Control=headers_sent)
+            self.assertEqual(self.app.get("k").header("cache-control"), "public, no-cache", headers_sent)
         body = form(part("file", b"x", "field"), part("max_age_seconds", b"soon"))
         self.assertEqual(refused(self.app.upload(body)), (422, "validation_failed"))
 
@@ -365,7 +367,7 @@ class FromMemory(TestCase):
     def fetched(self) -> int:
         return len(self.app.store.streams)
 
-    def test_the_store_is_asked_once(self) -> None:
+    def test_the_store_is_read_once(self) -> None:
         before = self.fetched()
         first, second = self.app.get(KEY), self.app.get(KEY)
         self.assertEqual((first.status, first.body, first.headers), (200, b"hello", second.headers))
@@ -377,13 +379,13 @@ class FromMemory(TestCase):
 
     def test_ranges_are_served_from_the_cache(self) -> None:
         before = self.fetched()
-        for asked, body, said in (
+        for asked, body, content_range in (
             ("bytes=1-2", b"el", "bytes 1-2/5"),
             ("bytes=-2", b"lo", "bytes 3-4/5"),
             ("bytes=4-9", b"o", "bytes 4-4/5"),
         ):
             got = self.app.get(KEY, Range=asked)
-            self.assertEqual((got.status, got.body, got.header("content-range")), (206, body, said))
+            self.assertEqual((got.status, got.body, got.header("content-range")), (206, body, content_range))
             self.assertEqual(got.header("content-length"), str(len(body)))
         self.assertEqual(self.app.get(KEY, Range="bytes=5-").status, 416)
         self.assertEqual(self.fetched(), before)
@@ -464,12 +466,12 @@ CONDITIONS: tuple[dict[str, str], ...] = (
     {"If-Modified-Since": EARLIER},
     {"If-Unmodified-Since": EARLIER},
 )
-# These headers depend on who may cache the response.
+# These headers depend on which caches may store the response.
 OF_THE_WAY = ("cache-control", "referrer-policy", "x-request-id")
 
 
-class Ways:
-    """The same object reached in several ways: in a public and a private bucket, and by a link."""
+class Variants:
+    """The same object reached by several paths: in a public and a private bucket, and by a link."""
 
     def __init__(self, payload: bytes, **settings: int) -> None:
         self.app = StorageApp(**settings)
@@ -483,9 +485,9 @@ class Ways:
             "a link": (link + "&", {}),
         }
 
-    def ask(self, who: str, method: str, inline: str, stated: dict[str, str]) -> Response:
-        path, headers = self.paths[who]
-        sent = {name: value.replace("{etag}", self.etag) for name, value in stated.items()}
+    def ask(self, caller: str, method: str, inline: str, headers_sent: dict[str, str]) -> Response:
+        path, headers = self.paths[caller]
+        sent = {name: value.replace("{etag}", self.etag) for name, value in headers_sent.items()}
         # With an Origin every response has the CORS headers, which cacheable ones have anyway.
         return self.app.request(
             method, f"{path}inline={inline}", {"Origin": "https://a.test", **headers, **sent}
@@ -499,28 +501,28 @@ def essence(answer: Response) -> tuple[int, list[tuple[str, str]], bytes]:
 
 
 def questions() -> Iterator[tuple[str, str, dict[str, str]]]:
-    asked = [*RANGES, *CONDITIONS, *({**RANGES[2], **stated} for stated in CONDITIONS)]
-    for method, stated in product(("GET", "HEAD"), asked):
-        yield method, "false", stated
+    asked = [*RANGES, *CONDITIONS, *({**RANGES[2], **headers_sent} for headers_sent in CONDITIONS)]
+    for method, headers_sent in product(("GET", "HEAD"), asked):
+        yield method, "false", headers_sent
     yield "GET", "true", {}
 
 
 class Alike(TestCase):
     def answers(self, payload: bytes, **settings: int) -> Callable[..., Response]:
-        ways = Ways(payload, **settings)
-        for who in ways.paths:
-            self.assertEqual(ways.ask(who, "GET", "false", {}).body, payload)
-        return ways.ask
+        variants = Variants(payload, **settings)
+        for caller in variants.paths:
+            self.assertEqual(variants.ask(caller, "GET", "false", {}).body, payload)
+        return variants.ask
 
     def test_from_memory_from_the_store_and_streamed(self) -> None:
         for payload in (b"", b"hello"):
             memory, fetched = self.answers(payload), self.answers(payload, cache_bytes=0)
             expected: dict[str, object] = {}
-            for who in ("anybody", "a user", "a link"):
+            for caller in ("anybody", "a user", "a link"):
                 for asked in questions():
-                    found = essence(memory(who, *asked))
-                    self.assertEqual(found, essence(fetched(who, *asked)), (who, asked))
+                    response = essence(memory(caller, *asked))
+                    self.assertEqual(response, essence(fetched(caller, *asked)), (caller, asked))
                     with_body = self.patch(FakeStream, "buffered", lambda _: None)
-                    self.assertEqual(found, essence(fetched(who, *asked)), (who, asked))
+                    self.assertEqual(response, essence(fetched(caller, *asked)), (caller, asked))
                     with_body.restore()
-                    self.assertEqual(found, expected.setdefault(str(asked), found), (who, asked))
+                    self.assertEqual(response, expected.setdefault(str(asked), response), (caller, asked))

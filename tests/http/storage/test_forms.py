@@ -1,4 +1,4 @@
-"""Upload forms as browsers and clients send them, and the ways in which they can be malformed."""
+"""Upload forms as browsers and clients send them, and how they can be malformed."""
 
 from __future__ import annotations
 
@@ -164,13 +164,13 @@ class BadForms(TestCase):
         def lines(*more: str) -> bytes:
             return form(file.replace(b"\r\n\r\n", "\r\n".join(["", *more, "", ""]).encode()))
 
-        for most, more in (
+        for largest, more in (
             (lines("X: " + "y" * 8189), lines("X: " + "y" * 8190)),
             (lines(*["X: y"] * 15), lines(*["X: y"] * 16)),
             (form(*[part("n", b"v")] * 99, file), form(*[part("n", b"v")] * 100, file)),
             (form(part("n", b"v" * 65_536), file), form(part("n", b"v" * 65_537), file)),
         ):
-            self.assertEqual(self.app.upload(most).status, 201)
+            self.assertEqual(self.app.upload(largest).status, 201)
             self.app.request("DELETE", OBJECTS + "/a", USER)
             self.bad(more)
 
@@ -202,9 +202,9 @@ class BadForms(TestCase):
         self.assertEqual(self.app.upload(body.replace(b"NAME", b"ok")).status, 201)
         self.app.request("DELETE", f"{OBJECTS}/ok", USER)
         response = self.app.upload(body.replace(b"NAME", b"\xff\xfe"))
-        said = json.loads(response.body)["error"]["message"]
+        error = json.loads(response.body)["error"]["message"]
         self.assertEqual(
-            (response.status, said), (400, "The form cannot be read: the name of the file is not UTF-8.")
+            (response.status, error), (400, "The form cannot be read: the name of the file is not UTF-8.")
         )
 
     def test_other_content_types_and_boundaries(self) -> None:
@@ -227,8 +227,8 @@ class BadForms(TestCase):
             self.bad(form(part("key", key), part("file", b"x", "a")), (422, "invalid_key"))
             self.bad(form(part("file", b"x", "a"), part("key", key)), (422, "invalid_key"))
         for nameless in (part("file", b"x"), part("file", b"x", "")):
-            said = json.loads(self.app.upload(form(nameless)).body)["error"]
-            self.assertEqual(said["details"], {"key": "there is no field key, and the file has no name"})
+            error = json.loads(self.app.upload(form(nameless)).body)["error"]
+            self.assertEqual(error["details"], {"key": "there is no field key, and the file has no name"})
             self.bad(form(nameless), (422, "invalid_key"))
 
     def test_a_client_that_hangs_up_leaves_nothing(self) -> None:

@@ -58,7 +58,7 @@ class Links(TestCase):
         self.assertEqual(self.app.request("HEAD", path).status, 410)
 
     def test_refusals_may_not_be_cached(self) -> None:
-        """A cache that is told nothing may keep 404 and 410 (RFC 9110 section 15.1)."""
+        """Without the header a cache may store 404 and 410 (RFC 9110 section 15.1)."""
         path = self.path()
         for target, headers, status in (
             (path, {"Range": "bytes=9-"}, 416), (path, {"If-Match": '"x"'}, 412), (path, {}, 200), (path, {}, 410),

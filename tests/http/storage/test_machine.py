@@ -12,7 +12,7 @@ from tests.fakes.common import ANON_KEY, SERVICE_KEY, Client, Response, parse_re
 from tests.fakes.storage import START
 from tests.http.storage.app import ALICE, BOB, StorageApp
 from tests.models.machines import play
-from tests.models.storage import Who
+from tests.models.storage import Caller
 from tests.models.storage_machine_objects import ObjectsMachine
 from tests.models.storage_world import PAYLOADS, SERVICE, code
 
@@ -41,7 +41,7 @@ class OpenInMemory:
 class InMemory:
     app: StorageApp = field(factory=lambda: StorageApp(part_bytes=1000))
     prefix: str = ""
-    patience: int = 1
+    lifetime_factor: int = 1
 
     def __attrs_post_init__(self) -> None:
         self.app.tables.buckets.clear()
@@ -49,9 +49,9 @@ class InMemory:
     def now(self) -> float:
         return START.timestamp() + self.app.clock.seconds()
 
-    def credentials(self, who: Who) -> dict[str, str]:
-        sent = {} if who.key is None else {"X-Service-Key": KEY[who.key]}
-        return sent if who.user is None else {**sent, "Authorization": f"Bearer user:{USERS[who.user]}"}
+    def credentials(self, caller: Caller) -> dict[str, str]:
+        sent = {} if caller.key is None else {"X-Service-Key": KEY[caller.key]}
+        return sent if caller.user is None else {**sent, "Authorization": f"Bearer user:{USERS[caller.user]}"}
 
     def request(self, method: str, target: str, headers: dict[str, str], body: bytes | None) -> Response:
         return self.app.request(method, target, headers, body)
@@ -89,7 +89,7 @@ class StorageInMemory(ObjectsMachine):
     @rule(data=st.data(), payload=PAYLOADS)
     def the_store_is_away(self, data: st.DataObject, payload: bytes) -> None:
         """What is refused then has changed nothing."""
-        bucket, key = self.place(data)
+        bucket, key = self.bucket_and_key(data)
         early = self.model.unchangeable(SERVICE, bucket, key)
         if bucket in self.model.buckets:
             early |= self.model.not_taken(bucket, key, len(payload), "application/octet-stream")

@@ -73,8 +73,8 @@ class Streaming(TestCase):
         self.assertEqual(refused(self.app.get("k")), (503, "store_unavailable"))
         self.app.store.away = True
         self.app.put("new")
-        said = [formatEvent(event).partition(" id=")[0] for event in events if "request_id" in event]
-        failed = [text for text in said if text.startswith("The store ")]
+        logged = [formatEvent(event).partition(" id=")[0] for event in events if "request_id" in event]
+        failed = [text for text in logged if text.startswith("The store ")]
         self.assertEqual(failed, ["The store failed: AccessDenied", "The store failed: StoreUnreachable"])
 
     def test_an_object_that_is_replaced_again_and_again_is_503(self) -> None:
@@ -174,8 +174,8 @@ class Leaving(TestCase):
                 client.send(raw_request("PUT", f"{OBJECTS}/k", USER, b"hello"))
                 client.hang_up()
             self.assertEqual(len(app.store.objects), int(away))
-            said = [event for event in events if "left to the sweeper" in event["log_format"]]
-            self.assertEqual([event["count"] for event in said], [1] * int(away))
+            logged = [event for event in events if "left to the sweeper" in event["log_format"]]
+            self.assertEqual([event["count"] for event in logged], [1] * int(away))
             app.store.away = False
             app.clock.advance(15 * 60)
             self.successResultOf(start(app.storage.sweeper.sweep()))
@@ -195,5 +195,5 @@ class Leaving(TestCase):
         app = StorageApp()
         with captured_logs() as events:
             self.assertEqual(refused(app.put("k")), (503, "store_unavailable"))
-        said = [event["kind"] for event in events if "An upload is left" in event["log_format"]]
-        self.assertEqual(said, ["ApiError"])
+        logged = [event["kind"] for event in events if "An upload is left" in event["log_format"]]
+        self.assertEqual(logged, ["ApiError"])

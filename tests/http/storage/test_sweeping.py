@@ -79,8 +79,8 @@ class Sweeping(TestCase):
         self.patch(MemoryStore, "delete_many", away)
         self.assertEqual((self.sweep().versions, len(self.app.tables.garbage)), (0, 2))
         left = [event for event in events if "left to the sweeper" in event["log_format"]]
-        said = [(event["count"], event["kind"]) for event in left]
-        self.assertEqual(said, [(1, "the store refused"), (2, "StoreUnreachable")])
+        logged = [(event["count"], event["kind"]) for event in left]
+        self.assertEqual(logged, [(1, "the store refused"), (2, "StoreUnreachable")])
 
     def test_an_upload_that_the_store_does_not_abort_does_not_affect_others(self) -> None:
         paths = sorted(store_path("open", uuid4()) for _ in range(3))
@@ -222,17 +222,17 @@ class Verifying(TestCase):
         become("torn", payload=b"", etag="divided-3")
         orphan = store_path("open", uuid4())
         objects[orphan] = objects[rows["same"].path]
-        found = self.successResultOf(start(sweeper.verify()))
+        report = self.successResultOf(start(sweeper.verify()))
         torn, unproven = ["open/longer", "open/other", "open/torn"], ["open/copied", "open/parted"]
-        self.assertEqual(found, Verified(8, ["open/gone"], torn, unproven, [orphan]))
+        self.assertEqual(report, Verified(8, ["open/gone"], torn, unproven, [orphan]))
 
     def test_verify_reports_each_object_once_however_many_there_are(self) -> None:
         app = StorageApp()
         for number in range(40):
             app.put(f"{number:02}")
         app.store.objects.clear()
-        found = self.successResultOf(start(app.storage.sweeper.verify()))
-        self.assertEqual(found, Verified(40, [f"open/{number:02}" for number in range(40)]))
+        report = self.successResultOf(start(app.storage.sweeper.verify()))
+        self.assertEqual(report, Verified(40, [f"open/{number:02}" for number in range(40)]))
 
     def test_objects_replaced_or_deleted_during_verify_are_not_missing(self) -> None:
         app = StorageApp()
@@ -250,8 +250,8 @@ class Verifying(TestCase):
             return await stat(store, path)
 
         self.patch(MemoryStore, "stat", late)
-        found = self.successResultOf(start(app.storage.sweeper.verify()))
-        self.assertEqual(found, Verified(3, ["open/lost"]))
+        report = self.successResultOf(start(app.storage.sweeper.verify()))
+        self.assertEqual(report, Verified(3, ["open/lost"]))
 
     def test_which_results_of_verify_are_sound(self) -> None:
         self.assertTrue(Verified(1, unproven=["x"], orphans=["y"]).sound)
@@ -297,8 +297,8 @@ class Readiness(TestCase):
         events = logged_until_the_end(self)
         self.patch(MemoryStore, "open", refusing)
         self.successResultOf(start(StorageApp().storage.start()))
-        said = [event["kind"] for event in events if "kind" in event]
-        self.assertEqual(said, ["PermanentRedirect (HTTP 301); the region is eu-west-1"])
+        logged = [event["kind"] for event in events if "kind" in event]
+        self.assertEqual(logged, ["PermanentRedirect (HTTP 301); the region is eu-west-1"])
 
 
 BUCKET = "/storage/buckets/open"
@@ -335,12 +335,12 @@ class SlowRemoval(TestCase):
                 self.assertEqual((client.received(), len(asked), left), (b"", 1, []), path)
                 app.clock.advance(0.1)
             self.assertTrue(client.received().startswith(b"HTTP/1.1 %d " % status), path)
-            said = [
+            logged = [
                 (event["count"], event["kind"])
                 for event in events
                 if "left to the sweeper" in event["log_format"]
             ]
-            self.assertEqual((left, said), (asked, [(gone, "the store is slow")]), path)
+            self.assertEqual((left, logged), (asked, [(gone, "the store is slow")]), path)
             self.assertEqual(len(app.tables.garbage), gone)
             self.doCleanups()
             swept = self.successResultOf(start(app.storage.sweeper.sweep()))

@@ -223,8 +223,8 @@ class Whole(TestCase):
         app.rules("open", allowed_content_types=("image/*",))
         self.assertEqual(app.put("b.png", Content_Type=default).status, 201)
         self.assertEqual(app.put("b.txt", Content_Type=default).status, 415)
-        said = form(part("file", b"x", "c.png", "application/x-www-form-urlencoded"))
-        self.assertEqual(refused(app.upload(said)), (415, "unsupported_media_type"))
+        body_sent = form(part("file", b"x", "c.png", "application/x-www-form-urlencoded"))
+        self.assertEqual(refused(app.upload(body_sent)), (415, "unsupported_media_type"))
 
     def test_a_content_encoding(self) -> None:
         app = StorageApp()
@@ -285,11 +285,11 @@ class Rules(TestCase):
             (None, b"bucket_not_found"),
         )
         sent = form(part("key", b"k"), part("file", b"abcd", "f", "text/html"))
-        ways = (
+        requests = (
             (b"abcd", 2, {"Content-Type": "text/html"}, "PUT", OBJECTS + "/k"),
             (sent, sent.index(b"cd"), FORM, "POST", OBJECTS),
         )
-        for (rules, refusal), (body, half, lines, *request) in product(cases, ways):
+        for (rules, refusal), (body, half, lines, *request) in product(cases, requests):
             app = StorageApp()
             client = app.connect()
             client.send(head({"Content-Length": str(len(body)), **lines}, *request) + body[:half])

@@ -255,7 +255,7 @@ class FromTheHeaders(TestCase):
         self.app.tables.buckets["open"] = (BucketRules("public"), START)
         self.assertTrue(self.asked(10).received().startswith(CONTINUE))
 
-    def test_with_enough_room_the_database_is_not_asked(self) -> None:
+    def test_with_enough_room_the_database_is_not_queried(self) -> None:
         def never(*_: object) -> None:
             raise AssertionError("asked")
 

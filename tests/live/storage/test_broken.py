@@ -136,6 +136,6 @@ async def test_a_store_that_is_away_is_503_and_works_again_later(running: Runnin
 
 
 async def _swept(running: Running) -> bool:
-    """Runs the sweeper, which removes what the store could not be told to delete. Whether nothing is left then."""
+    """Runs the sweeper, which removes what could not be deleted before. Returns whether nothing is left."""
     await running.behind.sweeper.sweep(timedelta(0))
     return await nothing_left(running)

@@ -41,8 +41,8 @@ def test_a_bucket_from_its_creation_to_its_deletion(
     assert code == 0
     assert (made["visibility"], made["max_object_bytes"], made["owner_only_writes"]) == ("public", 1000, True)
     assert made["allowed_content_types"] == ["text/*"]
-    code, _, said = run("bucket", "create", "papers")
-    assert (code, "already" in said) == (1, True)
+    code, _, stderr = run("bucket", "create", "papers")
+    assert (code, "already" in stderr) == (1, True)
     assert run("bucket", "create", "No")[0] == 1
     assert run("bucket", "update", "papers", "--max-bucket-bytes", "many")[0] == 2
     changes = ["--private", "--max-object-bytes", "none", "--content-type", "any", "--shared-writes"]
@@ -77,8 +77,8 @@ def test_a_bucket_from_its_creation_to_its_deletion(
     assert (code, report["sound"], report["objects"]) == (0, True, 2)
     assert run("storage", "sweep")[0] == 0
     assert [bucket["object_count"] for bucket in run("bucket", "list")[1]] == [2]
-    code, _, said = run("bucket", "delete", "papers")
-    assert (code, "--force deletes them too" in said) == (1, True)
+    code, _, stderr = run("bucket", "delete", "papers")
+    assert (code, "--force deletes them too" in stderr) == (1, True)
     assert run("bucket", "delete", "papers", "--force")[0] == 0
     assert run("bucket", "delete", "papers", "--force")[0] == 1
     assert run("storage", "verify")[1]["orphans"] == []
@@ -143,21 +143,21 @@ async def test_a_folder_of_another_bucket_is_imported(
     assert (await project("bucket", "list"))[1][0]["total_bytes"] == 3 + len(LARGE)
     # The source is not changed.
     assert (await older.stat("photos/sub/large")).size == len(LARGE)
-    code, _, said = await project("storage", "import", "new", f"s3://{store_settings.bucket}")
-    assert (code, "its own objects" in said) == (1, True)
+    code, _, stderr = await project("storage", "import", "new", f"s3://{store_settings.bucket}")
+    assert (code, "its own objects" in stderr) == (1, True)
     assert (await project("storage", "import", "new", "/no/such/directory"))[0] == 2
     _, done, _ = await project("storage", "import", "new", f"s3://{OLDER}", "--prefix", "all/")
     assert done["imported"] == ["all/photos/a b.png", "all/photos/sub/large", "all/photos2/other"]
     # An object that cannot be read is skipped; a fault that concerns all ends the import.
     gone = NoSuchObject(404, "NoSuchKey")
-    for fault, said in (
+    for fault, message in (
         (gone, "not everything could be imported"),
         (store_unavailable(), store_unavailable().message),
         (BrokenRead(), "the store stopped in the middle of next; import again to go on"),
     ):
         monkeypatch.setattr(storage, "files_in_bucket", failing(gone=gone, next=fault))
         code, done, why = await project("storage", "import", "new", f"s3://{OLDER}")
-        assert (code, why) == (1, f"project-service: {said}\n")
+        assert (code, why) == (1, f"project-service: {message}\n")
         if fault is gone:
             assert done["refused"] == dict.fromkeys(("gone", "next"), "It is no longer in the source.")
 
@@ -178,7 +178,7 @@ async def test_no_reservation_outlives_an_import(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_bucket_that_is_replaced_meanwhile_gets_nothing(
+async def test_a_bucket_that_is_replaced_during_an_import_gets_nothing(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new bucket of the same name may be public; nothing more is read from the source either."""
@@ -219,11 +219,11 @@ def failing(**faults: Exception) -> Any:
 
 class _Parts:
     def __init__(self) -> None:
-        self.told: tuple[str, str | None] | None = None
+        self.described: tuple[str, str | None] | None = None
         self.data = b""
 
     def describe(self, content_type: str, key: str | None) -> None:
-        self.told = (content_type, key)
+        self.described = (content_type, key)
 
     async def write(self, data: bytes) -> None:
         self.data += data
@@ -231,15 +231,15 @@ class _Parts:
 
 @pytest_twisted.ensureDeferred
 async def test_bytes_and_content_type_are_kept(older: Any) -> None:
-    found = [entry async for entry in storage.files_in_bucket(older, "photos/")]
-    assert [name for name, _ in found] == ["a b.png", "sub/large"]
+    files = [entry async for entry in storage.files_in_bucket(older, "photos/")]
+    assert [name for name, _ in files] == ["a b.png", "sub/large"]
     for (_, upload), expected in zip(
-        found, [("image/x-own", b"png"), ("application/octet-stream", LARGE)], strict=True
+        files, [("image/x-own", b"png"), ("application/octet-stream", LARGE)], strict=True
     ):
         parts: Any = _Parts()
         content_type = await upload("key", parts)
         assert (content_type, parts.data) == expected
-        assert parts.told == (content_type, "key")
+        assert parts.described == (content_type, "key")
 
 
 @pytest_twisted.ensureDeferred

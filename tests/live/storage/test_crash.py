@@ -51,7 +51,7 @@ CASES = [
 
 
 @contextmanager
-def opened(dsn: str, store: Store) -> Iterator[Storage]:
+def storage_on(dsn: str, store: Store) -> Iterator[Storage]:
     from twisted.internet import reactor
 
     pool = Pool(Connector(reactor, read_dsn(dsn), 30, timezone="UTC"), 4, 5.0, reactor)
@@ -66,7 +66,7 @@ def opened(dsn: str, store: Store) -> Iterator[Storage]:
 
 @pytest.fixture(scope="module")
 def storage(module_database: str, store_settings: Store) -> Iterator[Storage]:
-    with opened(module_database, store_settings) as made:
+    with storage_on(module_database, store_settings) as made:
         wait(lambda: bucket_b(made))
         yield made
 
@@ -196,8 +196,8 @@ async def test_a_link_outlives_the_process_and_is_never_used_twice(
 
 
 async def stored(storage: Storage) -> list[Any]:
-    found = (await storage.objects.store.list()).objects
-    return [entry for entry in found if entry.key.startswith("b/")]
+    entries = (await storage.objects.store.list()).objects
+    return [entry for entry in entries if entry.key.startswith("b/")]
 
 
 @pytest_twisted.ensureDeferred

@@ -28,10 +28,10 @@ MOVE = "select * from storage.move_object('b', %s, %s, null, true, null, null)"
 @pytest.fixture
 def keys(database: str) -> list[str]:
     """Keys that have different locks."""
-    found = run_sql(
+    rows = run_sql(
         database, "select min(n::text) from generate_series(1, 500) n group by storage.slot(n::text)"
     )
-    return [key for (key,) in found]
+    return [key for (key,) in rows]
 
 
 class Other:

@@ -18,7 +18,7 @@ from tests.live.application import Api
 from tests.live.storage.service import Running, nothing_left
 from tests.live.waiting import until
 from tests.models.machines import play
-from tests.models.storage import Who
+from tests.models.storage import Caller
 from tests.models.storage_machine_objects import ObjectsMachine
 
 
@@ -55,7 +55,7 @@ class OverSockets:
     prefix: str
     connection: HTTPConnection = field()
     # No link may expire while the machine is at work.
-    patience: int = 80
+    lifetime_factor: int = 80
 
     @connection.default
     def _connect(self) -> HTTPConnection:
@@ -64,10 +64,10 @@ class OverSockets:
     def now(self) -> float:
         return time.time()
 
-    def credentials(self, who: Who) -> dict[str, str]:
+    def credentials(self, caller: Caller) -> dict[str, str]:
         keys = {"anon": self.api.anon_key, "service": self.api.service_key}
-        sent = {} if who.key is None else {"X-Service-Key": keys[who.key]}
-        return sent if who.user is None else {**sent, "Authorization": f"Bearer {self.users[who.user]}"}
+        sent = {} if caller.key is None else {"X-Service-Key": keys[caller.key]}
+        return sent if caller.user is None else {**sent, "Authorization": f"Bearer {self.users[caller.user]}"}
 
     def request(self, method: str, target: str, headers: dict[str, str], body: bytes | None) -> Response:
         self.connection.request(method, target, body, headers)

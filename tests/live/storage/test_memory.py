@@ -31,12 +31,12 @@ class Served:
 
     def files(self) -> set[str]:
         """The regular files that a process has open."""
-        found = set()
+        targets = set()
         for fd in Path(f"/proc/{self.pid}/fd").iterdir():
             with suppress(FileNotFoundError):
                 if fd.is_file():
-                    found.add(str(fd.readlink()))
-        return found
+                    targets.add(str(fd.readlink()))
+        return targets
 
     def growth(self, work: Callable[[], None]) -> float:
         """By how many MiB the service's memory was larger at its peak while ``work`` ran."""

@@ -60,9 +60,9 @@ async def test_objects_are_listed_in_order_without_an_index_too(database: str, r
     fresh = pool_on(database)
     for key in ("c", "a", "b"):
         await put(rows, key)
-    found = await sql_rows(fresh).garbage.objects_from(("a", ""), 2)
+    objects = await sql_rows(fresh).garbage.objects_from(("a", ""), 2)
     await fresh.close()
-    assert [row.key for row in found] == ["a", "b"]
+    assert [row.key for row in objects] == ["a", "b"]
 
 
 @pytest_twisted.ensureDeferred
@@ -81,7 +81,7 @@ async def test_foreign_keys_to_objects_follow_them_or_keep_them(database: str, r
     tables = {
         "kept": "",
         "kept_by_name": "on update restrict on delete restrict",
-        "told": "on update cascade on delete cascade",
+        "cascading": "on update cascade on delete cascade",
     }
     for table, rule in tables.items():
         run_sql(
@@ -91,7 +91,7 @@ async def test_foreign_keys_to_objects_follow_them_or_keep_them(database: str, r
         )
     for key in ("a", "b"):
         await put(rows, key)
-        run_sql(database, "insert into told values ('b', %s)", key)
+        run_sql(database, "insert into cascading values ('b', %s)", key)
     for table in ("kept", "kept_by_name"):
         run_sql(database, f"insert into {table} values ('b', 'a')")
         for change in (
@@ -102,11 +102,11 @@ async def test_foreign_keys_to_objects_follow_them_or_keep_them(database: str, r
             assert await refused(change) == "object_in_use"
         run_sql(database, f"delete from {table}")
     await put(rows, "a")
-    assert run_sql(database, "select key from told order by key") == [("a",), ("b",)]
+    assert run_sql(database, "select key from cascading order by key") == [("a",), ("b",)]
     await rows.objects.move("b", "a", "c", ALICE)
-    assert run_sql(database, "select key from told order by key") == [("b",), ("c",)]
+    assert run_sql(database, "select key from cascading order by key") == [("b",), ("c",)]
     await rows.objects.delete("b", ["b", "c"], ALICE)
-    assert run_sql(database, "select key from told") == []
+    assert run_sql(database, "select key from cascading") == []
 
 
 @pytest_twisted.ensureDeferred
@@ -138,7 +138,7 @@ async def done_or_refused(change: Awaitable[object]) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_queries_that_are_asked_often_run_as_they_were_prepared(database: str) -> None:
+async def test_frequent_queries_run_as_they_were_prepared(database: str) -> None:
     """A parameter of the wrong type would have each of them refused, and sent again unprepared."""
     pool = pool_on(database, 1)
     rows = sql_rows(pool)
@@ -156,9 +156,9 @@ async def test_queries_that_are_asked_often_run_as_they_were_prepared(database: 
             await rows.garbage.forget([uuid4(), uuid4()])
             await done_or_refused(rows.objects.delete("b", ["k", "l"], writer, conditions))
             await done_or_refused(rows.objects.move("b", "m", "n", writer, conditions))
-    found = await pool.query("select custom_plans + generic_plans from pg_prepared_statements")
+    plans = await pool.query("select custom_plans + generic_plans from pg_prepared_statements")
     await pool.close()
-    assert [count >= 18 for (count,) in found] == [True] * 10
+    assert [count >= 18 for (count,) in plans] == [True] * 10
 
 
 OBJECTS, LIMIT = 20_000, 20

@@ -216,10 +216,10 @@ async def test_a_body_that_stops_early_is_an_error() -> None:
 
     async def work(store: S3Store) -> None:
         for _ in range(2):
-            opened = await store.open("k", 0, 10, 10)
+            stream = await store.open("k", 0, 10, 10)
             sink = Collected()
             with pytest.raises(BrokenRead):
-                await opened.pipe_to(sink)
+                await stream.pipe_to(sink)
             assert sink.data == b"half"
         for _ in range(2):
             with pytest.raises(BrokenRead):
@@ -249,9 +249,9 @@ async def test_a_paused_reader_pauses_the_store_and_a_leaving_one_closes_the_con
         endless.resumeProducing()
 
     async def work(store: S3Store) -> None:
-        opened = await store.open("k", 0, total, total)
+        stream = await store.open("k", 0, total, total)
         sink = Pausing()
-        pouring = Deferred.fromCoroutine(opened.pipe_to(sink))
+        pouring = Deferred.fromCoroutine(stream.pipe_to(sink))
         await until(lambda: sink.size > 0)
         # Longer than the idle timeout, which does not count while the reader is the slow one.
         before = -1
@@ -305,7 +305,7 @@ class Pausing:
             self.producer.pauseProducing()
         self.size += len(data)
 
-    def take(self, source: int, most: int) -> int:
+    def take(self, source: int, limit: int) -> int:
         return 0
 
     def register_producer(self, producer: Any) -> None:

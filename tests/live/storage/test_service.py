@@ -82,21 +82,21 @@ async def test_large_objects_pass_through_the_kernel_where_that_is_allowed(
         assert sent.status_code == 201, sent.text
 
     def download(number: int) -> bytes:
-        url, found = running.url(f"moved/{number % 4}"), b""
+        url, received = running.url(f"moved/{number % 4}"), b""
         with requests.get(url, headers=running.headers(), stream=True, timeout=30) as got:
             for piece in got.iter_content(256 * 1024):
-                found += piece
+                received += piece
                 if number == 8:
                     break
                 if number % 2:
                     time.sleep(0.005)
-        return found
+        return received
 
     def session() -> None:
         with ThreadPoolExecutor(9) as threads:
             list(threads.map(upload, range(4)))
-            found = list(threads.map(download, range(9)))
-        assert all(found[number] == payloads[number % 4] for number in range(8))
+            received = list(threads.map(download, range(9)))
+        assert all(received[number] == payloads[number % 4] for number in range(8))
 
     monkeypatch.setattr(Splicing, "move", counted)
     if not allowed:

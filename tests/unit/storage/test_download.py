@@ -16,18 +16,18 @@ from tests.fakes.store import BUFFERED_BYTES, FakeStream, MemoryStore
 
 
 class Reading(TestCase):
-    async def test_whole_returns_all_bytes_of_an_opened_object(self) -> None:
+    async def test_read_all_returns_all_bytes_of_an_object(self) -> None:
         for payload in (b"", b"at hand", b"to be poured" * BUFFERED_BYTES):
             self.assertEqual(await download.read_all(FakeStream(payload)), payload)
 
-    async def test_pages_returns_every_page_of_a_listing(self) -> None:
+    async def test_list_all_returns_every_page_of_a_listing(self) -> None:
         store = MemoryStore()
         wanted = [f"in/{number:04}" for number in range(2001)]
         for key in ["before", *wanted, "out"]:
             await store.put(key, b"", "text/plain", {})
-        found = [[entry.key for entry in page.objects] async for page in download.list_all(store, "in/")]
-        self.assertEqual([len(page) for page in found], [1000, 1000, 1])
-        self.assertEqual([key for page in found for key in page], wanted)
+        pages = [[entry.key for entry in page.objects] async for page in download.list_all(store, "in/")]
+        self.assertEqual([len(page) for page in pages], [1000, 1000, 1])
+        self.assertEqual([key for page in pages for key in page], wanted)
         self.assertEqual([len(page.objects) async for page in download.list_all(store, "none/")], [0])
 
     async def test_a_page_that_comes_twice_ends_the_listing(self) -> None:
@@ -91,7 +91,7 @@ class Small(SynchronousTestCase):
         there = [number for number in range(20 * SHARE) if small.get(version(number)) is not None]
         self.assertEqual(there, list(range(19 * SHARE, 20 * SHARE)))
 
-    def test_an_object_that_is_too_large_is_not_kept(self) -> None:
+    def test_an_object_that_is_too_large_is_not_cached(self) -> None:
         small = SmallObjects(ROOM)
         small.add(version(1), body_of(1, LARGEST))
         small.add(version(2), body_of(2, LARGEST + 1))

@@ -29,7 +29,7 @@ from tests.strategies import good_keys, short, text
 
 class Keys(SynchronousTestCase):
     @given(text)
-    def test_any_key_is_kept_or_refused(self, key: str) -> None:
+    def test_any_key_is_accepted_as_it_is_or_refused(self, key: str) -> None:
         try:
             parsed = keys.parse_key(key)
         except ApiError as error:
@@ -191,7 +191,7 @@ class Ranges(SynchronousTestCase):
 
 class ContentTypes(SynchronousTestCase):
     @given(st.text(max_size=300))
-    def test_any_content_type_is_kept_or_refused(self, sent: str) -> None:
+    def test_any_content_type_is_accepted_or_refused(self, sent: str) -> None:
         try:
             parsed = keys.parse_content_type(sent)
         except ApiError as error:
@@ -302,8 +302,8 @@ def read(body: bytes, cuts: list[int]) -> list[Event]:
     """The events, with consecutive bytes joined."""
     reader = FormReader("edge")
     events: list[Event] = []
-    places = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
-    for first, last in pairwise(places):
+    positions = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
+    for first, last in pairwise(positions):
         for event in reader.feed(body[first:last]):
             if isinstance(event, bytes) and events and isinstance(events[-1], bytes):
                 events[-1] += event
@@ -467,8 +467,8 @@ class Reading(SynchronousTestCase):
         ):
             with self.assertRaises(ApiError) as caught:
                 list(FormReader("edge").feed(begun))
-            said = caught.exception.message
-            self.assertEqual(said, f"{why}." if why[0].isupper() else f"The form cannot be read: {why}.")
+            message = caught.exception.message
+            self.assertEqual(message, f"{why}." if why[0].isupper() else f"The form cannot be read: {why}.")
         for body, why in (
             (whole, "it ends before its last boundary"),
             (b"--edge--", "it has no part named file"),

@@ -118,7 +118,7 @@ class InAdvance(SynchronousTestCase):
         self.successResultOf(slow)
         self.assertEqual(self.rows.sizes, [1])
 
-    def test_a_client_that_leaves_meanwhile_leaves_its_version_to_others(self) -> None:
+    def test_a_client_that_leaves_early_leaves_its_version_to_others(self) -> None:
         self.rows.hold = True
         leaving = self.uploads.begin()
         leaving.addErrback(lambda _: None)

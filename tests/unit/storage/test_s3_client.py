@@ -111,7 +111,7 @@ class Documents(Case):
         self.assertEqual(self.successResultOf(asked), ("a&b",))
 
     def test_completing_an_upload_that_is_complete_succeeds(self) -> None:
-        """An earlier attempt may have completed it, though its response did not arrive."""
+        """An earlier try may have completed it, though its response did not arrive."""
         for status, etag in ((200, "whole-2"), (404, None)):
             asked = self.ask(self.store.complete_multipart("k", "u", ["e1", "e2"]))
             body = self.sent()[2]
@@ -295,7 +295,7 @@ class Missing(Case):
     """Operations that some stores do not have."""
 
     def test_without_multi_object_delete_objects_are_deleted_one_by_one(self) -> None:
-        """Google has said 400 and 501, others 405. The responses come in any order."""
+        """Google has sent 400 and 501, others 405. The responses come in any order."""
         for status in (400, 405, 501):
             self.setUp()
             keys = [f"b/{number}" for number in range(DELETES_AT_ONCE + 1)]
@@ -307,8 +307,8 @@ class Missing(Case):
             for number, connection in enumerate(wanted):
                 self.assertIn(b"DELETE /base/bucket/b/%d " % number, connection.transport.value())
                 connection.transport.clear()
-                said = (b"204 No", b"404 Not Found", b"403 Forbidden")[number if number < 3 else 0]
-                connection.dataReceived(b"HTTP/1.1 " + said + b"\r\nContent-Length: 0\r\n\r\n")
+                status_line = (b"204 No", b"404 Not Found", b"403 Forbidden")[number if number < 3 else 0]
+                connection.dataReceived(b"HTTP/1.1 " + status_line + b"\r\nContent-Length: 0\r\n\r\n")
             (last,) = [one for one in self.endpoint.connections if one.transport.value()]
             self.assertIn(b"DELETE /base/bucket/b/16 ", last.transport.value())
             last.dataReceived(b"HTTP/1.1 204 No\r\n\r\n")
@@ -329,8 +329,8 @@ class Missing(Case):
     def test_objects_that_were_not_there_count_as_deleted(self) -> None:
         asked = self.ask(self.store.delete_many(["a", "b", "c"]))
         errors = (("a", "NoSuchKey"), ("b", "AccessDenied"), ("c", "InternalError"))
-        said = "".join(f"<Error><Key>{key}</Key><Code>{code}</Code></Error>" for key, code in errors)
-        self.answer(body=f"<DeleteResult>{said}</DeleteResult>")
+        sent_text = "".join(f"<Error><Key>{key}</Key><Code>{code}</Code></Error>" for key, code in errors)
+        self.answer(body=f"<DeleteResult>{sent_text}</DeleteResult>")
         self.assertEqual(self.successResultOf(asked), ("b", "c"))
 
     def test_without_a_list_of_open_uploads_there_are_none(self) -> None:
@@ -367,13 +367,13 @@ class Lists(Case):
 
     def test_keys_are_decoded_only_if_the_store_says_it_encoded_them(self) -> None:
         written = "<Contents><Key>a+%2B%01%C3%A4/b</Key><Size>1</Size></Contents>"
-        for said, key in (("<EncodingType>url</EncodingType>", "a +\x01ä/b"), ("", "a+%2B%01%C3%A4/b")):
+        for sent_text, key in (("<EncodingType>url</EncodingType>", "a +\x01ä/b"), ("", "a+%2B%01%C3%A4/b")):
             asked = self.ask(self.store.list("p", "t+/=", 7))
             self.assertEqual(
                 self.sent()[0],
                 "GET /base/bucket?continuation-token=t%2B%2F%3D&encoding-type=url&list-type=2&max-keys=7&prefix=p",
             )
-            self.answer(body=f"<R>{said}{written}</R>")
+            self.answer(body=f"<R>{sent_text}{written}</R>")
             self.assertEqual([one.key for one in self.successResultOf(asked).objects], [key])
 
 
@@ -407,12 +407,12 @@ class Places(Case):
     def test_a_refusal_names_the_region_of_the_bucket(self) -> None:
         asked = self.ask(self.store.stat("k"))
         self.answer(301, x_amz_bucket_region="eu-west-1")
-        said = str(self.failureResultOf(asked, StoreError).value)
-        self.assertEqual(said, "301 (HTTP 301); the region is eu-west-1")
+        message = str(self.failureResultOf(asked, StoreError).value)
+        self.assertEqual(message, "301 (HTTP 301); the region is eu-west-1")
         asked = self.ask(self.store.list())
         self.answer(400, "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>")
-        said = str(self.failureResultOf(asked, StoreError).value)
-        self.assertEqual(said, "AuthorizationHeaderMalformed (HTTP 400); the region is eu-west-1")
+        message = str(self.failureResultOf(asked, StoreError).value)
+        self.assertEqual(message, "AuthorizationHeaderMalformed (HTTP 400); the region is eu-west-1")
         asked = self.ask(self.store.list())
         self.answer(403, "<Error><Code>AccessDenied</Code></Error>")
         self.assertEqual(str(self.failureResultOf(asked, StoreError).value), "AccessDenied (HTTP 403)")

@@ -30,9 +30,9 @@ class Sink:
         self.takes = 0
         self.asked: list[tuple[int, int]] = []
 
-    def take(self, source: int, most: int) -> int:
-        self.asked.append((source, most))
-        return min(self.takes, most)
+    def take(self, source: int, limit: int) -> int:
+        self.asked.append((source, limit))
+        return min(self.takes, limit)
 
     def write(self, data: bytes) -> None:
         self.data += data
@@ -78,9 +78,9 @@ class Opened(OpenCase):
         self.assertEqual((self.wire.aborted, self.pool.events), (False, ["free"]))
 
     def test_a_complete_response_of_another_length_is_not_the_object(self) -> None:
-        opened = self.open(9, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
-        self.assertIsNone(opened.buffered())
-        self.failureResultOf(start(opened.pipe_to(Sink())), BrokenRead)
+        stream = self.open(9, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+        self.assertIsNone(stream.buffered())
+        self.failureResultOf(start(stream.pipe_to(Sink())), BrokenRead)
 
 
 class Taking(OpenCase):
@@ -143,9 +143,9 @@ class Piping(OpenCase):
             self.setUp()
             sink = Sink()
             self.assertFalse(self.connection.passed_on(7))
-            opened = self.open(9999999, length + b"\r\n\r\n")
+            stream = self.open(9999999, length + b"\r\n\r\n")
             self.assertFalse(self.connection.passed_on(7))
-            piped = start(opened.pipe_to(sink))
+            piped = start(stream.pipe_to(sink))
             self.assertFalse(self.connection.passed_on(7))
             self.assertEqual(len(sink.asked), 1 if b"Length" in length else 0)
             piped.cancel()
@@ -171,10 +171,10 @@ class Piping(OpenCase):
             self.assertEqual((sink.data, sink.producer, self.clock.getDelayedCalls()), (b"hello", None, []))
 
     def test_a_reader_that_leaves_gets_nothing_more(self) -> None:
-        opened = self.open(9, b"Content-Length: 9\r\n\r\none")
+        stream = self.open(9, b"Content-Length: 9\r\n\r\none")
         self.connection.dataReceived(b"two")
         sink = Sink(leaves=True)
-        self.failureResultOf(start(opened.pipe_to(sink)), ReaderLeft)
+        self.failureResultOf(start(stream.pipe_to(sink)), ReaderLeft)
         self.assertEqual((sink.data, self.wire.aborted), (b"one", True))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 

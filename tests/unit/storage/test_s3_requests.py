@@ -214,7 +214,7 @@ class Refusals(Case):
         self.answer(body="<R/>")
         self.assertEqual(self.successResultOf(asked).objects, ())
 
-    def test_pauses_double_and_the_fourth_attempt_is_the_last(self) -> None:
+    def test_pauses_double_and_the_fourth_try_is_the_last(self) -> None:
         """Each pause is a random part of that, so that requests refused together do not return together."""
         for self.jitter in (1.0, 0.25):
             asked = self.ask(self.store.stat("k"))

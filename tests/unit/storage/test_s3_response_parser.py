@@ -17,8 +17,8 @@ CUTS = st.lists(st.integers(0, 400), max_size=8)
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
-    places = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
-    return [data[first:last] for first, last in pairwise(places)]
+    positions = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    return [data[first:last] for first, last in pairwise(positions)]
 
 
 def read(data: bytes, cuts: list[int] | None = None, bodiless: bool = False) -> tuple[ResponseParser, bytes]:

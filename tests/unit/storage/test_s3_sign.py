@@ -196,11 +196,11 @@ class Documents(SynchronousTestCase):
             self.assertRaises(StoreUnreachable, xml.parse_objects, page)
 
     def test_open_uploads(self) -> None:
-        found, markers = xml.parse_multiparts(
+        uploads, markers = xml.parse_multiparts(
             b"<R><IsTruncated>true</IsTruncated><NextKeyMarker>k</NextKeyMarker><NextUploadIdMarker>u</NextUploadIdMarker>"
             b"<Upload><Key>k</Key><UploadId>u</UploadId></Upload></R>"
         )
-        self.assertEqual((found, markers), ((xml.OpenMultipart("k", "u"),), ("k", "u")))
+        self.assertEqual((uploads, markers), ((xml.OpenMultipart("k", "u"),), ("k", "u")))
 
     @given(st.binary(max_size=100))
     def test_any_bytes_as_an_error_document(self, body: bytes) -> None:

@@ -92,13 +92,13 @@ class Small(SynchronousTestCase):
     def test_part_sizes_suffice_for_the_largest_object_and_grow_late(
         self, expected: int, part_bytes: int
     ) -> None:
-        sizes, most = PartSizes.up_to(expected, part_bytes), 10_000  # as S3 has it
-        each = [sizes.of(number) for number in range(1, most + 1)]
+        sizes, count = PartSizes.up_to(expected, part_bytes), 10_000  # as S3 has it
+        each = [sizes.of(number) for number in range(1, count + 1)]
         self.assertGreaterEqual(sum(each), expected)
         self.assertEqual(set(each[:1000]), {part_bytes})
         self.assertEqual(each, sorted(each))
-        self.assertLessEqual(each[-1], max(part_bytes, expected // most * 2))
-        if expected <= most * part_bytes:
+        self.assertLessEqual(each[-1], max(part_bytes, expected // count * 2))
+        if expected <= count * part_bytes:
             self.assertEqual(each[-1], part_bytes)
 
     @given(st.uuids())
