@@ -258,7 +258,11 @@ select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc')
     and not coalesce(p.proargmodes::text[] && '{t,b,o}', false) then lower(t.typname) end as return_media,
   bt.oid in ('bytea'::regtype, 'text'::regtype, 'xml'::regtype, 'json'::regtype, 'jsonb'::regtype) as is_bytes,
   p.prorettype = 'void'::regtype as is_void,
-  'record'::regtype = any(p.prorettype || p.proallargtypes) as shows_records,
+  case when coalesce(p.proargmodes::text[] && '{t,b,o}', false) then exists (
+    select from unnest(p.proargmodes, p.proallargtypes, coalesce(p.proargnames, '{}')) as args(mode, type, name)
+    where mode in ('t', 'b', 'o')
+      and (type in ('record'::regtype, 'record[]'::regtype) or coalesce(name, '') = '')
+  ) else p.prorettype in ('record'::regtype, 'record[]'::regtype) end as shows_records,
   bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{t,b,o}', false) as is_composite,
   case when bt.typtype = 'c' then json_build_array(bn.nspname, rc.relname) end as returns,
   coalesce(p.proconfig, '{}') as settings, p.prolang = (select oid from pg_language where lanname = 'sql') as is_sql,

@@ -69,6 +69,10 @@ create function shop.told(b bit) returns void language sql return null;
 create function shop.told(a bit varying) returns void language sql return null;
 comment on function shop.told(b bit) is 'Tells';
 create function shop.sides(out l int, out r int, given int) language sql immutable return row(1, 2);
+create function shop.rows_of(n int) returns table (a int, b text) language sql as 'select 1, n::text';
+create function shop.undeclared() returns setof record language sql as 'select 1, 2';
+create function shop.inner_record(out a int, out b record) language sql as 'select 1, row(1, 2)';
+create function shop.unnamed(out column2 int, out int) language sql as 'select 1, 2';
 create function shop.listed(inout n int) returns setof int language sql return 1;
 create domain shop.plain as text; create domain shop.plainer as shop.plain;
 create function shop.plainly() returns shop.plainer language sql return '';
@@ -161,6 +165,13 @@ def test_columns_have_the_types_defaults_and_rules_of_their_domains(shop: Schema
     ]
     assert items.description == "What is sold"
     assert shop.schema_comments == {"shop": "A shop"}
+
+
+def test_only_rows_without_declared_names_may_have_one_twice(shop: SchemaCache) -> None:
+    """PostgreSQL itself refuses OUT arguments of one name, so rows of the others are sent as it writes them."""
+    names = ("rows_of", "sides", "told", "undeclared", "inner_record", "unnamed")
+    shows = {name: shop.routines["shop", name][0].shows_records for name in names}
+    assert [name for name in names if shows[name]] == ["undeclared", "inner_record", "unnamed"]
 
 
 def test_relations_are_those_of_exposed_schemas_without_partitions(shop: SchemaCache) -> None:
