@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import jwt
 import orjson
 from attrs import field, frozen
+from cachetools import LRUCache
 from jwt.algorithms import get_default_algorithms
 
 from project_service import base64url
@@ -21,6 +22,9 @@ from project_service.tables import errors
 from project_service.tables.request.request import RequestHeaders
 
 LEEWAY_SECONDS = 30
+# How many tokens with a valid signature are remembered, and up to which length in characters.
+_CACHED_TOKENS = 4096
+_LONGEST_CACHED_TOKEN = 8192
 _SYMMETRIC = ("HS256", "HS384", "HS512")
 _UNREADABLE = "JWT cryptographic operation failed"
 _BY_TYPE = {
@@ -125,10 +129,18 @@ class OwnTokens:
     keys: tuple[TokenKey, ...]
     audience: str | None
     now: Callable[[], float]
+    _claims: LRUCache[str, Mapping[str, Any]] = field(
+        factory=lambda: LRUCache(_CACHED_TOKENS), init=False, eq=False, repr=False
+    )
 
-    def claims(self, token: str, verified: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """The claims of a valid token; those that were ``verified`` earlier need no signature again. Raises both."""
-        claims = self._verified(token) if verified is None else verified
+    def claims(self, token: str) -> Mapping[str, Any]:
+        """The claims of a valid token. Its signature is verified once; whether it is valid now, each time."""
+        try:
+            claims = self._claims[token]
+        except KeyError:
+            claims = self._verified(token)
+            if len(token) <= _LONGEST_CACHED_TOKEN:
+                self._claims[token] = claims
         _check_times(claims, self.now())
         _check_audience(claims, self.audience)
         return claims
@@ -235,9 +247,8 @@ class Identities:
     service: TokenVerifier | None
 
     def identify(self, sent: RequestHeaders, is_service: bool) -> Identity:
-        """Who the request acts as, by its bearer token and project key. ``sent`` are headers of this database's
-        requests alone: the claims of a token that its keys have verified are cached there. Whether they are valid now
-        is checked each time.
+        """The identity by bearer token and project key. The token is checked each time; what follows from its claims
+        is cached with the headers.
 
         Raises PGRST300, 301, 302 and 303, ``session_revoked`` for a token of the service's own, and 22023 for a role
         that cannot exist.
@@ -248,7 +259,7 @@ class Identities:
         elif not sent.bearer:
             raise errors.undecodable_token("Empty JWT is sent in Authorization header")
         elif self.own is not None:
-            claims = self.own.claims(sent.bearer, cached.claims if cached is not None else None)
+            claims = self.own.claims(sent.bearer)
         else:
             claims = self._service_claims(sent.bearer)
         if cached is None or cached.claims is not claims or cached.is_service is not is_service:

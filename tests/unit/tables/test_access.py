@@ -323,6 +323,11 @@ class Tokens(SynchronousTestCase):
         self.assertEqual(identity.role, "author")
         self.assertIs(identities.identify(sent, False), identity)
 
+    def test_a_valid_token_is_verified_once_unless_it_is_very_long(self) -> None:
+        for characters, cached in ((10, True), (9000, False)):
+            token = signed({"role": "author", "note": "x" * characters})
+            self.assertIs(self.tokens.claims(token) is self.tokens.claims(token), cached)
+
     def test_exp_nbf_and_iat_allow_30_seconds_of_clock_difference(self) -> None:
         for name, best, step in (("exp", NOW - 30, -1), ("nbf", NOW + 30, 1), ("iat", NOW + 30, 1)):
             self.tokens.claims(signed({name: best}))
