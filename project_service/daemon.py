@@ -161,7 +161,7 @@ class Startup:
             set_level(current.server.log_level)
             self._settings = current
             if names := self._launch.settings.waiting_for_restart(loaded):
-                self.log.warn("changed, but in force only after a restart: {names}", names=", ".join(names))
+                self.log.warn("changed, but used only after a restart: {names}", names=", ".join(names))
             self.log.info("the configuration was reloaded")
         self._renew()
 

@@ -187,7 +187,7 @@ def log_failed_reload(fault: Exception) -> None:
     if isinstance(fault, ConfigurationError):
         log.error("the configuration was not reloaded: {fault}", fault=str(fault))
     else:
-        log.failure("the configuration was not taken over")
+        log.failure("the configuration was not reloaded")
 
 
 # Collecting values

@@ -72,7 +72,7 @@ class Reloading(TestCase):
             self.reload(OLD)
         dev = "stages.dev.databases"
         names = ", ".join(["server.workers", f"{dev}.gone", f"{dev}.main.max_rows", f"{dev}.new"])
-        self.assertEqual(warnings, [f"changed, but in force only after a restart: {names}"])
+        self.assertEqual(warnings, [f"changed, but used only after a restart: {names}"])
 
     def test_addresses_of_embedded_servers_do_not_count_as_changed(self) -> None:
         self.startup._settings = attrs.evolve(self.settings, database=Database(Secret("postgresql:///e")))
@@ -97,7 +97,7 @@ class Reloading(TestCase):
     def test_an_unexpected_error_changes_nothing(self) -> None:
         self.serving.fault = ZeroDivisionError()
         self.reload(NEW)
-        self.errors.flush("was not taken over")
+        self.errors.flush("was not reloaded")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertEqual(self.startup._settings, self.settings)
 
