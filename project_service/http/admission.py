@@ -27,7 +27,7 @@ from project_service.errors import ApiError
 from project_service.http.metrics import Metrics
 from project_service.wait_queue import WaitQueue
 
-# Refusals are logged together, at most this often: a line for each would make a flood of requests one of lines.
+# Refusals are logged together, at most this often, so that a flood of requests is not one of lines.
 LOG_SECONDS = 1.0
 
 

@@ -122,7 +122,7 @@ class Body:
     async def read(self, limit: int) -> bytes:
         """The whole body; raises ``payload_too_large`` as soon as it is known to be longer than ``limit``.
 
-        The caller decides when to go on, so the source is not told that the wait is over.
+        The caller decides when to go on, so ``body_awaited`` is not called when the wait is over.
         """
         if self.length is not None and self.length > limit:
             raise errors.payload_too_large(limit)

@@ -1,4 +1,4 @@
-"""Who calls: a project key, a verified user token, both or neither."""
+"""The caller of a request: a project key, a verified user token, both or neither."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ class Caller:
 
 class TokenVerifier(Protocol):
     def verify(self, token: str) -> Claims:
-        """The claims of a good access token; raises ``invalid_token`` or ``session_revoked``."""
+        """The claims of a valid access token; raises ``invalid_token`` or ``session_revoked``."""
 
 
 class Revocations(Protocol):
-    """How current the key ring and the verifier are about what was revoked by others."""
+    """Whether the key ring and the verifier know what other processes have revoked."""
 
     @property
     def current(self) -> bool:
         """Whether everything that was revoked more than a second ago is known."""
 
     async def catch_up(self) -> None:
-        """Returns when that is so again; raises ``database_unavailable``, or a failure of the database."""
+        """Returns when ``current`` is true again; raises ``database_unavailable``, or a failure of the database."""
 
 
 class KeyRing(Protocol):
     @property
     def active(self) -> object:
-        """What the answers of ``kind_of`` follow from: another object when keys were made or revoked."""
+        """What ``kind_of`` depends on: another object after keys were made or revoked."""
 
     def kind_of(self, presented: str) -> KeyKind | None:
         """The kind of an active project key, or None. Constant time, no I/O."""
@@ -76,7 +76,7 @@ BearerDemand = Literal["optional", "required", "own"]
 
 @frozen
 class Access:
-    """What a route asks of its caller before its handler runs.
+    """What a route demands of its caller before its handler runs.
 
     ``key="service"`` demands the service key. ``bearer="own"`` leaves the Authorization header to the route itself.
     """
@@ -86,7 +86,7 @@ class Access:
 
 
 def bearer_token(headers: HeaderView) -> str | None:
-    """The token of ``Authorization: Bearer``, or None where that header is absent (RFC 6750 section 2.1).
+    """The token of ``Authorization: Bearer``, or None without that header (RFC 6750 section 2.1).
 
     Another scheme, a repeated header or an empty token raises ``invalid_token``.
     """
@@ -143,13 +143,9 @@ def _key_kind(demand: KeyDemand, presented: str | None, keys: KeyRing) -> KeyKin
     return kind
 
 
-def _shows_something(headers: HeaderView) -> bool:
-    return any(headers.get(name) is not None for name in (b"x-service-key", b"apikey", b"authorization"))
-
-
 @frozen
-class _Known:
-    """The caller that followed from a request's header lines, and from what else."""
+class _Cached:
+    """A caller, and what it follows from besides the header lines."""
 
     access: Access
     active: object
@@ -159,28 +155,28 @@ class _Known:
 
 @frozen
 class Callers:
-    """Finds out who calls, by keys and sessions that are current."""
+    """Identifies callers by keys and sessions that are current."""
 
     keys: KeyRing
     tokens: TokenVerifier
     revocations: Revocations
 
     def at_once(self, access: Access, headers: HeaderView) -> Caller | None:
-        """As ``identify``, without waiting: None if ``revocations`` have to catch up first, which is rare."""
+        """As ``identify``, without waiting: None if ``revocations`` has to catch up first, which is rare."""
         if self.revocations.current:
-            known: _Known | None = headers.caller
+            cached: _Cached | None = headers.caller
             if (
-                known is not None
-                and known.access is access
-                and known.active is self.keys.active
-                and (known.token is None or self.tokens.verify(known.token) is known.caller.user)
+                cached is not None
+                and cached.access is access
+                and cached.active is self.keys.active
+                and (cached.token is None or self.tokens.verify(cached.token) is cached.caller.user)
             ):
-                return known.caller
+                return cached.caller
             return self._identified(access, headers)
-        if not _shows_something(headers):
+        if not any(name in headers for name in (b"x-service-key", b"apikey", b"authorization")):
             return self._identified(access, headers)
         if access.key == "optional" and access.bearer == "own":
-            # Anybody is let in: ``/live`` never waits, nor is a key refused there that nobody can look up now.
+            # Anybody may call: ``/live`` never waits, nor does it refuse a key that cannot be looked up now.
             return Caller()
         return None
 
@@ -191,9 +187,9 @@ class Callers:
         return self._identified(access, headers)
 
     def _identified(self, access: Access, headers: HeaderView) -> Caller:
-        """As the function ``identify``; kept with the header lines, until keys change. A token is verified again each
-        time that these lines come."""
+        """As the function ``identify``; cached with the header lines until keys change. A token is verified again
+        each time that these lines come."""
         caller = identify(access, headers, self.keys, self.tokens)
         token = None if caller.user is None else headers.derived(bearer_token)
-        headers.caller = _Known(access, self.keys.active, token, caller)
+        headers.caller = _Cached(access, self.keys.active, token, caller)
         return caller

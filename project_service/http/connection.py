@@ -276,7 +276,7 @@ class HttpConnection(BaseConnection, Protocol):
         return self._receiving is None and (bool(self._exchanges) or self._blocked)
 
     def _parse(self, data: bytes) -> bool:
-        """Parse some of ``data`` and put the rest back. False where that is enough for this turn."""
+        """Parse some of ``data`` and put the rest back. False if that is enough for this turn."""
         assert self._parser is not None
         limit = HEAD_SLICE
         if self._receiving is not None:
@@ -465,7 +465,7 @@ class ConnectionFactory(Factory):
         self._idle_seconds = idle_seconds
         self._limit: ConnectionLimit[HttpConnection] = ConnectionLimit(max_connections, clock.seconds)
         self.unsent = UnsentLimit(clock.seconds)
-        # Its ``ports`` are set by whoever opens them.
+        # Its ``ports`` are set when they are opened.
         self.throttle = AcceptThrottle(clock)
         self.splicing = Splicing()
         self._empty: Deferred[None] | None = None

@@ -17,9 +17,9 @@ _ANY = (("Access-Control-Allow-Origin", "*"), ("Access-Control-Expose-Headers", 
 def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) -> Headers:
     """The CORS headers of a response; none that allow anything for an origin that is not allowed.
 
-    ``own`` are the response's other headers. A response that a cache may keep for everybody gets the headers even
-    where the request named no origin, provided that every origin is allowed: a page must be able to read it from that
-    cache (the Fetch standard, "CORS protocol and HTTP caches").
+    ``own`` are the response's other headers. If every origin is allowed, a response that a cache may keep for
+    everybody gets the headers even if the request named no origin: a page must be able to read it from that cache
+    (the Fetch standard, "CORS protocol and HTTP caches").
     """
     origin = headers.text(b"origin")
     if "*" in allowed:
@@ -37,12 +37,12 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) 
 
 
 def unread_headers(allowed: tuple[str, ...]) -> Headers:
-    """The CORS headers of an answer to something that was never read as a request, so that its origin is unknown."""
+    """The CORS headers of a response to what could not be read as a request, so that its origin is unknown."""
     return _ANY if "*" in allowed else ()
 
 
 def for_caches(own: Headers) -> Headers:
-    """The CORS headers of a response to a request without an origin, where every origin is allowed."""
+    """The CORS headers of a response to a request without an origin, if every origin is allowed."""
     for name, value in own:
         # Compared without case, because SQL may set the header. The length comes first to keep this cheap: it runs
         # for every response.

@@ -1,6 +1,6 @@
 """What a route says of itself, for ``/openapi.json``: values that stand beside the routes they describe.
 
-Pure. What follows from a route's demands (keys, tokens, a body) is not said here but derived: ``refusals``.
+What follows from a route's demands (keys, tokens, a body) need not be described: ``refusals_of`` derives it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from project_service.errors import ApiError
 from project_service.http.caller import Access
 
 Schema = Mapping[str, Any]
-Place = Literal["query", "header", "path"]
+Location = Literal["query", "header", "path"]
 
 STRING: Schema = {"type": "string"}
 BOOLEAN: Schema = {"type": "boolean"}
@@ -40,12 +40,12 @@ class Named:
 
 @frozen
 class Parameter:
-    """``name`` in the query unless ``place`` says otherwise. Parameters of a path are always required."""
+    """A parameter of the query, unless ``location`` says otherwise. Those of a path are always required."""
 
     name: str
     summary: str
     schema: Schema = STRING
-    place: Place = "query"
+    location: Location = "query"
     required: bool = False
 
 
@@ -76,11 +76,11 @@ class Operation:
     """One operation of the document, or the same one under several methods.
 
     ``name`` is the operation's id. ``errors`` are made by the very functions that raise them, so that status, code,
-    message and headers cannot drift; those that follow from the route's demands are added by ``refusals.of``.
+    message and headers cannot drift; those that follow from the route's demands are added by ``refusals_of``.
     ``needs`` are the errors for what the operation cannot do without, if it is away. ``methods`` empty: all of the
     route's. ``path`` stands in for the route's pattern where that one takes more than one kind of path.
     ``reads_bearer``: a route with ``bearer="own"`` that looks at the token by itself.
-    ``open_ended``: what SQL or a function says may bring any other status.
+    ``open_ended``: why any other status may be returned.
     """
 
     name: str
@@ -107,7 +107,7 @@ def in_header(name: str, summary: str) -> Parameter:
 
 
 def obj(required: Iterable[str], closed: bool = True, /, **properties: Schema | Named) -> Schema:
-    """An object's schema; ``closed`` means that members with other names are refused, or never there."""
+    """An object's schema. ``closed``: members with other names are refused, or never there."""
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     if names := list(required):
         schema["required"] = names
@@ -131,19 +131,19 @@ def path_of(url: str) -> str:
 
 
 def check(url: str, methods: Iterable[str], described: Iterable[Operation]) -> None:
-    """Raises ``ValueError`` for a method or path argument without a description, or a description without use."""
-    told = list(described)
+    """Raises ``ValueError`` for a method without a description, or for arguments of the path that differ from it."""
+    operations = list(described)
     for method in methods:
-        if not any(not one.methods or method in one.methods for one in told):
+        if not any(not one.methods or method in one.methods for one in operations):
             raise ValueError(f"{method} {url} is not described")
-    for one in told:
+    for one in operations:
         path = one.path or path_of(url)
-        named = {parameter.name for parameter in one.parameters if parameter.place == "path"}
+        named = {parameter.name for parameter in one.parameters if parameter.location == "path"}
         if named != set(re.findall(r"\{(\w+)\}", path)):
             raise ValueError(f"{path} takes other arguments than {one.name} describes: {sorted(named)}")
 
 
-# How a request may say who calls.
+# How a request may identify its caller.
 SECURITY_SCHEMES = {
     "projectKey": {
         "type": "apiKey",
@@ -172,7 +172,7 @@ SECURITY_SCHEMES = {
 }
 
 
-# The errors that follow from what a route demands, so that no description has to list them. Pure.
+# The errors that follow from what a route demands, so that no description has to list them.
 
 
 def refusals_of(access: Access, described: Operation, strict: bool) -> list[ApiError]:
@@ -180,7 +180,7 @@ def refusals_of(access: Access, described: Operation, strict: bool) -> list[ApiE
 
     ``strict``: queries and bodies are read by the methods of ``Request``, and not by rules of the part's own.
     """
-    found: dict[tuple[int, str], ApiError] = {}
+    refusals: dict[tuple[int, str], ApiError] = {}
     for error in (
         *described.errors,
         *_of_access(access, described),
@@ -189,8 +189,8 @@ def refusals_of(access: Access, described: Operation, strict: bool) -> list[ApiE
         *_of_needs(access, described),
         *_of_everything(),
     ):
-        found.setdefault((error.status, error.code), error)
-    return list(found.values())
+        refusals.setdefault((error.status, error.code), error)
+    return list(refusals.values())
 
 
 def reads_token(access: Access, described: Operation) -> bool:
@@ -211,10 +211,10 @@ def _of_access(access: Access, described: Operation) -> Iterator[ApiError]:
 
 
 def _of_request(described: Operation) -> Iterator[ApiError]:
-    places = {parameter.place for parameter in described.parameters}
-    if "path" in places:
+    locations = {parameter.location for parameter in described.parameters}
+    if "path" in locations:
         yield errors.not_found()
-    if "query" in places:
+    if "query" in locations:
         yield errors.invalid_query()
     if described.body is not None:
         yield errors.request_timeout()
@@ -227,7 +227,7 @@ def _of_values(described: Operation) -> Iterator[ApiError]:
     if takes_json:
         yield errors.invalid_json()
         yield errors.unsupported_media_type(JSON)
-    if takes_json or any(parameter.place == "query" for parameter in described.parameters):
+    if takes_json or any(parameter.location == "query" for parameter in described.parameters):
         yield errors.validation_failed({})
 
 

@@ -315,7 +315,7 @@ class Edge:
             if isinstance(reply, Reply):
                 self._send(exchange, request, match, reply)
             else:
-                request.slot.close()  # from here on the time is spent by the client, who reads
+                request.slot.close()  # from here on the request waits for its client
                 await self._stream(exchange, request, match, reply)
         finally:
             request.slot.close()

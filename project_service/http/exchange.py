@@ -30,7 +30,7 @@ DRAIN_IDLE_SECONDS = 5.0
 RESET_SECONDS = 0.5
 # RFC 9110 section 6.4.1: these have neither a body nor its length.
 _BODILESS = (204, 304)
-# A rest of at most this size is worth reading for the connection's sake, which can then be used again.
+# A rest of up to this size is read so that the connection can be used again.
 SHORT_REST = 1024 * 1024
 
 
@@ -87,7 +87,7 @@ class Stream:
         connection.register_producer(self)
 
     def write(self, data: bytes) -> None:
-        """As ``Sink.write``; raises ``BadLength`` where that is more than was announced."""
+        """As ``Sink.write``; raises ``BadLength`` for more than was announced."""
         if self._gone or not data:
             return
         if self._left is not None:
@@ -213,7 +213,7 @@ class Exchange(Source):
         self._close_call: IDelayedCall | None = None
         self.stream: Stream | None = None
         self._draining: IdleTimer | None = None
-        # Since when the client may send its body; later by the time for which it was kept from sending.
+        # Since when the client may send its body, without the time in which the connection was not read.
         self._asked_at: float | None = None
         # Whether the client sends nothing more, so that the rest of a body need not be waited for.
         self.input_over = False

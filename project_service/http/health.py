@@ -15,136 +15,140 @@ from project_service.http.describe import JSON, STRING, Answer, Operation, exact
 from project_service.http.metrics import Metrics
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, json_reply
-from project_service.http.routing import Policy, Router
+from project_service.http.routing import Policy, Router, endpoint
 from project_service.lifecycle import all_of, background, start, with_timeout
 
 Check = Callable[[], Coroutine[Any, Any, None]]
 
-# A part that has not answered by then is not ready.
+# A check that has not returned by then has failed.
 CHECK_SECONDS = 5.0
-STANDS_SECONDS = 1.0
-# Adding up the numbers of all workers takes tens of milliseconds, and anybody may ask for them all the time. So an
-# answer is reused for this many times as long as it took to make.
-METRICS_STAND = 20
+READY_SECONDS = 1.0  # for how long a good answer of ``/ready`` is reused
+# Adding up the numbers of all workers takes tens of milliseconds, and anybody may ask for them all the time. So a
+# response is reused for this many times as long as it took to make.
+METRICS_REUSE = 20
 
 TAG = "service"
 
 
 class NotReady(RuntimeError):
-    """Raised by a check whose words may be shown in the log. Of any other fault only the kind is, since its words may
-    hold a secret."""
+    """Raised by a check whose words may be shown in the log. Of any other failure only the kind is, since its words
+    may hold a secret."""
 
 
 def not_ready(away: Mapping[str, str]) -> ApiError:
     return ApiError(503, "not_ready", "A part of the service is away.", away, (NO_STORE,), counted=True)
 
 
-def _says(word: str) -> Answer:
+def _status(word: str) -> Answer:
     return Answer(200, f"It is {word}.", {JSON: exactly(status={"const": word})})
-
-
-LIVE = Operation("live", TAG, "Whether the process answers", (_says("live"),), needs=())
-READY = Operation(
-    "ready", TAG, "Whether every part works", (_says("ready"),), errors=(not_ready({}),), needs=()
-)
-METRICS = Operation(
-    "metrics",
-    TAG,
-    "Counters for Prometheus",
-    (Answer(200, "Its text format", {"text/plain": STRING}),),
-    needs=(),
-)
 
 
 @define(eq=False)
 class Health:
-    """Answers the three paths. ``checks`` are made for ``/ready``, by name; a check raises where its part does not
-    work.
-
-    There is only one round of checks at a time.
-    """
+    """Answers the three paths. ``checks`` are made for ``/ready``, by name; a check raises if its part does not work.
+    There is only one round of checks at a time."""
 
     checks: Mapping[str, Check]
     metrics: Metrics
     clock: IReactorTime
     log: Logger = field(default=Logger(), init=False)
-    _good_at: float = field(default=float("-inf"), init=False)
-    _shown: bytes = field(default=b"", init=False)
-    _shown_at: float = field(default=float("inf"), init=False)
-    _shown_until: float = field(default=float("-inf"), init=False)
-    _under_way: bool = field(default=False, init=False)
+    _ready_at: float = field(default=float("-inf"), init=False)
+    _exposed: bytes = field(default=b"", init=False)
+    _exposed_at: float = field(default=float("inf"), init=False)
+    _exposed_until: float = field(default=float("-inf"), init=False)
+    _checking: bool = field(default=False, init=False)
     _waiting: list[Deferred[dict[str, str]]] = field(factory=list, init=False)
 
     def mount(self, router: Router) -> None:
         # Pages have no use for what operators ask, hence no CORS headers.
-        operators = router.of_part(Policy(cors=False))
-        for url, said, handler in (
-            ("/live", LIVE, self.live),
-            ("/ready", READY, self.ready),
-            ("/metrics", METRICS, self.exposition),
-        ):
-            operators.route(url, said, methods=("GET",), key="optional", bearer="own")(handler)
+        router.of_part(Policy(cors=False)).mount(self)
 
+    @endpoint(
+        "GET",
+        "/live",
+        Operation("live", TAG, "Whether the process answers", (_status("live"),), needs=()),
+        key="optional",
+        bearer="own",
+    )
     async def live(self, request: Request) -> Reply:
         """200 as long as the process answers."""
         return json_reply({"status": "live"}, headers=(NO_STORE,))
 
+    @endpoint(
+        "GET",
+        "/ready",
+        Operation(
+            "ready", TAG, "Whether every part works", (_status("ready"),), errors=(not_ready({}),), needs=()
+        ),
+        key="optional",
+        bearer="own",
+    )
     async def ready(self, request: Request) -> Reply:
         """200 when every part works, else 503 whose details name those that do not.
 
         A good answer is reused for a second, and requests that come during a round share its answer, so that asking
         often costs the parts nothing.
         """
-        if self.clock.seconds() - self._good_at > STANDS_SECONDS:
-            away = await self._round()
-            if away:
-                raise not_ready(away)
+        if self.clock.seconds() - self._ready_at > READY_SECONDS:
+            away: Deferred[dict[str, str]] = Deferred()
+            self._waiting.append(away)
+            if not self._checking:
+                self._checking = True
+                background(self._check_all(), "asking every part")
+            if names := await away:
+                raise not_ready(names)
         return json_reply({"status": "ready"}, headers=(NO_STORE,))
 
-    def _round(self) -> Deferred[dict[str, str]]:
-        """Fires with what is away, by name. Cancelling it leaves the round to the others that wait for it."""
-        waiting: Deferred[dict[str, str]] = Deferred()
-        self._waiting.append(waiting)
-        if not self._under_way:
-            self._under_way = True
-            background(self._ask_all(), "asking every part")
-        return waiting
+    @endpoint(
+        "GET",
+        "/metrics",
+        Operation(
+            "metrics",
+            TAG,
+            "Counters for Prometheus",
+            (Answer(200, "Its text format", {"text/plain": STRING}),),
+            needs=(),
+        ),
+        key="optional",
+        bearer="own",
+    )
+    async def exposition(self, request: Request) -> Reply:
+        if not self._exposed_at <= self.clock.seconds() < self._exposed_until:
+            self._exposed_at = self.clock.seconds()
+            self._exposed = self.metrics.exposition()
+            ended = self.clock.seconds()
+            self._exposed_until = ended + METRICS_REUSE * (ended - self._exposed_at)
+        return Reply(200, (("Content-Type", self.metrics.content_type), NO_STORE), self._exposed)
 
-    async def _ask_all(self) -> None:
+    async def _check_all(self) -> None:
+        """One round, in the background, since the request that began it may leave before the others."""
         away = await self._away()
-        self._under_way = False
+        self._checking = False
         if not away:
-            self._good_at = self.clock.seconds()
+            self._ready_at = self.clock.seconds()
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             one.callback(away)
 
     async def _away(self) -> dict[str, str]:
-        """All parts are asked at the same time, so that several which do not answer take no longer than one."""
-        faults: dict[str, Exception] = {}
+        """What is away, by name. All checks are made at the same time, so that several which do not return take no
+        longer than one."""
+        failures: dict[str, Exception] = {}
 
-        async def ask(name: str, check: Check) -> None:
+        async def make(name: str, check: Check) -> None:
             try:
                 await with_timeout(self.clock, CHECK_SECONDS, start(check()), TimeoutError)
-            except Exception as fault:
-                faults[name] = fault
+            except Exception as failure:
+                failures[name] = failure
 
-        await all_of(ask(name, check) for name, check in self.checks.items())
-        away = [name for name in self.checks if name in faults]
+        await all_of(make(name, check) for name, check in self.checks.items())
+        away = [name for name in self.checks if name in failures]
         for name in away:
-            self.log.warn("{part} is not ready: {why}", part=name, why=_why(faults[name]))
+            self.log.warn("{part} is not ready: {why}", part=name, why=_why(failures[name]))
         return dict.fromkeys(away, "does not answer as it should")
 
-    async def exposition(self, request: Request) -> Reply:
-        if not self._shown_at <= self.clock.seconds() < self._shown_until:
-            self._shown_at = self.clock.seconds()
-            self._shown = self.metrics.exposition()
-            ended = self.clock.seconds()
-            self._shown_until = ended + METRICS_STAND * (ended - self._shown_at)
-        return Reply(200, (("Content-Type", self.metrics.content_type), NO_STORE), self._shown)
 
-
-def _why(fault: Exception) -> str:
-    if isinstance(fault, NotReady):
-        return str(fault)
-    return fault.code if isinstance(fault, ApiError) else type(fault).__name__
+def _why(failure: Exception) -> str:
+    if isinstance(failure, NotReady):
+        return str(failure)
+    return failure.code if isinstance(failure, ApiError) else type(failure).__name__

@@ -149,16 +149,16 @@ def text(schema: Schema) -> Kind:
     return Kind(schema, require_text)
 
 
-def whole(least: int, most: int) -> Kind:
+def whole(minimum: int, maximum: int) -> Kind:
     """A whole number; ``60.0`` and ``6e1`` are whole numbers too."""
 
     def read_whole(name: str, value: object) -> int:
         number = whole_numbers.from_json(value)
-        if number is None or not least <= number <= most:
-            raise validation_failed({name: f"must be a whole number from {least} to {most}"})
+        if number is None or not minimum <= number <= maximum:
+            raise validation_failed({name: f"must be a whole number from {minimum} to {maximum}"})
         return number
 
-    return Kind({"type": "integer", "minimum": least, "maximum": most}, read_whole)
+    return Kind({"type": "integer", "minimum": minimum, "maximum": maximum}, read_whole)
 
 
 def or_null(kind: Kind) -> Kind:

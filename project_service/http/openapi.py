@@ -1,6 +1,7 @@
-"""The OpenAPI 3.1 document of the routes that were declared. Pure.
+"""``/openapi.json``: the OpenAPI 3.1 document of the routes that were declared.
 
-Source: OpenAPI Specification 3.1.1.
+It is public, like ``/live``: it shows no secret and nothing of what a database holds. Source: OpenAPI Specification
+3.1.1.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from project_service.http.describe import (
 from project_service.http.request import Request
 from project_service.http.response import JSON as JSON_TYPE
 from project_service.http.response import NO_STORE, Reply
-from project_service.http.routing import Policy, Route, Router
+from project_service.http.routing import Policy, Route, Router, endpoint
 
 _REQUEST_ID = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
 
@@ -40,28 +41,28 @@ def document(
 ) -> dict[str, Any]:
     """The document but for ``servers``. Every operation is there under every method it answers. ``introduction`` is
     the description of the whole."""
-    made = _Document()
+    gathered = _Document()
     for url, methods, route in routes:
         for described in route.described:
-            told = _told(described.methods or tuple(methods)) & methods
-            for method in sorted(told):
-                made.add(described.path or path_of(url), method, route, described)
-    tags = sorted({operation["tags"][0] for path in made.paths.values() for operation in path.values()})
+            answered = _with_head(described.methods or tuple(methods)) & methods
+            for method in sorted(answered):
+                gathered.add(described.path or path_of(url), method, route, described)
+    tags = sorted({operation["tags"][0] for path in gathered.paths.values() for operation in path.values()})
     return {
         "openapi": "3.1.0",
         "info": {"title": "project-service", "version": version, "description": introduction},
         "tags": [{"name": tag} for tag in tags],
-        "paths": dict(sorted(made.paths.items())),
+        "paths": dict(sorted(gathered.paths.items())),
         "components": {
-            "schemas": dict(sorted(made.schemas.items())),
-            "responses": made.responses,
+            "schemas": dict(sorted(gathered.schemas.items())),
+            "responses": gathered.responses,
             "headers": {"RequestId": {"description": "The log has it too.", "schema": STRING}},
             "securitySchemes": SECURITY_SCHEMES,
         },
     }
 
 
-def _told(methods: Sequence[str]) -> frozenset[str]:
+def _with_head(methods: Sequence[str]) -> frozenset[str]:
     return frozenset((*methods, "HEAD")) if "GET" in methods else frozenset(methods)
 
 
@@ -73,51 +74,55 @@ class _Document:
     schemas: dict[str, Any] = field(factory=dict)
     responses: dict[str, Any] = field(factory=dict)
 
-    def add(self, path: str, method: str, route: Route, told: Operation) -> None:
-        name = f"{told.name}Head" if method == "HEAD" else told.name
-        operation: dict[str, Any] = {"operationId": name, "tags": [told.tag], "summary": told.summary}
-        if told.details:
-            operation["description"] = told.details
-        if told.parameters:
-            operation["parameters"] = [self._parameter(one) for one in told.parameters]
-        if told.body is not None:
-            operation["requestBody"] = self._body(told.body)
-        operation["responses"] = self._responses(method, route, told)
-        operation["security"] = _security(route.access, told)
+    def add(self, path: str, method: str, route: Route, described: Operation) -> None:
+        name = f"{described.name}Head" if method == "HEAD" else described.name
+        operation: dict[str, Any] = {
+            "operationId": name,
+            "tags": [described.tag],
+            "summary": described.summary,
+        }
+        if described.details:
+            operation["description"] = described.details
+        if described.parameters:
+            operation["parameters"] = [self._parameter(one) for one in described.parameters]
+        if described.body is not None:
+            operation["requestBody"] = self._body(described.body)
+        operation["responses"] = self._responses(method, route, described)
+        operation["security"] = _security(route.access, described)
         self.paths.setdefault(path, {})[method.lower()] = operation
 
     def _parameter(self, one: Parameter) -> dict[str, Any]:
-        found = {
+        parameter = {
             "name": one.name,
-            "in": one.place,
+            "in": one.location,
             "description": one.summary,
             "schema": self._schema(one.schema),
         }
         if one.required:
-            found["required"] = True
-        return found
+            parameter["required"] = True
+        return parameter
 
     def _body(self, body: RequestBody) -> dict[str, Any]:
-        described = {"description": body.summary} if body.summary else {}
-        return {**described, "required": body.required, "content": self._content(body.content)}
+        description = {"description": body.summary} if body.summary else {}
+        return {**description, "required": body.required, "content": self._content(body.content)}
 
-    def _responses(self, method: str, route: Route, told: Operation) -> dict[str, Any]:
-        found = {str(answer.status): self._answer(method, answer) for answer in told.answers}
+    def _responses(self, method: str, route: Route, described: Operation) -> dict[str, Any]:
+        responses = {str(answer.status): self._answer(method, answer) for answer in described.answers}
         by_status: dict[int, list[ApiError]] = {}
-        for error in describe.refusals_of(route.access, told, not route.policy.reads_by_own_rules):
+        for error in describe.refusals_of(route.access, described, not route.policy.reads_by_own_rules):
             by_status.setdefault(error.status, []).append(error)
         for status, errors in sorted(by_status.items()):
-            found[str(status)] = self._refusal(method, status, errors, route.policy)
-        if told.open_ended:
-            found["default"] = {"description": told.open_ended}
-        return found
+            responses[str(status)] = self._refusal(method, status, errors, route.policy)
+        if described.open_ended:
+            responses["default"] = {"description": described.open_ended}
+        return responses
 
     def _answer(self, method: str, answer: Answer) -> dict[str, Any]:
         headers = {name: {"description": why, "schema": STRING} for name, why in answer.headers.items()}
-        found: dict[str, Any] = {"description": answer.summary, "headers": {**headers, **_REQUEST_ID}}
+        response: dict[str, Any] = {"description": answer.summary, "headers": {**headers, **_REQUEST_ID}}
         if answer.content and method != "HEAD":
-            found["content"] = self._content(answer.content)
-        return found
+            response["content"] = self._content(answer.content)
+        return response
 
     def _refusal(
         self, method: str, status: int, errors: Sequence[ApiError], policy: Policy
@@ -131,9 +136,9 @@ class _Document:
         if method != "HEAD":
             codes = sorted({error.code for error in errors})
             response["content"] = {JSON: {"schema": self._schema(policy.error_form.schema(codes))}}
-        return {"$ref": f"#/components/responses/{self._kept(HTTPStatus(status), response)}"}
+        return {"$ref": f"#/components/responses/{self._name_of(HTTPStatus(status), response)}"}
 
-    def _kept(self, status: HTTPStatus, response: dict[str, Any]) -> str:
+    def _name_of(self, status: HTTPStatus, response: dict[str, Any]) -> str:
         stem = status.phrase.title().replace(" ", "").replace("-", "").replace("'", "")
         number = 1
         while (
@@ -158,7 +163,7 @@ class _Document:
         return [self._schema(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _security(access: Access, told: Operation) -> list[dict[str, list[str]]]:
+def _security(access: Access, described: Operation) -> list[dict[str, list[str]]]:
     """Alternatives, each of which is enough (OpenAPI 3.1, Security Requirement Object)."""
     if access.key == "service":
         return [{"serviceKey": []}]
@@ -167,21 +172,11 @@ def _security(access: Access, told: Operation) -> list[dict[str, list[str]]]:
     if access.bearer == "required":
         return [*signed, {"serviceKey": []}] if access.key == "required" else [{"userToken": []}, *signed]
     if access.key == "required":
-        return [*keys, *signed] if describe.reads_token(access, told) else keys
+        return [*keys, *signed] if describe.reads_token(access, described) else keys
     return [{}]
 
 
-# ``/openapi.json``: public, like ``/live``; it shows no secret and nothing of what a database holds.
-
-
 PATH = "/openapi.json"
-DOCUMENT = Operation(
-    "describeService",
-    "service",
-    "This document",
-    (Answer(200, "OpenAPI 3.1", {JSON: {"type": "object"}}),),
-    needs=(),
-)
 
 
 @define(eq=False)
@@ -193,9 +188,22 @@ class OpenApi:
     _rest: bytes = field(default=b"", init=False)
 
     def mount(self, router: Router) -> None:
-        router.route(PATH, DOCUMENT, methods=("GET",), key="optional", bearer="own")(self.answer)
+        router.mount(self)
         self._rest = orjson.dumps(document(router.routes, self.version, self.introduction))
 
+    @endpoint(
+        "GET",
+        PATH,
+        Operation(
+            "describeService",
+            "service",
+            "This document",
+            (Answer(200, "OpenAPI 3.1", {JSON: {"type": "object"}}),),
+            needs=(),
+        ),
+        key="optional",
+        bearer="own",
+    )
     async def answer(self, request: Request) -> Reply:
         """The document with the address under which it was asked for."""
         servers = orjson.dumps({"servers": [{"url": request.base_url}]})

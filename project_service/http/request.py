@@ -123,7 +123,7 @@ class Request:
     def location(self, path: str) -> tuple[str, str]:
         """The header of a 201 that says where the new resource is. ``path`` is not percent-encoded yet.
 
-        It has no scheme and host, so it is right behind a proxy of which the service has not been told.
+        It has no scheme and host, so it is right behind a proxy that the service does not know of.
         """
         return "Location", urlsplit(self.base_url).path.rstrip("/") + quote(path)
 

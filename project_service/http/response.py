@@ -87,9 +87,9 @@ class Sink(Protocol):
     def write(self, data: bytes) -> None:
         """Hand over bytes. What the socket does not take is buffered, so wait for ``drained`` or use a producer."""
 
-    def take(self, source: int, most: int) -> int:
-        """Send up to ``most`` bytes from the socket with the descriptor ``source``; how many were taken from it. 0
-        where they have to be read and written."""
+    def take(self, source: int, max_bytes: int) -> int:
+        """Send up to ``max_bytes`` from the socket with the descriptor ``source``, and return how many it sent: 0 if
+        they have to be read and written."""
 
     async def drained(self) -> None:
         """Returns once the client has read enough for more; raises ``ClientGone`` when it has left."""

@@ -75,7 +75,7 @@ class Route:
 
 @frozen
 class Endpoint:
-    """What ``endpoint`` says of the method that it decorates."""
+    """What ``endpoint`` records with the method that it decorates."""
 
     method: str
     url: str
@@ -116,7 +116,7 @@ class Match:
 
 
 class Router:
-    """``route`` declares, ``match`` finds. HEAD is served wherever GET is."""
+    """``route`` and ``mount`` declare routes, ``match`` looks them up. HEAD is served wherever GET is."""
 
     def __init__(self) -> None:
         self.app = Klein()
@@ -181,8 +181,8 @@ class Router:
         key: KeyDemand | None = None,
         wrap: Callable[[Handler], Handler] = lambda handler: handler,
     ) -> None:
-        """Declare every ``endpoint`` of the object ``endpoints``, in their order. ``key`` replaces what they say of
-        project keys; ``wrap`` is applied to each handler."""
+        """Declare every ``endpoint`` of the object ``endpoints``, in their order. ``key`` replaces their demand for a
+        project key; ``wrap`` is applied to each handler."""
         for name, value in vars(type(endpoints)).items():
             declared: Endpoint | None = getattr(value, "endpoint", None)
             if declared is not None:
@@ -225,7 +225,7 @@ class Router:
     def _refusing(self, path: str) -> Match:
         """The route for a method that the path does not have: one with ``any_method``.
 
-        Raises ``not_found`` or ``method_not_allowed`` where there is none.
+        Raises ``not_found`` or ``method_not_allowed`` if there is none.
         """
         for method in self._adapter.allowed_methods(path):
             match = self._matched(path, method)
@@ -234,14 +234,14 @@ class Router:
         raise errors.method_not_allowed(self.allowed(path.encode("latin-1")))
 
     def unknown_method(self, raw_path: bytes) -> ApiError:
-        """The error for a request whose method no parser accepts: 405 with the path's methods, or 404."""
+        """The error for a method that the parser does not know: 405 with the path's methods, or 404."""
         try:
             return errors.method_not_allowed(self.allowed(raw_path))
         except ApiError as fault:
             return fault
 
     def allowed(self, raw_path: bytes) -> tuple[str, ...]:
-        """The methods of a path, for preflights; raises ``not_found`` where there are none."""
+        """The methods of a path, for preflights; raises ``not_found`` if there are none."""
         if raw_path.startswith(b"//"):
             raise errors.not_found()
         methods = self._adapter.allowed_methods(raw_path.decode("latin-1"))

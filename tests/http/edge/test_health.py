@@ -12,7 +12,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 
 from project_service.errors import database_unavailable
-from project_service.http.health import CHECK_SECONDS, METRICS_STAND, Check, Health, NotReady
+from project_service.http.health import CHECK_SECONDS, METRICS_REUSE, Check, Health, NotReady
 from project_service.http.metrics import Metrics
 from project_service.http.routing import Router
 from project_service.lifecycle import start
@@ -160,7 +160,7 @@ class HealthTests(TestCase):
 
         self.patch(app.metrics, "exposition", slow)
         self.assertEqual([app.request("GET", "/metrics").body for _ in range(5)], [b"made 1"] * 5)
-        app.clock.advance(0.05 * METRICS_STAND + 0.01)
+        app.clock.advance(0.05 * METRICS_REUSE + 0.01)
         self.assertEqual([app.request("GET", "/metrics").body for _ in range(5)], [b"made 2"] * 5)
         # A clock that was set back does not make the result stand for longer.
         app.clock.rightNow -= 3600
