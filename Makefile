@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-for-tests
 
-.PHONY: run test venv lint format bench replies conformance chaos soak
+.PHONY: run test venv lint format docs bench replies conformance chaos soak
 .DEFAULT_GOAL := run
 
 venv: $(TESTS)
@@ -29,7 +29,7 @@ $(RUNS): setup.py | $(BIN)/python
 
 $(TESTS): setup.py $(RUNS)
 	@echo "==> Installing what tests and checks need"
-	@$(INSTALL) -e ".[embedded,test,lint]"
+	@$(INSTALL) -e ".[embedded,test,docs,lint]"
 	@touch $@
 
 run: $(RUNS)
@@ -49,10 +49,16 @@ lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=docs/_extensions $(BIN)/mypy docs/_extensions/*.py
 
 format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site of the documentation: docs/_build/index.html. A warning, a broken link among them, is an error.
+docs: venv
+	$(BIN)/python -m sphinx -b html -n -W --keep-going -q docs docs/_build
+	@echo "==> docs/_build/index.html"
 
 # Ratios beside the limit, measured in one run on one machine. YARDSTICK and CALLS name folders, as POSTGREST_SUITE does.
 bench: venv

@@ -54,6 +54,8 @@ EXTRAS = {
         "pip-audit>=2.10",
         "docutils>=0.22",
     ],
+    # The site of the documentation (``make docs``); tests build it too.
+    "docs": ["Sphinx>=9.0", "furo>=2025.12.19"],
     "lint": [
         "ruff>=0.15",
         "mypy>=2.0",

@@ -1,23 +1,32 @@
-"""The documentation is valid and agrees with the program: error codes, metrics, commands, settings, timeouts."""
+"""The site of the documentation is made without a warning and its links lead somewhere. The documentation agrees with
+the program: error codes, metrics, commands, settings, timeouts. No news fragment is left out."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterable
 from configparser import ConfigParser
+from functools import cache
+from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 from textwrap import dedent
+from typing import ClassVar
 
+import attrs
 import click
 from docutils.core import publish_doctree
+from sphinx.util.inventory import InventoryFile
 from twisted.trial.unittest import TestCase
 
-from project_service.cli import main
+from project_service.cli import COMMANDS, main
 from project_service.http.metrics import Metrics
+from project_service.settings import model
 from project_service.settings.model import Settings
 from project_service.settings.reading import Source
 from project_service.workers.supervisor import STOP_MARGIN_SECONDS
@@ -26,7 +35,7 @@ ROOT = Path(__file__).parents[3]
 NEWS = ROOT / "newsfragments"
 TOWNCRIER = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["towncrier"]
 SECTIONS = {section["path"] for section in TOWNCRIER["section"]}
-FOLDERS = (ROOT, ROOT / "docs", ROOT / "tests", *(NEWS / section for section in SECTIONS))
+FOLDERS = (ROOT, ROOT / "tests", *(NEWS / section for section in SECTIONS))
 # From its least level on: a line that looks like an item of a list is only that.
 SETTINGS = {"report_level": 1, "halt_level": 5, "_disable_config": True}
 
@@ -49,14 +58,90 @@ def astray(fragments: Iterable[PurePath]) -> list[str]:
     ]
 
 
+class Page(HTMLParser):
+    """The links of a page, and the names to which links can lead."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.names: set[str] = {""}
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.names.add(given.get("id") or "")
+        if tag == "a" and (link := given.get("href")) and not link.startswith(("http:", "https:", "mailto:")):
+            self.links.append(link)
+
+
+class Site(TestCase):
+    """``make docs``. The name that a link has in a page comes from ``docs/_extensions/linked_names.py``."""
+
+    folder: ClassVar[TemporaryDirectory[str]]
+    site: ClassVar[Path]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.site = Path(cls.folder.name) / "site"
+        options = ["-b", "html", "-n", "-W", "--keep-going", "-q", "-d", f"{cls.folder.name}/doctrees"]
+        made = subprocess.run(
+            [sys.executable, "-m", "sphinx", *options, ROOT / "docs", cls.site],
+            capture_output=True,
+            text=True,
+            check=False,  # what it printed says more than the status
+        )
+        assert (made.returncode, made.stderr) == (0, ""), made.stderr
+
+    def page(self, name: str) -> str:
+        return (self.site / name).read_text("utf-8")
+
+    def test_every_link_within_it_leads_to_a_page_and_to_a_name_there(self) -> None:
+        page = cache(Page)
+        broken = []
+        for path in sorted(self.site.rglob("*.html")):
+            for link in page(path).links:
+                file, _, name = link.partition("#")
+                target = (path.parent / file).resolve() if file else path
+                if not target.is_file() or (target.suffix == ".html" and name not in page(target).names):
+                    broken.append(f"{path.relative_to(self.site)}: {link}")
+        self.assertEqual(broken, [])
+
+    def test_names_in_pages_are_links(self) -> None:
+        auth = self.page("auth.html")
+        self.assertIn('href="reference/settings.html#setting-auth.allow_signup"', auth)
+        self.assertIn('href="reference/error-codes.html#error-email_taken"', auth)
+        self.assertIn('href="storage.html"', auth)
+        self.assertIn('href="reference/settings.html#settings-smtp"', auth)
+        operations = self.page("operations.html")
+        self.assertIn('href="reference/commands.html#command-project-service-check"', operations)
+        self.assertIn('href="reference/metrics.html#metric-project_service_requests_waiting"', operations)
+        self.assertIn('setting-stages.STAGE.databases.NAME.max_rows"', self.page("tables.html"))
+
+    def test_the_reference_has_every_setting_and_command(self) -> None:
+        with (self.site / "objects.inv").open("rb") as file:
+            inventory = InventoryFile.load(file, "", lambda base, path: path)
+        settings = {
+            f"{section}.{one.name}" for section, kind in model.SECTIONS.items() for one in attrs.fields(kind)
+        }
+        settings |= {f"stages.STAGE.databases.NAME.{one.name}" for one in attrs.fields(model.StageDatabase)}
+        self.assertEqual(set(inventory["std:setting"]), settings)
+        self.assertLessEqual({f"project-service {name}" for name in COMMANDS}, set(inventory["std:command"]))
+
+    def test_a_search_finds_pages_and_entries(self) -> None:
+        index = self.page("searchindex.js")
+        self.assertIn("server.listen", index)
+        self.assertIn("email_taken", index)
+
+
 class Documents(TestCase):
-    def test_every_page_is_read_without_a_warning(self) -> None:
+    def test_every_page_outside_the_site_is_read_without_a_warning(self) -> None:
         pages = [page for folder in FOLDERS for page in sorted(folder.glob("*.rst"))]
         for name in (
             "README.rst",
             "SECURITY.rst",
             "CONTRIBUTING.rst",
-            "docs/operations.rst",
             "tests/README.rst",
         ):
             self.assertIn(ROOT / name, pages)
