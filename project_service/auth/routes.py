@@ -150,6 +150,8 @@ NOTHING = Answer(200, "Done.", {JSON: _enveloped({"type": "null"})})
 
 # Bodies.
 
+_IMPORTED_ID = "Of an imported user, who keeps it. A new one by default."
+
 
 @frozen
 class SignUp:
@@ -205,16 +207,11 @@ class UserDeletion:
 @frozen
 class NewUser:
     email: str = member(text(EMAIL))
-    id: str | None = member(
-        Kind(
-            {**UUID, "description": "Of an imported user, who keeps it. A new one by default."}, imported_id
-        ),
-        default=None,
-    )
+    id: str | None = member(Kind(UUID, imported_id), default=None, schema={"description": _IMPORTED_ID})
     password: str | None = member(PASSWORD, default=None)
     password_hash: bytes | None = member(PASSWORD_HASH, default=None)
     metadata: Mapping[str, Any] = member(METADATA, default={})
-    email_confirmed: bool = member(Kind({**BOOLEAN, "default": True}, FLAG.read), default=True)
+    email_confirmed: bool = member(FLAG, default=True, schema={"default": True})
 
 
 @frozen

@@ -170,10 +170,12 @@ def or_null(kind: Kind) -> Kind:
     return Kind({**kind.schema, "type": [kind.schema["type"], "null"]}, read_nullable)
 
 
-def member(kind: Kind, *, name: str | None = None, default: Any = NOTHING, **schema: Any) -> Any:
+def member(
+    kind: Kind, *, name: str | None = None, default: Any = NOTHING, schema: Schema | None = None
+) -> Any:
     """A field of a body's model. ``name`` is the member's, if it is not the field's; ``schema`` is added to the
     kind's, such as a description."""
-    if schema:
+    if schema is not None:
         kind = evolve(kind, schema={**kind.schema, **schema})
     return field(default=default, metadata={"kind": kind, "name": name})
 

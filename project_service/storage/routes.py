@@ -226,21 +226,23 @@ class ObjectChanges:
     max_age_seconds: int | None = member(_MAX_AGE, default=None)
 
 
-_USES = whole(0, MAX_USES)
-
-
 @frozen
 class LinkRequest:
     key: str = member(text(KEY))
     expires_in_seconds: int | None = member(
         whole(1, MAX_EXPIRES_IN_SECONDS),
         default=None,
-        description="storage.default_expires_in_seconds by default, which is 3600 unless it was set.",
+        schema={
+            "description": "storage.default_expires_in_seconds by default, which is 3600 unless it was set."
+        },
     )
     uses: int = member(
-        Kind({**_USES.schema, "default": 1}, _USES.read),
+        whole(0, MAX_USES),
         default=1,
-        description="How many downloads it is good for; 0: any number until it expires.",
+        schema={
+            "default": 1,
+            "description": "How many downloads it is good for; 0: any number until it expires.",
+        },
     )
 
 

@@ -131,7 +131,7 @@ def _read_colour(name: str, value: object) -> int:
 class Thing:
     title: str = member(TEXT)
     source: str = member(TEXT, name="from")
-    public: bool = member(FLAG, default=False, description="For all to see.")
+    public: bool = member(FLAG, default=False, schema={"description": "For all to see."})
     size: int | None = member(or_null(whole(1, 100)), default=None)
     colour: int = member(Kind({"enum": ["red", "blue"]}, _read_colour), default=0)
 
