@@ -9,9 +9,9 @@
         await upload.commit(key, content_type, max_age, writer, conditions)  # COMMITTED
     # A block that raises leaves the upload GIVEN_UP, and nothing of it behind.
 
-A crash at any point leaves the old object or the new one, whole, and garbage that the sweeper knows of or finds: the
-version is in ``storage.uploads`` before its first byte, and one transaction both makes it an object's and turns the
-version that it replaces into garbage. ``docs/storage.rst`` has the diagram.
+A crash at any point leaves either the old object or the new one, whole, and perhaps garbage that the sweeper removes:
+the version is in ``storage.uploads`` before its first byte, and one transaction both makes it an object's and turns
+the version that it replaces into garbage. ``docs/storage.rst`` has the diagram.
 """
 
 from __future__ import annotations
@@ -155,10 +155,10 @@ def unobserved(step: str) -> None:
 
 
 class Upload:
-    """One version on its way into the store. Made by ``Uploads.begin``; used as in the module's description.
+    """One version on its way into the store, made by ``Uploads.begin`` and used as the module's docstring shows.
 
-    It never holds more than ``PARTS_HELD`` parts. ``write`` returns when there is room for more, which slows down a
-    client that is faster than the store. What fits into one part is sent by ``store`` in a single request.
+    At most ``PARTS_HELD`` parts are in memory. ``write`` returns when there is room for more, which slows down a
+    client that is faster than the store. An object that fits into one part is sent by ``store`` in a single request.
     """
 
     def __init__(
@@ -191,8 +191,8 @@ class Upload:
         return self
 
     async def __aexit__(self, kind: object, failure: BaseException | None, traceback: object) -> None:
-        """Give up after a failure. Where the database or the store failed, that is done in the background: the client
-        does not wait for the same part a second time."""
+        """Give up after a failure. If the database or the store failed, that is done in the background: the client
+        does not wait for the same thing twice."""
         if not isinstance(failure, Exception):
             return
         giving_up = shield(self._give_up())
@@ -209,8 +209,8 @@ class Upload:
             self._metadata = {"key": encoded}
 
     async def write(self, data: bytes) -> None:
-        """Raises ``payload_too_large`` as soon as more than the limit has come, ``upload_expired`` once the sweeper
-        has given the version up, and what sending a part raises."""
+        """Raises ``payload_too_large`` beyond the limit, ``upload_expired`` once the sweeper has given it up, and what
+        sending a part raises."""
         self.state = State.STREAMING
         self.size += len(data)
         self._limit.check(self.size)
@@ -230,8 +230,8 @@ class Upload:
     async def copy(self, row: ObjectRow) -> None:
         """Instead of ``write`` and ``store``: have the store copy the bytes of ``row``. Raises ``NoSuchObject``.
 
-        The store goes on copying when the client hangs up, which costs the client nothing. So a request that is
-        cancelled keeps its slot until the store has answered, and there are never more copies than slots.
+        The store goes on copying when the client hangs up. So a request that is cancelled keeps its slot until the
+        store has responded, and there are never more copies than slots.
         """
         self.size = row.size
         waiting: Deferred[str] = Deferred()
@@ -263,20 +263,13 @@ class Upload:
 
         It goes on to its end even if the client leaves.
         """
-        return await shield(self._commit(key, content_type, max_age_seconds, writer, conditions))
+        new = NewObject(self.bucket, key, self.version, self.size, content_type, self.etag, max_age_seconds)
+        return await shield(self._commit(new, writer, conditions))
 
-    async def _commit(
-        self,
-        key: str,
-        content_type: str,
-        max_age_seconds: int | None,
-        writer: Writer,
-        conditions: Conditions,
-    ) -> Switched:
+    async def _commit(self, new: NewObject, writer: Writer, conditions: Conditions) -> Switched:
         uploads = self._uploads
         if conditions.unmodified_since is not None:
-            conditions = without_date(await uploads.rows.find(self.bucket, key), conditions)
-        new = NewObject(self.bucket, key, self.version, self.size, content_type, self.etag, max_age_seconds)
+            conditions = without_date(await uploads.rows.find(new.bucket, new.key), conditions)
         switched = await uploads.rows.put(new, writer, conditions)
         self._enter(State.COMMITTED)
         if switched.replaced is not None:
