@@ -17,7 +17,7 @@ from tests.chaos.kills import Rounds
 from tests.chaos.overload import overload
 from tests.chaos.store_cluster import lose_a_volume_server
 from tests.live.loaded_service import make_ledger, started
-from tests.live.workers.shared_laws import GUESSING, Shared
+from tests.live.workers.shared_state import UNLIMITED_LOGINS, SharedState
 
 FAULTS = ("restart", "failover", "cluster", "overload", "shared", "kills")
 
@@ -41,13 +41,13 @@ def _fault(name: str) -> str:
     return name
 
 
-def whichever_worker(place: Path, random: Random, steps: int) -> None:
+def whichever_worker(data_dir: Path, random: Random, steps: int) -> None:
     """Runs without any fault: what one worker acknowledged, the other knows."""
-    os.environ.update([GUESSING])
-    with started(place, storage="") as daemon:
-        make_ledger(place)
-        Shared(daemon, place, random).go(steps)
-    print(f"  {steps} steps, and every worker told the same")
+    os.environ.update([UNLIMITED_LOGINS])
+    with started(data_dir, storage="") as daemon:
+        make_ledger(data_dir)
+        SharedState(daemon, data_dir, random).go(steps)
+    print(f"  {steps} steps, and every worker answered the same")
 
 
 def main() -> int:
@@ -55,20 +55,20 @@ def main() -> int:
     failed = False
     for fault in asked.faults:
         print(f"==> {fault} (seed {asked.seed})", flush=True)
-        with TemporaryDirectory(prefix="project-service-chaos-") as place:
+        with TemporaryDirectory(prefix="project-service-chaos-") as data_dir:
             try:
                 if fault == "restart":
-                    restart(Path(place))
+                    restart(Path(data_dir))
                 elif fault == "failover":
-                    fail_over(Path(place))
+                    fail_over(Path(data_dir))
                 elif fault == "cluster":
-                    lose_a_volume_server(Path(place))
+                    lose_a_volume_server(Path(data_dir))
                 elif fault == "overload":
-                    overload(Path(place), asked.seconds)
+                    overload(Path(data_dir), asked.seconds)
                 elif fault == "shared":
-                    whichever_worker(Path(place), Random(asked.seed), asked.steps)
+                    whichever_worker(Path(data_dir), Random(asked.seed), asked.steps)
                 else:
-                    Rounds(Path(place), Random(asked.seed)).run(asked.rounds)
+                    Rounds(Path(data_dir), Random(asked.seed)).run(asked.rounds)
             except AssertionError as wrong:
                 failed = True
                 print(f"FAILED: {wrong}", flush=True)

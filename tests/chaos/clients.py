@@ -45,13 +45,13 @@ class Outcome:
         return _at(self.latencies, share)
 
     def __str__(self) -> str:
-        said = (
+        summary = (
             f"{self.goodput:6.0f}/s  p50 {self.percentile(0.5):6.1f} ms  p99 {self.percentile(0.99):6.1f} ms"
         )
         refused = sum(count for status, count in self.statuses.items() if status == "503")
         if refused:
-            said += f"  503: {refused / self.seconds:5.0f}/s  p50 {_at(self.refusals, 0.5):6.1f} ms"
-        return said + (f"  broken: {self.broken}" if self.broken else "")
+            summary += f"  503: {refused / self.seconds:5.0f}/s  p50 {_at(self.refusals, 0.5):6.1f} ms"
+        return summary + (f"  broken: {self.broken}" if self.broken else "")
 
 
 def _at(values: list[float], share: float) -> float:
@@ -75,9 +75,9 @@ class Clients:
         return cls(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
 
     def outcome(self) -> Outcome:
-        said, _ = self.process.communicate()
+        output, _ = self.process.communicate()
         assert self.process.returncode == 0, "the clients failed"
-        return Outcome(**json.loads(said))
+        return Outcome(**json.loads(output))
 
 
 @define(eq=False)
@@ -98,7 +98,7 @@ class _Run:
         self._statuses: Counter[str] = Counter()
         self._latencies: list[float] = []
         self._refusals: list[float] = []
-        self._broken = self._unsaid = 0
+        self._broken = self._unoutput = 0
         self._clients = [self._connect() for _ in range(spec["clients"])]
 
     def _connect(self) -> _Client:
@@ -125,7 +125,7 @@ class _Run:
             self._broken,
             sorted(self._latencies),
             sorted(self._refusals),
-            self._unsaid,
+            self._unoutput,
         )
 
     def _ask(self, client: _Client) -> None:
@@ -161,7 +161,7 @@ class _Run:
             self._latencies.append(now - client.begun)
         else:
             self._refusals.append(now - client.begun)
-            self._unsaid += b"\r\nretry-after:" not in head.lower()
+            self._unoutput += b"\r\nretry-after:" not in head.lower()
         if self._pause:
             self._resting.append((now + self._pause, client))
         else:

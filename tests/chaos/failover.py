@@ -15,9 +15,9 @@ from tests.live.mixed_load import PARTS, Load
 ALLOWED_SECONDS = 10.0
 
 
-def restart(place: Path) -> None:
+def restart(directory: Path) -> None:
     """A planned restart. Raises ``AssertionError`` where it takes too long or anything acknowledged is gone."""
-    with under_load(place, Pair.start_primary) as (pair, load):
+    with under_load(directory, Pair.start_primary) as (pair, load):
         since = monotonic()
         pair.restart_primary()
         print(f"PostgreSQL was back after {monotonic() - since:.2f} s")
@@ -26,9 +26,9 @@ def restart(place: Path) -> None:
             assert load.count(part, "broken") == 0
 
 
-def fail_over(place: Path) -> None:
+def fail_over(directory: Path) -> None:
     """Raises ``AssertionError`` where it takes longer than allowed or anything acknowledged is gone."""
-    with under_load(place, Pair.start) as (pair, load):
+    with under_load(directory, Pair.start) as (pair, load):
         since = monotonic()
         pair.kill_primary()
         pair.promote()
@@ -37,16 +37,16 @@ def fail_over(place: Path) -> None:
 
 
 @contextmanager
-def under_load(place: Path, start: Callable[[Pair], None]) -> Iterator[tuple[Pair, Load]]:
+def under_load(directory: Path, start: Callable[[Pair], None]) -> Iterator[tuple[Pair, Load]]:
     """The service on servers that ``start`` starts, and what keeps it busy."""
-    servers = place / "servers"
+    servers = directory / "servers"
     servers.mkdir(mode=0o700)
     pair = Pair(servers)
     try:
         start(pair)
-        with started(place, f'dsn = "{pair.dsn}"'):
-            make_ledger(place)
-            with load_on(place) as load:
+        with started(directory, f'dsn = "{pair.dsn}"'):
+            make_ledger(directory)
+            with load_on(directory) as load:
                 warmed_up(load)
                 yield pair, load
     finally:

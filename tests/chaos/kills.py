@@ -25,17 +25,17 @@ VICTIMS = ("postgres", "weed", "worker", "parent")
 
 
 class Rounds:
-    def __init__(self, place: Path, random: Random) -> None:
-        self._place = place
+    def __init__(self, directory: Path, random: Random) -> None:
+        self._directory = directory
         self._random = random
         self._services = ExitStack()
 
     def run(self, rounds: int) -> None:
         """Raises ``AssertionError`` where something acknowledged is gone or an answer is wrong."""
         with self._services:
-            daemon = self._services.enter_context(started(self._place))
-            make_ledger(self._place)
-            with load_on(self._place) as load:
+            daemon = self._services.enter_context(started(self._directory))
+            make_ledger(self._directory)
+            with load_on(self._directory) as load:
                 warmed_up(load)
                 begun = monotonic()
                 for number in range(1, rounds + 1):
@@ -49,16 +49,16 @@ class Rounds:
         since = monotonic()
         if victim == "parent":
             daemon.kill()
-            daemon = self._services.enter_context(started(self._place))
-            load.base_url = credentials(self._place)["base_url"]
+            daemon = self._services.enter_context(started(self._directory))
+            load.base_url = credentials(self._directory)["base_url"]
         elif victim == "worker":
             before = workers_of(daemon)
             os.kill(self._random.choice(sorted(before)), signal.SIGKILL)
             eventually(lambda: len(workers_of(daemon) - before) == 1, "a new worker")
         else:
-            old = pid_of(self._place / "var", victim)
+            old = pid_of(self._directory / "var", victim)
             os.kill(old, signal.SIGKILL)
-            eventually(lambda: pid_of(self._place / "var", victim) not in {0, old}, f"a new {victim}")
+            eventually(lambda: pid_of(self._directory / "var", victim) not in {0, old}, f"a new {victim}")
         eventually(lambda: answers(f"{load.base_url}/ready"), "readiness")
         gone_on(load)
         away = "  ".join(f"{part} {load.tallies[part].outage(since):5.2f} s" for part in PARTS)

@@ -104,27 +104,27 @@ class Load:
         return Served(self.count, outcome, goodput)
 
 
-def overload(place: Path, seconds: float) -> None:
+def overload(directory: Path, seconds: float) -> None:
     """Raises ``AssertionError`` where goodput falls, memory grows, or others are served late."""
     # With the limits of a login shell, so that the service has to raise its own.
-    with Daemon(place / "var", "--config", str(_config(place)), before=USUAL_LIMIT) as daemon:
+    with Daemon(directory / "var", "--config", str(_config(directory)), before=USUAL_LIMIT) as daemon:
         daemon.wait_until_ready()
-        service = _prepared(place, daemon)
+        service = _prepared(directory, daemon)
         faults = [*_flood(service, ROW, seconds), *_flood(service, SMALL, seconds / 4)]
         faults += [*_flood(service, USER, seconds / 4), *_flood(service, SLOW, seconds / 4)]
         faults += [*_waiting(service), *_crowd(service)]
         assert not faults, "; ".join(faults)
 
 
-def _config(place: Path) -> Path:
-    config = place / "overload.toml"
+def _config(directory: Path) -> Path:
+    config = directory / "overload.toml"
     config.write_text('[server]\nlog_level = "warn"\n[database]\nstatement_timeout_seconds = 300\n')
     config.with_suffix(".toml").chmod(0o600)
     return config
 
 
-def _prepared(place: Path, daemon: Daemon) -> Service:
-    known = json.loads((place / "var" / "credentials.json").read_text())
+def _prepared(directory: Path, daemon: Daemon) -> Service:
+    known = json.loads((directory / "var" / "credentials.json").read_text())
     url, headers = known["base_url"], {"X-Service-Key": known["service_key"]}
     run_sql(known["dsn"], TABLES)
     account = {"email": "crowd@example.test", "password": "correct horse 7"}
@@ -182,7 +182,7 @@ def _health(service: Service, seconds: float) -> float:
     for _ in range(int(seconds)):
         for path in ("/live", "/ready"):
             answer = requests.get(service.url + path, timeout=30)
-            assert answer.status_code == 200, f"{path} said {answer.status_code} under overload"
+            assert answer.status_code == 200, f"{path} returned {answer.status_code} under overload"
             longest = max(longest, answer.elapsed.total_seconds())
         sleep(1)
     return longest
@@ -198,16 +198,16 @@ def _crowd(service: Service) -> list[str]:
     others = Crowd.gather(service.url, service.key, more)
     print(f" -> {service.resident():.0f} with all")
     crowded = _others(service)
-    told = crowd.count() + others.count()
-    print(f"      {dict(told)}; resident {service.resident():.0f} MiB", flush=True)
+    counted = crowd.count() + others.count()
+    print(f"      {dict(counted)}; resident {service.resident():.0f} MiB", flush=True)
     faults = []
     if (
-        told["idle 200"] < IDLE
-        or told["idle closed"]
-        or told["reader 200"] < READERS
-        or told["reader closed"]
+        counted["idle 200"] < IDLE
+        or counted["idle closed"]
+        or counted["reader 200"] < READERS
+        or counted["reader closed"]
     ):
-        faults.append(f"the crowd was not served: {told}")
+        faults.append(f"the crowd was not served: {counted}")
     for path in usual:
         slower = crowded[path].percentile(0.99) / max(usual[path].percentile(0.99), 0.001)
         print(f"{path:40} alone:   {usual[path]}")

@@ -69,7 +69,7 @@ def connections_to(port: int) -> float:
     return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)
 
 
-def watched(place: Path, daemon: Daemon, count: Callable[[], float]) -> list[Series]:
+def watched(directory: Path, daemon: Daemon, count: Callable[[], float]) -> list[Series]:
     processes = {"parent": daemon.process.pid}
     processes |= {f"worker {n}": pid for n, pid in enumerate(sorted(workers_of(daemon)), 1)}
     found = [
@@ -77,14 +77,14 @@ def watched(place: Path, daemon: Daemon, count: Callable[[], float]) -> list[Ser
         for what, unit, read in (("memory", "MB", resident), ("descriptors", "files", descriptors))
         for name, pid in processes.items()
     ]
-    known = running_beside(place / "var")
+    known = running_beside(directory / "var")
     assert known is not None and known.store is not None and known.store.endpoint_url is not None
     s3 = int(known.store.endpoint_url.rpartition(":")[2])
     return [
         *found,
         Series("connections to PostgreSQL", "", count),
         Series("connections to the store", "", lambda: connections_to(s3)),
-        Series("SeaweedFS: memory", "MB", lambda: resident(pid_of(place / "var", "weed")), judged=False),
+        Series("SeaweedFS: memory", "MB", lambda: resident(pid_of(directory / "var", "weed")), judged=False),
     ]
 
 
@@ -110,11 +110,11 @@ def table(series: list[Series], minutes: float) -> str:
     return "\n".join(lines)
 
 
-def soak(place: Path, minutes: float, every: float, pace: float) -> bool:
+def soak(directory: Path, minutes: float, every: float, pace: float) -> bool:
     """True when everything stayed flat. Raises ``AssertionError`` for a wrong answer or anything lost."""
-    with started(place, storage=SWEEPING) as daemon:
-        make_ledger(place)
-        with closing(psycopg2.connect(credentials(place)["dsn"])) as connection:
+    with started(directory, storage=SWEEPING) as daemon:
+        make_ledger(directory)
+        with closing(psycopg2.connect(credentials(directory)["dsn"])) as connection:
             connection.autocommit = True
             cursor = connection.cursor()
 
@@ -122,11 +122,11 @@ def soak(place: Path, minutes: float, every: float, pace: float) -> bool:
                 cursor.execute(COUNT)
                 return float(cursor.fetchall()[0][0])
 
-            with load_on(place, pace=pace) as load, Reading(load, pace) as reading:
+            with load_on(directory, pace=pace) as load, Reading(load, pace) as reading:
                 warmed_up(load)
                 begun = monotonic()
                 before = workers_of(daemon)
-                series = watched(place, daemon, count)
+                series = watched(directory, daemon, count)
                 sample(series, load, minutes, every)
                 print(table(series, minutes), flush=True)
                 assert workers_of(daemon) == before, "a worker died"
@@ -145,8 +145,8 @@ def main() -> int:
         "--pace", type=float, default=0.03, metavar="SECONDS", help="between a client's requests"
     )
     asked = parser.parse_args()
-    with TemporaryDirectory(prefix="project-service-soak-") as place:
-        flat = soak(Path(place), asked.minutes, asked.every, asked.pace)
+    with TemporaryDirectory(prefix="project-service-soak-") as directory:
+        flat = soak(Path(directory), asked.minutes, asked.every, asked.pace)
     print("verdict:", "flat" if flat else "something grows", flush=True)
     return 0 if flat else 1
 

@@ -25,8 +25,8 @@ class Pair:
     ``start_primary`` makes the primary alone, for ``restart_primary``.
     """
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._bin = postgres.program_directory()
         self._password = token_urlsafe(16)
         self._ports = {"primary": free_port(), "standby": free_port()}
@@ -38,8 +38,8 @@ class Pair:
         self._as: dict[str, Any] = {}
         if entry is not None:
             self._as = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
-            os.chown(place, entry.pw_uid, entry.pw_gid)
-            for closed in (place, self._bin):
+            os.chown(directory, entry.pw_uid, entry.pw_gid)
+            for closed in (directory, self._bin):
                 postgres.let_pass(closed, Account(entry.pw_name, entry.pw_uid, entry.pw_gid))
 
     @property
@@ -95,7 +95,7 @@ class Pair:
             server.wait(30)
 
     def _initialise(self) -> None:
-        password_file = self._place / "password"
+        password_file = self._directory / "password"
         password_file.write_text(self._password)
         if self._as:
             os.chown(password_file, self._as["user"], self._as["group"])
@@ -110,19 +110,19 @@ class Pair:
             "max_connections": "60",
         }
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
-        with (self._place / f"{name}.log").open("wb") as log:
+        with (self._directory / f"{name}.log").open("wb") as log:
             self._servers[name] = subprocess.Popen(
                 [self._bin / "postgres", "-D", self._data(name), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self._place,
+                cwd=self._directory,
                 **self._as,
             )
         eventually(lambda: self._answers(name), f"the {name}")
 
     def _answers(self, name: str) -> bool:
-        assert self._servers[name].poll() is None, (self._place / f"{name}.log").read_text()
+        assert self._servers[name].poll() is None, (self._directory / f"{name}.log").read_text()
         try:
             psycopg2.connect(self._dsn(name)).close()
         except psycopg2.OperationalError:
@@ -143,12 +143,12 @@ class Pair:
         )
 
     def _data(self, name: str) -> str:
-        return str(self._place / name)
+        return str(self._directory / name)
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
             [self._bin / program, *arguments],
-            cwd=self._place,
+            cwd=self._directory,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

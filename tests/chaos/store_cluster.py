@@ -22,8 +22,8 @@ VOLUME_SERVERS = 3
 
 
 class StoreCluster:
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._master = _ports()
         self._filer = _ports()
         self._s3 = free_port()
@@ -47,7 +47,7 @@ class StoreCluster:
             name = f"volume-{number}"
             self._serve(name, *_port_options(_ports()), f"-mserver={master}", "-max=20", "-preStopSeconds=0")
         identity = {"accessKey": self._key, "secretKey": self._secret}
-        config = self._place / "identities.json"
+        config = self._directory / "identities.json"
         config.write_text(
             json.dumps({"identities": [{"name": "test", "credentials": [identity], "actions": ["Admin"]}]})
         )
@@ -75,13 +75,13 @@ class StoreCluster:
 
     def _serve(self, name: str, *options: str) -> None:
         kind = name.partition("-")[0]
-        data = self._place / name
+        data = self._directory / name
         data.mkdir()
         places = {"master": f"-mdir={data}", "volume": f"-dir={data}", "filer": f"-defaultStoreDir={data}"}
-        place = ["-ip.bind=127.0.0.1"] if kind == "s3" else ["-ip=127.0.0.1", places[kind]]
-        with (self._place / f"{name}.log").open("wb") as log:
+        address = ["-ip.bind=127.0.0.1"] if kind == "s3" else ["-ip=127.0.0.1", places[kind]]
+        with (self._directory / f"{name}.log").open("wb") as log:
             self._servers[name] = subprocess.Popen(
-                [program_file(), "-logtostderr", kind, *place, *options],
+                [program_file(), "-logtostderr", kind, *address, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -106,17 +106,17 @@ def _listens(url: str) -> bool:
     return True
 
 
-def lose_a_volume_server(place: Path) -> None:
+def lose_a_volume_server(directory: Path) -> None:
     """Raises ``AssertionError`` where reads or writes do not go on or anything acknowledged is gone."""
-    servers = place / "servers"
+    servers = directory / "servers"
     servers.mkdir()
     cluster = StoreCluster(servers)
     try:
         cluster.start()
-        with started(place, more=cluster.section):
-            eventually(lambda: _stores(place), "an object that is stored")
-            make_ledger(place)
-            with load_on(place) as load, Reading(load, PACE_SECONDS) as reading:
+        with started(directory, more=cluster.section):
+            eventually(lambda: _stores(directory), "an object that is stored")
+            make_ledger(directory)
+            with load_on(directory) as load, Reading(load, PACE_SECONDS) as reading:
                 eventually(lambda: load.has_gone_on(dict.fromkeys(PARTS, 0), 60), "objects on every server")
                 _during(load, reading, cluster.lose_one)
     finally:
@@ -136,8 +136,8 @@ def _during(load: Load, reading: Reading, fault: Callable[[], None]) -> None:
     judge(load, "a volume server of three killed, for good", since)
 
 
-def _stores(place: Path) -> bool:
+def _stores(directory: Path) -> bool:
     """Whether the store takes objects: its first volumes are made when the first one is written."""
-    load = load_on(place)
+    load = load_on(directory)
     url = f"{load.base_url}/storage/buckets/private/objects/first"
     return requests.put(url, data=b"first", headers=load.headers, timeout=30).status_code in {200, 201}

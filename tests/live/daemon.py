@@ -39,7 +39,7 @@ def twistd(python: str) -> list[str]:
 
 
 class Daemon:
-    """``twistd … project-service …`` in the foreground. Everything that it prints is kept.
+    """``twistd … project-service …`` in the foreground. ``output`` is everything that it prints.
 
     ``before`` is put before the command line, for instance ``setpriv``.
     """
@@ -117,17 +117,17 @@ class Daemon:
     def text(self) -> str:
         return "\n".join(self.output)
 
-    def hang_up(self, said: str) -> None:
-        """Sends SIGHUP, and returns when ``said`` has been printed again."""
+    def reload(self, expected: str) -> None:
+        """Sends SIGHUP, and returns when ``expected`` has been printed again."""
         self.collect()
-        before = self.text.count(said)
+        before = self.text.count(expected)
         self.process.send_signal(signal.SIGHUP)
 
-        def is_said() -> bool:
+        def is_printed() -> bool:
             self.collect()
-            return self.text.count(said) > before
+            return self.text.count(expected) > before
 
-        eventually(is_said, said)
+        eventually(is_printed, expected)
 
     def stop(self) -> int:
         """Sends SIGTERM and returns the exit code."""
@@ -161,14 +161,14 @@ class Daemon:
 
 def children_on(data_dir: Path) -> list[int]:
     """The pids of all processes that work in or on a data directory."""
-    places = [data_dir, *(data_dir / name for name in ("postgres", "postgres.new", "store"))]
+    directories = [data_dir, *(data_dir / name for name in ("postgres", "postgres.new", "store"))]
     pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if identify(pid) and any(works_on(pid, one) for one in places)]
+    return [pid for pid in pids if identify(pid) and any(works_on(pid, one) for one in directories)]
 
 
 def workers_of(daemon: Daemon) -> set[int]:
-    """The pids of the parent's worker processes."""
-    found = set()
+    """The pids of the daemon's worker processes."""
+    workers = set()
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
@@ -176,10 +176,10 @@ def workers_of(daemon: Daemon) -> set[int]:
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             command = (entry / "cmdline").read_bytes()
         except OSError:
-            continue  # it ended while we looked
+            continue  # it has just ended
         if parent == daemon.process.pid and b"project_service.workers.worker" in command:
-            found.add(int(entry.name))
-    return found
+            workers.add(int(entry.name))
+    return workers
 
 
 def pid_of(data_dir: Path, name: str) -> int:
@@ -190,8 +190,13 @@ def pid_of(data_dir: Path, name: str) -> int:
         return 0
 
 
+def sockets_of(pid: int) -> int:
+    """How many sockets a process has."""
+    return sum(one.is_socket() for one in (PROC / str(pid) / "fd").iterdir())
+
+
 def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition. There is a limit on the time, after which the test fails."""
+    """Returns when the condition holds. After ``TIMEOUT_SECONDS`` the test fails."""
     deadline = monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert monotonic() < deadline, f"{what} did not happen in time"

@@ -38,18 +38,18 @@ LONGEST_SECONDS = 12.0
 
 @contextmanager
 def started(
-    place: Path,
+    directory: Path,
     database: str = "",
     more: str = "",
     pythonpath: str = str(ROOT),
     storage: str = NOTHING_KEPT,
 ) -> Iterator[Daemon]:
-    """The service on ``place / "var"``. ``database`` and ``storage`` are for the sections of these names, ``more``
-    for others.
+    """The service on ``directory / "var"``. ``database`` and ``storage`` are for the sections of these names,
+    ``more`` for others.
     """
-    config = place / "faults.toml"
+    config = directory / "faults.toml"
     config.write_text(CONFIG.format(database=database, storage=storage) + more)
-    with Daemon(place / "var", "--config", str(config), pythonpath=pythonpath) as daemon:
+    with Daemon(directory / "var", "--config", str(config), pythonpath=pythonpath) as daemon:
         daemon.wait_until_ready()
         yield daemon
 
@@ -67,20 +67,20 @@ def sections(dsn: str, store: Store) -> dict[str, str]:
     }
 
 
-def make_ledger(place: Path) -> None:
+def make_ledger(directory: Path) -> None:
     """Create the load's table, and wait until every worker knows it."""
-    run_sql(credentials(place)["dsn"], LEDGER + "; notify pgrst, 'reload schema'")
-    wait_for_ledger(place)
+    run_sql(credentials(directory)["dsn"], LEDGER + "; notify pgrst, 'reload schema'")
+    wait_for_ledger(directory)
 
 
-def wait_for_ledger(place: Path) -> None:
+def wait_for_ledger(directory: Path) -> None:
     """Wait until another service than the one that made the table knows it."""
-    known = credentials(place)
+    known = credentials(directory)
     eventually(lambda: _knows_the_ledger(known), "the schema cache's reload in every worker")
 
 
-def credentials(place: Path) -> dict[str, str]:
-    found: dict[str, str] = json.loads((place / "var" / "credentials.json").read_text())
+def credentials(directory: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((directory / "var" / "credentials.json").read_text())
     return found
 
 
@@ -97,8 +97,8 @@ def _knows_the_ledger(known: dict[str, str]) -> bool:
     return all(one.status_code == 200 for one in asked)
 
 
-def load_on(place: Path, clients: int = 2, pace: float = PACE_SECONDS) -> Load:
-    known = credentials(place)
+def load_on(directory: Path, clients: int = 2, pace: float = PACE_SECONDS) -> Load:
+    known = credentials(directory)
     return Load(known["base_url"], known["service_key"], clients, pace)
 
 

@@ -24,9 +24,9 @@ class LoggedErrors:
     def flush(self, *wanted: type[BaseException] | str) -> list[LogEvent]:
         """Remove and return the events with a failure of one of these types, or with one of these texts; without
         arguments all."""
-        taken = [event for event in self._events if not wanted or _matches(event, wanted)]
-        self._events = [event for event in self._events if event not in taken]
-        return taken
+        flushed = [event for event in self._events if not wanted or _matches(event, wanted)]
+        self._events = [event for event in self._events if event not in flushed]
+        return flushed
 
     def raise_if_any(self) -> None:
         if self._events:

@@ -7,18 +7,17 @@ from inspect import isawaitable
 
 from twisted.internet.task import deferLater
 
-LONGEST_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Returns when ``condition()``, which may be a coroutine function, is true. Fails after a time that no machine
-    should need."""
+    """Returns when ``condition()``, which may be a coroutine function, is true. Fails after ``TIMEOUT_SECONDS``."""
     from twisted.internet import reactor
 
-    deadline = reactor.seconds() + LONGEST_SECONDS
+    deadline = reactor.seconds() + TIMEOUT_SECONDS
     while True:
         holds = condition()
         if await holds if isawaitable(holds) else holds:
             return
-        assert reactor.seconds() < deadline, "it never came to that"
+        assert reactor.seconds() < deadline, "the condition did not come true in time"
         await deferLater(reactor, 0.01, lambda: None)

@@ -14,9 +14,8 @@ from psycopg2.extensions import make_dsn
 
 from project_service.embedded.assemble import Embedded
 from project_service.settings.model import Store
-from tests.live.application import serving, settings_for
+from tests.live.application import NOTES, serving, settings_for, use_every_part
 from tests.live.cli.command_line import cli
-from tests.live.every_part import TABLES, uses_all_parts
 from tests.live.services import wait
 from tests.live.sql import run_each
 
@@ -67,11 +66,11 @@ async def test_the_documented_roles_suffice(cluster: str, store_settings: Store,
     )
     done = cli("migrate", "--config", config)
     assert (done.code, done.err) == (0, ""), done
-    run_each(owner, TABLES)
+    run_each(owner, NOTES)
     limits = "rolsuper, rolcreatedb, rolcreaterole, rolbypassrls, rolreplication, rolinherit"
     roles = "where rolname in ('project_service', 'project_runtime')"
     async with serving(settings_for(owner, store_settings, tmp_path)) as api:
-        await uses_all_parts(api, "one")
+        await use_every_part(api, "one")
 
     run_each(cluster, *block("runtime-role"))
     run_each(owner, *block("runtime-grants"))
@@ -84,7 +83,7 @@ async def test_the_documented_roles_suffice(cluster: str, store_settings: Store,
     for role in (owner, runtime):
         assert run_each(role, "show log_min_error_statement") == [("panic",)]
     async with serving(settings_for(runtime, store_settings, tmp_path)) as api:
-        await uses_all_parts(api, "two")
+        await use_every_part(api, "two")
     for forbidden in (
         "create table auth.mine (a int)",
         "create or replace function auth.uid() returns uuid language sql return null::uuid",
@@ -149,9 +148,9 @@ select json_agg(to_json(1)), array_remove(array[now()], now()), concat_ws(':', 1
 async def test_the_service_does_not_call_functions_made_by_others(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    run_each(database, TABLES, TRAPS)
+    run_each(database, NOTES, TRAPS)
     async with serving(settings_for(database, store_settings, tmp_path)) as api:
-        await uses_all_parts(api, "one")
+        await use_every_part(api, "one")
         assert (await api.request("GET", "/storage/buckets/private/objects", key="service"))[0] == 200
         assert (await api.request("GET", "/dev/db/main/rest/not_there"))[0] == 404
     assert run_each(database, "select * from caught") == []

@@ -139,7 +139,7 @@ async def test_values_stay_in_their_string_whatever_standard_conforming_strings_
     # Options of the DSN are set before the service's own, which win.
     for dsn in (database, make_dsn(database, options=off), make_dsn(database, options="-c work_mem=1MB")):
         connection = await connection_to(dsn)
-        for said in ("\\' or true; --", "a\\", "\\\\'", "it's"):
-            assert await connection.query("reset all; select %s", [said]) == [(said,)]
-            assert await connection.query("select %s", [said]) == [(said,)]
+        for text in ("\\' or true; --", "a\\", "\\\\'", "it's"):
+            assert await connection.query("reset all; select %s", [text]) == [(text,)]
+            assert await connection.query("select %s", [text]) == [(text,)]
         connection.close()

@@ -348,6 +348,6 @@ async def test_keys_are_read_when_a_change_is_announced_and_the_others_work_on(
                 record = await keys.store(pool, "anon", keys.make("anon", secrets.token_bytes))
                 assert await keys.revoke(pool, record.id)
                 assert {(await api.request("GET", "/dev/db/main/rest/"))[0] for _ in range(30)} == {200}
-    said = [str(formatEvent(event)) for event in events]
-    assert [line for line in said if "cannot be read" in line] == []
+    messages = [str(formatEvent(event)) for event in events]
+    assert [line for line in messages if "cannot be read" in line] == []
     await pool.close()

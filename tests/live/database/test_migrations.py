@@ -67,11 +67,11 @@ def admin(database: str, services: Services) -> str:
     return services.admin_dsn(database)
 
 
-Told = Callable[[str, str], list[tuple[str, str]]]
+Notifications = Callable[[str, str], list[tuple[str, str]]]
 
 
 @pytest.fixture
-def told(database: str) -> Iterator[Told]:
+def notifications(database: str) -> Iterator[Notifications]:
     """Executes a statement and returns the notifications that it has caused."""
     with closing(psycopg2.connect(database)) as listening:
         listening.autocommit = True
@@ -156,19 +156,21 @@ def test_columns_and_constraints_of_project_keys(database: str) -> None:
             run_each(database, refused)
 
 
-def test_every_change_of_a_project_key_is_notified_once(database: str, told: Told) -> None:
+def test_every_change_of_a_project_key_is_notified_once(database: str, notifications: Notifications) -> None:
     run_each(database, KEY.format("a"), KEY.format("b"))
-    told(database, "select")
+    notifications(database, "select")
     for change in (
         KEY.format("c"),
         "update auth.project_keys set revoked_at = now()",
         "delete from auth.project_keys where kind = 'anon'",
         "truncate auth.project_keys",
     ):
-        assert told(database, change) == [("project_service_keys", "")], change
+        assert notifications(database, change) == [("project_service_keys", "")], change
 
 
-def test_every_kind_of_schema_change_is_notified(database: str, admin: str, told: Told) -> None:
+def test_every_kind_of_schema_change_is_notified(
+    database: str, admin: str, notifications: Notifications
+) -> None:
     (watching,) = run_each(admin, "select _project_service.watch_ddl()")
     assert watching == (True,)
     there = parse_dsn(admin)
@@ -179,12 +181,15 @@ def test_every_kind_of_schema_change_is_notified(database: str, admin: str, told
         f" port '{there['port']}', dbname '{there['dbname']}')",
         f"create user mapping for postgres server here options (user 'postgres', password '{there['password']}')",
     )
-    told(admin, "select")
+    notifications(admin, "select")
     for change in CHANGES.strip().splitlines():
         expected = [] if change.startswith(SILENT) else [RELOAD]
-        assert told(admin, change) == expected, change
-    assert told(admin, "drop schema api cascade") == [RELOAD]
-    assert told(admin, "create temporary table passing (a int); create temporary view a as select 1") == []
+        assert notifications(admin, change) == expected, change
+    assert notifications(admin, "drop schema api cascade") == [RELOAD]
+    assert (
+        notifications(admin, "create temporary table passing (a int); create temporary view a as select 1")
+        == []
+    )
 
 
 def test_service_role_may_use_everything_in_an_exposed_schema(database: str) -> None:
@@ -236,14 +241,16 @@ async def test_a_long_transaction_delays_a_migration_but_nothing_behind_it(
     monkeypatch.setattr(migrating, "PAUSE_SECONDS", 0.2)
     later = Migration(9000, "9000_x.sql", "alter table auth.users add column nickname text")
     connection, beside = [await connection_to(database, 0) for _ in range(2)]
-    said: list[str] = []
+    messages: list[str] = []
     with psycopg2.connect(database) as dump:
         # A dump holds a lock on every table for as long as it takes.
         dump.cursor().execute("lock table auth.users in access share mode")
-        done = start(migrate(connection, [*shipped(), later], said.append))
+        done = start(migrate(connection, [*shipped(), later], messages.append))
 
         async def waits() -> bool:
-            return "Migration 9000_x.sql waits for other transactions on the tables that it changes" in said
+            return (
+                "Migration 9000_x.sql waits for other transactions on the tables that it changes" in messages
+            )
 
         await until(waits)
         await beside.query(f"set lock_timeout = '{PATIENCE}'")
@@ -253,7 +260,7 @@ async def test_a_long_transaction_delays_a_migration_but_nothing_behind_it(
     dump.close()
     assert await done == (later,)
     assert (await state(beside))[-1][0] == 9000
-    assert len(said) == 2
+    assert len(messages) == 2
     for one in (connection, beside):
         one.close()
 
@@ -262,18 +269,18 @@ async def test_a_long_transaction_delays_a_migration_but_nothing_behind_it(
 async def test_waiting_for_another_process_that_migrates_is_reported(database: str) -> None:
     """That process may stand still, or its host may be switched off; the start must not wait silently."""
     first, second = [await connection_to(database, 0) for _ in range(2)]
-    said: list[str] = []
+    messages: list[str] = []
     await first.query("select pg_advisory_lock(%s)", (MIGRATIONS,))
-    done = start(migrate(second, shipped(), said.append))
+    done = start(migrate(second, shipped(), messages.append))
 
     async def waits() -> bool:
-        return said == ["Another process migrates the database; waiting until it has ended"]
+        return messages == ["Another process migrates the database; waiting until it has ended"]
 
     await until(waits)
     assert not done.called
     first.close()
     assert await done == ()
-    assert len(said) == 1
+    assert len(messages) == 1
     second.close()
 
 

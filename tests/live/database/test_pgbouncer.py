@@ -173,6 +173,6 @@ async def test_the_table_api_with_transaction_pooling(
 async def test_the_error_names_the_setting_under_which_strings_are_unsafe(database: str) -> None:
     name = run_sql(database, "select current_database()")[0][0]
     run_sql(database, f'alter database "{name}" set standard_conforming_strings = off')
-    told = "standard_conforming_strings is off, and the pooler refuses"
-    with pgbouncer(database, "session", 5) as pooled, pytest.raises(DatabaseGone, match=told):
+    expected = "standard_conforming_strings is off, and the pooler refuses"
+    with pgbouncer(database, "session", 5) as pooled, pytest.raises(DatabaseGone, match=expected):
         await connection_to(pooled)

@@ -17,7 +17,7 @@ from project_service.database.migrate import expose, lacking, migrate, shipped
 from project_service.embedded.assemble import Embedded
 from project_service.lifecycle import start
 from project_service.settings.model import Store
-from tests.live.application import said_at_start, settings_for
+from tests.live.application import logged_at_start, settings_for
 from tests.live.auth.service import reactor
 from tests.live.cli.command_here import beside_the_reactor, commands_of
 from tests.live.services import wait
@@ -210,6 +210,6 @@ async def test_a_start_reports_missing_rights_of_service_role(
     assert settings.auth.jwt_keys_file is not None
     tokens.load_or_create_keys(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
     run_each(admin, "alter role runs nobypassrls")
-    assert NO_BYPASS in (await said_at_start(settings)).splitlines()
+    assert NO_BYPASS in (await logged_at_start(settings)).splitlines()
     run_each(admin, "alter role service_role bypassrls")
-    assert "service_role" not in await said_at_start(settings)
+    assert "service_role" not in await logged_at_start(settings)

@@ -102,18 +102,18 @@ def program(name: str, *arguments: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def first_writes(place: Path) -> Churn:
+def first_writes(directory: Path) -> Churn:
     """Writes what must be restored. Returns it, and the clients that go on writing."""
-    known = credentials(place)
+    known = credentials(directory)
     base, headers = known["base_url"], {"X-Service-Key": known["service_key"]}
     assert requests.put(base + OBJECT, data=LARGE, headers=headers, timeout=60).status_code == 201
     assert requests.post(f"{base}/auth/signup", json=ACCOUNT, timeout=30).status_code == 201
     return Churn(base, known["service_key"])
 
 
-def serves(place: Path, key: str) -> None:
+def serves(directory: Path, key: str) -> None:
     """Asserts that everything is there with the old key, and can be changed."""
-    base, headers = credentials(place)["base_url"], {"X-Service-Key": key}
+    base, headers = credentials(directory)["base_url"], {"X-Service-Key": key}
     got = requests.get(base + OBJECT, headers=headers, timeout=60)
     assert (got.status_code, got.content == LARGE) == (200, True)
     assert requests.post(f"{base}/auth/login", json=ACCOUNT, timeout=30).status_code == 200
@@ -138,8 +138,8 @@ async def test_a_backup_made_under_load_can_be_restored(
     with services.database("restored") as restored:
         program("pg_restore", "--no-owner", "--exit-on-error", f"--dbname={restored}", str(dump))
         config = config_file(restored, copy, tmp_path)
-        code, report, said = run(config, "storage", "verify")
-        assert (code, report["missing"], report["torn"]) == (0, [], []), said
+        code, report, output = run(config, "storage", "verify")
+        assert (code, report["missing"], report["torn"]) == (0, [], []), output
         # It was stored in parts and copied in one piece, so its ETag proves nothing.
         assert report["unproven"] == ["private/large"]
         assert 0 < report["objects"] < copied

@@ -57,16 +57,16 @@ def test_sighup_renews_the_certificate_of_every_process(workers: str, tmp_path: 
 
         assert all_show(first)
         second.written(tmp_path)
-        daemon.hang_up("a new certificate was taken over at ssl:")
+        daemon.reload("a new certificate was taken over at ssl:")
         eventually(lambda: all_show(second), "the new certificate")
         # A certificate that does not fit its key is not used: the old one stays, and the reload goes on.
         certificate.write_bytes(stray.pem)
-        daemon.hang_up("was not taken over, the one before goes on: the private key is not the certificate's")
+        daemon.reload("was not taken over, the one before goes on: the private key is not the certificate's")
         assert all_show(second)
         # A configuration that is broken meanwhile does not keep certificates from being renewed.
         config.write_text("server.log_level = 7")
         third.written(tmp_path)
-        daemon.hang_up("a new certificate was taken over at ssl:")
+        daemon.reload("a new certificate was taken over at ssl:")
         eventually(lambda: all_show(third), "the newest certificate")
         # Connections made under the first certificate are still open.
         assert all(answers_on(one) for one in early)

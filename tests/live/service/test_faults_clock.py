@@ -39,11 +39,11 @@ time.time = stepped
 class SteppedClock:
     """Sets what ``time.time`` returns in the service. PostgreSQL and the store keep the real clock."""
 
-    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        place.mkdir()
-        (place / "sitecustomize.py").write_text(STEPPING)
-        self.pythonpath = f"{place}{os.pathsep}{ROOT}"
-        self._file = place / "step"
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        directory.mkdir()
+        (directory / "sitecustomize.py").write_text(STEPPING)
+        self.pythonpath = f"{directory}{os.pathsep}{ROOT}"
+        self._file = directory / "step"
         self.step(0.0)
         monkeypatch.setenv("CLOCK_STEP", str(self._file))
 

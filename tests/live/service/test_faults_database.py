@@ -94,10 +94,10 @@ def shaken(
     known = parse_dsn(module_database)
     limits = {"acquire_timeout_seconds": ACQUIRE_SECONDS, "statement_timeout_seconds": STATEMENT_SECONDS}
     stages = {"dev": Stage(databases={"main": StageDatabase(pool_size=POOL_SIZE)})}
-    place = Path(tmp_path_factory.mktemp("shaken"))
+    directory = Path(tmp_path_factory.mktemp("shaken"))
     with held_open(rude_proxy(f"unix:{known['host']}/.s.PGSQL.{known['port']}")) as (proxy, port):
         dsn = str(make_dsn(module_database, host="127.0.0.1", port=port))
-        settings = settings_for(dsn, store_settings, place, database=limits)
+        settings = settings_for(dsn, store_settings, directory, database=limits)
         with held_open(serving(evolve(settings, stages=stages))) as api:
             wait(lambda: api.sign_up(ACCOUNT["email"], ACCOUNT["password"]))
             yield Shaken(api, proxy, module_database, services.admin_dsn(module_database))
@@ -170,7 +170,7 @@ async def test_statements_that_hang_are_ended_and_do_not_delay_other_parts(shake
     await until(lambda: well(shaken))
     with closing(psycopg2.connect(shaken.dsn)) as rival:
         rival.cursor().execute("lock table public.kept in access exclusive mode")
-        # One for each place; one more would wait for a place, and be refused as ``overloaded``.
+        # One for each slot; one more would wait for a slot, and be refused as ``overloaded``.
         hanging = [
             start(shaken.api.request("GET", "/dev/db/main/rest/kept", key="service"))
             for _ in range(POOL_SIZE + EXTRA_SLOTS)

@@ -44,8 +44,8 @@ class Two:
 def two(
     module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Two]:
-    place = Path(tmp_path_factory.mktemp("two"))
-    settings = settings_for(module_database, store_settings, place, storage={"sweep_seconds": 0.05})
+    directory = Path(tmp_path_factory.mktemp("two"))
+    settings = settings_for(module_database, store_settings, directory, storage={"sweep_seconds": 0.05})
     settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase(pool_size=2)})})
     with held_open(serving(settings)) as here, held_open(serving(settings)) as there:
         yield Two(here, there)

@@ -26,15 +26,15 @@ from tests.live.mixed_load import PARTS
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("faults")
 
 
 @pytest.fixture(scope="module")
-def daemon(place: Path) -> Iterator[Daemon]:
+def daemon(directory: Path) -> Iterator[Daemon]:
     """One service for the module. A test that ends the service has one of its own."""
-    with started(place) as one:
-        make_ledger(place)
+    with started(directory) as one:
+        make_ledger(directory)
         yield one
 
 
@@ -50,19 +50,22 @@ def daemon(place: Path) -> Iterator[Daemon]:
 )
 def test_a_server_that_dies_is_replaced_and_only_its_parts_stop(
     daemon: Daemon,
-    place: Path,
+    directory: Path,
     name: str,
     how: signal.Signals,
     stops: tuple[str, ...],
     goes_on: tuple[str, ...],
 ) -> None:
-    with load_on(place) as load:
+    with load_on(directory) as load:
         warmed_up(load)
-        victim, refused = pid_of(place / "var", name), {part: load.count(part, "refused") for part in PARTS}
+        victim, refused = (
+            pid_of(directory / "var", name),
+            {part: load.count(part, "refused") for part in PARTS},
+        )
         os.kill(victim, how)
         since = monotonic()
         eventually(lambda: all(load.count(part, "refused") > refused[part] for part in stops), "503")
-        eventually(lambda: pid_of(place / "var", name) not in {0, victim}, f"a new {name}")
+        eventually(lambda: pid_of(directory / "var", name) not in {0, victim}, f"a new {name}")
         eventually(lambda: answers(f"{load.base_url}/ready"), "readiness")
         gone_on(load)
     judge(load, f"{name}: {how.name}", since)
@@ -73,8 +76,8 @@ def test_a_server_that_dies_is_replaced_and_only_its_parts_stop(
         assert load.count(part, "refused") == refused[part]
 
 
-def test_a_killed_worker_is_replaced(daemon: Daemon, place: Path) -> None:
-    with load_on(place) as load:
+def test_a_killed_worker_is_replaced(daemon: Daemon, directory: Path) -> None:
+    with load_on(directory) as load:
         warmed_up(load)
         before = workers_of(daemon)
         os.kill(min(before), signal.SIGKILL)

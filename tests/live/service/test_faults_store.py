@@ -63,7 +63,7 @@ def rude(
     run_sql(module_database, "create table public.others as select 1 as n")
     assert store_settings.endpoint_url is not None
     host, _, port = store_settings.endpoint_url.rpartition("/")[2].partition(":")
-    place = Path(tmp_path_factory.mktemp("rude"))
+    directory = Path(tmp_path_factory.mktemp("rude"))
     stages = {"dev": Stage(databases={"main": StageDatabase(pool_size=2)})}
     with held_open(rude_proxy(f"tcp:{host}:{port}")) as (proxy, listens):
         store = evolve(
@@ -72,7 +72,7 @@ def rude(
             idle_timeout_seconds=IDLE_SECONDS,
             connect_timeout_seconds=CONNECT_SECONDS,
         )
-        settings = settings_for(module_database, store, place, storage={"part_bytes": PART})
+        settings = settings_for(module_database, store, directory, storage={"part_bytes": PART})
         with held_open(serving(evolve(settings, stages=stages))) as api:
             yield Rude(api, proxy)
             proxy.manners = Manners()
@@ -130,8 +130,8 @@ async def test_a_store_that_does_not_work_is_503_in_time(
     status, headers, body = await bounded(reading)
     assert refused(status, headers)
     assert body["error"]["code"] == "store_unavailable"
-    ready, _, said = await bounded(start(rude.api.request("GET", "/ready", key=None)))
-    assert (ready, list(said["error"]["details"])) == (503, ["store"])
+    ready, _, body = await bounded(start(rude.api.request("GET", "/ready", key=None)))
+    assert (ready, list(body["error"]["details"])) == (503, ["store"])
     rude.proxy.manners = Manners()
     assert await holds(rude, kept)
     assert (await rude.get(new))[0] == 404

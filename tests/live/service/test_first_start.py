@@ -81,10 +81,10 @@ async def test_keys_and_buckets_are_made_once_and_shown_only_on_a_terminal(
         terminal.truncate(0)
         async with started(launch):
             found: dict[str, str] = json.loads(path.read_text())
-        said = terminal.getvalue()
-        assert f"ready on {found['base_url']}\n" in said
+        printed = terminal.getvalue()
+        assert f"ready on {found['base_url']}\n" in printed
         # A program that collects the output does not get the keys.
-        assert [found[key] in said for key in ("anon_key", "service_key")] == [not terminal.piped] * 2
+        assert [found[key] in printed for key in ("anon_key", "service_key")] == [not terminal.piped] * 2
         return found
 
     first = await made()
@@ -175,8 +175,8 @@ async def test_a_reload_reads_the_file_again_and_options_still_win(
         write("https://new.test")
         with capturedLogs() as events:
             startup.reload()
-        said = [str(formatEvent(one)) for one in events]
-        assert (sum("the configuration was reloaded" in one for one in said), levels) == (1, ["warn"])
+        messages = [str(formatEvent(one)) for one in events]
+        assert (sum("the configuration was reloaded" in one for one in messages), levels) == (1, ["warn"])
         write("https://new.test\nno TOML")
         with capturedLogs() as events:
             startup.reload()

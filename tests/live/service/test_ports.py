@@ -112,14 +112,14 @@ async def test_workers_can_accept_until_they_are_told_to_end() -> None:
             accepted.close()
 
 
-@pytest.mark.parametrize("endpoint", ["tcp:0:interface=127.0.0.1", "unix:{place}/s"])
+@pytest.mark.parametrize("endpoint", ["tcp:0:interface=127.0.0.1", "unix:{directory}/s"])
 @pytest_twisted.ensureDeferred
 async def test_workers_accept_one_connection_at_a_time_and_leave_nothing_open(
     endpoint: str, tmp_path: Path
 ) -> None:
     """While they finish what is under way, nobody is to be connected and then wait for nothing."""
     before = _sockets()
-    async with _shared(endpoint.format(place=tmp_path)) as (_, *adopted):
+    async with _shared(endpoint.format(directory=tmp_path)) as (_, *adopted):
         assert [port.numberAccepts for port in adopted] == [1, 1]
     assert _sockets() == before
 

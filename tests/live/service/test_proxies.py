@@ -50,16 +50,16 @@ class Service:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    place, port = tmp_path_factory.mktemp("proxies"), free_port()
-    config = place / "config.toml"
+    directory, port = tmp_path_factory.mktemp("proxies"), free_port()
+    config = directory / "config.toml"
     config.write_text(
         f'[server]\nlog_format = "json"\ntrusted_proxies = ["127.0.0.1"]\n[storage]\nmax_object_bytes = {LIMIT}\n'
     )
     config.chmod(0o600)
     proxied = ("--listen", f"haproxy:tcp:{port}:interface=127.0.0.1")
-    with Daemon(place / "var", "--config", str(config), *proxied) as daemon:
+    with Daemon(directory / "var", "--config", str(config), *proxied) as daemon:
         url = daemon.wait_until_ready()
-        known = json.loads((place / "var" / "credentials.json").read_text())
+        known = json.loads((directory / "var" / "credentials.json").read_text())
         yield Service(daemon, url, f"127.0.0.1:{port}", known["service_key"])
         assert daemon.stop() == 0, daemon.text
 

@@ -50,7 +50,7 @@ class CutOff:
 
 @asynccontextmanager
 async def cut_off(
-    dsn: str, tables: str, store: Store, place: Path, acquire_timeout: float = TIMEOUT_SECONDS
+    dsn: str, tables: str, store: Store, directory: Path, acquire_timeout: float = TIMEOUT_SECONDS
 ) -> AsyncIterator[CutOff]:
     known = parse_dsn(dsn)
     run_sql(
@@ -64,7 +64,7 @@ async def cut_off(
         settings = settings_for(
             str(make_dsn(dsn, host="127.0.0.1", port=port)),
             store,
-            place,
+            directory,
             database={"acquire_timeout_seconds": acquire_timeout},
         )
         database = StageDatabase(dsn=Secret(tables), pool_size=2)

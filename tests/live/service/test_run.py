@@ -152,10 +152,10 @@ def test_daemonised_with_a_pid_file(data_dir: Path, tmp_path: Path) -> None:
     assert answers(f"{url}/ready")
     os.kill(int(pid_file.read_text()), signal.SIGTERM)
     eventually(lambda: not pid_file.exists() and not children_on(data_dir), "the end")
-    said = log.read_text()
-    assert "Traceback" not in said
-    assert "Starting PostgreSQL" in said
-    assert f"ready on {url}\n" in said
+    logged = log.read_text()
+    assert "Traceback" not in logged
+    assert "Starting PostgreSQL" in logged
+    assert f"ready on {url}\n" in logged
 
 
 @pytest.fixture

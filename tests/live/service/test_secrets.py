@@ -115,7 +115,7 @@ def test_nothing_secret_is_shown_or_readable(tmp_path: Path) -> None:
         made = orjson.loads((data_dir / "embedded.json").read_bytes())
         secrets += [value for name, value in made.items() if name != "access_key_id"]
         secrets += [one["d"] for one in orjson.loads((data_dir / "jwt-keys.json").read_bytes())["keys"]]
-        told = {
+        outputs = {
             path: requests.get(f"{url}{path}", timeout=10).text
             for path in (
                 "/metrics",
@@ -135,7 +135,7 @@ def test_nothing_secret_is_shown_or_readable(tmp_path: Path) -> None:
     log = [line for line in daemon.output if line.startswith("{")]
     assert any(orjson.loads(line).get("path") == "/storage/download" for line in log)
     assert "letter" in daemon.text, "the mail that could not be sent is in no log"
-    shown = {**told, "log": daemon.text, "process list": processes, "command line": commands}
+    shown = {**outputs, "log": daemon.text, "process list": processes, "command line": commands}
     shown["settings"] = shown_settings(config, data_dir)
     for secret in secrets:
         assert len(secret) > 10

@@ -25,7 +25,7 @@ from project_service.lifecycle import start, with_timeout
 from project_service.network import bind_endpoints
 from project_service.settings.model import Secret, Stage, StageDatabase, Store
 from project_service.settings.reading import Launch, Source
-from tests.live.application import said_at_start, serving, settings_for
+from tests.live.application import logged_at_start, serving, settings_for
 from tests.live.proxy import Manners, rude_proxy
 from tests.live.services import Services
 from tests.live.sql import connection_to
@@ -43,15 +43,15 @@ def _spoil(path: Path) -> None:
 async def test_a_start_says_if_schema_changes_are_not_noticed(
     database: str, services: Services, store_settings: Store, tmp_path: Path
 ) -> None:
-    """The owner cannot create event triggers; after a superuser has, nothing is said."""
+    """The owner cannot create event triggers; after a superuser has, nothing is logged."""
     settings = settings_for(database, store_settings, tmp_path)
     assert settings.auth.jwt_keys_file is not None
     tokens.load_or_create_keys(Path(settings.auth.jwt_keys_file), settings.auth.jwt_algorithm)
-    assert UNWATCHED in await said_at_start(settings)
+    assert UNWATCHED in await logged_at_start(settings)
     admin = await connection_to(services.admin_dsn(database))
     assert await watch_ddl(admin)
     admin.close()
-    assert UNWATCHED not in await said_at_start(settings)
+    assert UNWATCHED not in await logged_at_start(settings)
 
 
 @pytest_twisted.ensureDeferred
@@ -118,9 +118,9 @@ async def test_a_database_of_the_table_api_that_is_away_delays_no_other_part(
             status, _, body = await api.request("GET", "/ready", key=None)
             assert (status, list(body["error"]["details"])) == (503, ["tables"])
             assert (await api.request("GET", "/storage/buckets/public/objects"))[0] == 200
-    said = [formatEvent(event) for event in events]
-    assert "stages.dev.databases.away does not answer yet" in said
-    assert "listening to stages.dev.databases.away failed: no server listens there" in said
+    messages = [formatEvent(event) for event in events]
+    assert "stages.dev.databases.away does not answer yet" in messages
+    assert "listening to stages.dev.databases.away failed: no server listens there" in messages
 
 
 @pytest_twisted.ensureDeferred

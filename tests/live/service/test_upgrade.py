@@ -24,9 +24,9 @@ from tests.live.mixed_load import PARTS, Load
 from tests.live.services import Services
 
 
-def use(load: Load, place: Path) -> None:
+def use(load: Load, directory: Path) -> None:
     """Sends requests to this host from now on, as a proxy that is reconfigured does."""
-    load.base_url = credentials(place)["base_url"]
+    load.base_url = credentials(directory)["base_url"]
     assert answers(f"{load.base_url}/ready")
 
 
@@ -35,8 +35,8 @@ def test_hosts_are_upgraded_one_after_the_other_without_errors(
 ) -> None:
     monkeypatch.setenv("PROJECT_SERVICE__SERVER__WORKERS", "1")
     one, two = tmp_path / "one", tmp_path / "two"
-    for place in (one, two):
-        place.mkdir()
+    for directory in (one, two):
+        directory.mkdir()
     with started(one, **sections(database, store_settings)) as first:
         (two / "var").mkdir(mode=0o700)
         for name in ("jwt-keys.json", "credentials.json"):

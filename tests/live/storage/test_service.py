@@ -265,11 +265,11 @@ def test_every_process_uses_a_new_key_pair_from_the_file(
 
         assert "store" in requests.get(f"{url}/ready", timeout=10).json()["error"]["details"]
         write(right)
-        daemon.hang_up("the configuration was reloaded")
+        daemon.reload("the configuration was reloaded")
         eventually(lambda: answers(f"{url}/ready"), "a store that lets us in")
         # If the file becomes unusable, all processes keep the pair that they have.
         file.write_text("[default]\n")
-        daemon.hang_up("the configuration was not reloaded")
+        daemon.reload("the configuration was not reloaded")
         assert answers(f"{url}/ready")
         assert daemon.stop() == 0
         assert "The store refuses: SignatureDoesNotMatch (HTTP 403)" in daemon.text

@@ -1,4 +1,4 @@
-"""Several processes on one port: they share the work, are replaced when they die, and end with their parent."""
+"""Several worker processes as one service: their ports, pools, deaths and reloads, and state that holds for all."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psycopg2
@@ -20,9 +21,10 @@ import requests
 
 from project_service.embedded.leftovers import PROC
 from project_service.http.metrics import MULTIPROCESS
-from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, workers_of
-from tests.live.loaded_service import credentials, load_on, make_ledger
-from tests.live.open_sockets import sockets_of
+from project_service.settings.model import Store
+from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, sockets_of, workers_of
+from tests.live.loaded_service import credentials, load_on, make_ledger, sections, started
+from tests.live.workers.shared_state import UNLIMITED_LOGINS, SharedState
 
 # An odd number, which two workers cannot share equally.
 POOLS = """
@@ -128,14 +130,14 @@ def test_ready_speaks_for_all_workers(daemon: Daemon) -> None:
     hanging = min(workers_of(daemon))
     os.kill(hanging, signal.SIGSTOP)
     try:
-        said: list[dict[str, Any]] = []
+        responses: list[dict[str, Any]] = []
 
         def not_ready() -> bool:
-            said.append(requests.get(f"{url}/ready", timeout=10).json())
-            return "error" in said[-1]
+            responses.append(requests.get(f"{url}/ready", timeout=10).json())
+            return "error" in responses[-1]
 
         eventually(not_ready, "the hanging worker being noticed")
-        assert list(said[-1]["error"]["details"]) == ["workers"]
+        assert list(responses[-1]["error"]["details"]) == ["workers"]
         assert answers(f"{url}/live")
     finally:
         os.kill(hanging, signal.SIGCONT)
@@ -288,3 +290,17 @@ def test_sighup_reaches_all_workers_and_sigterm_drains_them(tmp_path: Path) -> N
         assert children_on(data_dir) == []
         assert "the configuration was not reloaded" in daemon.text
         assert "server.cors_origins must be a list" in daemon.text
+
+
+STEPS = 120
+
+
+def test_whichever_worker_is_asked_knows_what_the_other_acknowledged(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*UNLIMITED_LOGINS)
+    known = sections(database, store_settings)
+    with started(tmp_path, **known, storage="") as daemon:
+        make_ledger(tmp_path)
+        SharedState(daemon, tmp_path, Random(7)).go(STEPS)
+        assert daemon.stop() == 0, daemon.text

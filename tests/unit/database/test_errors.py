@@ -37,8 +37,8 @@ class NotNow(SynchronousTestCase):
         self.assertEqual((error and error.code, error and error.why), ("database_unavailable", "timed out"))
 
     def test_long_error_messages_are_shortened_for_the_log(self) -> None:
-        said = SimpleNamespace(diag=SimpleNamespace(message_primary="x" * 1_000_000), pgcode="XX000")
-        self.assertEqual(describe(cast(psycopg2.Error, said)), "x" * 1000 + " (XX000)")
+        fault = SimpleNamespace(diag=SimpleNamespace(message_primary="x" * 1_000_000), pgcode="XX000")
+        self.assertEqual(describe(cast(psycopg2.Error, fault)), "x" * 1000 + " (XX000)")
 
     def test_a_trigger_may_choose_any_status_of_a_refusal(self) -> None:
         for status, header in ((400, None), (401, "WWW-Authenticate"), (429, "Retry-After"), (499, None)):

@@ -183,7 +183,7 @@ class Listening(TestCase):
     def test_an_unreachable_database_is_tried_again_after_growing_pauses(self) -> None:
         self.away = True
         pauses = []
-        with captured_logs() as said:
+        with captured_logs() as events:
             self.listener.startService()
             for _ in range(8):
                 [again] = self.clock.getDelayedCalls()
@@ -193,7 +193,7 @@ class Listening(TestCase):
         self.assertEqual(pauses[:4], growing)
         self.assertEqual(set(pauses[4:]), {LONGEST_PAUSE_SECONDS})
         expected = "listening to the system database failed: refused"
-        self.assertEqual({formatEvent(event) for event in said}, {expected})
+        self.assertEqual({formatEvent(event) for event in events}, {expected})
         self.away = False
         self.clock.advance(LONGEST_PAUSE_SECONDS)
         self.made[0].die()
@@ -223,9 +223,9 @@ class Listening(TestCase):
             self.setUp()
             where()
             self.listener.startService()
-            with captured_logs() as said:
+            with captured_logs() as events:
                 self.stop()
-            self.assertEqual((said, self.listener.current, self.listener.running), ([], False, 0), where)
+            self.assertEqual((events, self.listener.current, self.listener.running), ([], False, 0), where)
             self.assertEqual([connection.closed for connection in self.made], [True] * len(self.made), where)
             tried = self.tried
             self.clock.advance(60)

@@ -287,9 +287,10 @@ class Growing(Case):
         with captured_logs() as events:
             waiting = start(self.pool.query("a"))
             self.clock.advance(0.1)
-        said = [formatEvent(event) for event in events]
+        messages = [formatEvent(event) for event in events]
         self.assertEqual(
-            said, [f"cannot connect to the database: {why}" for why in ("too many connections", "OSError")]
+            messages,
+            [f"cannot connect to the database: {why}" for why in ("too many connections", "OSError")],
         )
         self.successResultOf(start(self.pool.close()))
         self.failure(waiting, ApiError)
@@ -393,21 +394,23 @@ class Ending(Case):
 
         self.pool = Pool(slow, 2, 5.0, self.clock)
         waiting = start(self.pool.query("a"))
-        with captured_logs() as said:
+        with captured_logs() as events:
             self.successResultOf(start(self.pool.close()))
         error = self.failure(waiting, ApiError)
         assert isinstance(error, ApiError)
-        self.assertEqual((error.code, said), ("shutting_down", []))
+        self.assertEqual((error.code, events), ("shutting_down", []))
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_a_connection_made_after_closing_is_closed(self) -> None:
         for ending in ("made", "refused"):
             self.setUp()
-            told, later = Deferred[None](), Deferred[None]()
+            cancelled, later = Deferred[None](), Deferred[None]()
 
-            async def stubborn(told: Deferred[None] = told, later: Deferred[None] = later) -> Connection:
+            async def stubborn(
+                cancelled: Deferred[None] = cancelled, later: Deferred[None] = later
+            ) -> Connection:
                 with contextlib.suppress(CancelledError):
-                    await told
+                    await cancelled
                 await later
                 return await self.connect()
 

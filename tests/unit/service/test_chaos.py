@@ -19,6 +19,6 @@ class Asked(TestCase):
         assert (asked.faults, asked.rounds) == (["kills", "restart"], 3)
 
     def test_an_unknown_fault_is_refused(self) -> None:
-        with redirect_stderr(StringIO()) as said, self.assertRaises(SystemExit):
+        with redirect_stderr(StringIO()) as stderr, self.assertRaises(SystemExit):
             asked_for(["earthquake"])
-        assert "there is no earthquake" in said.getvalue()
+        assert "there is no earthquake" in stderr.getvalue()

@@ -42,9 +42,9 @@ SETTINGS = {"report_level": 1, "halt_level": 5, "_disable_config": True}
 
 def remarks(text: str, path: Path) -> str:
     """The warnings of docutils about a page, with file and line."""
-    said = StringIO()
-    publish_doctree(text, str(path), settings_overrides={**SETTINGS, "warning_stream": said})
-    return said.getvalue()
+    warnings = StringIO()
+    publish_doctree(text, str(path), settings_overrides={**SETTINGS, "warning_stream": warnings})
+    return warnings.getvalue()
 
 
 def astray(fragments: Iterable[PurePath]) -> list[str]:
@@ -199,8 +199,8 @@ class ErrorCodes(TestCase):
     def test_each_code_is_documented(self) -> None:
         shared = (ROOT / "docs" / "errors.rst").read_text("utf-8")
         seen: set[str] = set()
-        for place, page in PAGES.items():
-            path = ROOT / "project_service" / place
+        for name, page in PAGES.items():
+            path = ROOT / "project_service" / name
             text = shared + (ROOT / "docs" / f"{page}.rst").read_text("utf-8")
             for file in path.rglob("*.py") if path.is_dir() else [path]:
                 for code in codes(file):

@@ -31,11 +31,13 @@ class Form(TestCase):
         self.assertFalse(keys.well_formed(keys.make(kind, lambda size: random[:-1])))
 
     @given(KINDS, st.integers(0, 70), st.sampled_from("AZaz09_-"))
-    def test_a_mistyped_key_is_recognised_by_its_checksum(self, kind: Any, place: int, letter: str) -> None:
+    def test_a_mistyped_key_is_recognised_by_its_checksum(
+        self, kind: Any, position: int, letter: str
+    ) -> None:
         key = keys.make(kind, known)
-        place %= len(key)
-        if key[place] != letter:
-            self.assertFalse(keys.well_formed(key[:place] + letter + key[place + 1 :]))
+        position %= len(key)
+        if key[position] != letter:
+            self.assertFalse(keys.well_formed(key[:position] + letter + key[position + 1 :]))
         self.assertFalse(keys.well_formed(key[:-1]))
 
     def test_two_keys_differ(self) -> None:

@@ -76,7 +76,7 @@ class Lines(TestCase):
         self.assertEqual(set(record), {"time", "level", "logger", "message", *FIELDS})
 
     def test_times_are_cut_to_milliseconds_not_rounded_up(self) -> None:
-        for seconds, said in ((1.5, "01.500Z"), (2.0, "02.000Z"), (3.0019, "03.001Z"), (4.9999, "04.999Z")):
+        for seconds, shown in ((1.5, "01.500Z"), (2.0, "02.000Z"), (3.0019, "03.001Z"), (4.9999, "04.999Z")):
             out = io.StringIO()
             event: dict[str, Any] = {
                 "log_time": seconds,
@@ -84,14 +84,14 @@ class Lines(TestCase):
                 "log_namespace": "there",
             }
             observer(out, "json", Levels("info"))(event)
-            self.assertEqual(json.loads(out.getvalue())["time"], f"1970-01-01T00:00:{said}")
+            self.assertEqual(json.loads(out.getvalue())["time"], f"1970-01-01T00:00:{shown}")
 
     def test_values_keep_their_json_types(self) -> None:
         log, out, _ = self.log("json")
         log.info("it", one=1, half=0.5, yes=True, none=None, other=["psk_anon_0123456789abcdef"])
         record = json.loads(out.getvalue())
-        said = {name: record[name] for name in ("one", "half", "yes", "none", "other")}
-        self.assertEqual(said, {"one": 1, "half": 0.5, "yes": True, "none": None, "other": "['***']"})
+        shown = {name: record[name] for name in ("one", "half", "yes", "none", "other")}
+        self.assertEqual(shown, {"one": 1, "half": 0.5, "yes": True, "none": None, "other": "['***']"})
 
     def test_a_failure_keeps_its_traceback_on_one_json_line(self) -> None:
         for log_format in ("text", "json"):
@@ -343,9 +343,9 @@ class Chosen(Case):
         log = self.log(nodaemon=True)
         log.warn("Zürich: 5 \N{EURO SIGN}")
         write_lines(["5 \N{EURO SIGN}", "and more"])
-        said = raw.getvalue().decode("latin-1").splitlines()
+        shown = raw.getvalue().decode("latin-1").splitlines()
         self.assertEqual(
-            [line.rpartition("] ")[2] for line in said], [r"Zürich: 5 \u20ac", r"5 \u20ac", "and more"]
+            [line.rpartition("] ")[2] for line in shown], [r"Zürich: 5 \u20ac", r"5 \u20ac", "and more"]
         )
 
     def test_in_the_foreground_a_named_file_is_used(self) -> None:

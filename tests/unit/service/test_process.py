@@ -12,14 +12,14 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from project_service.process import MAX_DESCRIPTORS, allow_descriptors, room_for_clients
 
 
-def said(program: str) -> str:
+def output_of(program: str) -> str:
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return ran.stdout.strip()
 
 
 class Descriptors(SynchronousTestCase):
     def limited(self, soft: int, hard: int) -> str:
-        return said(
+        return output_of(
             "import resource as r; from project_service.process import allow_descriptors as allow; "
             f"r.setrlimit(r.RLIMIT_NOFILE, ({soft}, {hard})); print(allow(), *r.getrlimit(r.RLIMIT_NOFILE))"
         )
@@ -34,7 +34,7 @@ class Descriptors(SynchronousTestCase):
 class Clients(SynchronousTestCase):
     def room(self, configured: int, limit: int) -> int:
         return int(
-            said(
+            output_of(
                 "import resource as r; from project_service.process import room_for_clients as room; "
                 f"r.setrlimit(r.RLIMIT_NOFILE, ({limit}, {limit})); print(room({configured}))"
             )
@@ -60,7 +60,7 @@ class Settled(SynchronousTestCase):
         program = (
             "import gc, project_service.http.edge; from project_service import process; process.tune_memory()"
         )
-        self.assertLess(int(said(f"{program}; print(len(gc.get_objects()))")), 1000)
+        self.assertLess(int(output_of(f"{program}; print(len(gc.get_objects()))")), 1000)
 
 
 READS = """
@@ -90,7 +90,7 @@ class Reads(SynchronousTestCase):
     def test_the_buffer_of_a_large_read_is_not_requested_from_the_system_each_time(self) -> None:
         if platform.libc_ver()[0] != "glibc":
             raise SkipTest("only glibc has mallopt and malloc_trim")
-        self.assertLess(int(said(READS)), 1000)
+        self.assertLess(int(output_of(READS)), 1000)
 
 
 class GivenBack(SynchronousTestCase):
@@ -102,4 +102,4 @@ class GivenBack(SynchronousTestCase):
             "import os; tune_memory(); many = [bytearray(200_000) for _ in range(400)]; last = many.pop(); del many; "
             "before = resident(os.getpid()); trim_memory(); print(before - resident(os.getpid()))"
         )
-        self.assertGreater(float(said(program)), 50)
+        self.assertGreater(float(output_of(program)), 50)

@@ -114,7 +114,7 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual(dict(launch.source.options), names)
 
     def test_unusable_options_are_refused_by_name(self) -> None:
-        for arguments, said in (
+        for arguments, message in (
             (("--workers", "0"), "command line: server.workers must be from 1 to 256"),
             (("--workers", "many"), "command line: server.workers must be a whole number"),
             (("--workers", "11"), "server.workers is 11 and database.pool_size is 10"),
@@ -124,7 +124,7 @@ class OptionTests(SynchronousTestCase):
             (("extra",), "Wrong number of arguments"),
             (("--nonsense",), "option --nonsense not recognized"),
         ):
-            self.assertIn(said, self.refused(*arguments))
+            self.assertIn(message, self.refused(*arguments))
         self.assertEqual(self.launch("--workers", "auto").settings.server.workers, "auto")
 
     def test_a_deleted_current_directory_is_refused(self) -> None:
@@ -134,8 +134,8 @@ class OptionTests(SynchronousTestCase):
 
     def test_a_path_that_is_not_utf_8_is_refused(self) -> None:
         for option in ("--data-dir", "--config"):
-            said = self.refused(option, "caf\udce9")
-            self.assertIn("command line: caf\\udce9 has a name that is not UTF-8", said)
+            message = self.refused(option, "caf\udce9")
+            self.assertIn("command line: caf\\udce9 has a name that is not UTF-8", message)
 
     def test_relative_names_in_the_configuration_begin_in_twistds_rundir(self) -> None:
         """As they do at a reload. Those on the command line begin where twistd was started, as its own do."""
@@ -150,8 +150,8 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual((launch.source.config, launch.data_dir), (started / relative, started / "var"))
         self.assertEqual(Path.cwd(), started)
         self.twistd["rundir"] = str(folder / "none")
-        said = self.refused("--config", self.config)
-        self.assertEqual(said, f"--rundir {folder / 'none'}: No such file or directory")
+        message = self.refused("--config", self.config)
+        self.assertEqual(message, f"--rundir {folder / 'none'}: No such file or directory")
 
     def test_an_empty_option_is_refused(self) -> None:
         """It may come from a variable that nobody has set: a production service would start on an empty embedded

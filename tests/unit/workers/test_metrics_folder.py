@@ -17,8 +17,8 @@ from tests.temporary import temporary_directory
 
 class Folders(TestCase):
     def setUp(self) -> None:
-        self.place = temporary_directory(self)
-        self.patch(tempfile, "tempdir", str(self.place))
+        self.directory = temporary_directory(self)
+        self.patch(tempfile, "tempdir", str(self.directory))
 
     def abandoned(self) -> Path:
         """A metrics folder that a killed service has left."""
@@ -35,7 +35,7 @@ class Folders(TestCase):
         left = self.abandoned()
         folder = self.made()
         self.assertFalse(left.exists())
-        self.assertEqual([str(one) for one in self.place.iterdir()], [folder.path])
+        self.assertEqual([str(one) for one in self.directory.iterdir()], [folder.path])
 
     def test_a_folder_that_a_process_holds_is_kept(self) -> None:
         first, left = self.made(), self.abandoned()
@@ -50,17 +50,17 @@ class Folders(TestCase):
         self.assertFalse(left.exists())
 
     def test_folders_and_files_of_others_are_left_alone(self) -> None:
-        other = self.place / "project-service-metrics-old"
-        pointed = self.place / "elsewhere"
+        other = self.directory / "project-service-metrics-old"
+        pointed = self.directory / "elsewhere"
         for one in (other, pointed):
             one.mkdir()
-        (self.place / f"{PREFIX}link").symlink_to(pointed)
-        (self.place / f"{PREFIX}file").touch()
+        (self.directory / f"{PREFIX}link").symlink_to(pointed)
+        (self.directory / f"{PREFIX}file").touch()
         left = self.abandoned()
         self.patch(os, "geteuid", lambda: left.stat().st_uid + 1)
-        before = set(self.place.iterdir())
+        before = set(self.directory.iterdir())
         folder = self.made()
-        self.assertEqual(set(self.place.iterdir()) - {Path(folder.path)}, before)
+        self.assertEqual(set(self.directory.iterdir()) - {Path(folder.path)}, before)
         self.assertTrue(pointed.exists())
 
     def test_a_folder_removed_before_it_is_locked_is_made_again(self) -> None:
@@ -78,7 +78,7 @@ class Folders(TestCase):
         self.patch(supervisor, "mkdtemp", slow)
         folder = self.made()
         self.assertNotIn(folder.path, unlucky)
-        self.assertEqual([str(one) for one in self.place.iterdir()], [folder.path])
+        self.assertEqual([str(one) for one in self.directory.iterdir()], [folder.path])
 
     def test_a_folder_removed_while_its_lock_is_waited_for_is_made_again(self) -> None:
         real = fcntl.flock
@@ -88,7 +88,7 @@ class Folders(TestCase):
             real(descriptor, operation)
             if not gone:
                 gone.append(descriptor)
-                for one in self.place.iterdir():
+                for one in self.directory.iterdir():
                     one.rmdir()
 
         self.patch(fcntl, "flock", slow)

@@ -25,10 +25,10 @@ from tests.temporary import temporary_directory
 class OneOfSeveral(TestCase):
     def setUp(self) -> None:
         self.errors = errors_logged(self)
-        place = temporary_directory(self)
-        self.config = place / "c.toml"
+        directory = temporary_directory(self)
+        self.config = directory / "c.toml"
         self.config.write_text("server.log_level = 'warn'")
-        self.worker = Worker(FakeReactor(), Assignment(Source(self.config, {}, place), 2, None))
+        self.worker = Worker(FakeReactor(), Assignment(Source(self.config, {}, directory), 2, None))
 
     def logs(self, level: str) -> bool:
         event = {"log_level": LogLevel.levelWithName(level), "log_namespace": "project_service.http"}

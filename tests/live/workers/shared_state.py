@@ -9,24 +9,23 @@ from typing import Any
 
 import requests
 
-from tests.live.daemon import Daemon, workers_of
+from tests.live.daemon import Daemon, sockets_of, workers_of
 from tests.live.loaded_service import credentials
 from tests.live.mixed_load import ROWS
-from tests.live.open_sockets import sockets_of
 
 STORAGE = "/storage/buckets/private"
 KEYS = ("a", "b/c", "b/d", "é ü")
 EMAILS = ("ann@example.test", "bob@example.test", "eve@example.test")
-# What the service needs in its environment: no end to guesses.
-GUESSING = ("PROJECT_SERVICE__AUTH__LOGIN_FAILURES_MAX", "0")
+# The service must not limit failed logins.
+UNLIMITED_LOGINS = ("PROJECT_SERVICE__AUTH__LOGIN_FAILURES_MAX", "0")
 PASSWORDS = ("a long enough one", "another long one", "yet another one")
 
 
-class Shared:
+class SharedState:
     """What must exist according to the responses so far, and connections to every worker."""
 
-    def __init__(self, daemon: Daemon, place: Path, random: Random) -> None:
-        known = credentials(place)
+    def __init__(self, daemon: Daemon, data_dir: Path, random: Random) -> None:
+        known = credentials(data_dir)
         self._random = random
         self._url = known["base_url"]
         self._headers = {"X-Service-Key": known["service_key"]}
@@ -54,13 +53,13 @@ class Shared:
         return answer
 
     def go(self, steps: int) -> None:
-        works: tuple[Callable[[], None], ...] = (
+        actions: tuple[Callable[[], None], ...] = (
             *(self.put, self.create, self.delete_object, self.move, self.copy, self.link),
             *(self.insert, self.change, self.delete_row, self.sign_up, self.log_in, self.new_password),
             self.new_metadata,
         )
         for _ in range(steps):
-            self._random.choice(works)()
+            self._random.choice(actions)()
         self.compare()
 
     def compare(self) -> None:
