@@ -6,6 +6,7 @@ Each endpoint stands with what ``/openapi.json`` says of it; the models of bodie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from attrs import AttrsInstance, evolve, frozen
@@ -31,7 +32,7 @@ from project_service.auth.values import (
     check_metadata,
 )
 from project_service.errors import ApiError, authentication_required, rate_limited
-from project_service.http.caller import Claims
+from project_service.http.caller import BearerDemand, Claims, KeyDemand
 from project_service.http.describe import (
     BOOLEAN,
     COUNT,
@@ -54,8 +55,6 @@ from project_service.http.json_body import FLAG, TEXT, Kind, body_of, member, te
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, envelope, json_reply
 from project_service.http.routing import H, endpoint
-
-Body = type[AttrsInstance]
 
 TAG, ADMIN_TAG = "authentication", "users"
 # The admission class of requests that hash a password.
@@ -240,31 +239,30 @@ def token_reply(data: Mapping[str, Any], status: int = 200, *more: tuple[str, st
     return envelope(data, status, (NO_STORE, *more))
 
 
-# Endpoints for everybody need no bearer token, and must not fail if a client sends an expired one by default; the
-# second kind is for signed-in users, the third for operators with the service key. In these two, every body may have
-# a password to hash; in the first, ``hashes`` says so.
-
-
-def _public(
-    url: str, name: str, summary: str, *answers: Answer, body: Body, hashes: bool = False, **more: Any
+def _declare(
+    method: str,
+    url: str,
+    name: str,
+    summary: str,
+    *answers: Answer,
+    tag: str = TAG,
+    body: type[AttrsInstance] | None = None,
+    hashes: bool = False,
+    key: KeyDemand = "required",
+    bearer: BearerDemand,
+    **more: Any,
 ) -> Callable[[H], H]:
-    operation = Operation(name, TAG, summary, answers, body=body_of(body), **more)
-    return endpoint("POST", url, operation, bearer="own", admission=PASSWORDS if hashes else None)
+    """An endpoint. ``hashes`` marks those that may hash a password; ``more`` is the rest of ``Operation``."""
+    operation = Operation(name, tag, summary, answers, body=body_of(body) if body else None, **more)
+    return endpoint(method, url, operation, key=key, bearer=bearer, admission=PASSWORDS if hashes else None)
 
 
-def _own(
-    method: str, url: str, name: str, summary: str, *answers: Answer, body: Body | None = None, **more: Any
-) -> Callable[[H], H]:
-    operation = Operation(name, TAG, summary, answers, body=body_of(body) if body else None, **more)
-    return endpoint(method, url, operation, bearer="required", admission=PASSWORDS if body else None)
-
-
-def _admin(
-    method: str, url: str, name: str, summary: str, *answers: Answer, body: Body | None = None, **more: Any
-) -> Callable[[H], H]:
-    operation = Operation(name, ADMIN_TAG, summary, answers, body=body_of(body) if body else None, **more)
-    admission = PASSWORDS if body else None
-    return endpoint(method, url, operation, key="service", bearer="own", admission=admission)
+# For everybody: it needs no bearer token, and must not fail if a client sends an expired one by default.
+_public = partial(_declare, "POST", bearer="own")
+# For signed-in users.
+_own = partial(_declare, bearer="required")
+# For operators, with the service key.
+_admin = partial(_declare, tag=ADMIN_TAG, key="service", bearer="own")
 
 
 @frozen
@@ -403,6 +401,7 @@ class AuthRoutes:
         "Change the password (the other sessions end), the metadata, or both",
         _answer("The user as he is now", exactly(user=USER)),
         body=UserChanges,
+        hashes=True,
         errors=(*_GUESSED, _WEAK),
         details="A new password needs current_password.",
     )
@@ -421,6 +420,7 @@ class AuthRoutes:
         "Delete the signed-in user with all his sessions",
         NOTHING,
         body=UserDeletion,
+        hashes=True,
         errors=(*_GUESSED, errors.user_in_use()),
     )
     async def delete_user(self, request: Request) -> Reply:
@@ -524,6 +524,7 @@ class AdminRoutes:
         "Make a user with a password, an imported bcrypt hash, or neither (then he recovers one)",
         _created("The new user", exactly(user=ADMIN_USER)),
         body=NewUser,
+        hashes=True,
         errors=(errors.email_taken(), errors.id_taken(), _WEAK),
     )
     async def create_user(self, request: Request) -> Reply:
@@ -561,6 +562,7 @@ class AdminRoutes:
         _ONE_USER,
         parameters=_ONE,
         body=AdminChanges,
+        hashes=True,
         errors=(_UNKNOWN_USER, _WEAK),
     )
     async def update_user(self, request: Request) -> Reply:
