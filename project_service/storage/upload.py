@@ -191,8 +191,8 @@ class Upload:
         return self
 
     async def __aexit__(self, kind: object, failure: BaseException | None, traceback: object) -> None:
-        """Give up after a failure. If the database or the store failed, that is done in the background: the client
-        does not wait for the same thing twice."""
+        """Give up after a failure; in the background if the database or the store failed, so that the client does not
+        wait for the same thing twice."""
         if not isinstance(failure, Exception):
             return
         giving_up = shield(self._give_up())
@@ -209,8 +209,8 @@ class Upload:
             self._metadata = {"key": encoded}
 
     async def write(self, data: bytes) -> None:
-        """Raises ``payload_too_large`` beyond the limit, ``upload_expired`` once the sweeper has given it up, and what
-        sending a part raises."""
+        """Raises ``payload_too_large`` beyond the limit, ``upload_expired`` once the sweeper has given the upload up,
+        and what sending a part raises."""
         self.state = State.STREAMING
         self.size += len(data)
         self._limit.check(self.size)

@@ -82,13 +82,13 @@ class _PoolAgent:
 
 
 class _BareResponse:
-    """What treq sees of an answer: no headers, so that it decodes nothing."""
+    """What treq sees of a response: no headers, so that it decodes nothing."""
 
-    __slots__ = ("answer",)
+    __slots__ = ("response",)
     headers = Headers()
 
-    def __init__(self, answer: StoreResponse) -> None:
-        self.answer = answer
+    def __init__(self, response: StoreResponse) -> None:
+        self.response = response
 
 
 @frozen(eq=False)
@@ -105,7 +105,7 @@ class TreqClient:
         return HTTPClient(_PoolAgent(self.pool), self._cookies)
 
     def send(self, method: str, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
-        """Send ``head``, a whole request but for its body; fires with the answer once its head is there."""
+        """Send ``head``, a whole request but for its body; fires with the response once its head is there."""
         sent: Deferred[Any] = self._client.request(
             method,
             _NO_URL,
@@ -117,4 +117,4 @@ class TreqClient:
             reactor=self.clock,
         )
         # Unwrapped, since treq's own response reads bodies without back-pressure.
-        return sent.addCallback(lambda response: response.original.answer)
+        return sent.addCallback(lambda response: response.original.response)

@@ -221,7 +221,7 @@ class S3Store:
         try:
             return await self._deleted_together(keys)
         except StoreError as refused:
-            # Google Cloud Storage does not know the operation and answers 400.
+            # Google Cloud Storage does not know the operation and responds with 400.
             if not (refused.not_offered or refused.status == 400):
                 raise
             return await self._deleted_one_by_one(keys)

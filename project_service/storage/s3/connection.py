@@ -38,7 +38,7 @@ from zope.interface import implementer
 from project_service.lifecycle import IdleTimer
 from project_service.network import read_widely, tune
 from project_service.splicing import ask_first, ask_no_more
-from project_service.storage.s3.errors import BrokenAnswer, BrokenRead, ReaderLeft, kind_of
+from project_service.storage.s3.errors import BrokenRead, BrokenResponse, ReaderLeft, kind_of
 
 Payload = bytes | bytearray | memoryview
 
@@ -94,19 +94,19 @@ class ResponseParser:
     def feed(self, data: bytes) -> bytes:
         """The part of ``data`` that belongs to the body.
 
-        Raises ``BrokenAnswer`` for what is not HTTP, and for bytes after the end of the response.
+        Raises ``BrokenResponse`` for what is not HTTP, and for bytes after the end of the response.
         """
         if self._left:
             self._left -= len(data)
             if self._left <= 0:
                 if self._left < 0:
-                    raise BrokenAnswer("more than was announced")
+                    raise BrokenResponse("more than was announced")
                 self.complete = True
             return data
         if not self.begun:
             return self._head(data)
         if self.complete:
-            raise BrokenAnswer("more than the answer")
+            raise BrokenResponse("more than the answer")
         # There is a parser for chunked bodies only. Without it, all data is body until the connection ends.
         return data if self._parser is None else self._parsed(data)
 
@@ -120,10 +120,10 @@ class ResponseParser:
         return self._left
 
     def end(self) -> None:
-        """Call this at the end of the connection; raises ``BrokenAnswer`` if the response is incomplete."""
+        """Call this at the end of the connection; raises ``BrokenResponse`` if the response is incomplete."""
         until_close = self.begun and self.length is None and self._parser is None
         if not self.complete and not until_close:
-            raise BrokenAnswer("less than the answer")
+            raise BrokenResponse("less than the answer")
         self.complete = True
 
     def _head(self, data: bytes) -> bytes:
@@ -132,13 +132,13 @@ class ResponseParser:
             end = rest.find(_HEAD_END) + len(_HEAD_END)
             complete = end >= len(_HEAD_END)
             if (end if complete else len(rest)) > MAX_HEAD_BYTES:
-                raise BrokenAnswer("a head without end")
+                raise BrokenResponse("a head without end")
             if not complete:
                 self._buffer = rest
                 return b""
             head, rest = rest[:end], rest[end:]
             self._read(head)
-            # RFC 9110 section 15.2: an interim answer is followed by the final one.
+            # RFC 9110 section 15.2: an interim response is followed by the final one.
             self.begun = self.code >= 200
         self._buffer = b""
         return self.feed(rest) if rest else b""
@@ -150,7 +150,7 @@ class ResponseParser:
         self.code = 0
         self._parser = HttpResponseParser(self)
         if self._parsed(head) or not self.code:
-            raise BrokenAnswer("not a head")
+            raise BrokenResponse("not a head")
         self.complete = False
         self.headers = {name.lower(): value for name, value in sent.items()}
         if self.code >= 200:
@@ -167,7 +167,7 @@ class ResponseParser:
             self.length, self.complete = 0, True
         elif coding is not None:
             if coding.lower() != b"chunked" or head.lower().count(b"\r\ntransfer-encoding") != 1:
-                raise BrokenAnswer("a transfer coding that nobody asked for")
+                raise BrokenResponse("a transfer coding that nobody asked for")
             self._parser = parser
         elif length is not None:
             self.length = self._left = int(length)
@@ -178,7 +178,7 @@ class ResponseParser:
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
-            raise BrokenAnswer("not HTTP/1.1") from None
+            raise BrokenResponse("not HTTP/1.1") from None
         pieces, self._pieces = self._pieces, []
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -194,7 +194,7 @@ class ResponseParser:
 
     def on_message_begin(self) -> None:
         if self.begun:
-            raise BrokenAnswer("more than the answer")
+            raise BrokenResponse("more than the answer")
 
     def on_message_complete(self) -> None:
         self.complete = True
@@ -521,7 +521,7 @@ class Connection(TwistedProtocol):
         self.free_since = 0.0
         self._pool = pool
         self._incoming: ResponseParser | None = None
-        self._answer: Deferred[StoreResponse] | None = None
+        self._responding: Deferred[StoreResponse] | None = None
         self._response: StoreResponse | None = None
         self._sending = False
 
@@ -533,16 +533,16 @@ class Connection(TwistedProtocol):
     def send(self, method: bytes, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
         """Send a request; fires with the response once its head is there. Cancelling closes the connection.
 
-        Fails with ``BrokenAnswer`` if no response comes, or something else than one.
+        Fails with ``BrokenResponse`` if no response comes, or something else than one.
         """
         self._incoming = ResponseParser(bodiless=method == b"HEAD")
-        answer: Deferred[StoreResponse] = Deferred(self._cancelled)
-        self._answer = answer
+        responding: Deferred[StoreResponse] = Deferred(self._cancelled)
+        self._responding = responding
         self.transport.write(head)
         if body is not None:
             self._sending = True
             body.startProducing(self.transport).addCallbacks(self._sent, lambda _: self.abort())
-        return answer
+        return responding
 
     def abort(self) -> None:
         """Close at once. What is awaited fails when the connection is closed."""
@@ -566,7 +566,7 @@ class Connection(TwistedProtocol):
             return
         try:
             body = incoming.feed(data)
-        except BrokenAnswer as fault:
+        except BrokenResponse as fault:
             self._fail(fault)
             self.abort()
             return
@@ -591,8 +591,8 @@ class Connection(TwistedProtocol):
         if incoming is not None:
             try:
                 incoming.end()
-            except BrokenAnswer:
-                self._fail(BrokenAnswer(kind_of(reason.value)))
+            except BrokenResponse:
+                self._fail(BrokenResponse(kind_of(reason.value)))
             else:
                 response, self._response, self._incoming = self._response, None, None
                 assert response is not None
@@ -601,12 +601,12 @@ class Connection(TwistedProtocol):
         self._pool.gone(self)
 
     def _begin(self, incoming: ResponseParser, body: bytes) -> None:
-        answer, self._answer = self._answer, None
-        assert answer is not None
+        responding, self._responding = self._responding, None
+        assert responding is not None
         response = self._response = StoreResponse(self, incoming)
         # A small response comes whole with its head, so the connection is free before anybody reads the body.
         self._received(response, incoming, body)
-        answer.callback(response)
+        responding.callback(response)
         if self._response is response and not response.has_reader:
             self.pause()
 
@@ -623,24 +623,24 @@ class Connection(TwistedProtocol):
         self._incoming = self._response = None
         self.resume()
         if self._sending:
-            # The store answered before it had the whole request, so it will not read the rest of it.
+            # The store responded before it had the whole request, so it will not read the rest of it.
             self.abort()
         elif incoming.keep_alive:
             self._pool.free(self)
         else:
             self.close()
 
-    def _fail(self, fault: BrokenAnswer) -> None:
+    def _fail(self, fault: BrokenResponse) -> None:
         self._incoming = None
-        answer, self._answer = self._answer, None
+        responding, self._responding = self._responding, None
         response, self._response = self._response, None
-        if answer is not None:
-            answer.errback(fault)
+        if responding is not None:
+            responding.errback(fault)
         if response is not None:
             response.ended(False)
 
     def _cancelled(self, _: object) -> None:
-        self._answer = self._incoming = None
+        self._responding = self._incoming = None
         self.abort()
 
     def _sent(self, _: object) -> None:
@@ -668,9 +668,9 @@ class ConnectionPool(Factory):
         self._closed: Deferred[None] | None = None
 
     def request(self, method: bytes, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
-        """Send ``head`` (request line and headers) and ``body``; the answer, once its head is there.
+        """Send ``head`` (request line and headers) and ``body``; fires with the response once its head is there.
 
-        Fails with ``BrokenAnswer``, or with what connecting fails with. Cancelling closes the connection.
+        Fails with ``BrokenResponse``, or with what connecting fails with. Cancelling closes the connection.
         """
         if self._idle:
             return self._idle.pop().send(method, head, body)

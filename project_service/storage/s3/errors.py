@@ -9,7 +9,7 @@ from project_service.errors import Away
 
 
 class StoreError(Exception):
-    """The store answered with a refusal. ``code`` is its S3 error code, or the HTTP status where it gave none.
+    """The store refused. ``code`` is its S3 error code, or the HTTP status if it gave none.
 
     ``region`` is the region that the store says the bucket is in, or "".
     """
@@ -39,15 +39,15 @@ class NoSuchBucket(StoreError):
 
 
 class StoreUnreachable(Away):
-    """No usable answer within the time allowed: refused, reset, silent, or 5xx after every retry."""
+    """No usable response within the time allowed: refused, reset, silent, or 5xx after every retry."""
 
 
 class CorruptTransfer(Exception):
     """The store's checksum of what it received differs from ours."""
 
 
-class BrokenAnswer(Exception):
-    """No answer came, or only a part, or something that is no answer. The connection cannot be used any more."""
+class BrokenResponse(Exception):
+    """No response came, or only a part, or something else. The connection cannot be used any more."""
 
 
 class BrokenRead(Exception):
@@ -68,7 +68,7 @@ SAME_PAGE = "a list that repeats a page"
 
 def kind_of(problem: BaseException | None) -> str:
     """What went wrong, in a word for the log: the text of a failure may hold an address."""
-    if isinstance(problem, BrokenAnswer) and problem.args:
+    if isinstance(problem, BrokenResponse) and problem.args:
         return str(problem)
     if isinstance(problem, SSL.Error):
         return UNTRUSTED if certificates.untrusted(problem) else NO_TLS

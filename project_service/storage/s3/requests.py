@@ -24,7 +24,13 @@ from project_service.storage.s3.connection import (
     Payload,
     StoreResponse,
 )
-from project_service.storage.s3.errors import BrokenAnswer, BrokenRead, StoreError, StoreUnreachable, kind_of
+from project_service.storage.s3.errors import (
+    BrokenRead,
+    BrokenResponse,
+    StoreError,
+    StoreUnreachable,
+    kind_of,
+)
 from project_service.storage.s3.signing import EMPTY_SHA256, Address, Signer
 from project_service.storage.s3.xml import error_text, refusal, worth_retrying
 
@@ -56,7 +62,7 @@ class Sender:
         digest: str,
         body: IBodyProducer | None,
     ) -> Deferred[StoreResponse]:
-        """Send a request about the object ``key``, or about the store bucket for ""; fires with the answer once its
+        """Send a request about the object ``key``, or about the store bucket for ""; fires with the response once its
         head is there. Redirects are not followed.
 
         ``headers`` have names in lower case; ``digest`` is the SHA-256 of the body.
@@ -84,7 +90,7 @@ MAX_RESPONSE_BYTES = 8 * 1024 * 1024
 # Failures after which the request is sent again. A kept-alive connection that the store has closed shows as one of
 # these.
 _UNANSWERED = (
-    BrokenAnswer,
+    BrokenResponse,
     error.ConnectError,
     error.DNSLookupError,
     error.ConnectionDone,

@@ -148,7 +148,7 @@ def text_of(body: bytes, name: str) -> str:
 
 
 def parse_failed_deletes(body: bytes) -> tuple[str, ...]:
-    """The keys that a DeleteObjects answer reports as not deleted. A key that did not exist counts as deleted."""
+    """The keys that a DeleteObjects response reports as not deleted. A key that did not exist counts as deleted."""
     root = _root(body)
     errors = (child for child in root if local_name(child) == "Error")
     return tuple(local_text(error, "Key") for error in errors if local_text(error, "Code") not in ABSENT)

@@ -28,7 +28,7 @@ from project_service.storage.s3.errors import (
     NO_SIZE,
     SAME_PAGE,
     UNREADABLE,
-    BrokenAnswer,
+    BrokenResponse,
     StoreError,
     StoreUnreachable,
     kind_of,
@@ -211,7 +211,7 @@ class Explaining(TestCase):
         for problem, why in (
             (error.ConnectionRefusedError(), ": no server listens there"),
             (error.DNSLookupError(), ": unknown host"),
-            (BrokenAnswer("ConnectionLost"), ": it closed the connection"),
+            (BrokenResponse("ConnectionLost"), ": it closed the connection"),
             (
                 SSL.Error([("SSL routines", "", "certificate verify failed")]),
                 ": the certificate is not trusted",

@@ -26,7 +26,7 @@ from project_service.storage.s3.connection import (
     MemoryBody,
     StoreResponse,
 )
-from project_service.storage.s3.errors import BrokenAnswer
+from project_service.storage.s3.errors import BrokenResponse
 from project_service.storage.s3.signing import Address
 
 HEAD = b"GET /b/k HTTP/1.1\r\nHost: store\r\n\r\n"
@@ -228,7 +228,7 @@ class Faults(Case):
     def test_a_connection_lost_before_the_response_names_only_the_kind_of_failure(self) -> None:
         answer = self.send()
         self.lose()
-        self.assertEqual(str(self.failureResultOf(answer, BrokenAnswer).value), "ConnectionLost")
+        self.assertEqual(str(self.failureResultOf(answer, BrokenResponse).value), "ConnectionLost")
         self.assertEqual(self.pool.events, ["gone"])
 
     def test_a_truncated_body_is_an_error(self) -> None:
@@ -252,7 +252,7 @@ class Faults(Case):
     def test_bytes_that_are_not_http_close_the_connection(self) -> None:
         answer = self.send()
         self.connection.dataReceived(b"SSH-2.0-x\r\n\r\n")
-        self.failureResultOf(answer, BrokenAnswer)
+        self.failureResultOf(answer, BrokenResponse)
         self.assertTrue(self.wire.aborted)
 
     def test_bytes_after_the_response_close_the_connection(self) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.storage.s3.connection import MAX_HEAD_BYTES, ResponseParser
-from project_service.storage.s3.errors import BrokenAnswer
+from project_service.storage.s3.errors import BrokenResponse
 
 # A busy machine must not fail these tests.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -110,7 +110,7 @@ class Broken(SynchronousTestCase):
             b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
         ):
             with self.subTest(data[:60]):
-                self.assertRaises(BrokenAnswer, read, data)
+                self.assertRaises(BrokenResponse, read, data)
 
     @PATIENT
     @given(st.sampled_from([b"Content-Length: 3", b"Transfer-Encoding: chunked", b"Content-Length: 0"]), CUTS)
@@ -119,8 +119,8 @@ class Broken(SynchronousTestCase):
         data = b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n" + body
         incoming, _ = read(data, cuts)
         self.assertTrue(incoming.complete)
-        self.assertRaises(BrokenAnswer, incoming.feed, b"HTTP/1.1 200 OK\r\n\r\n")
-        self.assertRaises(BrokenAnswer, read, data + b"HTTP/1.1 200 OK\r\n\r\n", cuts)
+        self.assertRaises(BrokenResponse, incoming.feed, b"HTTP/1.1 200 OK\r\n\r\n")
+        self.assertRaises(BrokenResponse, read, data + b"HTTP/1.1 200 OK\r\n\r\n", cuts)
 
     @PATIENT
     @given(st.integers(0, 200), st.booleans())
@@ -132,13 +132,13 @@ class Broken(SynchronousTestCase):
         )
         data = b"HTTP/1.1 200 OK\r\n" + framing
         incoming, _ = read(data[: min(cut, len(data) - 1)])
-        self.assertRaises(BrokenAnswer, incoming.end)
+        self.assertRaises(BrokenResponse, incoming.end)
 
     @PATIENT
     @given(st.binary(max_size=300), CUTS)
     def test_any_bytes_are_a_response_or_an_error(self, data: bytes, cuts: list[int]) -> None:
         try:
             incoming, _ = read(b"HTTP/1.1 200 OK\r\n" + data, cuts)
-        except BrokenAnswer:
+        except BrokenResponse:
             return
         self.assertIn(incoming.code, (0, 200))
