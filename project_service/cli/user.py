@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import click
@@ -40,12 +39,12 @@ def create(invocation: Invocation, email: str, password_stdin: bool, password_ha
         except UnicodeDecodeError:
             raise click.UsageError("the password is not in the encoding of standard input") from None
 
-    async def operation(users: Administration) -> None:
+    async def operation(project: Project) -> None:
         hashed = None if password_hash is None else imported_hash("password_hash", password_hash)
-        account = await users.create(email, HERE, password=password, password_hash=hashed)
+        account = await _users(project).create(email, HERE, password=password, password_hash=hashed)
         invocation.show(account.view(), account.user.id)
 
-    _run(invocation, operation)
+    invocation.run(operation)
 
 
 @user.command("list")
@@ -53,7 +52,8 @@ def create(invocation: Invocation, email: str, password_stdin: bool, password_ha
 def list_(invocation: Invocation) -> None:
     """List all users, oldest first."""
 
-    async def operation(users: Administration) -> None:
+    async def operation(project: Project) -> None:
+        users = _users(project)
         accounts: list[Account] = []
         cursor: str | None = None
         while True:
@@ -64,7 +64,7 @@ def list_(invocation: Invocation) -> None:
                 break
         invocation.show([account.view() for account in accounts], *map(_line, accounts))
 
-    _run(invocation, operation)
+    invocation.run(operation)
 
 
 @user.command()
@@ -89,11 +89,11 @@ def enable(invocation: Invocation, user: str) -> None:
 def unlock(invocation: Invocation, user: str) -> None:
     """Let a user log in again at once after too many wrong passwords, whoever entered them."""
 
-    async def operation(users: Administration) -> None:
-        account = await users.unlock(user, HERE)
+    async def operation(project: Project) -> None:
+        account = await _users(project).unlock(user, HERE)
         invocation.show({"id": account.user.id, "unlocked": True}, f"unlocked {account.user.id}")
 
-    _run(invocation, operation)
+    invocation.run(operation)
 
 
 @user.command()
@@ -102,12 +102,13 @@ def unlock(invocation: Invocation, user: str) -> None:
 def delete(invocation: Invocation, user: str) -> None:
     """Delete a user and all sessions. Uploaded objects stay, and so do rows without a foreign key to the user."""
 
-    async def operation(users: Administration) -> None:
+    async def operation(project: Project) -> None:
+        users = _users(project)
         account = await users.find(user)
         await users.delete(account.user.id, HERE)
         invocation.show({"id": account.user.id, "deleted": True}, f"deleted {account.user.id}")
 
-    _run(invocation, operation)
+    invocation.run(operation)
 
 
 @user.command("end-sessions")
@@ -116,11 +117,11 @@ def delete(invocation: Invocation, user: str) -> None:
 def end_sessions(invocation: Invocation, user: str) -> None:
     """Log a user out everywhere, within a second."""
 
-    async def operation(users: Administration) -> None:
-        count = await users.end_sessions(user, HERE)
+    async def operation(project: Project) -> None:
+        count = await _users(project).end_sessions(user, HERE)
         invocation.show({"ended": count}, f"ended {count}")
 
-    _run(invocation, operation)
+    invocation.run(operation)
 
 
 @frozen
@@ -139,29 +140,24 @@ class _HashesHere:
         return self.bcrypt.outdated(stored)
 
 
-def _run(invocation: Invocation, operation: Callable[[Administration], Awaitable[None]]) -> None:
-    async def with_users(project: Project) -> None:
-        settings = project.settings.auth
-        await operation(
-            Administration(
-                repository=PostgresRepository(project.pool),
-                hashes=_HashesHere(Bcrypt(settings.bcrypt_cost)),
-                now=lambda: datetime.now(UTC),
-                password_min_bytes=lambda: settings.password_min_bytes,
-                on_ended=lambda session_id, until: None,
-                actor="operator",
-            )
-        )
-
-    invocation.run(with_users)
+def _users(project: Project) -> Administration:
+    settings = project.settings.auth
+    return Administration(
+        repository=PostgresRepository(project.pool),
+        hashes=_HashesHere(Bcrypt(settings.bcrypt_cost)),
+        now=lambda: datetime.now(UTC),
+        password_min_bytes=lambda: settings.password_min_bytes,
+        on_ended=lambda session_id, until: None,
+        actor="operator",
+    )
 
 
 def _change(invocation: Invocation, user: str, disabled: bool, done: str) -> None:
-    async def operation(users: Administration) -> None:
-        account = await users.change(user, HERE, disabled=disabled)
+    async def operation(project: Project) -> None:
+        account = await _users(project).change(user, HERE, disabled=disabled)
         invocation.show(account.view(), f"{done} {account.user.id}")
 
-    _run(invocation, operation)
+    invocation.run(operation)
 
 
 def _line(account: Account) -> str:
