@@ -30,7 +30,7 @@ from tests.live.services import Services
 from tests.live.storage.cli import config_file
 from tests.temporary import free_port
 
-Said = Callable[[str], list[str]]
+Check = Callable[[str], list[str]]
 ROLES = 'shop_anon, "Shop user", shop_service'
 
 
@@ -46,8 +46,8 @@ def shop(services: Services, empty_database: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def said(database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
-    """What is said of the database prod/shop with these settings, after "ok" or "FAIL"."""
+def checked(database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """What the command reports about the database prod/shop with these settings, after "ok" or "FAIL"."""
 
     def checked(settings: str) -> list[str]:
         config = config_file(database, store_settings, tmp_path)
@@ -67,9 +67,9 @@ NAMED = 'anon_role = "shop_anon"\nauthenticated_role = "Shop user"\nservice_role
 
 
 @beside_the_reactor
-def test_roles_that_are_not_there_or_are_not_granted(services: Services, shop: str, said: Said) -> None:
+def test_roles_that_are_not_there_or_are_not_granted(services: Services, shop: str, checked: Check) -> None:
     named = f'dsn = "{shop}"\n{NAMED}'
-    assert said(named) == [
+    assert checked(named) == [
         "FAIL",
         "anon_role: shop_login may not become shop_anon; run grant shop_anon to shop_login",
         'authenticated_role: shop_login may not become "Shop user"; run grant "Shop user" to shop_login',
@@ -77,38 +77,38 @@ def test_roles_that_are_not_there_or_are_not_granted(services: Services, shop: s
     ]
     services.admin("grant shop_anon, shop_service to shop_login")
     services.admin('grant "Shop user" to shop_login with inherit true, set false')
-    assert said(named)[1:] == [
+    assert checked(named)[1:] == [
         'authenticated_role: shop_login may not become "Shop user"; run grant "Shop user" to shop_login'
     ]
     services.admin('grant "Shop user" to shop_login with set true')
-    assert said(named) == FINE
-    assert said(named.replace("shop_service", "nobody"))[1:] == ["service_role: there is no role nobody"]
+    assert checked(named) == FINE
+    assert checked(named.replace("shop_service", "nobody"))[1:] == ["service_role: there is no role nobody"]
     # With keys of its own nobody need be authenticated, and with an empty name there is no such caller.
     own = f'jwt_secret = "{"x" * 32}"\n{named}'
     for without in ("Shop user", "shop_anon", "shop_service"):
         fewer = own.replace(without, "nobody" if without == "Shop user" else "")
-        assert said(fewer) == FINE
+        assert checked(fewer) == FINE
 
 
 @beside_the_reactor
-def test_the_usual_service_role_of_another_cluster(services: Services, shop: str, said: Said) -> None:
+def test_the_usual_service_role_of_another_cluster(services: Services, shop: str, checked: Check) -> None:
     services.admin("grant anon, authenticated, service_role to shop_login")
-    assert said(f'dsn = "{shop}"') == FINE
+    assert checked(f'dsn = "{shop}"') == FINE
     services.admin("alter role service_role nobypassrls")
     try:
-        assert said(f'dsn = "{shop}"')[1:] == [
+        assert checked(f'dsn = "{shop}"')[1:] == [
             "service_role: service_role does not bypass row-level security; "
             "run alter role service_role bypassrls"
         ]
         # That of the system database has a part of its own.
-        assert said("") == FINE
+        assert checked("") == FINE
     finally:
         services.admin("alter role service_role bypassrls")
 
 
 @beside_the_reactor
 def test_schemas_and_functions_that_are_not_there(
-    services: Services, shop: str, empty_database: str, said: Said
+    services: Services, shop: str, empty_database: str, checked: Check
 ) -> None:
     services.admin(f"grant {ROLES} to shop_login")
     with psycopg2.connect(empty_database) as connection:
@@ -120,67 +120,67 @@ def test_schemas_and_functions_that_are_not_there(
         )
     named = f'dsn = "{shop}"\n{NAMED}'
     absent = 'schemas = ["api", "v3"]\nextra_search_path = ["$user", "extensions", "tools"]'
-    assert said(named + absent)[1:] == [
+    assert checked(named + absent)[1:] == [
         "schemas: there is no schema v3",
         "extra_search_path: there is no schema extensions",
     ]
     closed = "schemas: none of shop_anon, Shop user, shop_service has usage on the schema v2"
-    assert said(f'{named}schemas = ["api", "v2"]')[1:] == [closed]
-    found = f'{named}schemas = ["api"]\nextra_search_path = ["tools"]\n'
+    assert checked(f'{named}schemas = ["api", "v2"]')[1:] == [closed]
+    complete = f'{named}schemas = ["api"]\nextra_search_path = ["tools"]\n'
     for fine in ("pre_request = 'counts'", "pre_request = 'tools.counts'", "root_spec = 'described'"):
-        assert said(f"{found}{fine}") == FINE
-    assert said(f"{found}root_spec = 'api.described'") == FINE
-    assert said(f"{found}pre_request = 'asks'\nroot_spec = 'counts'")[1:] == [
+        assert checked(f"{complete}{fine}") == FINE
+    assert checked(f"{complete}root_spec = 'api.described'") == FINE
+    assert checked(f"{complete}pre_request = 'asks'\nroot_spec = 'counts'")[1:] == [
         "pre_request: there is no function asks() in api, tools",
         "root_spec: there is no function counts in an exposed schema",
     ]
-    assert said(f"{found}pre_request = 'public.counts'\nroot_spec = 'tools.counts'")[1:] == [
+    assert checked(f"{complete}pre_request = 'public.counts'\nroot_spec = 'tools.counts'")[1:] == [
         "pre_request: there is no function counts() in public",
         "root_spec: there is no function tools.counts in an exposed schema",
     ]
 
 
 @beside_the_reactor
-def test_why_a_store_cannot_be_used_is_said(
+def test_why_a_store_cannot_be_used_is_reported(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The response to HEAD, which says nothing, is not enough for that."""
     assert store_settings.endpoint_url is not None
 
-    def said(**changes: Any) -> list[str]:
+    def checked(**changes: Any) -> list[str]:
         config = config_file(database, evolve(store_settings, **changes), tmp_path)
         lines = commands_of(monkeypatch, "--config", config)("check").out.splitlines()
         return [line for line in lines if " store: " in line]
 
     refused = "FAIL  store: the store refuses: {} (HTTP 403)".format
     away = "FAIL  store: the store cannot be reached: {}".format
-    assert said(secret_access_key=Secret("wrong")) == [refused("SignatureDoesNotMatch")]
-    assert said(access_key_id="nobody") == [refused("InvalidAccessKeyId")]
+    assert checked(secret_access_key=Secret("wrong")) == [refused("SignatureDoesNotMatch")]
+    assert checked(access_key_id="nobody") == [refused("InvalidAccessKeyId")]
     nowhere = f"http://127.0.0.1:{free_port()}"
-    assert said(endpoint_url=nowhere) == [away("no server listens there")]
+    assert checked(endpoint_url=nowhere) == [away("no server listens there")]
     plain = store_settings.endpoint_url.replace("http:", "https:")
-    assert said(endpoint_url=plain) == [away("the server does not speak TLS")]
+    assert checked(endpoint_url=plain) == [away("the server does not speak TLS")]
 
 
 @beside_the_reactor
 def test_the_object_it_writes_as_a_test_is_removed(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[object] = []
+    left_behind: list[object] = []
 
     async def left() -> None:
         store = connect_store(reactor, store_settings)
-        found.extend((await store.list()).objects)
+        left_behind.extend((await store.list()).objects)
         await store.close()
 
     checked = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))("check")
     assert f"ok    store: bucket {store_settings.bucket} can be written and read\n" in checked.out
     on_reactor(left())
-    assert found == []
+    assert left_behind == []
 
 
 @pytest.mark.parametrize(
-    ("off", "reuse", "says"),
+    ("off", "reuse", "message"),
     [
         *((-40, 0, "behind"), (40, 0, "ahead of"), (-20, 0, None), (20, 0, None)),
         *((-8, 10, "behind"), (8, 10, "ahead of"), (-3, 10, None), (3, 10, None)),
@@ -191,7 +191,7 @@ def test_the_object_it_writes_as_a_test_is_removed(
 def test_a_clock_that_differs_from_the_databases_is_reported(
     off: int,
     reuse: int,
-    says: str | None,
+    message: str | None,
     database: str,
     store_settings: Store,
     tmp_path: Path,
@@ -204,8 +204,8 @@ def test_a_clock_that_differs_from_the_databases_is_reported(
     config = config_file(database, store_settings, tmp_path)
     checked = commands_of(monkeypatch, "--config", config)("check", "--json")
     (clock,) = (one for one in checked.json["parts"] if one["part"] == "clock")
-    assert clock["ok"] is (says is None)
-    assert (says or "as") in clock["message"]
+    assert clock["ok"] is (message is None)
+    assert (message or "as") in clock["message"]
 
 
 PASSWORD = "hush-hush"
@@ -331,9 +331,9 @@ async def test_the_command_names_the_mail_server_as_the_failing_part(
         (1, "FAIL  mail server: the mail server refuses the user name or the password (535)"),
         (1, "FAIL  mail server: the mail server cannot be reached: connection refused"),
     ]
-    said = "".join(one.out + one.err for one in checks)
+    output = "".join(one.out + one.err for one in checks)
     for secret in (PASSWORD, base64.b64encode(PASSWORD.encode()).decode().rstrip("=")):
-        assert secret not in said
+        assert secret not in output
     assert mailbox.mails == []
 
 

@@ -41,7 +41,7 @@ def beside(migrated: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Comma
     return commands_of(monkeypatch, *migrated)
 
 
-def test_a_failing_command_says_why_in_one_line(tmp_path: Path) -> None:
+def test_a_failing_command_gives_the_reason_in_one_line(tmp_path: Path) -> None:
     failed = cli("keys", "list", "--data-dir", tmp_path)
     assert (failed.code, failed.out) == (1, "")
     assert failed.err.startswith(

@@ -61,11 +61,11 @@ async def _all_alone(running: Running) -> bool:
     assert running.dsn is not None
     session = await connection_to(running.dsn)
     try:
-        found = await session.query("select to_regclass('public.left_behind') is null")
+        rows = await session.query("select to_regclass('public.left_behind') is null")
         await session.query("create table if not exists public.left_behind ()")
     finally:
         session.close()
-    return bool(found[0][0]) and (running.store is None or await _alone_in(running.store))
+    return bool(rows[0][0]) and (running.store is None or await _alone_in(running.store))
 
 
 async def _alone_in(settings: Store) -> bool:

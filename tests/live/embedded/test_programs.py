@@ -22,8 +22,8 @@ from tests.live.waiting import until
 reactor: Any = _reactor
 
 
-def shell(text: str, place: Path) -> Command:
-    return Command(("/bin/sh", "-c", text), place, {"GREETING": "hello"})
+def shell(text: str, directory: Path) -> Command:
+    return Command(("/bin/sh", "-c", text), directory, {"GREETING": "hello"})
 
 
 @pytest_twisted.ensureDeferred
@@ -44,7 +44,9 @@ async def test_output_working_directory_and_environment_of_a_program(tmp_path: P
     ids=["output-and-errors", "output", "killed", "missing"],
 )
 @pytest_twisted.ensureDeferred
-async def test_the_error_says_how_a_program_failed(argv: tuple[str, ...], words: str, tmp_path: Path) -> None:
+async def test_the_error_describes_how_a_program_failed(
+    argv: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
     with pytest.raises(ChildFailed) as failed:
         await run_command(reactor, Command(argv, tmp_path))
     assert words in str(failed.value)
@@ -68,18 +70,18 @@ async def test_a_cancelled_program_and_all_it_started_are_gone(tmp_path: Path) -
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_port_taken_after_it_was_found_free_is_replaced(
+async def test_a_port_taken_after_it_was_checked_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedded, free = Embedded(reactor, tmp_path / "var", database=False), seaweed.is_free
     with socket.socket() as other:
 
         def taken_after_the_look(port: int) -> bool:
-            found = free(port)
-            if found and not other.getsockname()[1]:
+            is_free = free(port)
+            if is_free and not other.getsockname()[1]:
                 other.bind(("127.0.0.1", port))
                 other.listen()
-            return found
+            return is_free
 
         monkeypatch.setattr(seaweed, "is_free", taken_after_the_look)
         try:

@@ -108,9 +108,9 @@ async def test_stop_leaves_no_process_and_no_socket(embedded: Embedded) -> None:
 
 
 def _identity(pid: int) -> Identity:
-    found = identify(pid)
-    assert found is not None
-    return found
+    identity = identify(pid)
+    assert identity is not None
+    return identity
 
 
 SERVICE = """

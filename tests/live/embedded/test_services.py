@@ -1,4 +1,4 @@
-"""The embedded servers: what they listen on, who may connect, and what a second service on the data finds."""
+"""The embedded servers: what they listen on, which logins they refuse, and that a second service is refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_wrong_password_is_refused_on_the_socket(services: Services) -> None:
 
 
 def test_each_test_module_has_a_bucket_of_its_own(store_settings: Store) -> None:
-    assert store_settings.bucket.startswith("test-embedded-services")
+    assert store_settings.bucket.startswith("test-services")
 
 
 def test_everything_listens_on_loopback_only(services: Services) -> None:
@@ -68,7 +68,7 @@ def _listening(pids: set[int | None]) -> set[tuple[str, str]]:
                 inodes.add(str(descriptor.readlink()))
             except OSError:
                 continue
-    found = set()
+    listening = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not Path(table).exists():
             continue
@@ -76,8 +76,8 @@ def _listening(pids: set[int | None]) -> set[tuple[str, str]]:
             fields = line.split()
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
                 address, port = fields[1].split(":")
-                found.add((address, port))
-    return found
+                listening.add((address, port))
+    return listening
 
 
 @pytest_twisted.ensureDeferred

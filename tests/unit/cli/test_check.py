@@ -1,4 +1,4 @@
-"""What ``check`` says about the certificates of the configured ports."""
+"""What ``check`` reports about the certificates of the configured ports."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Chains(Files):
     def sent(self, endpoint: str) -> list[str]:
         """The names in the certificates that are sent after the first one."""
         options = endpoint_from(reactor, endpoint)._sslContextFactory
-        found = (one.to_cryptography().subject for one in options.extraCertChain)
-        return [str(name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value) for name in found]
+        subjects = (one.to_cryptography().subject for one in options.extraCertChain)
+        return [str(name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value) for name in subjects]
 
     def test_certificates_behind_the_first_are_sent_as_its_chain(self) -> None:
         between = issue("Between")

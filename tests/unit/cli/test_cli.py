@@ -38,8 +38,8 @@ from tests.temporary import temporary_directory
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
     if isinstance(command, click.Group):
-        found = ((name, one) for name, one in command.commands.items())
-        return [leaf for name, one in found for leaf in leaves(one, (*path, name))]
+        commands = ((name, one) for name, one in command.commands.items())
+        return [leaf for name, one in commands for leaf in leaves(one, (*path, name))]
     return [(path, command)]
 
 
@@ -177,7 +177,7 @@ class OddFiles(TestCase):
             self.assertEqual(self.assertRaises(SystemExit, main.main, arguments).code, 2)
         self.assertIn("the password is not in the encoding of standard input", stderr.getvalue())
 
-    def test_an_output_that_cannot_be_written_exits_with_1_and_says_that_the_work_is_done(self) -> None:
+    def test_an_output_that_cannot_be_written_exits_with_1_after_the_operation(self) -> None:
         with patch.object(sys, "stdout", _Full()):
             why = self.assertRaises(SystemExit, main.main, ["--help"]).code
             self.assertIn("No space left on device", str(why))
@@ -207,7 +207,7 @@ class Explaining(TestCase):
         self.assertIn("AccessDenied", explained(StoreError(403, "AccessDenied")))
         self.assertIn("cannot be reached", explained(StoreUnreachable("http://10.0.0.1/secret")))
 
-    def test_why_the_store_cannot_be_reached_is_said_if_known(self) -> None:
+    def test_why_the_store_cannot_be_reached_is_shown_if_known(self) -> None:
         for problem, why in (
             (error.ConnectionRefusedError(), ": no server listens there"),
             (error.DNSLookupError(), ": unknown host"),

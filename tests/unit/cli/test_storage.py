@@ -66,7 +66,7 @@ class Directories(SynchronousTestCase):
 
         return start(uploaded())
 
-    def test_regular_files_and_links_to_them_are_found_in_order(self) -> None:
+    def test_regular_files_and_links_to_them_are_listed_in_order(self) -> None:
         (self.directory / "elsewhere").symlink_to("/etc")
         (self.directory / "dangling").symlink_to("/nowhere")
         (self.directory / "linked").symlink_to(self.directory / "a")
@@ -76,7 +76,7 @@ class Directories(SynchronousTestCase):
         read = self.successResultOf(self.read("linked"))
         self.assertEqual((read.data, read.described), (b"a", ("text/plain", "key.txt")))
 
-    def test_an_unreadable_file_says_why(self) -> None:
+    def test_an_unreadable_file_is_reported_with_its_reason(self) -> None:
         (self.directory / "a").chmod(0)
         with without_rights():
             fault = self.failureResultOf(self.read("a"), Unreadable)
@@ -90,8 +90,8 @@ class Directories(SynchronousTestCase):
 
 
 class Buckets(SynchronousTestCase):
-    def test_empty_objects_are_found_but_not_folder_markers(self) -> None:
-        """What cannot become an object here is found all the same, so that it is refused and not left out."""
+    def test_empty_objects_are_listed_but_not_folder_markers(self) -> None:
+        """Names that cannot be imported are listed too, so that they are refused and not silently left out."""
         upload = FakeUpload()
 
         async def listed() -> list[str]:

@@ -106,8 +106,8 @@ class Values(TestCase):
             "names a file that cannot be read: No such file or directory",
         )
         self.assertIn("holds no certificate", self.refused("store.ca_file", f"'{empty}'"))
-        found = self.loaded("store.ca_file", f"'{good}'").store.ca_file
-        self.assertEqual(Path(str(found)), good)
+        read = self.loaded("store.ca_file", f"'{good}'").store.ca_file
+        self.assertEqual(Path(str(read)), good)
 
     def test_smtp_sender_must_be_an_email_address(self) -> None:
         for value in ("not a url", " ", "a@", "a@b.test\\nBcc: c@d.test"):
@@ -201,7 +201,7 @@ class Bounds(TestCase):
             return None
 
     def test_bounds_are_included(self) -> None:
-        for name, least, most, step in (
+        for name, minimum, maximum, step in (
             ("server.workers", 1, 256, 1),
             ("server.max_json_bytes", 1024, None, 1),
             ("server.idle_timeout_seconds", 1.0, 2147483.0, 0.5),
@@ -215,13 +215,17 @@ class Bounds(TestCase):
             ("storage.default_expires_in_seconds", 1, 604800, 1),
             ("smtp.port", 1, 65535, 1),
         ):
-            self.assertEqual((self.read(name, least), self.read(name, str(least))), (least, least), name)
-            self.assertIsNone(self.read(name, least - step), name)
-            if most is None:
+            self.assertEqual(
+                (self.read(name, minimum), self.read(name, str(minimum))), (minimum, minimum), name
+            )
+            self.assertIsNone(self.read(name, minimum - step), name)
+            if maximum is None:
                 self.assertEqual(self.read(name, 2**62), 2**62, name)
             else:
-                self.assertEqual((self.read(name, most), self.read(name, str(most))), (most, most), name)
-                self.assertIsNone(self.read(name, most + step), name)
+                self.assertEqual(
+                    (self.read(name, maximum), self.read(name, str(maximum))), (maximum, maximum), name
+                )
+                self.assertIsNone(self.read(name, maximum + step), name)
 
     def test_cors_origins_have_a_scheme_and_a_host_and_nothing_else(self) -> None:
         for good in ("*", "https://a.test", "http://[::1]:80", "capacitor://localhost"):
@@ -242,9 +246,9 @@ class Databases(TestCase):
 
     def test_schemas_of_postgresql_itself_cannot_be_exposed(self) -> None:
         for name in ("pg_catalog", "information_schema"):
-            found = self._faults(f'[stages.dev.databases.main]\nschemas = ["api", "{name}"]\n')
+            reported = self._faults(f'[stages.dev.databases.main]\nschemas = ["api", "{name}"]\n')
             self.assertEqual(
-                found,
+                reported,
                 [
                     f"stages.dev.databases.main.schemas must not name {name}: "
                     "PostgreSQL's own schemas are never exposed"
@@ -252,18 +256,18 @@ class Databases(TestCase):
             )
 
     def test_a_value_may_be_read_from_a_file(self) -> None:
-        held = temporary_directory(self) / "secret"
-        held.write_text("s" * 32 + "\n")
+        file = temporary_directory(self) / "secret"
+        file.write_text("s" * 32 + "\n")
         where = "stages.dev.databases.main"
-        toml = f'[{where}]\njwt_secret = "@{held}"\n"db-uri" = "@{held}.uri"\n'
+        toml = f'[{where}]\njwt_secret = "@{file}"\n"db-uri" = "@{file}.uri"\n'
         missing = "names a file by its @ that cannot be read: No such file or directory"
         self.assertEqual(self._faults(toml), [f"{where}.dsn {missing}"])
-        Path(f"{held}.uri").write_text("postgresql:///here")
+        Path(f"{file}.uri").write_text("postgresql:///here")
         database = self._loaded(toml).stages["dev"].databases["main"]
         assert database.jwt_secret is not None and database.dsn is not None
         self.assertEqual(database.jwt_secret.reveal(), "s" * 32)
         self.assertEqual(database.dsn.reveal(), "postgresql:///here")
-        held.write_bytes(b"\xff" * 40)
+        file.write_bytes(b"\xff" * 40)
         self.assertIn("not UTF-8", self._faults(toml)[0])
 
     def _faults(self, toml: str) -> list[str]:
@@ -286,13 +290,13 @@ class StoreKeysFile(TestCase):
             f"[store]\nendpoint_url = 'http://s3.test'\ncredentials_file = '{self.file}'\n"
         )
 
-    def store(self, held: str, environ: dict[str, str] | None = None) -> Store:
-        self.file.write_text(held)
+    def store(self, content: str, environ: dict[str, str] | None = None) -> Store:
+        self.file.write_text(content)
         return Source(self.config, data_dir=Path("/data")).read(environ or {}).store
 
-    def faults(self, held: str, environ: dict[str, str] | None = None) -> list[str]:
+    def faults(self, content: str, environ: dict[str, str] | None = None) -> list[str]:
         with self.assertRaises(BadSettings) as caught:
-            self.store(held, environ)
+            self.store(content, environ)
         for secret in ("zyx", "hidden"):
             self.assertNotIn(secret, str(caught.exception))
         return [f"{fault.name} {fault.reason}" for fault in caught.exception.faults]
@@ -319,12 +323,12 @@ class StoreKeysFile(TestCase):
             "[default]\naws_secret_access_key = hidden\n": "aws_access_key_id is missing or not printable",
             f"{FILE}aws_session_token = hid den\n": "aws_session_token is missing or not printable",
         }
-        for held, why in cases.items():
-            found = self.faults(held)
+        for content, why in cases.items():
+            reported = self.faults(content)
             self.assertIn(
-                f"store.credentials_file names a file{' in which' if 'aws_' in why else ''}", found[0]
+                f"store.credentials_file names a file{' in which' if 'aws_' in why else ''}", reported[0]
             )
-            self.assertIn(why, found[0])
+            self.assertIn(why, reported[0])
         self.file.unlink()
         self.config.write_text(self.config.read_text())
         with self.assertRaises(BadSettings) as caught:

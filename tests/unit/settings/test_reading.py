@@ -241,13 +241,13 @@ class Precedence(TestCase):
         self.assertEqual({name: getattr(server, name) for name in given}, given)
         where = "PROJECT_SERVICE__STAGES__DEV__DATABASES__MAIN__"
         environ = {"TRACE_HEADER": "X-Trace", "SCHEMAS": '["a", "b,c"]', "EXTRA_SEARCH_PATH": "a, b,"}
-        found = loaded(environ={where + name: value for name, value in environ.items()})
-        main = found.stages["dev"].databases["main"]
+        settings = loaded(environ={where + name: value for name, value in environ.items()})
+        main = settings.stages["dev"].databases["main"]
         self.assertEqual(main.trace_header, "X-Trace")
         self.assertEqual((main.schemas, main.extra_search_path), (("a", "b,c"), ("a", "b")))
 
     def test_booleans_and_numbers_in_the_environment(self) -> None:
-        found = loaded(
+        settings = loaded(
             environ={
                 "PROJECT_SERVICE__AUTH__CONFIRM_EMAIL": "False",
                 "PROJECT_SERVICE__AUTH__REQUIRE_PROJECT_KEY": "TRUE",
@@ -255,8 +255,8 @@ class Precedence(TestCase):
                 "PROJECT_SERVICE__AUTH__ISSUER": "",
             }
         )
-        self.assertEqual((found.auth.confirm_email, found.auth.require_project_key), (False, True))
-        self.assertEqual((found.server.shutdown_seconds, found.auth.issuer), (1.5, None))
+        self.assertEqual((settings.auth.confirm_email, settings.auth.require_project_key), (False, True))
+        self.assertEqual((settings.server.shutdown_seconds, settings.auth.issuer), (1.5, None))
 
     def test_a_trailing_slash_of_public_url_is_dropped(self) -> None:
         self.assertEqual(
@@ -278,22 +278,24 @@ class Precedence(TestCase):
         url-use-legacy-target-names = false
         """
         main = loaded(toml, {"PROJECT_SERVICE__STAGES__DEV__DATABASES__MAIN__MAX_ROWS": "6"})
-        found = main.stages["dev"].databases["main"]
-        self.assertEqual((found.schemas, found.extra_search_path, found.max_rows), (("api", "v2"), (), 6))
-        self.assertEqual((found.plan, found.prepare, found.role_claim), (True, False, ".a"))
-        self.assertEqual((found.openapi, found.error_verbosity), ("disabled", "minimal"))
-        self.assertEqual((found.server_timing, found.legacy_target_names), (True, False))
+        database = main.stages["dev"].databases["main"]
+        self.assertEqual(
+            (database.schemas, database.extra_search_path, database.max_rows), (("api", "v2"), (), 6)
+        )
+        self.assertEqual((database.plan, database.prepare, database.role_claim), (True, False, ".a"))
+        self.assertEqual((database.openapi, database.error_verbosity), ("disabled", "minimal"))
+        self.assertEqual((database.server_timing, database.legacy_target_names), (True, False))
 
     def test_one_setting_under_two_names_is_a_fault(self) -> None:
         name = "stages.dev.databases.main"
-        said = f"is another name of {name}.max_rows, which is there too"
+        reason = f"is another name of {name}.max_rows, which is there too"
         for lines, second in (
             ("max_rows = 1\ndb-max-rows = 2\n", "db-max-rows"),
             ("db-max-rows = 2\nmax_rows = 1\n", "db-max-rows"),
             ("db-max-rows = 2\ndb_max_rows = 1\n", "db_max_rows"),
         ):
-            found = faults(f"[stages.dev.databases.main]\n{lines}")
-            self.assertEqual(found, [f"{name}.{second} {said}"])
+            reported = faults(f"[stages.dev.databases.main]\n{lines}")
+            self.assertEqual(reported, [f"{name}.{second} {reason}"])
         self.assertEqual(faults("[server]\nserver-timing = 1\n"), ["server.server-timing is not a setting"])
 
     def test_secrets_print_as_stars(self) -> None:
@@ -322,8 +324,8 @@ class Sources(TestCase):
     def test_a_database_needs_no_settings(self) -> None:
         self.assertEqual(list(self.loaded("[stages.dev.databases.main]\n").stages["dev"].databases), ["main"])
         whole = {"STAGES": '{"live": {"databases": {"main": {}, "other": {"max_rows": 7}}}}'}
-        found = self.loaded("[server]\n", whole).stages["live"].databases
-        self.assertEqual({name: one.max_rows for name, one in found.items()}, {"main": 1000, "other": 7})
+        databases = self.loaded("[server]\n", whole).stages["live"].databases
+        self.assertEqual({name: one.max_rows for name, one in databases.items()}, {"main": 1000, "other": 7})
 
     def test_a_misspelled_databases_table_is_a_fault(self) -> None:
         for name in ("datbases.main", "main.databases"):

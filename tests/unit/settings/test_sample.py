@@ -41,8 +41,8 @@ class Sample(TestCase):
             r"^\[(\w+)\]\n(.*?)(?=^#?\[|\Z)", SAMPLE.read_text("utf-8"), re.M | re.S
         ):
             # A comment, and the keys that it is about.
-            for said, keys in re.findall(r"((?:^# .*\n)+)((?:^#[a-z0-9_]+ = .*\n)+)", text, re.M):
-                if "SIGHUP" in said:
+            for comment, keys in re.findall(r"((?:^# .*\n)+)((?:^#[a-z0-9_]+ = .*\n)+)", text, re.M):
+                if "SIGHUP" in comment:
                     marked |= {f"{section}.{key}" for key in re.findall(r"^#([a-z0-9_]+) =", keys, re.M)}
         old = Settings()
         reloads = {
@@ -61,8 +61,8 @@ class Sample(TestCase):
             smtp=attrs.evolve(old.smtp, host="mail.test", sender="a@mail.test"),
             auth=attrs.evolve(old.auth, confirm_email=True, password_min_bytes=9),
         )
-        found = old.changed_without_restart(new)
-        self.assertEqual((found.auth.confirm_email, found.auth.password_min_bytes), (False, 9))
+        current = old.changed_without_restart(new)
+        self.assertEqual((current.auth.confirm_email, current.auth.password_min_bytes), (False, 9))
         waiting = old.waiting_for_restart(new)
         self.assertEqual(waiting, ["auth.confirm_email", "smtp.host", "smtp.sender"])
 
