@@ -155,7 +155,7 @@ def build(
         rows.objects, rows.garbage, store, removal, reservations, reactor, settings.part_bytes, steps
     )
     buckets = Buckets(rows.buckets, reactor)
-    objects = Objects(rows.objects, store, uploads, removal, buckets, steps)
+    objects = Objects(rows.objects, uploads, buckets)
     sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
     downloads = Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), now)
     links = Links(rows.links, now, lambda: token_urlsafe(32))

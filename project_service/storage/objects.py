@@ -5,7 +5,7 @@ The rows change first, in one transaction, which also makes the versions that ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,11 +14,9 @@ from attrs import frozen
 from project_service.lifecycle import shield
 from project_service.storage import errors
 from project_service.storage.buckets import Buckets
-from project_service.storage.conditions import without_date
 from project_service.storage.download import MAX_READS, ObjectLost
-from project_service.storage.repository import ObjectRows, Store, Switched
+from project_service.storage.repository import ObjectRows, Switched
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
-from project_service.storage.sweeper import Removal
 from project_service.storage.upload import SizeLimit, State, Upload, Uploads
 from project_service.storage.values import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer
 
@@ -28,11 +26,8 @@ class Objects:
     """Every method raises the refusals of ``errors.refused`` and what the store raises."""
 
     rows: ObjectRows
-    store: Store
     uploads: Uploads
-    removal: Removal
     buckets: Buckets
-    steps: Callable[[str], None]
 
     async def copy(
         self, bucket: Bucket, source: str, target: str, writer: Writer, conditions: Conditions
@@ -53,10 +48,10 @@ class Objects:
         """The same bytes under another key: a change of rows alone."""
 
         async def moved() -> Switched:
-            tags = await self._without_date(bucket.name, target, conditions)
+            tags = await self.uploads.without_date(bucket.name, target, conditions)
             switched = await self.rows.move(bucket.name, source, target, writer, tags)
-            self.steps(State.COMMITTED.value)
-            await self._removed([switched.replaced], bucket.name)
+            self.uploads.steps(State.COMMITTED.value)
+            await self.uploads.remove_replaced([switched.replaced], bucket.name)
             return switched
 
         return await shield(moved())
@@ -71,10 +66,10 @@ class Objects:
         """The rows go first, all in one transaction; then the bytes. Returns the versions deleted, by key."""
 
         async def deleted() -> Mapping[str, UUID]:
-            tags = await self._without_date(bucket.name, keys[0], conditions)
+            tags = await self.uploads.without_date(bucket.name, keys[0], conditions)
             versions = await self.rows.delete(bucket.name, keys, writer, tags)
-            self.steps(State.COMMITTED.value)
-            await self._removed(versions.values(), bucket.name)
+            self.uploads.steps(State.COMMITTED.value)
+            await self.uploads.remove_replaced(versions.values(), bucket.name)
             return versions
 
         return await shield(deleted())
@@ -83,7 +78,7 @@ class Objects:
         self, bucket: Bucket, key: str, changes: Mapping[str, Any], conditions: Conditions
     ) -> ObjectRow:
         """Change metadata of an object, as ``ObjectRows.change``."""
-        tags = await self._without_date(bucket.name, key, conditions)
+        tags = await self.uploads.without_date(bucket.name, key, conditions)
         return await self.rows.change(bucket.name, key, changes, tags)
 
     async def delete_prefix(self, bucket: Bucket, prefix: str) -> int:
@@ -112,14 +107,3 @@ class Objects:
                 if row.version == missing:
                     raise ObjectLost(f"the store has no {row.path}") from None
         raise StoreUnreachable("every version that a row named was gone")
-
-    async def _without_date(self, bucket: str, key: str, conditions: Conditions) -> Conditions:
-        if conditions.unmodified_since is None:
-            return conditions
-        return without_date(await self.rows.find(bucket, key), conditions)
-
-    async def _removed(self, versions: Iterable[UUID | None], bucket: str) -> None:
-        garbage = [version for version in versions if version is not None]
-        if garbage:
-            await self.removal.replaced(garbage, bucket)
-            self.steps("removed")

@@ -17,7 +17,7 @@ the version that it replaces into garbage. ``docs/storage.rst`` has the diagram.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from enum import Enum
 from mmap import MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any, Self, TypeVar
@@ -263,18 +263,16 @@ class Upload:
 
         It goes on to its end even if the client leaves.
         """
+        assert self.state is State.STORED, self.state
         new = NewObject(self.bucket, key, self.version, self.size, content_type, self.etag, max_age_seconds)
         return await shield(self._commit(new, writer, conditions))
 
     async def _commit(self, new: NewObject, writer: Writer, conditions: Conditions) -> Switched:
         uploads = self._uploads
-        if conditions.unmodified_since is not None:
-            conditions = without_date(await uploads.rows.find(new.bucket, new.key), conditions)
-        switched = await uploads.rows.put(new, writer, conditions)
+        tags = await uploads.without_date(new.bucket, new.key, conditions)
+        switched = await uploads.rows.put(new, writer, tags)
         self._enter(State.COMMITTED)
-        if switched.replaced is not None:
-            await uploads.removal.replaced([switched.replaced], self.bucket)
-            uploads.steps("removed")
+        await uploads.remove_replaced([switched.replaced], new.bucket)
         return switched
 
     def _enter(self, state: State) -> None:
@@ -458,6 +456,19 @@ class Uploads:
         room = await self.rows.room(bucket.name, key)
         if room is not None and size > room:
             raise errors.bucket_full()
+
+    async def without_date(self, bucket: str, key: str, conditions: Conditions) -> Conditions:
+        """``conditions`` on the object at ``key`` for the database; see ``conditions.without_date``."""
+        if conditions.unmodified_since is None:
+            return conditions
+        return without_date(await self.rows.find(bucket, key), conditions)
+
+    async def remove_replaced(self, versions: Iterable[UUID | None], bucket: str) -> None:
+        """Delete the bytes of versions that a change has replaced or deleted; None stands for none."""
+        garbage = [version for version in versions if version is not None]
+        if garbage:
+            await self.removal.replaced(garbage, bucket)
+            self.steps("removed")
 
 
 def _is_outage(failure: BaseException) -> bool:

@@ -49,7 +49,7 @@ async def die_instead(*_: Any) -> None:
 def die_between_steps(step: str, objects: Objects) -> None:
     """Die at a step that ``steps`` does not report, by replacing the function that would come next."""
     if step == "parts sent":
-        store: Any = type(objects.store)
+        store: Any = type(objects.uploads.store)
         store.complete_multipart = die_instead
     elif step == "bytes deleted":
         garbage: Any = type(objects.uploads.garbage)

@@ -47,7 +47,7 @@ async def nothing_left(running: Running) -> bool:
     """Whether the store has exactly the versions that rows refer to, and no upload is open."""
     report = await running.behind.sweeper.verify()
     assert report.sound
-    store, rows = running.behind.objects.store, running.behind.sweeper.rows
+    store, rows = running.behind.objects.uploads.store, running.behind.sweeper.rows
     known = {row.path for row in await rows.objects_from(None, 1000)}
     held = {entry.key for entry in (await store.list()).objects if not entry.key.startswith(".")}
     return known == held and await store.list_multiparts() == () and await rows.garbage(10) == []

@@ -87,7 +87,7 @@ async def content(storage: Storage, key: str) -> bytes | None:
     if row is None:
         return None
     sink = Collected()
-    await (await storage.objects.store.open(row.path, 0, row.size, row.size)).pipe_to(sink)
+    await (await storage.objects.uploads.store.open(row.path, 0, row.size, row.size)).pipe_to(sink)
     return bytes(sink.data)
 
 
@@ -158,7 +158,7 @@ async def test_a_process_killed_at_any_step_loses_nothing_acknowledged(
     swept = await storage.sweeper.sweep(timedelta(0))
     assert swept.versions >= len(left)
     assert len(await stored(storage)) == report.objects
-    assert await storage.objects.store.list_multiparts() == ()
+    assert await storage.objects.uploads.store.list_multiparts() == ()
     assert await content(storage, key) == expected
     if not switched:
         assert swept.uploads == 1
@@ -196,7 +196,7 @@ async def test_a_link_outlives_the_process_and_is_never_used_twice(
 
 
 async def stored(storage: Storage) -> list[Any]:
-    entries = (await storage.objects.store.list()).objects
+    entries = (await storage.objects.uploads.store.list()).objects
     return [entry for entry in entries if entry.key.startswith("b/")]
 
 
@@ -208,7 +208,7 @@ async def test_verify_and_sweep_find_what_is_wrong(storage: Storage) -> None:
     torn = await storage.objects.rows.find("b", "torn")
     assert lost is not None
     assert torn is not None
-    store = storage.objects.store
+    store = storage.objects.uploads.store
     await store.delete(lost.path)
     await store.put(torn.path, b"other bytes", "text/plain", {})
     orphan = lost.path[:-4] + "0000"
