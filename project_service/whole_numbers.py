@@ -26,10 +26,10 @@ _FLOAT = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]\+?(-?[0-9]+))?")
 
 def as_float(text: str) -> float:
     """The number that ``text`` is in JSON, with a point or an exponent. One that is not whole does not become whole
-    by rounding: below 2**52 it is the next float that is not whole either."""
+    by rounding: up to 2**52 it is the next float that is not whole either."""
     number = float(text)
-    rounded = number.is_integer() and abs(number) < 2**52 and not _is_whole(text)
-    return math.nextafter(number, math.inf) if rounded else number
+    rounded = number.is_integer() and abs(number) <= 2**52 and not _is_whole(text)
+    return math.nextafter(number, 0.0 if number else math.inf) if rounded else number
 
 
 def _is_whole(text: str) -> bool:

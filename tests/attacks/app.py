@@ -38,7 +38,7 @@ def answers_in(raw: bytes, to_head: bool = False) -> list[Answer]:
 
     ``to_head``: the first is the response to a HEAD and has no body, whatever length it says.
     """
-    found: list[Answer] = []
+    answers: list[Answer] = []
     while raw:
         head, separator, raw = raw.partition(b"\r\n\r\n")
         assert separator, f"not a whole response: {head!r}"
@@ -46,11 +46,11 @@ def answers_in(raw: bytes, to_head: bool = False) -> list[Answer]:
         assert status_line.startswith("HTTP/1.1 "), status_line
         status = int(status_line[9:12])
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        length = 0 if (to_head and not found) or status == 100 else int(headers["content-length"])
+        length = 0 if (to_head and not answers) or status == 100 else int(headers["content-length"])
         body, raw = raw[:length], raw[length:]
         assert len(body) == length, f"{len(body)} of {length} bytes"
-        found.append((status, None if status == 100 else body.decode("latin-1")))
-    return found
+        answers.append((status, None if status == 100 else body.decode("latin-1")))
+    return answers
 
 
 def fault_in(case: Case, answers: list[Answer], then: Then) -> str | None:

@@ -123,13 +123,13 @@ class Response:
 class Client:
     """One connection to an app in memory: bytes in, bytes out."""
 
-    channel: Any
+    connection: Any
     transport: MemoryTransport
     clock: Clock
     _seen: int = field(default=0)
 
     def send(self, raw: bytes) -> None:
-        self.channel.dataReceived(raw)
+        self.connection.dataReceived(raw)
         # Runs what was scheduled for the reactor's next turn.
         self.clock.advance(0)
 
@@ -141,13 +141,13 @@ class Client:
 
     def half_close(self) -> None:
         """The client sends nothing more, and reads."""
-        self.channel.readConnectionLost()
+        self.connection.readConnectionLost()
 
     def hang_up(self) -> None:
         from twisted.internet.error import ConnectionLost
         from twisted.python.failure import Failure
 
-        self.channel.connectionLost(Failure(ConnectionLost()))
+        self.connection.connectionLost(Failure(ConnectionLost()))
 
     def request(
         self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes | None = None
@@ -200,7 +200,7 @@ class App:
         self.metrics = Metrics()
         self.failures: list[BaseException] = []
         trusted = parse_networks(settings.pop("trusted_proxies", ()))
-        most = settings.pop("connections", 10_000)
+        max_connections = settings.pop("connections", 10_000)
         limits = settings.pop("limits", {})
         log_later = self.clock.callLater if settings.pop("gathers_log", False) else None
         defaults: dict[str, Any] = {
@@ -224,13 +224,13 @@ class App:
             limits,
             log_later,
         )
-        self._factory = ConnectionFactory(self.edge, self.clock, 60.0, most)
+        self._factory = ConnectionFactory(self.edge, self.clock, 60.0, max_connections)
 
     def connect(self, host: str = "192.0.2.7", transport: MemoryTransport | None = None) -> Client:
         transport = transport or MemoryTransport(host)
-        channel = self._factory.buildProtocol(None)
-        channel.makeConnection(transport)
-        return Client(channel, transport, self.clock)
+        connection = self._factory.buildProtocol(None)
+        connection.makeConnection(transport)
+        return Client(connection, transport, self.clock)
 
     def close_connections(self) -> Deferred[None]:
         return self._factory.close_all()

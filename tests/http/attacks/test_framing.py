@@ -22,9 +22,9 @@ class Corpus(TestCase):
     def faults(self, size: int) -> list[str]:
         """Sends each case on a connection of its own, ``size`` bytes at a time, and returns what is wrong."""
         app = App(router())
-        found = [self.fault(app, case, size) for case in CORPUS]
+        faults = [self.fault(app, case, size) for case in CORPUS]
         self.assertEqual(self.flushLoggedErrors(), [])
-        return [fault for fault in found if fault is not None]
+        return [fault for fault in faults if fault is not None]
 
     def fault(self, app: App, case: Case, size: int) -> str | None:
         client = app.connect()
@@ -77,13 +77,13 @@ SEEDS = [
 class Differential(TestCase):
     def setUp(self) -> None:
         self.app = App(router())
-        self.kept = 0
+        self.cached = 0
         again = CachedHead.again
 
         def counted(head: CachedHead, data: bytes) -> object:
-            found = again(head, data)
-            self.kept += found is not None
-            return found
+            again_head = again(head, data)
+            self.cached += again_head is not None
+            return again_head
 
         self.patch(CachedHead, "again", counted)
 
@@ -104,14 +104,14 @@ class Differential(TestCase):
             raw = (
                 spoiled(chance, [good]) if chance.random() < 0.5 else spoiled(chance, [line]) + version + rest
             )
-            # A response to HEAD cannot be told from the outside.
+            # A response to HEAD cannot be known from the outside.
             if b"HEAD" in raw:
                 continue
             keeping = self.app.connect()
             keeping.send(good)
             keeping.received()
             self.assertEqual(self.outcome(keeping, raw), self.outcome(self.app.connect(), raw), raw)
-        self.assertGreater(self.kept, ROUNDS // 50)
+        self.assertGreater(self.cached, ROUNDS // 50)
 
 
 TESTS = Path(__file__).parents[2]

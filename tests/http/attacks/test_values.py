@@ -186,9 +186,12 @@ class LineBreaks(TestCase):
         for name in ('\xe9"; filename="evil.html', "a\u2028b\u0130", "a%0d%0aSet-Cookie: x", "a\\b;c=d"):
             path = f"{OBJECTS}/d/{percent(name.encode())}"
             self.assertEqual(app.request("PUT", path, USER, b"x").status, 201)
-            said = app.request("GET", path, USER).header("content-disposition") or ""
-            self.assertTrue(said.isascii() and said.isprintable() and said.count('"') == 2, said)
-            self.assertTrue(said.endswith(f"; filename*=UTF-8''{quote(name, safe='')}"), said)
+            shown = app.request("GET", path, USER).header("content-disposition") or ""
+            self.assertTrue(
+                shown.isascii() and shown.isprintable() and shown.count('"') == 2,
+                shown,
+            )
+            self.assertTrue(shown.endswith(f"; filename*=UTF-8''{quote(name, safe='')}"), shown)
         answer = app.upload(form(part("file", b"x", "a%0d%0aSet-Cookie: x", "text/plain")))
         self.assertEqual(answer.status, 201)
         for row in list(app.tables.objects.values()):

@@ -1,4 +1,4 @@
-"""An application whose handlers respond only when a test lets them, with few places."""
+"""An application whose handlers respond only when a test lets them, with few slots."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.route_description import operation_at
 
 SLOW = "/storage/slow"
 TABLE = "/dev/db/main/rest/orders"
-PATIENCE = 5.0
+TIMEOUT = 5.0
 
 
 class Busy:
     """An app whose handlers wait until a test lets them respond. ``begun`` are the requests that they have
     received."""
 
-    def __init__(self, places: int = 1, max_waiting_bytes: int = MAX_WAITING_BYTES) -> None:
-        limits = Limits(places, PATIENCE, max_waiting_bytes)
+    def __init__(self, slots: int = 1, max_waiting_bytes: int = MAX_WAITING_BYTES) -> None:
+        limits = Limits(slots, TIMEOUT, max_waiting_bytes)
         router = Router()
         self.begun: list[Deferred[None]] = []
         storage = router.of_part(Policy(admission="storage"))

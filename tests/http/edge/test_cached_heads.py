@@ -43,13 +43,13 @@ def router() -> Router:
 class Alike(TestCase):
     def setUp(self) -> None:
         # How many requests were not parsed.
-        self.kept = 0
+        self.cached = 0
         again = CachedHead.again
 
-        def counted(kept: CachedHead, data: bytes) -> object:
-            found = again(kept, data)
-            self.kept += found is not None
-            return found
+        def counted(cached: CachedHead, data: bytes) -> object:
+            outcome = again(cached, data)
+            self.cached += outcome is not None
+            return outcome
 
         self.patch(CachedHead, "again", counted)
         self.app = App(router())
@@ -57,18 +57,18 @@ class Alike(TestCase):
     def answered(self, pieces: Sequence[bytes]) -> tuple[bytes, bool, int]:
         """What a client gets that sends these pieces, whether its connection has ended then, and how many of its
         requests were not parsed."""
-        before, client = self.kept, self.app.connect()
+        before, client = self.cached, self.app.connect()
         for piece in pieces:
             if piece:
                 client.send(piece)
         client.clock.advance(6)
-        found = client.received(), client.transport.ended, self.kept - before
+        outcome = client.received(), client.transport.ended, self.cached - before
         client.hang_up()
-        return found
+        return outcome
 
     def alike(self, *pieces: bytes) -> int:
         """How many were not parsed, of pieces of which the parser makes the same."""
-        received, ended, kept = self.answered(pieces)
+        received, ended, cached = self.answered(pieces)
         usual = CachedHead.of
         CachedHead.of = classmethod(lambda cls, head, data: None)  # type: ignore[assignment,method-assign]
         try:
@@ -76,7 +76,7 @@ class Alike(TestCase):
         finally:
             CachedHead.of = usual  # type: ignore[method-assign]
         self.assertEqual((received, ended, 0), parsed, pieces)
-        return kept
+        return cached
 
 
 class Same(Alike):
@@ -86,7 +86,7 @@ class Same(Alike):
         self.assertEqual(self.alike(POST, POST, POST.replace(b"abc", b"\r\n\r"), POST), 3)
 
     def test_what_goes_through_the_parser(self) -> None:
-        """After a request whose head is kept."""
+        """After a request whose head is cached."""
         for other in (
             GET + GET,
             GET[:-1],
@@ -122,9 +122,9 @@ class Same(Alike):
             CHUNKED,
         ):
             self.assertEqual(self.alike(GET, other, GET, GET), self.alike(GET, b"", other, GET, GET), other)
-            counted = self.kept
+            counted = self.cached
             self.alike(GET, other)
-            self.assertEqual(self.kept - counted, 0, other)
+            self.assertEqual(self.cached - counted, 0, other)
 
     def test_a_body_that_is_not_whole_or_not_alone_goes_through_the_parser(self) -> None:
         for pieces in ((POST[:-1], b"c"), (POST[:-3], b"abc"), (POST + b"G", GET[1:]), (POST + POST,)):
@@ -208,7 +208,7 @@ class Random(Alike):
 
 class Attacks(Alike):
     def test_the_corpus_of_attacks_sent_twice_is_what_it_is_to_the_parser(self) -> None:
-        """On one connection, whole and in two pieces, also behind a request of which the head is kept."""
+        """On one connection, whole and in two pieces, also behind a request of which the head is cached."""
         for case in CORPUS:
             sent = case.sent
             for pieces in (

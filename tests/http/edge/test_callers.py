@@ -90,15 +90,17 @@ class SlowBodies(TestCase):
 
     BODY = b'{"a": 1}'
 
-    def asked(self, sent: dict[str, str], meanwhile: Callable[[App], None] | None, **access: Any) -> Response:
-        """The response to a request whose last byte is sent after ``meanwhile`` was called, if it is given."""
+    def asked(
+        self, sent: dict[str, str], before_the_end: Callable[[App], None] | None, **access: Any
+    ) -> Response:
+        """The response to a request whose last byte is sent after ``before_the_end`` was called, if it is given."""
         app = app_of(whole, methods=("POST",), **access)
         client = app.connect()
         raw = raw_request("POST", "/x", {"Content-Type": "application/json", **sent}, self.BODY)
-        client.send(raw if meanwhile is None else raw[:-1])
-        if meanwhile is not None:
+        client.send(raw if before_the_end is None else raw[:-1])
+        if before_the_end is not None:
             self.assertEqual(client.received(), b"")
-            meanwhile(app)
+            before_the_end(app)
             client.send(raw[-1:])
         return parse_response(client.received())
 
@@ -115,9 +117,9 @@ class SlowBodies(TestCase):
         )
 
     def test_credentials_that_are_still_valid_are_accepted(self) -> None:
-        for meanwhile in (None, lambda app: None):
+        for before_the_end in (None, lambda app: None):
             both = {**SERVICE, "Authorization": "Bearer user:7"}
-            response = self.asked(both, meanwhile, key="service")
+            response = self.asked(both, before_the_end, key="service")
             self.assertEqual(json.loads(response.body)["data"], {"a": 1, "who": ["service", "7"]})
 
 

@@ -14,7 +14,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
 from tests.fakes.common import App, Client, held, parse_response, raw_request
-from tests.http.edge.busy_app import PATIENCE, SLOW, Busy
+from tests.http.edge.busy_app import SLOW, TIMEOUT, Busy
 from tests.route_description import operation_at
 
 
@@ -99,7 +99,7 @@ class Crowded(TestCase):
     def test_connections_being_closed_do_not_count(self) -> None:
         first, second, third = (self.connect() for _ in range(3))
         self.connect()
-        self.assertFalse(self.is_open(first), "told to go, and not gone yet")
+        self.assertFalse(self.is_open(first), "it was closed, and is not gone yet")
         second.hang_up()
         self.connect()
         self.assertTrue(self.is_open(third))
@@ -169,7 +169,7 @@ class Guarded(TestCase):
     def test_a_request_that_has_waited_in_vain_does_not_throttle(self) -> None:
         self.busy.fill()
         late = self.busy.ask(SLOW, {"Connection": "close"})
-        self.busy.app.clock.advance(PATIENCE)
+        self.busy.app.clock.advance(TIMEOUT)
         self.assertIn(b" 503 ", late.received())
         self.assertTrue(self.port.accepts)
 

@@ -89,8 +89,8 @@ class Routing(TestCase):
             "http://other.test/x": "other.test",
             "HTTPS://Other.test:81/x?a": "Other.test:81",
         }.items():
-            found = json.loads(app_of(where).request("GET", target).body)
-            self.assertEqual(found, [f"http://{host}", host], target)
+            addressed = json.loads(app_of(where).request("GET", target).body)
+            self.assertEqual(addressed, [f"http://{host}", host], target)
 
 
 class Ending(TestCase):
@@ -210,9 +210,9 @@ class Failures(TestCase):
             ("x" * 5000, b"404 " + b"x" * MAX_REASON),
         ):
 
-            async def refuse(request: Request, said: str | None = reason) -> Reply:
+            async def refuse(request: Request, phrase: str | None = reason) -> Reply:
                 error = ApiError(404, "not_found", "No.")
-                error.reason = said
+                error.reason = phrase
                 raise error
 
             client = app_of(refuse).connect()
@@ -239,8 +239,10 @@ class Failures(TestCase):
             with captured_logs() as events:
                 app.send(raw_request("GET", "/x", {}, None))
             self.assertNotIn(b"53100", app.received())
-            said = [formatEvent(event) for event in events]
-            self.assertEqual(said.count("database_unavailable: no space left (53100) id=made-here"), 1, said)
+            lines = [formatEvent(event) for event in events]
+            self.assertEqual(
+                lines.count("database_unavailable: no space left (53100) id=made-here"), 1, lines
+            )
 
     def test_an_internal_error_shows_only_the_request_id(self) -> None:
         async def broken(request: Request) -> Reply:

@@ -124,16 +124,16 @@ class HealthTests(TestCase):
         self.assertEqual(parse_response(client.received()).status, 200)
 
     def test_a_request_cancelled_by_the_result_does_not_affect_others(self) -> None:
-        found: Deferred[None] = Deferred()
+        checked: Deferred[None] = Deferred()
 
         async def slow() -> None:
-            await found
+            await checked
 
         health = Health({"database": slow}, Metrics(lambda *_: None), Clock())
         unread: Any = None
         first, leaving, last = (start(health.ready(unread)) for _ in range(3))
         first.addBoth(lambda _: leaving.cancel())
-        found.callback(None)
+        checked.callback(None)
         self.failureResultOf(leaving, CancelledError)
         self.assertEqual(self.successResultOf(last).status, 200)
 

@@ -36,7 +36,7 @@ def tables(api: Any) -> App:
     return App(router)
 
 
-def told(app: App, line: str) -> tuple[int, str | None, str]:
+def refused(app: App, line: str) -> tuple[int, str | None, str]:
     """Returns status, ``Allow`` and code of the response."""
     client = app.connect()
     client.send(f"{line} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
@@ -51,8 +51,8 @@ class Unknown(TestCase):
     def test_unknown_methods_are_405_with_the_methods_of_the_path(self) -> None:
         for method in ("BREW", "get", "PROPFIND"):
             for target in ("/x", "/x?a=b", "http://a/x"):
-                found = told(app_of(hello), f"{method} {target}")
-                self.assertEqual(found, (405, "GET, HEAD, OPTIONS", "method_not_allowed"), (method, target))
+                refusal = refused(app_of(hello), f"{method} {target}")
+                self.assertEqual(refusal, (405, "GET, HEAD, OPTIONS", "method_not_allowed"), (method, target))
 
     def test_also_if_the_request_line_comes_in_pieces(self) -> None:
         line = b"BREW /x HTTP/1.1\r\n"
@@ -80,15 +80,15 @@ class Unknown(TestCase):
     def test_unknown_methods_of_unknown_paths_are_404(self) -> None:
         for method in ("BREW", "get", "PROPFIND"):
             for target in ("/y", "//x", "/", "http://a"):
-                found = told(app_of(hello), f"{method} {target}")
-                self.assertEqual(found, (404, None, "not_found"), (method, target))
+                refusal = refused(app_of(hello), f"{method} {target}")
+                self.assertEqual(refusal, (404, None, "not_found"), (method, target))
 
     def test_unknown_methods_below_a_table_api_are_405(self) -> None:
         for path, methods in (
             ("/books", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"),
             ("", "GET, HEAD, OPTIONS"),
         ):
-            status, allow, code = told(tables(Asked()), f"BREW {BASE}{path}")
+            status, allow, code = refused(tables(Asked()), f"BREW {BASE}{path}")
             self.assertEqual((status, allow, code), (405, methods, "method_not_allowed"))
 
 

@@ -56,8 +56,8 @@ def whole(test: TestCase, **auth: Any) -> Router:
 
 
 def document(router: Router) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(App(router).request("GET", PATH).body)
-    return found
+    value: dict[str, Any] = json.loads(App(router).request("GET", PATH).body)
+    return value
 
 
 def catalogue(module: ModuleType) -> Iterator[ApiError]:
@@ -120,7 +120,7 @@ class Documents(TestCase):
                 self.assertTrue(parameter["description"], (path, parameter["name"]))
 
     def test_every_error_code_is_described_somewhere(self) -> None:
-        said = {
+        described = {
             (error.status, error.code)
             for _, _, route in self.router.routes
             for one in route.described
@@ -130,7 +130,7 @@ class Documents(TestCase):
             made = [(error.status, error.code) for error in catalogue(module)]
             self.assertGreater(len(made), 5)
             self.assertEqual(
-                [one for one in made if one not in said and one[1] not in NOWHERE], [], module.__name__
+                [one for one in made if one not in described and one[1] not in NOWHERE], [], module.__name__
             )
 
     def test_query_parameters_read_by_handlers_are_those_described(self) -> None:
@@ -213,8 +213,8 @@ class Documents(TestCase):
             ("/{stage}/db/{database}/rest", "get", "TableError", None),
         ):
             reference = self.document["paths"][path][method]["responses"]["401"]["$ref"]
-            found = self.document["components"]["responses"][reference.rpartition("/")[2]]
-            general, narrowed = found["content"]["application/json"]["schema"]["allOf"]
+            response = self.document["components"]["responses"][reference.rpartition("/")[2]]
+            general, narrowed = response["content"]["application/json"]["schema"]["allOf"]
             self.assertEqual(general, {"$ref": f"#/components/schemas/{form}"}, path)
             if codes is not None:
                 told_of = narrowed["properties"]["error"]["properties"]["code"]["enum"]
@@ -248,8 +248,8 @@ class Documents(TestCase):
             if method == "HEAD":
                 for status, response in operation["responses"].items():
                     name = response.get("$ref", "").rpartition("/")[2]
-                    found = self.document["components"]["responses"].get(name, response)
-                    self.assertNotIn("content", found, (path, status))
+                    shared = self.document["components"]["responses"].get(name, response)
+                    self.assertNotIn("content", shared, (path, status))
 
 
 class Declaring(TestCase):

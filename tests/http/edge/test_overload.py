@@ -13,7 +13,7 @@ from project_service.http.metrics import Metrics
 from project_service.settings.model import Settings, Stage, StageDatabase
 from tests.captured_log import captured_logs
 from tests.fakes.common import Response, parse_response, raw_request
-from tests.http.edge.busy_app import PATIENCE, SLOW, TABLE, Busy
+from tests.http.edge.busy_app import SLOW, TABLE, TIMEOUT, Busy
 from tests.http.edge.test_openapi import whole
 
 
@@ -23,7 +23,7 @@ class Refused(TestCase):
     def late(self, busy: Busy, target: str = SLOW, headers: dict[str, str] | None = None) -> Response:
         busy.ask(target)
         client = busy.ask(target, headers)
-        busy.app.clock.advance(PATIENCE)
+        busy.app.clock.advance(TIMEOUT)
         return parse_response(client.received())
 
     def test_they_get_503_with_retry_after(self) -> None:
@@ -61,8 +61,8 @@ class Refused(TestCase):
             for seconds in (0.0, 0.5, 0.4, 0.1, 0.0, 1.0):
                 busy.app.clock.advance(seconds)
                 self.assertEqual(busy.app.request("GET", SLOW).status, 503)
-        said = [formatEvent(event) for event in events if "refused" in formatEvent(event)]
-        self.assertEqual(said, [f"overloaded: {count} refused" for count in (1, 3, 2)])
+        lines = [formatEvent(event) for event in events if "refused" in formatEvent(event)]
+        self.assertEqual(lines, [f"overloaded: {count} refused" for count in (1, 3, 2)])
 
 
 class Full(TestCase):
@@ -145,7 +145,7 @@ class Turns(TestCase):
         client.send(raw_request("POST", "/storage/read", {"Content-Length": "2"}, None))
         busy.ask()
         client.send(b"{}")
-        busy.app.clock.advance(PATIENCE)
+        busy.app.clock.advance(TIMEOUT)
         self.assertEqual(parse_response(client.received()).status, 503)
 
 
@@ -163,7 +163,7 @@ class Waiting(TestCase):
     def test_a_request_does_not_wait_beyond_the_patience(self) -> None:
         busy = Busy()
         _, second = busy.fill()
-        busy.app.clock.advance(PATIENCE)
+        busy.app.clock.advance(TIMEOUT)
         refused = parse_response(second.received())
         self.assertEqual(refused.status, 503)
         busy.begun[0].callback(None)

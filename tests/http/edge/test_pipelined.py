@@ -94,7 +94,7 @@ class Pipelined(_Client):
         self.client.send(raw_request("GET", "/large", {}, None) * 10)
         self.assertEqual(self.begun, 1)
         for _ in range(9):
-            self.client.channel.resumeProducing()
+            self.client.connection.resumeProducing()
         self.assertEqual(self.begun, 10)
         self.assertEqual(self.client.received().count(b"HTTP/1.1 200"), 10)
 
@@ -129,14 +129,14 @@ class Turns(_Client):
     """How much of many pipelined requests is served in one turn of the reactor."""
 
     def test_many_requests_at_once_leave_other_connections_their_turns(self) -> None:
-        self.client.channel.dataReceived(raw_request("GET", "/large", {}, None) * 40)
+        self.client.connection.dataReceived(raw_request("GET", "/large", {}, None) * 40)
         self.assertEqual(self.begun, TURN)
         self.client.clock.advance(0)
         self.assertEqual(self.begun, 40)
-        self.assertEqual(self.client.clock.getDelayedCalls(), [self.client.channel._idle._call])
+        self.assertEqual(self.client.clock.getDelayedCalls(), [self.client.connection._idle._call])
 
     def test_a_client_that_leaves_between_turns_is_not_served_further(self) -> None:
-        self.client.channel.dataReceived(raw_request("GET", "/large", {}, None) * 40)
+        self.client.connection.dataReceived(raw_request("GET", "/large", {}, None) * 40)
         self.client.hang_up()
         self.assertEqual(self.client.clock.getDelayedCalls(), [])
         self.assertEqual(self.begun, TURN)
@@ -164,7 +164,7 @@ class Chunks(TestCase):
 
     def test_many_chunks_at_once_leave_other_connections_their_turns(self) -> None:
         self.client.send(raw_request("POST", "/x", {"Transfer-Encoding": "chunked"}, None))
-        self.client.channel.dataReceived(b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
+        self.client.connection.dataReceived(b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
         self.assertLess(sum(self.pieces), 2 * CHUNKS_TURN)
         self.assertEqual(self.client.transport.producerState, "paused")
         self.client.clock.advance(0)

@@ -45,7 +45,7 @@ class Fuzz(TestCase):
             client.clock.advance(61)
             client.clock.advance(6)
             answered = client.received()
-            statuses = [int(found) for found in STATUS.findall(answered)]
+            statuses = [int(status) for status in STATUS.findall(answered)]
             if answered:
                 self.assertTrue(STATUS.match(answered), raw)
             self.assertNotIn(500, statuses, raw)
@@ -150,8 +150,8 @@ class World:
         else:
             self.app.clock.advance(chance.choice(SECONDS))
 
-    def answer(self, most: int) -> None:
-        for _ in range(min(most, len(self.answers))):
+    def answer(self, limit: int) -> None:
+        for _ in range(min(limit, len(self.answers))):
             answer = self.answers.pop(0)
             if not answer.called:
                 answer.callback(None)

@@ -77,7 +77,7 @@ class _Crowded(TestCase):
         return answer.status == 200
 
     def goes(self, client: Client) -> None:
-        """Asserts that the client is told why, and closed a little later."""
+        """Asserts that the client gets the reason, and is closed a little later."""
         answer = parse_response(client.received())
         self.assertEqual((answer.status, answer.header("connection")), (408, "close"))
         self.assertEqual(json.loads(answer.body)["error"]["code"], "request_timeout")

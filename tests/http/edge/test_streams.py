@@ -96,8 +96,8 @@ class Streams(TestCase):
         with captured_logs() as events:
             client.send(raw_request("GET", "/x", {}, None))
         self.assertTrue(client.transport.aborted)
-        said = [formatEvent(event) for event in events]
-        self.assertIn("streaming broke off: store_unavailable id=made-here", said)
+        lines = [formatEvent(event) for event in events]
+        self.assertIn("streaming broke off: store_unavailable id=made-here", lines)
 
     def paused_client(self, app: App) -> Client:
         client = app.connect()

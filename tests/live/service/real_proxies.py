@@ -123,10 +123,10 @@ def caddy(folder: Path, service: str) -> Iterator[Front]:
 def haproxy(folder: Path, service: str) -> Iterator[Front]:
     """``service`` is an address at which the service expects the PROXY protocol."""
     port = free_port()
-    found = re.search(r"``(server a \S+ send-proxy)``", DOCS.read_text("utf-8"))
-    assert found is not None
+    match = re.search(r"``(server a \S+ send-proxy)``", " ".join(DOCS.read_text("utf-8").split()))
+    assert match is not None
     config = folder / "haproxy.cfg"
-    line = replaced(found[1], {"10.0.0.1:8080": service})
+    line = replaced(match[1], {"10.0.0.1:8080": service})
     config.write_text(HAPROXY.format(port=port, documented=line))
     with running(["haproxy", "-db", "-f", str(config)], folder):
         yield Front(f"http://127.0.0.1:{port}").up()

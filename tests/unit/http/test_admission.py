@@ -354,7 +354,7 @@ class TestLine(SynchronousTestCase):
 
 
 class Sizes(SynchronousTestCase):
-    """Once callers exceed ten together, the client that has the most in the queue makes room."""
+    """Once callers exceed ten together, the client with the most callers in the queue makes room."""
 
     def setUp(self) -> None:
         self.line: WaitQueue[str] = WaitQueue(Clock(), 5.0, TooLate, Full, 10)

@@ -40,9 +40,9 @@ class Renewing(SynchronousTestCase):
         before = self.shown.getContext()
         self.assertEqual(self.certificates.renew(), [])
         self.assertIs(self.shown.getContext(), before)
-        (said,) = self.errors.flush("the one before goes on")
-        self.assertEqual(said["port"], f"ssl:443:certKey={self.certificate}")
-        return str(said["why"])
+        (event,) = self.errors.flush("the one before goes on")
+        self.assertEqual(event["port"], f"ssl:443:certKey={self.certificate}")
+        return str(event["why"])
 
     def test_twisted_accepts_the_context_factory_without_a_warning(self) -> None:
         TLSMemoryBIOFactory(self.shown, False, Factory())
@@ -94,8 +94,8 @@ class Renewing(SynchronousTestCase):
         endpoint_from(reactor, f"haproxy:ssl:444:privateKey={key}:certKey={certificate}", self.certificates)
         self.key.unlink()
         issue("localhost").written(other)
-        (found,) = self.certificates.renew()
-        self.assertIn(f"ssl:444:certKey={Path(certificate)}: good until", found)
+        (line,) = self.certificates.renew()
+        self.assertIn(f"ssl:444:certKey={Path(certificate)}: good until", line)
         self.assertEqual(len(self.errors.flush("the one before goes on")), 1)
 
 

@@ -45,16 +45,16 @@ class Origins(TestCase):
     ) -> None:
         headers = HeaderView([(b"x-forwarded-for", hop) for hop in hops])
         trusted = (ipaddress.ip_network("198.51.100.0/30"),)
-        found = head.locate(str(peer), False, headers, trusted)
+        origin = head.locate(str(peer), False, headers, trusted)
         if peer not in trusted[0]:
-            self.assertEqual(found.address, str(peer))
+            self.assertEqual(origin.address, str(peer))
 
     @given(st.lists(st.ip_addresses(v=4), max_size=5), st.binary(max_size=20))
     def test_the_clients_address_is_always_valid(self, hops: list[object], rubbish: bytes) -> None:
         chain = b", ".join([rubbish, *(str(hop).encode() for hop in hops)])
         trusted = head.parse_networks(["0.0.0.0/0"])
-        found = head.locate("10.0.0.1", False, HeaderView([(b"x-forwarded-for", chain)]), trusted)
-        ipaddress.ip_address(found.address)
+        origin = head.locate("10.0.0.1", False, HeaderView([(b"x-forwarded-for", chain)]), trusted)
+        ipaddress.ip_address(origin.address)
 
     def test_addresses_in_x_forwarded_for_may_have_ports_and_brackets(self) -> None:
         trusted = head.parse_networks(["10.0.0.0/8", "::1"])
@@ -73,7 +73,7 @@ class Origins(TestCase):
     def test_forwarded_headers_are_believed_from_trusted_proxies_only(self) -> None:
         """A Unix socket's peer is a proxy on this machine; a dual-stack socket shows IPv4 peers as mapped
         addresses."""
-        said = HeaderView([(b"x-forwarded-for", b"203.0.113.5"), (b"x-forwarded-proto", b"https")])
+        forwarded = HeaderView([(b"x-forwarded-for", b"203.0.113.5"), (b"x-forwarded-proto", b"https")])
         for peer, trusted, address in (
             (None, (), "127.0.0.1"),
             (None, ("10.0.0.0/8",), "203.0.113.5"),
@@ -85,22 +85,22 @@ class Origins(TestCase):
             ("::1", ("::/64",), "203.0.113.5"),
             ("11.1.1.1", ("10.0.0.0/8",), "11.1.1.1"),
         ):
-            found = head.locate(peer, False, said, head.parse_networks(trusted))
+            origin = head.locate(peer, False, forwarded, head.parse_networks(trusted))
             scheme = "https" if address == "203.0.113.5" else "http"
-            self.assertEqual((found.address, found.scheme), (address, scheme), (peer, trusted))
+            self.assertEqual((origin.address, origin.scheme), (address, scheme), (peer, trusted))
 
     def test_the_last_forwarded_proto_is_the_scheme_if_valid(self) -> None:
         trusted = head.parse_networks(["10.0.0.0/8"])
-        for said, scheme in (
+        for protocol, scheme in (
             (b"https", "https"),
             (b"http, HTTPS ", "https"),
             (b"https,http", "http"),
             (b"javascript", "http"),
             (b"https,", "http"),
         ):
-            headers = HeaderView([(b"x-forwarded-proto", said)])
-            self.assertEqual(head.locate("10.1.1.1", False, headers, trusted).scheme, scheme, said)
-            self.assertEqual(head.locate("11.1.1.1", True, headers, trusted).scheme, "https", said)
+            headers = HeaderView([(b"x-forwarded-proto", protocol)])
+            self.assertEqual(head.locate("10.1.1.1", False, headers, trusted).scheme, scheme, protocol)
+            self.assertEqual(head.locate("11.1.1.1", True, headers, trusted).scheme, "https", protocol)
 
     def test_a_peer_that_is_no_address_is_never_trusted(self) -> None:
         """A PROXY header may name anything."""

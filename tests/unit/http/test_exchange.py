@@ -18,9 +18,9 @@ class Wire:
         self.took: list[tuple[int, int]] = []
         self.wrote = b""
 
-    def take(self, source: int, most: int) -> int:
-        self.took.append((source, most))
-        return min(most, 1000)
+    def take(self, source: int, max_bytes: int) -> int:
+        self.took.append((source, max_bytes))
+        return min(max_bytes, 1000)
 
     def write(self, data: bytes) -> None:
         self.wrote += data

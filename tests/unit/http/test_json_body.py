@@ -65,10 +65,12 @@ class Json(TestCase):
             self.assertEqual(strict_loads(raw), value)
 
     def test_depth_is_limited(self) -> None:
-        for opened, closed, levels in ((b"[", b"]", 1), (b'{"a":', b"}", 1), (b'[{"a":', b"}]", 2)):
+        for opening, closing, levels in ((b"[", b"]", 1), (b'{"a":', b"}", 1), (b'[{"a":', b"}]", 2)):
             deepest = MAX_DEPTH // levels
-            self.assertTrue(strict_loads(opened * deepest + b"0" + closed * deepest))
-            self.assertRaises(ApiError, strict_loads, opened * (deepest + 1) + b"0" + closed * (deepest + 1))
+            self.assertTrue(strict_loads(opening * deepest + b"0" + closing * deepest))
+            self.assertRaises(
+                ApiError, strict_loads, opening * (deepest + 1) + b"0" + closing * (deepest + 1)
+            )
 
     def test_numbers_may_have_any_length(self) -> None:
         for raw, value in {

@@ -25,7 +25,7 @@ class Client:
         self.idle = idle
         self.body = body
         self.looked_at = 0
-        self.told = 0
+        self.timed_out = 0
         self.cut_off = 0
 
     @property
@@ -37,7 +37,7 @@ class Client:
         return self.body
 
     def time_out(self) -> None:
-        self.told += 1
+        self.timed_out += 1
 
     def abort(self) -> None:
         self.cut_off += 1
@@ -59,9 +59,9 @@ class WhoGoes(SynchronousTestCase):
         return limit
 
     def gone(self, *there: Client) -> list[bool]:
-        """Which of these connections are told to leave for a new one."""
+        """Which of these connections are timed out for a new one."""
         self.full(*there).for_one_more()
-        return [bool(one.told) for one in there]
+        return [bool(one.timed_out) for one in there]
 
     def test_the_longest_idle_connection_is_closed(self) -> None:
         self.assertEqual(self.gone(Client(2.0), Client(1.0), Client(3.0)), [False, True, False])
@@ -96,7 +96,7 @@ class WhoGoes(SynchronousTestCase):
         limit = self.full(*there, Client())
         limit.leave(next(one for one in limit.connections if one not in there))
         self.assertTrue(limit.for_one_more())
-        self.assertEqual([(one.told, one.looked_at) for one in there], [(0, 0), (0, 0)])
+        self.assertEqual([(one.timed_out, one.looked_at) for one in there], [(0, 0), (0, 0)])
 
     def test_each_closed_connection_makes_room_for_one(self) -> None:
         there = [Client(float(since)) for since in range(4)]
@@ -104,7 +104,7 @@ class WhoGoes(SynchronousTestCase):
         for number in range(1, 5):
             self.assertTrue(limit.for_one_more())
             limit.enter(Client())
-            self.assertEqual([one.told for one in there], [1] * number + [0] * (4 - number))
+            self.assertEqual([one.timed_out for one in there], [1] * number + [0] * (4 - number))
         self.assertFalse(limit.for_one_more())
 
     def test_connections_slow_to_close_are_aborted_if_they_are_more_than_a_tenth(self) -> None:
@@ -168,7 +168,7 @@ class Looking(SynchronousTestCase):
         self.limit.leave(next(one for one in self.limit.connections if one.idle is None))
         self.limit.enter(older)
         self.clock.advance(SEARCH_SECONDS)
-        self.assertEqual((self.ask(1), older.told), (1, 1))
+        self.assertEqual((self.ask(1), older.timed_out), (1, 1))
 
     def test_a_connection_that_has_become_busy_is_not_closed(self) -> None:
         idle = [Client(float(since)) for since in range(20)]
@@ -176,7 +176,7 @@ class Looking(SynchronousTestCase):
         self.ask(1)
         idle[1].idle = None
         self.assertEqual(self.ask(1), 1)
-        self.assertEqual([one.told for one in idle[:4]], [1, 0, 1, 0])
+        self.assertEqual([one.timed_out for one in idle[:4]], [1, 0, 1, 0])
 
     def test_a_connection_that_has_left_makes_no_further_room(self) -> None:
         idle = [Client(float(since)) for since in range(20)]
@@ -185,7 +185,7 @@ class Looking(SynchronousTestCase):
         self.limit.leave(idle[1])
         self.assertEqual(self.ask(1), 1, "there is a place")
         self.assertEqual(self.ask(1), 1)
-        self.assertEqual([one.told for one in idle[:4]], [1, 0, 1, 0])
+        self.assertEqual([one.timed_out for one in idle[:4]], [1, 0, 1, 0])
 
 
 MIB = 1024 * 1024

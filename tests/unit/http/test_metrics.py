@@ -16,20 +16,22 @@ LABELS = {"method": "GET", "route": "/x"}
 
 class Gathering(TestCase):
     @given(st.lists(st.one_of(st.sampled_from(_BUCKETS), st.floats(0, 100)), max_size=20))
-    def test_batched_observations_make_the_same_histogram_as_single_ones(self, found: list[float]) -> None:
+    def test_batched_observations_make_the_same_histogram_as_single_ones(
+        self, seconds_each: list[float]
+    ) -> None:
         metrics, registry = Metrics(), CollectorRegistry()
         single = Histogram(SECONDS, "", tuple(LABELS), buckets=_BUCKETS, registry=registry).labels(**LABELS)
-        for seconds in found:
+        for seconds in seconds_each:
             metrics.observe("GET", "/x", 200, seconds, 3)
             single.observe(seconds)
         metrics.exposition()
         bounds = [*(str(bound) for bound in _BUCKETS), "+Inf"]
-        names = [(f"{SECONDS}_bucket", {**LABELS, "le": bound}) for bound in bounds] if found else []
+        names = [(f"{SECONDS}_bucket", {**LABELS, "le": bound}) for bound in bounds] if seconds_each else []
         for name, labels in [*names, (f"{SECONDS}_count", LABELS)]:
             expected = registry.get_sample_value(name, labels)
             self.assertEqual(metrics.registry.get_sample_value(name, labels) or 0, expected, (name, labels))
         total = metrics.registry.get_sample_value(f"{SECONDS}_sum", LABELS) or 0
-        self.assertAlmostEqual(total, sum(found))
+        self.assertAlmostEqual(total, sum(seconds_each))
 
     def test_batches_are_written_in_time_and_once(self) -> None:
         clock = Clock()

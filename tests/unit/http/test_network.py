@@ -134,8 +134,8 @@ class CongestionControl(SynchronousTestCase):
                     with contextlib.suppress(OSError):
                         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, other)
                 tune(connected(one))
-                found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-                self.assertEqual(found.rstrip(b"\0"), b"reno", host)
+                algorithm = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                self.assertEqual(algorithm.rstrip(b"\0"), b"reno", host)
 
     def test_it_is_left_to_the_host_for_every_other_peer(self) -> None:
         for peer, algorithms in (
@@ -220,7 +220,7 @@ class Remembering(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class HalfClosing(Remembering):
-    """One that is told when the client sends nothing more."""
+    """One that notices when the client sends nothing more."""
 
     def readConnectionLost(self) -> None:
         self.seen.append((b"", "the end"))
@@ -236,7 +236,7 @@ class Port:
 
 
 class Headers(SynchronousTestCase):
-    def told(self, *pieces: bytes) -> tuple[list[tuple[bytes, str]], bool]:
+    def received(self, *pieces: bytes) -> tuple[list[tuple[bytes, str]], bool]:
         """What the protocol behind the proxy's has received, and whether the connection was closed."""
         remembering, transport = Remembering(), StringTransport(peerAddress=PROXY)
         port = Port()
@@ -254,9 +254,11 @@ class Headers(SynchronousTestCase):
             (b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\xc6\x33\x64\x01\x12\x67\x01\xbb", CLIENT),
         ):
             self.assertEqual(
-                self.told(header + b"a", b"b"), ([(b"a", client), (b"b", client)], False), header
+                self.received(header + b"a", b"b"), ([(b"a", client), (b"b", client)], False), header
             )
-            self.assertEqual(self.told(header[:20], header[20:] + b"a"), ([(b"a", client)], False), header)
+            self.assertEqual(
+                self.received(header[:20], header[20:] + b"a"), ([(b"a", client)], False), header
+            )
 
     def test_a_header_without_an_address_keeps_the_proxys(self) -> None:
         """HAProxy and nginx write such headers for clients of Unix sockets, and for their own health checks."""
@@ -265,8 +267,8 @@ class Headers(SynchronousTestCase):
             b"PROXY UNKNOWN ffff::1 ffff::2 65535 65535\r\n",
             b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0",
         ):
-            self.assertEqual(self.told(header + b"a"), ([(b"a", PROXY.host)], False), header)
-            self.assertEqual(self.told(header, b"a"), ([(b"a", PROXY.host)], False), header)
+            self.assertEqual(self.received(header + b"a"), ([(b"a", PROXY.host)], False), header)
+            self.assertEqual(self.received(header, b"a"), ([(b"a", PROXY.host)], False), header)
 
     def test_the_end_of_what_a_client_sends_is_passed_on_where_it_is_understood(self) -> None:
         for kind, seen in (
@@ -285,7 +287,7 @@ class Headers(SynchronousTestCase):
 
     def test_only_the_first_line_is_a_header(self) -> None:
         header = b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n"
-        self.assertEqual(self.told(header, header), ([(header, CLIENT)], False))
+        self.assertEqual(self.received(header, header), ([(header, CLIENT)], False))
 
     def test_anything_else_closes_the_connection(self) -> None:
         for header in (
@@ -299,4 +301,4 @@ class Headers(SynchronousTestCase):
             b"PROXY TCP4 192.0.2.7 somewhere 1 2\r\n",
             b"PROXY " + b"1" * 200,
         ):
-            self.assertEqual(self.told(header), ([], True), header)
+            self.assertEqual(self.received(header), ([], True), header)

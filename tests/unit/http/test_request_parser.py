@@ -39,7 +39,7 @@ class Recorder:
         self.ended += 1
 
     @property
-    def told(self) -> list[tuple[str, bytes, int | None, bytes]]:
+    def received(self) -> list[tuple[str, bytes, int | None, bytes]]:
         return [
             (head.method, head.target, head.length, body)
             for head, body in zip(self.heads, self.bodies, strict=True)
@@ -67,9 +67,9 @@ class Requests(TestCase):
     @given(st.lists(st.integers(0, 500), max_size=12), st.permutations(range(4)))
     def test_pieces_make_no_difference(self, cuts: list[int], order: list[int]) -> None:
         raw = b"".join((GET, POST, CHUNKED, UPGRADE)[index] for index in order)
-        found = parsed(raw, cuts)
-        self.assertEqual(found.told, [self.EXPECTED[index] for index in order])
-        self.assertEqual(found.ended, 4)
+        requests = parsed(raw, cuts)
+        self.assertEqual(requests.received, [self.EXPECTED[index] for index in order])
+        self.assertEqual(requests.ended, 4)
 
     @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=4))
     def test_noise_is_refused_or_waits_for_more(self, noise: bytes, cuts: list[int]) -> None:
@@ -84,15 +84,15 @@ class Requests(TestCase):
         self.assertEqual(parsed(GET, []).heads[0].headers.get(b"x-mark"), b"1")
 
     def test_identical_headers_share_one_parsed_view(self) -> None:
-        found = parsed(GET + GET + POST, [])
-        self.assertIs(found.heads[0].headers, found.heads[1].headers)
-        self.assertIsNot(found.heads[0].headers, found.heads[2].headers)
+        requests = parsed(GET + GET + POST, [])
+        self.assertIs(requests.heads[0].headers, requests.heads[1].headers)
+        self.assertIsNot(requests.heads[0].headers, requests.heads[2].headers)
 
     def test_long_headers_are_not_kept_between_requests(self) -> None:
         raw = GET[:-2] + b"A: " + b"a" * 5000 + b"\r\n\r\n"
-        found = parsed(raw + raw, [])
-        self.assertEqual(list(found.heads[0].headers), list(found.heads[1].headers))
-        self.assertIsNot(found.heads[0].headers, found.heads[1].headers)
+        requests = parsed(raw + raw, [])
+        self.assertEqual(list(requests.heads[0].headers), list(requests.heads[1].headers))
+        self.assertIsNot(requests.heads[0].headers, requests.heads[1].headers)
 
     def test_endless_request_lines_headers_and_chunks_are_refused(self) -> None:
         for start in (
@@ -132,8 +132,8 @@ class Requests(TestCase):
 
     def test_the_longest_target_may_come_with_an_upgrade(self) -> None:
         target = b"/" + b"u" * (MAX_TARGET_BYTES - 1)
-        found = parsed(UPGRADE.replace(b"/u", target), [])
-        self.assertEqual(found.told, [("POST", target, 2, b"hi")])
+        requests = parsed(UPGRADE.replace(b"/u", target), [])
+        self.assertEqual(requests.received, [("POST", target, 2, b"hi")])
 
 
 class Derived(TestCase):

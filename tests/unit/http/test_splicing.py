@@ -38,15 +38,15 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return near, far
 
 
-def taken(reader: socket.socket, most: int = 1 << 24) -> bytes:
-    """What has come, up to ``most``."""
-    found = b""
+def taken(reader: socket.socket, max_bytes: int = 1 << 24) -> bytes:
+    """What has come, up to ``max_bytes``."""
+    data = b""
     try:
-        while len(found) < most and (piece := reader.recv(most - len(found))):
-            found += piece
+        while len(data) < max_bytes and (piece := reader.recv(max_bytes - len(data))):
+            data += piece
     except BlockingIOError:
         pass
-    return found
+    return data
 
 
 def arrives(reader: socket.socket) -> bool:
@@ -65,12 +65,12 @@ class Client:
         """``size`` bytes, as they come, or fewer where no more come."""
         # Lets go of what the kernel holds back for what is to follow it.
         self.near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        found = b""
-        while len(found) < size and arrives(self.far):
-            found += taken(self.far, size - len(found))
+        data = b""
+        while len(data) < size and arrives(self.far):
+            data += taken(self.far, size - len(data))
             if unsent(self.transport):
                 self.transport.doWrite()
-        return found
+        return data
 
     def close(self) -> None:
         self.near.close()
@@ -95,9 +95,9 @@ class SpliceCase(SynchronousTestCase):
         self.store.send(data)
         self.assertTrue(arrives(self.source))
 
-    def move(self, client: Client | None = None, most: int = 1 << 40) -> int:
+    def move(self, client: Client | None = None, max_bytes: int = 1 << 40) -> int:
         target = (client or self.client).transport
-        return self.splicing.move(self.source.fileno(), target, most)
+        return self.splicing.move(self.source.fileno(), target, max_bytes)
 
 
 class Moves(SpliceCase):
@@ -121,7 +121,7 @@ class Moves(SpliceCase):
 
     def test_no_more_is_moved_than_was_asked_for(self) -> None:
         self.send(b"some bytes")
-        self.assertEqual((self.move(most=4), self.client.receives(4)), (4, b"some"))
+        self.assertEqual((self.move(max_bytes=4), self.client.receives(4)), (4, b"some"))
         self.assertEqual(taken(self.source), b" bytes")
 
     def test_what_a_full_socket_does_not_take_is_sent_later_in_order(self) -> None:
