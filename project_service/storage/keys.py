@@ -1,4 +1,4 @@
-"""Media types, bucket names, object keys and prefixes: what is valid, and where a prefix ends. Pure."""
+"""Bucket names, object keys, prefixes and media types: what is valid, and where a prefix ends. Pure."""
 
 from __future__ import annotations
 
@@ -8,99 +8,6 @@ from collections.abc import Sequence
 
 from project_service.errors import validation_failed
 from project_service.storage import errors
-
-DEFAULT = "application/octet-stream"
-MAX_LENGTH = 255
-
-# The names of types (RFC 6838 section 4.2). Unlike a token of RFC 9110 they have no "*", which here stands for any.
-_WORD = r"[A-Za-z0-9!#$&+.^_-]+"
-_ESSENCE = re.compile(rf"{_WORD}/{_WORD}")
-_PATTERN = re.compile(rf"\*/\*|{_WORD}/\*|{_WORD}/{_WORD}")
-_PRINTABLE = re.compile(r"[\x20-\x7e]*")
-# A second media type after a comma. Browsers split Content-Type at its commas and take the last type that they find
-# (Fetch Standard, "extract a MIME type"), so that such a header would name another type than the one checked here.
-# The comma in "codecs=vp8,opus" does no harm, since no type follows it.
-_SECOND = re.compile(r",[ ]*[A-Za-z0-9!#$%&'*+.^_`|~-]+/")
-
-# Only the table that Python ships: with the machine's own files (/etc/mime.types) hosts would give different answers.
-_TABLE = mimetypes.MimeTypes(filenames=())
-# Types that it lacks, or that differ between versions of Python, under their registered names (RFC 6838).
-for _type, _endings in (
-    ("application/epub+zip", ".epub"),
-    ("application/geo+json", ".geojson"),
-    ("application/toml", ".toml"),
-    ("application/vnd.apache.parquet", ".parquet"),
-    ("application/vnd.oasis.opendocument.presentation", ".odp"),
-    ("application/vnd.oasis.opendocument.spreadsheet", ".ods"),
-    ("application/vnd.oasis.opendocument.text", ".odt"),
-    ("application/vnd.openxmlformats-officedocument.presentationml.presentation", ".pptx"),
-    ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", ".xlsx"),
-    ("application/vnd.openxmlformats-officedocument.wordprocessingml.document", ".docx"),
-    ("application/wasm", ".wasm"),
-    ("application/yaml", ".yaml .yml"),
-    ("audio/flac", ".flac"),
-    ("audio/mp4", ".m4a"),
-    ("audio/ogg", ".oga .ogg"),
-    ("font/otf", ".otf"),
-    ("font/ttf", ".ttf"),
-    ("font/woff", ".woff"),
-    ("font/woff2", ".woff2"),
-    ("image/avif", ".avif"),
-    ("image/webp", ".webp"),
-    ("model/gltf+json", ".gltf"),
-    ("model/gltf-binary", ".glb"),
-    ("text/calendar", ".ics"),
-    ("text/javascript", ".js .mjs"),
-    ("text/markdown", ".md"),
-    ("video/matroska", ".mkv"),
-    ("video/ogg", ".ogv"),
-):
-    for _ending in _endings.split():
-        _TABLE.add_type(_type, _ending)
-
-
-def parse_content_type(text: str) -> str:
-    """A media type with its parameters as it was sent, except that tabs become spaces. Raises ``validation_failed``
-    for anything else, such as a list of them."""
-    text = text.strip().replace("\t", " ")
-    readable = len(text) <= MAX_LENGTH and _PRINTABLE.fullmatch(text) and _ESSENCE.fullmatch(essence(text))
-    if not readable or _SECOND.search(text):
-        raise validation_failed({"content_type": "is not a media type"})
-    return text
-
-
-def essence(content_type: str) -> str:
-    """``type/subtype`` in lower case, without parameters (RFC 9110 section 8.3.1)."""
-    return content_type.partition(";")[0].strip().lower()
-
-
-def of_body(declared: str | None) -> str | None:
-    """The Content-Type of a request whose body is an object; None if it says nothing of the object.
-
-    curl, wget, axios and urllib send ``application/x-www-form-urlencoded`` by default.
-    """
-    return None if essence(declared or "") == "application/x-www-form-urlencoded" else declared
-
-
-def guess_content_type(key: str) -> str:
-    """The media type that the key's ending stands for; ``application/octet-stream`` if it is unknown or names an
-    encoding."""
-    guessed, encoding = _TABLE.guess_type(f"/{key}")
-    return guessed if guessed is not None and encoding is None else DEFAULT
-
-
-def is_pattern(text: str) -> bool:
-    """Whether ``text`` can stand in a bucket's list: ``type/subtype``, ``type/*`` or ``*/*``."""
-    return len(text) <= MAX_LENGTH and _PATTERN.fullmatch(text) is not None
-
-
-def allowed(content_type: str, patterns: Sequence[str] | None) -> bool:
-    if patterns is None:
-        return True
-    wanted = essence(content_type)
-    family = wanted.partition("/")[0] + "/*"
-    return any(pattern.lower() in {wanted, family, "*/*"} for pattern in patterns)
-
 
 MAX_KEY_BYTES = 900
 
@@ -113,7 +20,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # The least character above "/": the keys of a folder "f/" lie between "f/" and "f0".
 AFTER_SLASH = "0"
 # Keys hold no control characters, so nothing lies between a key and itself with this appended.
-LEAST = "\x01"
+LEAST_CHARACTER = "\x01"
 
 
 def is_bucket_name(name: str) -> bool:
@@ -171,4 +78,103 @@ def end_of_prefix(prefix: str) -> str | None:
 
 def position_after(entry: str) -> str:
     """Where a listing goes on after ``entry``: behind all of a folder, or behind a key."""
-    return entry[:-1] + AFTER_SLASH if entry.endswith("/") else entry + LEAST
+    return entry[:-1] + AFTER_SLASH if entry.endswith("/") else entry + LEAST_CHARACTER
+
+
+# Media types.
+
+DEFAULT_CONTENT_TYPE = "application/octet-stream"
+MAX_CONTENT_TYPE_LENGTH = 255
+
+# The names of types (RFC 6838 section 4.2). Unlike a token of RFC 9110 they have no "*", which here stands for any.
+_WORD = r"[A-Za-z0-9!#$&+.^_-]+"
+_ESSENCE = re.compile(rf"{_WORD}/{_WORD}")
+_PATTERN = re.compile(rf"\*/\*|{_WORD}/\*|{_WORD}/{_WORD}")
+_PRINTABLE = re.compile(r"[\x20-\x7e]*")
+# A second media type after a comma. Browsers split Content-Type at its commas and take the last type that they find
+# (Fetch Standard, "extract a MIME type"), so that such a header would name another type than the one checked here.
+# The comma in "codecs=vp8,opus" does no harm, since no type follows it.
+_SECOND = re.compile(r",[ ]*[A-Za-z0-9!#$%&'*+.^_`|~-]+/")
+
+# Only the table that Python ships: with the machine's own files (/etc/mime.types) hosts would give different answers.
+_TABLE = mimetypes.MimeTypes(filenames=())
+# Types that it lacks, or that differ between versions of Python, under their registered names (RFC 6838).
+for _type, _endings in (
+    ("application/epub+zip", ".epub"),
+    ("application/geo+json", ".geojson"),
+    ("application/toml", ".toml"),
+    ("application/vnd.apache.parquet", ".parquet"),
+    ("application/vnd.oasis.opendocument.presentation", ".odp"),
+    ("application/vnd.oasis.opendocument.spreadsheet", ".ods"),
+    ("application/vnd.oasis.opendocument.text", ".odt"),
+    ("application/vnd.openxmlformats-officedocument.presentationml.presentation", ".pptx"),
+    ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", ".xlsx"),
+    ("application/vnd.openxmlformats-officedocument.wordprocessingml.document", ".docx"),
+    ("application/wasm", ".wasm"),
+    ("application/yaml", ".yaml .yml"),
+    ("audio/flac", ".flac"),
+    ("audio/mp4", ".m4a"),
+    ("audio/ogg", ".oga .ogg"),
+    ("font/otf", ".otf"),
+    ("font/ttf", ".ttf"),
+    ("font/woff", ".woff"),
+    ("font/woff2", ".woff2"),
+    ("image/avif", ".avif"),
+    ("image/webp", ".webp"),
+    ("model/gltf+json", ".gltf"),
+    ("model/gltf-binary", ".glb"),
+    ("text/calendar", ".ics"),
+    ("text/javascript", ".js .mjs"),
+    ("text/markdown", ".md"),
+    ("video/matroska", ".mkv"),
+    ("video/ogg", ".ogv"),
+):
+    for _ending in _endings.split():
+        _TABLE.add_type(_type, _ending)
+
+
+def parse_content_type(text: str) -> str:
+    """A media type with its parameters as it was sent, except that tabs become spaces. Raises ``validation_failed``
+    for anything else, such as a list of them."""
+    text = text.strip().replace("\t", " ")
+    readable = (
+        len(text) <= MAX_CONTENT_TYPE_LENGTH
+        and _PRINTABLE.fullmatch(text)
+        and _ESSENCE.fullmatch(essence(text))
+    )
+    if not readable or _SECOND.search(text):
+        raise validation_failed({"content_type": "is not a media type"})
+    return text
+
+
+def essence(content_type: str) -> str:
+    """``type/subtype`` in lower case, without parameters (RFC 9110 section 8.3.1)."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def content_type_of_body(declared: str | None) -> str | None:
+    """The Content-Type of a request whose body is an object; None if it says nothing of the object.
+
+    curl, wget, axios and urllib send ``application/x-www-form-urlencoded`` by default.
+    """
+    return None if essence(declared or "") == "application/x-www-form-urlencoded" else declared
+
+
+def guess_content_type(key: str) -> str:
+    """The media type that the key's ending stands for; ``application/octet-stream`` if it is unknown or names an
+    encoding."""
+    guessed, encoding = _TABLE.guess_type(f"/{key}")
+    return guessed if guessed is not None and encoding is None else DEFAULT_CONTENT_TYPE
+
+
+def is_pattern(text: str) -> bool:
+    """Whether ``text`` can stand in a bucket's list: ``type/subtype``, ``type/*`` or ``*/*``."""
+    return len(text) <= MAX_CONTENT_TYPE_LENGTH and _PATTERN.fullmatch(text) is not None
+
+
+def is_allowed_type(content_type: str, patterns: Sequence[str] | None) -> bool:
+    if patterns is None:
+        return True
+    wanted = essence(content_type)
+    family = wanted.partition("/")[0] + "/*"
+    return any(pattern.lower() in {wanted, family, "*/*"} for pattern in patterns)

@@ -38,10 +38,8 @@ from project_service.storage.values import (
     Writer,
 )
 
-_BUCKET_COLUMNS = """
-    b.name, b.visibility, b.max_object_bytes, b.max_bucket_bytes, b.allowed_content_types, b.owner_only_writes,
-    u.object_count, u.total_bytes, b.created_at
-"""
+_RULE_COLUMNS = ", ".join(f"b.{rule}" for rule in RULE_SCHEMAS)
+_BUCKET_COLUMNS = f"b.name, {_RULE_COLUMNS}, u.object_count, u.total_bytes, b.created_at"
 _BUCKETS_AND_USAGE = """
     storage.buckets b cross join lateral (
         select sum(object_count)::bigint as object_count, sum(total_bytes)::bigint as total_bytes
@@ -51,10 +49,9 @@ _BUCKETS_AND_USAGE = """
 
 
 def _bucket(row: Row) -> Bucket:
-    name, visibility, max_object, max_bucket, types, owner_only, count, size, created_at = row
-    allowed = None if types is None else tuple(types)
-    rules = BucketRules(visibility, max_object, max_bucket, allowed, owner_only)
-    return Bucket(name, rules, count, size, created_at)
+    name, *rules, count, size, created_at = row
+    values: Iterator[Any] = (tuple(value) if isinstance(value, list) else value for value in rules)
+    return Bucket(name, BucketRules(*values), count, size, created_at)
 
 
 def _plain(value: Any) -> Any:
@@ -273,7 +270,7 @@ def page_query(
         return sql, (bucket, start, *below, str(limit + 1))
     length, behind = str(len(prefix)), str(len(prefix) + 1)
     first = (behind, bucket, start, *below)
-    following = (behind, bucket, length, keys.AFTER_SLASH, keys.LEAST, *below, str(limit + 1))
+    following = (behind, bucket, length, keys.AFTER_SLASH, keys.LEAST_CHARACTER, *below, str(limit + 1))
     return sql, (*first, *following, length)
 
 

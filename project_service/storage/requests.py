@@ -112,7 +112,7 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     parsed = keys.parse_content_type(declared) if declared else None
     chosen = parsed or keys.guess_content_type(key or "")
     known = parsed is not None or key is not None
-    if known and not keys.allowed(chosen, bucket.rules.allowed_content_types):
+    if known and not keys.is_allowed_type(chosen, bucket.rules.allowed_content_types):
         raise errors.content_type_not_allowed(keys.essence(chosen))
     return chosen
 

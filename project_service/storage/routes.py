@@ -426,7 +426,7 @@ class StorageRoutes:
         limit, least = self._limit(bucket), requests.least_size(body.length)
         limit.check(least)
         max_age = requests.parse_max_age(headers)
-        declared = keys.of_body(headers.text(b"content-type"))
+        declared = keys.content_type_of_body(headers.text(b"content-type"))
         content_type = requests.chosen_type(bucket, declared, key)
         digest = requests.ContentMD5.of(headers)
         await self.uploads.check(bucket, key, writer, conditions, least)

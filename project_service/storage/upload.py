@@ -36,7 +36,7 @@ from project_service.lifecycle import shield, start
 from project_service.storage import access, errors
 from project_service.storage.conditions import without_date
 from project_service.storage.durations import RENEWAL_SECONDS
-from project_service.storage.keys import DEFAULT
+from project_service.storage.keys import DEFAULT_CONTENT_TYPE
 from project_service.storage.repository import GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.reservations import Reservations
 from project_service.storage.s3.errors import StoreError
@@ -168,7 +168,7 @@ class Upload:
         self.version = version
         self.bucket = bucket
         self.size = 0
-        self._content_type = DEFAULT
+        self._content_type = DEFAULT_CONTENT_TYPE
         self.etag = ""
         self._uploads = uploads
         self._path = store_path(bucket, version)
