@@ -53,7 +53,7 @@ class Administration:
     async def find(self, id_or_email: str) -> Account:
         """Raises ``user_not_found``."""
         if "@" not in id_or_email:
-            return _existing(await self.repository.find_user(user_id(id_or_email)))
+            return _existing(await self.repository.find_user(parse_user_id(id_or_email)))
         try:
             email = Email.parse(id_or_email)
         except ApiError:
@@ -159,7 +159,7 @@ def _existing(account: Account | None) -> Account:
     return account
 
 
-def user_id(text: str) -> str:
+def parse_user_id(text: str) -> str:
     """A user's id in the form in which it is stored. Raises ``user_not_found`` for a text that is no UUID."""
     try:
         return str(uuid.UUID(text))

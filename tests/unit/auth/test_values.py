@@ -150,6 +150,6 @@ class Parsers(TestCase):
     @given(st.text(max_size=40))
     def test_a_users_id(self, text: str) -> None:
         try:
-            assert len(admin.user_id(text)) == 36
+            assert len(admin.parse_user_id(text)) == 36
         except ApiError as fault:
             assert fault.code == "user_not_found"
