@@ -60,7 +60,8 @@ def read_dsn(dsn: str) -> Target:
     count = max(len(hosts), len(addresses))
     if len(ports) not in (1, count) or len(hosts) not in (1, count):
         raise ValueError("names a different number of hosts and ports")
-    if not all(_is_port(port) for port in ports):
+    # An empty text stands for PostgreSQL's default port.
+    if not all(not port or (_PORT.match(port) and 1 <= int(port) <= 65535) for port in ports):
         raise ValueError("has a port that is not from 1 to 65535")
     if params.get("sslmode", "prefer") not in _SSL_MODES:
         raise ValueError(f"has an sslmode that is none of {', '.join(sorted(_SSL_MODES))}")
@@ -73,8 +74,3 @@ def read_dsn(dsn: str) -> Target:
             Candidate(host or None, params | {name: text for name, text in own.items() if text})
         )
     return Target(tuple(candidates), writable)
-
-
-def _is_port(port: str) -> bool:
-    """Whether ``port`` is valid. An empty text stands for PostgreSQL's default."""
-    return not port or (_PORT.match(port) is not None and 1 <= int(port) <= 65535)

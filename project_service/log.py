@@ -151,15 +151,7 @@ _may_hold_secret = re.compile(r"psk_|token=|token%3|/storage/download/|password=
 
 def redact(text: str) -> str:
     """``text`` with every secret that ``_SECRETS`` describes replaced by ``***``."""
-    return _SECRETS.sub(_hidden, text) if _may_hold_secret(text) else text
-
-
-def _hidden(match: re.Match[str]) -> str:
-    return match["innocent"] or "***"
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode()
+    return _SECRETS.sub(lambda match: match["innocent"] or "***", text) if _may_hold_secret(text) else text
 
 
 def _timestamp(seconds: float) -> str:
@@ -179,7 +171,8 @@ def text_observer(out: LogOutput) -> ILogObserver:
         if isinstance(requests := event.get("access"), Requests):
             out.write("".join([f"{_timestamp(one[0])} {about} {_line_of(one)}\n" for one in requests]))
         else:
-            text = _CONTROLS.sub(_escaped, eventAsText(event, includeTimestamp=False, includeSystem=False))
+            text = eventAsText(event, includeTimestamp=False, includeSystem=False)
+            text = _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
             lines_of_text = redact(text).replace("\n", "\n\t")
             out.write(f"{_timestamp(event.get('log_time', 0.0))} {about} {lines_of_text}\n")
         out.flush()
@@ -335,8 +328,10 @@ def install(twistd: Any, log_format: str, log_level: str) -> None:
     """Have twistd use our observer. ``twistd`` are its options; ``--logger`` and ``--syslog`` are respected."""
     # Otherwise twistd would write a pickle of the application at its end.
     twistd["no_save"] = True
-    _log.on_output = log_format if _in_foreground(twistd) else None
-    if twistd.get("logger") or twistd.get("syslog"):
+    theirs = twistd.get("logger") or twistd.get("syslog")
+    to_file = twistd.get("logfile") not in (None, "", "-")
+    _log.on_output = log_format if twistd.get("nodaemon") and not theirs and not to_file else None
+    if theirs:
         return
     _log.twistd, _log.log_format, _log.levels = twistd, log_format, Levels(log_level)
     twistd["logger"] = f"{__name__}.make_observer"
@@ -371,25 +366,17 @@ def write_lines(lines: Sequence[str]) -> None:
 def _output(twistd: Any) -> LogOutput:
     if _log.on_output is not None:
         assert sys.__stdout__ is not None
-        return _Unfailing(_foreground(accept_all_characters(sys.__stdout__)))
+        stream = accept_all_characters(sys.__stdout__)
+        try:
+            return _Unfailing(Output(stream, _report_lost))
+        except OSError:  # it has no descriptor
+            return _Unfailing(stream)
     out = _Unfailing(
         _appending(LogFile.fromFullPath(twistd.get("logfile") or "twistd.log", rotateLength=None))
     )
     if not signal.getsignal(signal.SIGUSR1):
         _reopen_on_signal(out)
     return out
-
-
-def _in_foreground(twistd: Any) -> bool:
-    elsewhere = twistd.get("logger") or twistd.get("syslog") or twistd.get("logfile") not in (None, "", "-")
-    return bool(twistd.get("nodaemon")) and not elsewhere
-
-
-def _foreground(out: TextIO) -> LogOutput:
-    try:
-        return Output(out, _report_lost)
-    except OSError:  # it has no descriptor
-        return out
 
 
 def _report_lost(lines: int) -> None:

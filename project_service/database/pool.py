@@ -70,7 +70,7 @@ class Pool:
         setup: Sequence[Step] = (),
     ) -> None:
         self._connect = connect
-        self._size = size
+        self.size = size
         self._clock = clock
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
@@ -85,10 +85,6 @@ class Pool:
         self._closed = False
         self.pipelines = Pipelines(self, size // CONNECTIONS_PER_PIPELINE, clock, setup)
         self._empty: Deferred[None] | None = None
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
         """One message in its own implicit transaction; the rows of its last statement.
@@ -155,7 +151,9 @@ class Pool:
         else:
             connection.close()
             self._grow()
-        self._check_empty()
+        if self._empty is not None and not self._busy:
+            empty, self._empty = self._empty, None
+            empty.callback(None)
 
     async def close(self, grace_seconds: float | None = None) -> None:
         """Refuse new callers, wait until the connections in use have come back, and close everything.
@@ -231,7 +229,7 @@ class Pool:
         if self._backoff.pause:
             # The last one failed, so a single connection finds out whether the database is back.
             wanted = min(wanted, 1 - len(self._connecting))
-        room = self._size - len(self._busy) - len(self._idle) - len(self._offered) - len(self._connecting)
+        room = self.size - len(self._busy) - len(self._idle) - len(self._offered) - len(self._connecting)
         for _ in range(min(wanted, room)):
             connecting = start(self._add())
             self._connecting.add(connecting)
@@ -247,25 +245,16 @@ class Pool:
             self.log.warn("cannot connect to the database: {why}", why=why)
             # Several that were being made at the same time count as one failure.
             if not self._closed and (self._retry is None or not self._retry.active()):
-                self._retry = self._clock.callLater(self._backoff.failed(), self._grow_again)
+                self._retry = self._clock.callLater(self._backoff.failed(), self._grow)
             return
         self._backoff.succeeded()
         self._offer(connection)
-
-    def _grow_again(self) -> None:
-        self._retry = None
-        self._grow()
 
     def _added(self, result: Any, connecting: Deferred[None]) -> None:
         self._connecting.discard(connecting)
         if result is not None and not result.check(CancelledError):
             self.log.failure("connecting failed", result)
         self._grow()
-
-    def _check_empty(self) -> None:
-        if self._empty is not None and not self._busy:
-            empty, self._empty = self._empty, None
-            empty.callback(None)
 
 
 class Pipelines:
