@@ -81,7 +81,8 @@ def shape_of_filter(value: str) -> tuple[str, str] | None:
         # A bracket in an unquoted value ends the list. What follows it must not be dropped silently.
         scanner.end()
         return match.group(), array_literal(values)
-    return match.group(), _operand(operator, value[match.end() :])
+    operand = value[match.end() :]
+    return match.group(), _pattern(operand) if operator.operand == "pattern" else operand
 
 
 def parse_filter(field: Field, value: str, operands: Operands) -> Filter:
@@ -111,12 +112,13 @@ def _operation(scanner: Scanner, in_logic: bool) -> Operation:
     text = _value(scanner, in_logic)
     if operator.operand == "search":
         return Search(operator.name, Operand(text), modifier)
-    operand = Operand(_operand(operator, text))
+    operand = Operand(_pattern(text) if operator.operand == "pattern" else text)
     return Compare(operator.name, operand, cast("Quantifier | None", modifier))
 
 
-def _operand(operator: Operator, text: str) -> str:
-    return text.replace("*", "%") if operator.operand == "pattern" else text
+def _pattern(text: str) -> str:
+    """``*`` stands for ``%``, which would have to be escaped in a URL."""
+    return text.replace("*", "%")
 
 
 def _negation(scanner: Scanner) -> bool:

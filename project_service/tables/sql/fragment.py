@@ -19,7 +19,7 @@ ROWS = "_t"
 # A whole row. The bare name would mean a column, if there is one of that name. Functions that take such a row are
 # called with their schema, because an application's computed column, such as ``count(authors)``, would match it too.
 ROW = f"{ROWS}.*"
-NUMBER = f"pg_catalog.count({ROW})"
+ROW_COUNT = f"pg_catalog.count({ROW})"
 MAX_BIGINT = 2**63 - 1
 
 # No application needs a statement that long, and PostgreSQL would take minutes to plan it.

@@ -15,9 +15,9 @@ from project_service.tables.request.syntax import Range
 from project_service.tables.sql.fragment import (
     MAX_BIGINT,
     NOTHING,
-    NUMBER,
     PROBE,
     ROW,
+    ROW_COUNT,
     ROWS,
     SOURCE,
     Sql,
@@ -73,7 +73,7 @@ class Bounds:
     to_the_end: bool = False
 
     def streams(self, range_: Range, rendering: Rendering) -> bool:
-        if self.at_once == 0 or self.bodiless or not is_streamable(rendering):
+        if self.at_once == 0 or self.bodiless or not _is_streamable(rendering):
             return False
         return range_.limit is None or range_.limit > self.at_once
 
@@ -91,7 +91,7 @@ def read_statement(
     estimate = count_sql(plan) if count in ("planned", "estimated") else None
     body = "''" if bounds.omits_body(rendering) else body_sql(rendering)
     # Made of the rows' own SELECT, since PostgreSQL would compute the source apart if the header read it too.
-    counted = with_header(rendering, rows) + counted
+    counted = _with_header(rendering, rows) + counted
     if bounds.streams(plan.range, rendering):
         sql = (
             f"WITH {_probed_cte(SOURCE, plan)} ("
@@ -100,19 +100,19 @@ def read_statement(
             + counted
             + _select_probed(total, body, bounds, SOURCE)
         )
-        header = header_sql(rows) if rendering.form == "csv" else None
+        header = _header_sql(rows) if rendering.form == "csv" else None
         if count != "exact":
             return Statement(sql, estimate, _select_stream(rendering, rows), header)
         counted = "WITH pgrst_count AS (" + count_sql(plan) + ")"
         return Statement(sql, None, counted + _select_stream(rendering, rows, total), header)
     if count == "exact" and plan.range.whole:
-        counted, total = with_header(rendering, rows), NUMBER
+        counted, total = _with_header(rendering, rows), ROW_COUNT
     source = f"WITH {SOURCE} AS (" + rows + ")"
     sql = source + counted + _select_outcome(total, body) + f" FROM (SELECT * FROM {SOURCE}) AS {ROWS}"
     return Statement(_explain(sql, rendering), estimate)
 
 
-def _select_outcome(total: str, body: str, number: str = NUMBER) -> str:
+def _select_outcome(total: str, body: str, number: str = ROW_COUNT) -> str:
     return f" SELECT {total} AS total_result_set, {number} AS page_total, {body} AS body, {_SETTINGS}"
 
 
@@ -129,7 +129,7 @@ def _probed_cte(name: str, plan: ReadPlan | None) -> str:
 
 def _select_probed(total: str, body: str, bounds: Bounds, source: str) -> Sql:
     """The SELECT that makes a body of the first rows, and returns it if it is not too large."""
-    made = f"SELECT {total} AS total_result_set, {NUMBER} AS page_total, ({body})::text AS body"
+    made = f"SELECT {total} AS total_result_set, {ROW_COUNT} AS page_total, ({body})::text AS body"
     size = "octet_length(body)"
     number = f", (SELECT count(*) FROM {source}) AS all_rows" if bounds.counts_all else ""
     return (
@@ -154,8 +154,8 @@ def write_statement(plan: WritePlan, rendering: Rendering) -> Statement:
         + f"{SOURCE} AS ("
         + write_sql(plan)
         + ")"
-        + (with_header(rendering, rows) if plan.representation == "representation" else "")
-        + f" SELECT {updated} AS updated, {NUMBER} AS page_total, {location_sql(plan)} AS location, "
+        + (_with_header(rendering, rows) if plan.representation == "representation" else "")
+        + f" SELECT {updated} AS updated, {ROW_COUNT} AS page_total, {location_sql(plan)} AS location, "
         + f"{body} AS body, {_SETTINGS}{written} FROM ("
         + rows
         + f") AS {ROWS}"
@@ -197,18 +197,18 @@ def call_statement(
     single = rendering.form == "routine" or (plan.read is None and not routine.is_set)
     empty = routine.is_void or bounds.omits_body(rendering)
     # PostgreSQL would not call a stable function whose result nobody reads: counting the rows makes it do so.
-    number = "1::bigint" if single and not (empty and plan.read is None) else NUMBER
+    number = "1::bigint" if single and not (empty and plan.read is None) else ROW_COUNT
     rows = _rows_of_call(plan, range_)
     number_of_all = number if range_.whole and not single else None
     counted, total = _count_of_call(plan, count, number_of_all)
     body = "''" if empty else body_sql(rendering, routine.is_scalar, not routine.is_set)
     source = f"WITH {SOURCE} AS (" + call_sql(plan) + ")"
     # A function that PostgreSQL may inline is named once more for the header: two reads of the source prevent that.
-    header = with_header(rendering, source + " " + rows if routine.may_be_inlined else rows)
+    header = _with_header(rendering, source + " " + rows if routine.may_be_inlined else rows)
     if routine.is_set and count is None and bounds.streams(range_, rendering):
         streamed = source + _select_stream(rendering, rows, scalar=routine.is_scalar)
         whole = source + f", {_probed_cte('pgrst_rows', plan.read)} (" + rows + ")" + header
-        alone = source + " " + header_sql(rows) if rendering.form == "csv" else None
+        alone = source + " " + _header_sql(rows) if rendering.form == "csv" else None
         return Statement(whole + _select_probed(total, body, bounds, "pgrst_rows"), None, streamed, alone)
     if bounds.to_the_end and (routine.is_set or plan.read is not None):
         # A function in FROM has run to its end before PostgreSQL hands on its first row.
@@ -252,7 +252,7 @@ def _count_of_call(plan: CallPlan, count: str | None, number_of_all: str | None)
 
 def _select_stream(rendering: Rendering, rows: Sql, total: str = "null", scalar: bool = False) -> Sql:
     """The SELECT of a stream: each row as its text in the body, and the total."""
-    return f" SELECT {row_sql(rendering, scalar)}::text, {total} FROM (" + rows + f") AS {ROWS}"
+    return f" SELECT {_row_sql(rendering, scalar)}::text, {total} FROM (" + rows + f") AS {ROWS}"
 
 
 def _rows_of_call(plan: CallPlan, range_: Range) -> Sql:
@@ -287,7 +287,9 @@ def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -
         row = item if relation is None else f"({ROW})::{qualified(relation)}"
         return f"{aggregate}({row})"
     if rendering.form == "csv":
-        return _csv()
+        # A line with the names of the columns, then the rows.
+        header = f"(SELECT line FROM {_HEADER})"
+        return f"{header} || E'\\n' || coalesce(string_agg({_csv_row()}, E'\\n'), '')"
     if rendering.form == "geojson":
         return (
             "json_build_object('type', 'FeatureCollection', 'features', "
@@ -310,18 +312,13 @@ def _json(item: str, rendering: Rendering, single: bool) -> str:
     return f"coalesce({rows}, '{nothing}')"
 
 
-def _csv() -> str:
-    """A line with the names of the columns, then the rows."""
-    return f"(SELECT line FROM {_HEADER}) || E'\\n' || coalesce(string_agg({_csv_row()}, E'\\n'), '')"
-
-
-def with_header(rendering: Rendering, rows: Sql) -> Sql:
+def _with_header(rendering: Rendering, rows: Sql) -> Sql:
     """What a statement's WITH needs for the body besides its sources: for CSV, the names of the columns of
     ``rows``."""
-    return f", {_HEADER} AS (" + header_sql(rows) + ")" if rendering.form == "csv" else NOTHING
+    return f", {_HEADER} AS (" + _header_sql(rows) + ")" if rendering.form == "csv" else NOTHING
 
 
-def header_sql(rows: Sql) -> Sql:
+def _header_sql(rows: Sql) -> Sql:
     """A SELECT of CSV's first line: the names of the columns of ``rows``, also if there are no rows.
 
     The names are those of a row of nulls, so that ``rows`` are planned but not read.
@@ -334,13 +331,13 @@ def header_sql(rows: Sql) -> Sql:
     )
 
 
-def is_streamable(rendering: Rendering) -> bool:
+def _is_streamable(rendering: Rendering) -> bool:
     """Whether the body is simply its rows, one after the other."""
     return rendering.explain is None and rendering.form in ("json", "csv", "ndjson", "geojson")
 
 
-def row_sql(rendering: Rendering, scalar: bool) -> str:
-    """A row as its text in a body that ``is_streamable``."""
+def _row_sql(rendering: Rendering, scalar: bool) -> str:
+    """A row as its text in a body that ``_is_streamable``."""
     item = f"{ROWS}.{SCALAR}" if scalar else ROW
     if rendering.form == "csv":
         return _csv_row()

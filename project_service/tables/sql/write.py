@@ -13,13 +13,13 @@ from attrs import evolve
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.request.syntax import Filter, Operand
+from project_service.tables.request.syntax import Operand
 from project_service.tables.sql.expressions import filter_sql, returned_columns
 from project_service.tables.sql.fragment import (
     BODY,
     BYTES,
     NOTHING,
-    NUMBER,
+    ROW_COUNT,
     SOURCE,
     TEXT,
     Sql,
@@ -89,12 +89,13 @@ def _key_condition(plan: WritePlan) -> Sql:
     if not plan.key_filters:
         return NOTHING
     given = {column.name: column for column in plan.columns}
-    terms = [_key_term(plan, given.get(one.field.name), one) for one in plan.key_filters]
+    terms = [
+        filter_sql(_value(plan, column), column, condition)
+        if (column := given.get(condition.field.name)) is not None
+        else Sql("false")
+        for condition in plan.key_filters
+    ]
     return where_sql(terms) + " LIMIT 1"
-
-
-def _key_term(plan: WritePlan, column: Column | None, condition: Filter) -> Sql:
-    return Sql("false") if column is None else filter_sql(_value(plan, column), column, condition)
 
 
 def _update_sql(plan: WritePlan) -> Sql:
@@ -248,7 +249,7 @@ def location_sql(plan: WritePlan) -> str:
     if not plan.location:
         return "null::text"
     values = ", ".join(_as_operand(plan.relation.columns[name]) for name in plan.location)
-    return f"CASE WHEN {NUMBER} = 1 THEN (SELECT json_build_array({values})::text FROM {SOURCE}) END"
+    return f"CASE WHEN {ROW_COUNT} = 1 THEN (SELECT json_build_array({values})::text FROM {SOURCE}) END"
 
 
 def _as_operand(column: Column) -> str:

@@ -55,7 +55,7 @@ async def until_answered(tables: Tables, method: str, path: str, expected: int, 
 
 def blocks(kind: str) -> list[tuple[int, str]]:
     """The code blocks of one kind in the documentation, each with its line number."""
-    found: list[tuple[int, str]] = []
+    result: list[tuple[int, str]] = []
     lines = DOCS.read_text("utf-8").split("\n")
     at = 0
     while at < len(lines):
@@ -64,9 +64,9 @@ def blocks(kind: str) -> list[tuple[int, str]]:
             while end < len(lines) and (lines[end].startswith("   ") or not lines[end]):
                 body.append(lines[end][3:])
                 end += 1
-            found.append((at, "\n".join(body).strip()))
+            result.append((at, "\n".join(body).strip()))
         at += 1
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")

@@ -36,9 +36,9 @@ async def test_the_python_client(tables: Tables) -> None:
     def session() -> None:
         headers = {"apikey": tables.api.anon_key, "Authorization": f"Bearer {tables.token}"}
         client: Any = postgrest.SyncPostgrestClient(tables.api.base_url + BASE, headers=headers)
-        found = client.from_("books").select("title, authors(name)").lt("price", 10).order("title").execute()
-        assert [row["title"] for row in found.data] == ["Kindred", "The Lathe of Heaven"]
-        assert found.data[0]["authors"] == {"name": "Butler"}
+        result = client.from_("books").select("title, authors(name)").lt("price", 10).order("title").execute()
+        assert [row["title"] for row in result.data] == ["Kindred", "The Lathe of Heaven"]
+        assert result.data[0]["authors"] == {"name": "Butler"}
         counted = (
             client.from_("books").select("id", count="exact").lte("id", 4).order("id").range(1, 2).execute()
         )
@@ -120,10 +120,10 @@ async def test_the_asynchronous_python_client(shelved: Tables) -> None:
     async def session() -> None:
         async with postgrest.AsyncPostgrestClient(shelved.api.base_url + BASE, headers=headers) as client:
             books: Any = client.from_("books")
-            found = (
+            result = (
                 await books.select("id", count="exact").gt("id", 1).lt("id", 5).order("id").limit(2).execute()
             )
-            assert (found.count, found.data) == (3, [{"id": 2}, {"id": 3}])
+            assert (result.count, result.data) == (3, [{"id": 2}, {"id": 3}])
             several = [books.select("id").eq("id", number).single().execute() for number in (1, 2, 3, 4)]
             assert [one.data["id"] for one in await asyncio.gather(*several)] == [1, 2, 3, 4]
             made = await client.from_("tags").upsert({"id": 1, "label": "utopia"}, on_conflict="id").execute()
@@ -141,10 +141,10 @@ def told(shelved: Tables, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     program = SCRIPT.read_text("utf-8")
 
     async def run() -> dict[str, Any]:
-        found: dict[str, Any] = await deferToThread(
+        result: dict[str, Any] = await deferToThread(
             ran_by_node, tmp_path_factory.mktemp("node"), program, *args
         )
-        return found
+        return result
 
     return wait(run)
 

@@ -137,10 +137,10 @@ async def test_an_index_on_a_computed_column_is_used(nodes: Tables) -> None:
 # A degree is stored as a number and represented as text.
 OVENS = """
 create domain degree as int;
-create function told(degree) returns json language sql immutable as $$ select to_json($1 || ' C') $$;
+create function shown_degree(degree) returns json language sql immutable as $$ select to_json($1 || ' C') $$;
 create function read_degree(json) returns degree language sql immutable
   as $$ select split_part($1 #>> '{}', ' ', 1)::int * case when $1 #>> '{}' like '% C' then 1 end $$;
-create cast (degree as json) with function told(degree) as implicit;
+create cast (degree as json) with function shown_degree(degree) as implicit;
 create cast (json as degree) with function read_degree(json) as implicit;
 create table ovens (
   id int primary key, heat degree default 180, most degree default 250.6, note text default 'new', spare degree
@@ -152,10 +152,10 @@ grant all on ovens to anon
 # A key with a representation, in filters too, and an aggregate that makes a body of such rows.
 KEYED = """
 create domain code as int;
-create function told(code) returns json language sql immutable as $$ select to_json('n/' || $1) $$;
+create function shown_code(code) returns json language sql immutable as $$ select to_json('n/' || $1) $$;
 create function read_code(text) returns code language sql immutable as $$ select split_part($1, '/', 2)::int $$;
 create function read_code(json) returns code language sql immutable as $$ select read_code($1 #>> '{}') $$;
-create cast (code as json) with function told(code) as implicit;
+create cast (code as json) with function shown_code(code) as implicit;
 create cast (text as code) with function read_code(text) as implicit;
 create cast (json as code) with function read_code(json) as implicit;
 create table boxes (id code primary key, kind int default 1, note text);
@@ -205,9 +205,9 @@ async def test_a_default_value_is_not_parsed_as_a_representation(ovens: Tables) 
     prefer = {"Prefer": "missing=default, return=representation"}
 
     async def written(method: str, path: str, body: Any) -> Any:
-        status, _, found = await ovens.request(method, path, headers=prefer, json=body)
-        assert status in (200, 201), found
-        return found
+        status, _, result = await ovens.request(method, path, headers=prefer, json=body)
+        assert status in (200, 201), result
+        return result
 
     rows: list[dict[str, Any]] = [
         {"id": 1},
@@ -229,8 +229,8 @@ async def test_a_put_finds_its_row_by_the_represented_key(boxes: Tables) -> None
     whole = {"Prefer": "return=representation"}
 
     async def put(key: str, body: Any) -> tuple[int, Any]:
-        status, _, found = await boxes.request("PUT", f"/boxes?id=eq.{key}", headers=whole, json=body)
-        return status, found
+        status, _, result = await boxes.request("PUT", f"/boxes?id=eq.{key}", headers=whole, json=body)
+        return status, result
 
     new = {"id": "n/5", "kind": 1, "note": "new"}
     assert await put("n/5", new) == (201, [new])
@@ -247,8 +247,8 @@ async def test_the_location_of_a_new_row_reads_that_row(boxes: Tables) -> None:
     status, headers, _ = await boxes.request("POST", "/boxes", headers=prefer, json={"id": "n/7"})
     assert status == 201
     (location,) = headers.getRawHeaders("Location")
-    status, _, found = await boxes.request("GET", location, base="")
-    assert (status, [row["id"] for row in found]) == (200, ["n/7"])
+    status, _, result = await boxes.request("GET", location, base="")
+    assert (status, [row["id"] for row in result]) == (200, ["n/7"])
     boxes.sql("delete from boxes where id > 2")
 
 
@@ -259,8 +259,8 @@ async def test_a_location_names_a_time_without_ambiguity(tables: Tables) -> None
     _, headers, _ = await tables.request("POST", "/moments", headers=prefer, json=moment)
     (location,) = headers.getRawHeaders("Location")
     assert location.endswith("?at=eq.2020-02-01T15%3A30%3A00%2B05%3A30")
-    _, _, found = await tables.request("GET", location, base="")
-    assert found == [{"at": "2020-02-01T10:00:00+00:00", "day": "2020-02-03"}]
+    _, _, result = await tables.request("GET", location, base="")
+    assert result == [{"at": "2020-02-01T10:00:00+00:00", "day": "2020-02-03"}]
     tables.sql("drop table moments; drop function abroad")
 
 
@@ -268,12 +268,12 @@ async def test_a_location_names_a_time_without_ambiguity(tables: Tables) -> None
 async def test_a_custom_media_type_is_made_from_stored_values(boxes: Tables) -> None:
     accept = {"Accept": "text/x-boxes"}
     for path in ("/boxes?order=id", "/rpc/own_boxes?order=id", "/rpc/own_boxes?double=lt.9&order=id"):
-        status, _, found = await boxes.request("GET", path, headers=accept)
-        assert (status, found) == (200, b"1one;2two;"), path
+        status, _, result = await boxes.request("GET", path, headers=accept)
+        assert (status, result) == (200, b"1one;2two;"), path
     prefer = {**accept, "Prefer": "return=representation"}
-    status, _, found = await boxes.request("POST", "/boxes", headers=prefer, json={"id": "n/8", "note": "x"})
-    assert (status, found) == (201, b"8x;")
+    status, _, result = await boxes.request("POST", "/boxes", headers=prefer, json={"id": "n/8", "note": "x"})
+    assert (status, result) == (201, b"8x;")
     boxes.sql("delete from boxes where id > 2")
     # In JSON the values have their representation as before.
-    _, _, found = await boxes.request("GET", "/boxes?select=id&order=id")
-    assert found == [{"id": "n/1"}, {"id": "n/2"}]
+    _, _, result = await boxes.request("GET", "/boxes?select=id&order=id")
+    assert result == [{"id": "n/1"}, {"id": "n/2"}]

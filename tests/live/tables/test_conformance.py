@@ -30,8 +30,8 @@ NOT_OURS = {
 def test_the_base_group_passes() -> None:
     command = [sys.executable, "-m", "benchmarks.tables_conformance", "base"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    found = re.search(r"(\d+) / (\d+) +base", done.stdout)
-    assert found is not None, done.stdout + done.stderr
+    result = re.search(r"(\d+) / (\d+) +base", done.stdout)
+    assert result is not None, done.stdout + done.stderr
     failed = set(re.findall(r"failed: (\S+)", done.stdout))
     assert failed <= set(NOT_OURS), done.stdout
-    assert int(found[1]) + len(failed) == int(found[2]) > 0, done.stdout
+    assert int(result[1]) + len(failed) == int(result[2]) > 0, done.stdout

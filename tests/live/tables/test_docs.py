@@ -18,13 +18,13 @@ def examples() -> list[tuple[str, dict[str, str], str, Any]]:
     """Request line, headers, body and response (JSON as a value, other text as bytes) of each example."""
     answers = [(line, json.loads(text)) for line, text in blocks("json")]
     answers = sorted([*answers, *((line, text.encode()) for line, text in blocks("text"))], key=itemgetter(0))
-    found = []
+    result = []
     for line, text in blocks("http"):
         head, _, body = text.partition("\n\n")
         first, *rest = head.split("\n")
         headers = dict(header.split(": ", 1) for header in rest)
-        found.append((first, headers, body, next(answer for at, answer in answers if at > line)))
-    return found
+        result.append((first, headers, body, next(answer for at, answer in answers if at > line)))
+    return result
 
 
 @pytest.mark.parametrize(("line", "headers", "body", "answer"), examples(), ids=lambda value: str(value)[:60])

@@ -58,8 +58,8 @@ async def test_ambiguous_overloads_are_listed_with_their_arguments(tables: Table
     )
     status, _, body = await tables.request("GET", "/rpc/either?a=1")
     assert (status, body["code"]) == (300, "PGRST203")
-    ways = ("either(a => integer)", "either(a => text)", "either(a => text, n => integer)")
-    assert body["message"].endswith(", ".join(f"public.{way}" for way in ways))
+    overloads = ("either(a => integer)", "either(a => text)", "either(a => text, n => integer)")
+    assert body["message"].endswith(", ".join(f"public.{one}" for one in overloads))
 
 
 @pytest_twisted.ensureDeferred
@@ -159,8 +159,8 @@ async def test_arguments_come_as_an_object_the_first_of_a_list_or_a_form(tables:
     ):
         assert (await tables.request("POST", "/rpc/add", **sent))[2] == 7, sent
     for sent in ({"json": {"most": 10}}, {"json": [{"most": 10}]}, {"headers": form, "data": b"most=10"}):
-        found = (await tables.request("POST", "/rpc/affordable", **sent))[2]
-        assert found == (await tables.request("GET", "/rpc/affordable?most=10"))[2] != [], sent
+        result = (await tables.request("POST", "/rpc/affordable", **sent))[2]
+        assert result == (await tables.request("GET", "/rpc/affordable?most=10"))[2] != [], sent
 
 
 @pytest_twisted.ensureDeferred
@@ -221,16 +221,20 @@ async def test_a_function_that_writes_runs_to_its_end_whatever_is_shown(tables: 
         " select 1, 'new', null::int, 1.0, 1999, '{}'::jsonb $$"
     )
     await until_answered(tables, "POST", "/rpc/note", 200, json={"i": 0})
-    ways = ["", "?limit=1", "?limit=0", "?limit=1&offset=3"]
+    queries = ["", "?limit=1", "?limit=0", "?limit=1&offset=3"]
     hidden = ["?id=eq.8&id=eq.9", "?select=id,authors!inner(id)&authors.id=eq.-1"]
-    for name, asked in (("note_all", ways), ("note_books", ways + hidden), ("note_book", ways + hidden)):
+    for name, asked in (
+        ("note_all", queries),
+        ("note_books", queries + hidden),
+        ("note_book", queries + hidden),
+    ):
         for query in asked:
             # "careful" has a limit of two rows.
             for base in (BASE, BASE.replace("main", "careful")):
                 tables.sql("truncate noted")
                 status, headers, _ = await tables.request("POST", f"/rpc/{name}{query}", base=base, json={})
-                found = (status, headers.getRawHeaders("x-noted"), tables.sql("select count(*) from noted"))
-                assert found == (200, ["5"], [(5,)]), (name, query, base)
+                result = (status, headers.getRawHeaders("x-noted"), tables.sql("select count(*) from noted"))
+                assert result == (200, ["5"], [(5,)]), (name, query, base)
     tables.sql("truncate noted")
     past = tables.request("POST", "/rpc/note_all?offset=6", headers={"Prefer": "count=exact"}, json={})
     assert ((await past)[0], tables.sql("select count(*) from noted")) == (416, [(0,)])
@@ -332,8 +336,8 @@ async def test_unnamed_arguments_are_given_by_the_empty_name(tables: Tables) -> 
     ):
         method = "GET" if body is None else "POST"
         more: dict[str, Any] = {} if body is None else {"json": body}
-        found = await tables.request(method, f"/rpc/{path}", **more)
-        assert (found[0], found[2]) == (200, expected), (path, body, found[2])
+        result = await tables.request(method, f"/rpc/{path}", **more)
+        assert (result[0], result[2]) == (200, expected), (path, body, result[2])
     status, _, body = await tables.request("GET", "/rpc/one_of_two")
     assert (status, body["code"]) == (300, "PGRST203")
     assert body["message"].endswith("between: public.one_of_two(), public.one_of_two( => text)")
@@ -377,9 +381,9 @@ async def test_rows_without_a_declared_type_have_no_key_twice(tables: Tables) ->
         for media in ("application/json", "application/x-ndjson", "application/vnd.pgrst.object+json"):
             sent: dict[bytes | str, bytes | str] = {"X-Service-Key": tables.api.anon_key, "Accept": media}
             text = await treq.text_content(await treq.get(url, headers=sent, persistent=False))
-            found = json.loads(text, object_pairs_hook=without_repetitions)
+            result = json.loads(text, object_pairs_hook=without_repetitions)
             alone = media != "application/json" and isinstance(expected, list)
-            assert found == (expected[0] if alone else expected), path
+            assert result == (expected[0] if alone else expected), path
     status, _, body = await tables.request("GET", "/rpc/many?n=5000", headers=NDJSON)
     assert status == 200
     lines = [json.loads(line, object_pairs_hook=without_repetitions) for line in body.splitlines()]

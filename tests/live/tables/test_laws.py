@@ -62,11 +62,11 @@ class Tree:
             ("not." if self.negated else "") + self.operator + "(" + ",".join(map(_written, self.terms)) + ")"
         )
 
-    def verdict(self, found: dict[str, Verdicts], row: int) -> bool | None:
+    def verdict(self, result: dict[str, Verdicts], row: int) -> bool | None:
         """AND or OR of three-valued logic: the least of all values, or the greatest, with unknown between false and
         true."""
         rank = {False: 0, None: 1, True: 2}
-        terms = [found[one][row] if isinstance(one, str) else one.verdict(found, row) for one in self.terms]
+        terms = [result[one][row] if isinstance(one, str) else one.verdict(result, row) for one in self.terms]
         chosen = (min if self.operator == "and" else max)(terms, key=rank.__getitem__)
         return chosen if chosen is None else chosen != self.negated
 
@@ -115,9 +115,9 @@ async def ids(tables: Tables, path: str) -> list[int]:
 
 
 async def verdicts(tables: Tables, path: str, condition: str) -> Verdicts:
-    name, _, said = condition.partition("=")
+    name, _, operation = condition.partition("=")
     true = await ids(tables, f"{path}&{condition}")
-    false = await ids(tables, f"{path}&{name}=not.{said}")
+    false = await ids(tables, f"{path}&{name}=not.{operation}")
     assert not set(true) & set(false), condition
     return {id_: True if id_ in true else False if id_ in false else None for id_ in range(1, 41)}
 
@@ -126,10 +126,10 @@ async def verdicts(tables: Tables, path: str, condition: str) -> Verdicts:
 async def test_conditions_follow_three_valued_logic(lawful: Tables) -> None:
     random, path = Random(1), "/goods?select=id,shops()&order=id"
     conditions = (*GOODS, "shops=is.null")
-    found = {condition: await verdicts(lawful, path, condition) for condition in conditions}
+    result = {condition: await verdicts(lawful, path, condition) for condition in conditions}
     for _ in range(60):
         asked = tree(random, conditions)
-        expected = [row for row in range(1, 41) if asked.verdict(found, row)]
+        expected = [row for row in range(1, 41) if asked.verdict(result, row)]
         name, _, terms = str(asked).partition("(")
         assert await ids(lawful, f"{path}&{name}=({terms}") == expected, str(asked)
 
@@ -139,15 +139,15 @@ async def test_embedded_rows_are_those_read_by_their_key(lawful: Tables) -> None
     random, shops = Random(2), range(1, 10)
     for _ in range(25):
         condition, order = random.choice(GOODS), random.choice(ORDERS)
-        first, most = random.choice(((0, 50), (0, 2), (1, 2), (2, 50)))
+        offset, limit = random.choice(((0, 50), (0, 2), (1, 2), (2, 50)))
         goods = await rows(lawful, f"/goods?select=id,name,shop_id&{condition}&order={order}")
         expected = {
             shop: [{"id": row["id"], "name": row["name"]} for row in goods if row["shop_id"] == shop]
             for shop in shops
         }
-        expected = {shop: found[first : first + most] for shop, found in expected.items()}
+        expected = {shop: result[offset : offset + limit] for shop, result in expected.items()}
         inside = (
-            f"goods.{condition}&goods.order={order}&goods.limit={most}&goods.offset={first}&order=id.desc"
+            f"goods.{condition}&goods.order={order}&goods.limit={limit}&goods.offset={offset}&order=id.desc"
         )
         for select, test, wanted in (
             ("goods(id,name)", "", list(shops)),
@@ -155,13 +155,13 @@ async def test_embedded_rows_are_those_read_by_their_key(lawful: Tables) -> None
             ("goods(id,name)", "&goods=not.is.null&limit=9", [shop for shop in shops if expected[shop]]),
             ("goods(id,name)", "&goods=is.null", [shop for shop in shops if not expected[shop]]),
         ):
-            found = await rows(lawful, f"/shops?select=id,{select}&{inside}{test}")
-            assert found == [{"id": shop, "goods": expected[shop]} for shop in reversed(wanted)], (
+            result = await rows(lawful, f"/shops?select=id,{select}&{inside}{test}")
+            assert result == [{"id": shop, "goods": expected[shop]} for shop in reversed(wanted)], (
                 inside,
                 test,
             )
-        found = await rows(lawful, f"/shops?select=id,...goods(own:id)&{inside}")
-        assert {row["id"]: row["own"] for row in found} == {
+        result = await rows(lawful, f"/shops?select=id,...goods(own:id)&{inside}")
+        assert {row["id"]: row["own"] for row in result} == {
             shop: [row["id"] for row in some] for shop, some in expected.items()
         }, inside
 
@@ -188,10 +188,10 @@ async def test_filters_and_orders_by_an_embedded_row_equal_those_of_a_join(lawfu
             ("...shops(shop:name)", [{"shop": of[id_].get("name")} for id_ in sequence]),
         ):
             order = f"shops(opened).{direction[0]}.nulls{nulls},id"
-            found = await rows(lawful, f"/goods?select=id,{select}&shops.{condition}&order={order}")
+            result = await rows(lawful, f"/goods?select=id,{select}&shops.{condition}&order={order}")
             expected = [id_ for id_ in sequence if of[id_] or "inner" not in select]
-            assert [row.pop("id") for row in found] == expected, (select, condition, order)
-            assert found == wanted, (select, condition, order)
+            assert [row.pop("id") for row in result] == expected, (select, condition, order)
+            assert result == wanted, (select, condition, order)
 
 
 @pytest_twisted.ensureDeferred
@@ -227,8 +227,8 @@ async def test_a_count_without_parentheses_is_one_with_them(lawful: Tables) -> N
         spelt = [
             await lawful.request("GET", asked.format(word), headers=EXACT) for word in ("count()", "count")
         ]
-        told = [(status, headers.getRawHeaders("content-range"), body) for status, headers, body in spelt]
-        assert told[0] == told[1], asked
+        answers = [(status, headers.getRawHeaders("content-range"), body) for status, headers, body in spelt]
+        assert answers[0] == answers[1], asked
     shops = await rows(lawful, "/shops?select=id,goods!inner(count)&goods.price=gt.4&order=id")
     assert [shop["id"] for shop in shops] == list(range(1, 10))
 
@@ -309,10 +309,10 @@ async def test_a_write_affects_the_rows_that_a_read_shows(written: Tables) -> No
         if status == 416:
             continue
         ids = {row["id"] for row in read}
-        most = max(0, len(ids) - random.randint(0, 1))
-        few = f"{shown}, handling=strict, max-affected={most}"
+        limit = max(0, len(ids) - random.randint(0, 1))
+        few = f"{shown}, handling=strict, max-affected={limit}"
         status, _ = await ask(written, "PATCH", path, few, json={"label": "new"})
-        assert status == (400 if len(ids) > most else 200), path
+        assert status == (400 if len(ids) > limit else 200), path
         if status == 400:
             assert state(written) == before, path
         written.sql(FRESH)

@@ -83,8 +83,8 @@ async def test_a_put_writes_the_row_with_the_key_in_the_url(outcomes: Tables) ->
     body = [{"id": 79, "note": "other"}, {"id": 78, "note": "named"}, {"id": 78, "note": "again"}]
     more = {"headers": {"Prefer": "return=representation"}, "json": body}
     for status in (201, 200):
-        found = await answered(outcomes, "PUT", "/counted?id=eq.78&columns=id", **more)
-        assert found[:2] == (status, [{"id": 78, "note": "named"}])
+        result = await answered(outcomes, "PUT", "/counted?id=eq.78&columns=id", **more)
+        assert result[:2] == (status, [{"id": 78, "note": "named"}])
     status, body, _ = await answered(outcomes, "PUT", "/counted?id=eq.79", json={})
     assert (status, body["code"]) == (400, "PGRST115")
     assert outcomes.sql("select note from counted where id = 79") == []
@@ -94,8 +94,8 @@ async def test_a_put_writes_the_row_with_the_key_in_the_url(outcomes: Tables) ->
 async def test_an_upsert_of_an_empty_list_is_200_or_201_by_its_resolution(outcomes: Tables) -> None:
     for how, status in (("merge", 200), ("ignore", 201)):
         more = {"headers": {"Prefer": f"resolution={how}-duplicates"}, "json": []}
-        found = await answered(outcomes, "POST", "/counted", **more)
-        assert found == (status, b"", [f"resolution={how}-duplicates"])
+        result = await answered(outcomes, "POST", "/counted", **more)
+        assert result == (status, b"", [f"resolution={how}-duplicates"])
 
 
 @pytest_twisted.ensureDeferred
@@ -225,8 +225,10 @@ async def test_tx_rollback_undoes_a_write_where_it_is_allowed(outcomes: Tables) 
         (CAREFUL, [], ["return=representation, tx=rollback"]),
         (BASE, [("tried",)], ["return=representation"]),
     ):
-        status, body, said = await answered(outcomes, "POST", "/counted?select=note", base=base, **more)
-        assert (status, body, said) == (201, [{"note": "tried"}], applied)
+        status, body, preferences = await answered(
+            outcomes, "POST", "/counted?select=note", base=base, **more
+        )
+        assert (status, body, preferences) == (201, [{"note": "tried"}], applied)
         assert outcomes.sql("select note from counted where note = 'tried'") == left
 
 
@@ -265,8 +267,8 @@ async def test_a_plan_is_shown_and_not_executed(outcomes: Tables) -> None:
     ):
         status, headers, body = await outcomes.request(method, path, base=CAREFUL, headers=as_json)
         assert status == 200, body
-        (found,) = json.loads(body)
-        assert (found["Plan"]["Node Type"], "Output" in found["Plan"]) == ("Aggregate", True)
+        (result,) = json.loads(body)
+        assert (result["Plan"]["Node Type"], "Output" in result["Plan"]) == ("Aggregate", True)
         assert headers.getRawHeaders("content-type")[0].startswith(f"{plan}+json; ")
         assert headers.getRawHeaders("content-range") is None
     assert outcomes.sql("select count(*) from counted where note = 'kept'") == [(1,)]
@@ -286,11 +288,11 @@ async def test_a_plan_shows_the_options_asked_for_and_no_more(outcomes: Tables) 
     for options in ("", *members):
         accept = {"Accept": f"application/vnd.pgrst.plan+json; options={options}"}
         _, _, body = await outcomes.request("GET", "/counted", base=CAREFUL, headers=accept)
-        (found,) = json.loads(body)
+        (result,) = json.loads(body)
         for option, member in members.items():
             # PostgreSQL 18 includes buffers with analyze.
             if option == options or not options.startswith("analyze"):
-                assert (member in {**found, **found["Plan"]}) == (option == options), (options, member)
+                assert (member in {**result, **result["Plan"]}) == (option == options), (options, member)
 
 
 @pytest_twisted.ensureDeferred
@@ -342,10 +344,10 @@ async def test_errors_that_clients_cannot_fix_are_logged_with_their_reason(
     for _ in range(3):
         with capturedLogs() as events:
             status, body, _ = await answered(outcomes, "POST", f"/rpc/{function}", json={})
-        said = "\n".join(map(str, map(formatEvent, events)))
+        logged = "\n".join(map(str, map(formatEvent, events)))
         assert (status, body["code"]) == (expected, why[:5])
-        assert re.search(why, said)
-        assert "what was written" not in said
+        assert re.search(why, logged)
+        assert "what was written" not in logged
 
 
 @pytest_twisted.ensureDeferred
@@ -389,5 +391,5 @@ async def test_405_has_allow_and_429_and_503_have_retry_after_wherever_they_come
         ("POST", "/rpc/answering", {"status": "503"}, (503, None, "2")),
     ):
         status, headers, _ = await outcomes.request(method, path, json=sent)
-        found = (status, *((headers.getRawHeaders(name) or [None])[0] for name in ("allow", "retry-after")))
-        assert found == expected, (method, path)
+        result = (status, *((headers.getRawHeaders(name) or [None])[0] for name in ("allow", "retry-after")))
+        assert result == expected, (method, path)

@@ -90,9 +90,9 @@ async def test_rows_become_geojson_features(spatial: Tables, database: str) -> N
 async def test_features_carry_embedded_and_computed_values(spatial: Tables) -> None:
     path = "/shops?select=name,place,metres,area:areas(name)&areas.name=eq.East&id=eq.3"
     _, _, body = await spatial.request("GET", path, headers=GEOJSON)
-    (found,) = read(body)["features"]
-    assert found["properties"]["area"] == {"name": "East"}
-    assert found["properties"]["metres"] > 500_000
+    (result,) = read(body)["features"]
+    assert result["properties"]["area"] == {"name": "East"}
+    assert result["properties"]["metres"] > 500_000
     path = "/areas?select=name,within(name,place)&order=id"
     _, _, rows = await spatial.request("GET", path)
     assert [[shop["name"] for shop in row["within"]] for row in rows] == [["Bread", "Books"], ["Bikes"]]
@@ -103,11 +103,11 @@ async def test_features_carry_embedded_and_computed_values(spatial: Tables) -> N
 async def test_functions_find_rows_by_distance(spatial: Tables) -> None:
     path = "/rpc/near?lon=1&lat=1&degrees=4.5&select=name,place&order=name.desc"
     _, _, body = await spatial.request("GET", path, headers=GEOJSON)
-    assert [found["properties"]["name"] for found in read(body)["features"]] == ["Bread", "Books"]
+    assert [result["properties"]["name"] for result in read(body)["features"]] == ["Bread", "Books"]
     status, _, body = await spatial.request(
         "POST", "/rpc/near", json={"lon": 6, "lat": 1, "degrees": 1}, headers=GEOJSON
     )
-    assert (status, [found["geometry"] for found in read(body)["features"]]) == (200, [point(6, 1)])
+    assert (status, [result["geometry"] for result in read(body)["features"]]) == (200, [point(6, 1)])
 
 
 @pytest_twisted.ensureDeferred

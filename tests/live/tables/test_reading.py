@@ -183,8 +183,8 @@ async def test_a_column_may_be_computed_by_a_function_named_like_an_aggregate(
             accept = {"Accept": media, "Prefer": "count=exact"}
             path = f"/odd?select=empty&limit={limit}"
             status, headers, _ = await reading.request("GET", path, headers=accept)
-            found = (status, headers.getRawHeaders("content-range"))
-            assert found == (200 if limit == 300 else 206, [f"0-{limit - 1}/300"]), media
+            result = (status, headers.getRawHeaders("content-range"))
+            assert result == (200 if limit == 300 else 206, [f"0-{limit - 1}/300"]), media
     _, _, body = await reading.request("GET", "/notes?select=id,all:leaf(id),...leaf(leaves:id)&order=id")
     assert body == [{"id": n, "all": [{"id": n}], "leaves": [n]} for n in (1, 2)]
 

@@ -61,9 +61,9 @@ async def rows(tables: Tables, path: str) -> Any:
 
 @pytest_twisted.ensureDeferred
 async def test_spread_rows_below_do_not_hide_the_column_ordered_by(related: Tables) -> None:
-    found = await rows(related, "/volumes?select=id,shelves(at:id,...volumes(name))&order=shelves(name),id")
+    result = await rows(related, "/volumes?select=id,shelves(at:id,...volumes(name))&order=shelves(name),id")
     lower, upper = {"at": 2, "name": ["c"]}, {"at": 1, "name": ["a", "b"]}
-    assert found == [{"id": 3, "shelves": lower}, {"id": 1, "shelves": upper}, {"id": 2, "shelves": upper}]
+    assert result == [{"id": 3, "shelves": lower}, {"id": 1, "shelves": upper}, {"id": 2, "shelves": upper}]
 
 
 @pytest_twisted.ensureDeferred
@@ -78,20 +78,20 @@ async def test_rows_are_ordered_by_embedded_columns_whatever_is_selected(related
         (f"shelves(id,below:volumes())&shelves.below=not.is.null&{lacking}", [1, 2, 3]),
         (f"shelves(id,below:volumes())&{lacking}", [3, 1, 2]),
     ):
-        found = await rows(related, f"/volumes?select=id,{asked}")
-        assert [row["id"] for row in found] == expected, asked
+        result = await rows(related, f"/volumes?select=id,{asked}")
+        assert [row["id"] for row in result] == expected, asked
 
 
 @pytest_twisted.ensureDeferred
 async def test_rows_are_grouped_by_embedded_rows_of_any_depth(related: Tables) -> None:
     groups = [{"sum": 30, "name": "lower"}, {"sum": 30, "name": "upper"}]
     ids = [[{"id": 3}], [{"id": 1}, {"id": 2}]]
-    found = await rows(
+    result = await rows(
         related, "/volumes?select=pages.sum(),...shelves(name,volumes(id))&order=shelves(name)"
     )
-    assert found == [{**group, "volumes": below} for group, below in zip(groups, ids, strict=True)]
-    found = await rows(related, "/volumes?select=pages.sum(),shelves(name,volumes(id))&shelf_id=eq.2")
-    assert found == [{"sum": 30, "shelves": {"name": "lower", "volumes": [{"id": 3}]}}]
+    assert result == [{**group, "volumes": below} for group, below in zip(groups, ids, strict=True)]
+    result = await rows(related, "/volumes?select=pages.sum(),shelves(name,volumes(id))&shelf_id=eq.2")
+    assert result == [{"sum": 30, "shelves": {"name": "lower", "volumes": [{"id": 3}]}}]
 
 
 @pytest_twisted.ensureDeferred
@@ -99,12 +99,12 @@ async def test_rows_are_grouped_by_values_with_data_representations(related: Tab
     assert await rows(related, "/shelves?select=shade,count()") == [{"shade": "#7", "count": 2}]
     assert await rows(related, "/volumes?select=count(),...shelves(shade)") == [{"count": 3, "shade": "#7"}]
     upper, lower = {"id": 1, "name": "upper", "shade": "#7"}, {"id": 2, "name": "lower", "shade": "#7"}
-    found = await rows(related, "/shelves?select=*,count()&order=id")
-    assert found == [{**upper, "count": 1}, {**lower, "count": 1}]
+    result = await rows(related, "/shelves?select=*,count()&order=id")
+    assert result == [{**upper, "count": 1}, {**lower, "count": 1}]
     assert await rows(related, "/volumes?select=shelf_id::bool,count()") == [{"shelf_id": True, "count": 3}]
     # A cast applies to the represented value.
-    found = await rows(related, "/shelves?select=shade::text,name.max()")
-    assert found == [{"shade": '"#7"', "max": "upper"}]
+    result = await rows(related, "/shelves?select=shade::text,name.max()")
+    assert result == [{"shade": '"#7"', "max": "upper"}]
 
 
 @pytest_twisted.ensureDeferred
@@ -113,8 +113,8 @@ async def test_rows_are_grouped_by_the_columns_shown_of_embedded_rows(related: T
     # An aggregate of embedded rows is nothing to group by.
     assert await rows(related, "/volumes?select=...shelves(shade,id.sum())") == [{"shade": "#7", "sum": 4}]
     assert await rows(related, "/volumes?select=pages.sum()::text") == [{"sum": "60"}]
-    found = await rows(related, "/shelves?select=count(),...volumes(name)&order=count")
-    assert sorted((row["count"], row["name"]) for row in found) == [(1, ["a", "b"]), (1, ["c"])]
+    result = await rows(related, "/shelves?select=count(),...volumes(name)&order=count")
+    assert sorted((row["count"], row["name"]) for row in result) == [(1, ["a", "b"]), (1, ["c"])]
 
 
 @pytest_twisted.ensureDeferred
@@ -200,10 +200,10 @@ async def test_rows_without_related_rows_have_an_empty_list_or_null(related: Tab
 
 @pytest_twisted.ensureDeferred
 async def test_relations_outside_the_exposed_schemas_are_spread(related: Tables) -> None:
-    found = await rows(related, "/shelves?select=id,...tucked(*)&order=id")
-    assert found == [{"id": 1, "shelf": 1, "note": "n"}, {"id": 2, "shelf": None, "note": None}]
-    found = await rows(related, "/shelves?select=id,...tucked(note)&tucked=not.is.null")
-    assert found == [{"id": 1, "note": "n"}]
+    result = await rows(related, "/shelves?select=id,...tucked(*)&order=id")
+    assert result == [{"id": 1, "shelf": 1, "note": "n"}, {"id": 2, "shelf": None, "note": None}]
+    result = await rows(related, "/shelves?select=id,...tucked(note)&tucked=not.is.null")
+    assert result == [{"id": 1, "note": "n"}]
     # Of two columns with one name the last is shown, as of those that are not spread.
     assert await rows(related, "/volumes?select=...shelves(name,name:id)&id=eq.1") == [{"name": 1}]
     assert await rows(related, "/volumes?select=...shelves(name:id,name)&id=eq.1") == [{"name": "upper"}]

@@ -57,26 +57,26 @@ def data(tables: Tables) -> Data:
     return {name: tables.sql(f"select json_agg(found) from {name} found")[0][0] for name in names}
 
 
-def relationships(found: Data) -> dict[str, tuple[Relationship, ...]]:
+def relationships(result: Data) -> dict[str, tuple[Relationship, ...]]:
     def to_one(written: str, target: str, column: str) -> Relationship:
         return Relationship(
-            written, target, True, lambda row: [one for one in found[target] if one["id"] == row[column]]
+            written, target, True, lambda row: [one for one in result[target] if one["id"] == row[column]]
         )
 
     def to_many(written: str, target: str, column: str) -> Relationship:
         return Relationship(
-            written, target, False, lambda row: [one for one in found[target] if one[column] == row["id"]]
+            written, target, False, lambda row: [one for one in result[target] if one[column] == row["id"]]
         )
 
     def through(written: str, target: str, ours: str, theirs: str) -> Relationship:
         def of(row: Row) -> list[Row]:
-            keys = [visit[theirs] for visit in found["visits"] if visit[ours] == row["id"]]
-            return [one for one in found[target] if one["id"] in keys]
+            keys = [visit[theirs] for visit in result["visits"] if visit[ours] == row["id"]]
+            return [one for one in result[target] if one["id"] in keys]
 
         return Relationship(written, target, False, of)
 
     badge = Relationship(
-        "badges", "badges", True, lambda row: [one for one in found["badges"] if one["id"] == row["id"]]
+        "badges", "badges", True, lambda row: [one for one in result["badges"] if one["id"] == row["id"]]
     )
     person = (
         to_one("towns!home", "towns", "home"),
@@ -115,12 +115,12 @@ async def read(tables: Tables, tree: Tree, resource: str) -> tuple[str, int, Any
 
 @pytest_twisted.ensureDeferred
 async def test_embedded_rows_are_those_computed_in_python(grown: Tables) -> None:
-    random, found = Random(1), data(grown)
+    random, result = Random(1), data(grown)
     for _ in range(400):
-        requests = RandomRequests(random, found, relationships(found))
+        requests = RandomRequests(random, result, relationships(result))
         tree = requests.tree(random.choice(("people", "people", "described", "towns", "notes", "visits")))
         requests.page(tree)
-        expected = matching(tree, found[tree.table])
+        expected = matching(tree, result[tree.table])
         resource = "/rpc/all_people" if tree.table == "people" and random.random() < 0.3 else f"/{tree.table}"
         if tree.first > len(expected):
             continue
@@ -133,12 +133,12 @@ async def test_embedded_rows_are_those_computed_in_python(grown: Tables) -> None
 async def test_unsorted_rows_are_the_same_whatever_is_embedded_and_their_pages_have_each_row_once(
     grown: Tables,
 ) -> None:
-    random, found = Random(3), data(grown)
+    random, result = Random(3), data(grown)
     for _ in range(150):
-        requests = RandomRequests(random, found, relationships(found))
+        requests = RandomRequests(random, result, relationships(result))
         tree = requests.tree(random.choice(("people", "people", "described", "towns", "visits")))
         tree.parameters = [one for one in tree.parameters if not one.startswith("order=")]
-        expected = [one.shown for one in matching(tree, found[tree.table])]
+        expected = [one.shown for one in matching(tree, result[tree.table])]
         path, total, rows = await read(grown, tree, f"/{tree.table}")
         assert sorted(map(_text, rows)) == sorted(map(_text, expected)), path
         assert total == len(expected), path
@@ -152,11 +152,11 @@ async def test_unsorted_rows_are_the_same_whatever_is_embedded_and_their_pages_h
 
 @pytest_twisted.ensureDeferred
 async def test_aggregates_are_grouped_by_the_columns_shown(grown: Tables) -> None:
-    random, found = Random(2), data(grown)
+    random, result = Random(2), data(grown)
     for _ in range(300):
-        requests = RandomRequests(random, found, relationships(found))
+        requests = RandomRequests(random, result, relationships(result))
         tree = requests.tree(random.choice(("people", "described", "notes", "visits", "badges")), sums=True)
-        expected = grouped(tree, matching(tree, found[tree.table]))
+        expected = grouped(tree, matching(tree, result[tree.table]))
         path, total, rows = await read(grown, tree, f"/{tree.table}")
         assert sorted(map(_text, rows)) == sorted(map(_text, expected)), path
         assert total == len(expected), path

@@ -318,8 +318,8 @@ async def test_a_location_is_sent_for_a_single_new_row_only(writes: Tables) -> N
     ):
         body = [{"id": number} for number in ids]
         status, headers, _ = await writes.request("POST", "/kept", headers=asked, json=body)
-        found = headers.getRawHeaders("location")
-        assert (status, found and found[0].rpartition("?")[2]) == (201, place), ids
+        result = headers.getRawHeaders("location")
+        assert (status, result and result[0].rpartition("?")[2]) == (201, place), ids
 
 
 @pytest_twisted.ensureDeferred

@@ -86,65 +86,67 @@ class Tree:
 
     def names(self) -> list[str]:
         """What is shown of a row."""
-        found = [alias for alias, _ in self.columns]
+        results = [alias for alias, _ in self.columns]
         for child in self.children:
-            found.extend(child.names() if child.spread else [child.name] if child.shows else [])
-        return found
+            results.extend(child.names() if child.spread else [child.name] if child.shows else [])
+        return results
 
     @property
     def shows(self) -> bool:
         return bool(self.columns or self.sums or any(child.shows for child in self.children))
 
     def functions(self) -> dict[str, str]:
-        found = {alias: function for alias, function, _ in self.sums}
+        results = {alias: function for alias, function, _ in self.sums}
         for child in self.children:
-            found |= child.functions() if child.spread else {}
-        return found
+            results |= child.functions() if child.spread else {}
+        return results
 
 
 def matching(tree: Tree, rows: Iterable[Row]) -> list[Result]:
     """The rows that meet the conditions, in order, without regard to the range."""
-    found = []
+    results = []
     for row in rows:
         below = {child.name: cut(child, matching(child, child.of(row))) for child in tree.children}
         one = Result(row, below, *_shown_and_summed(tree, row, below))
         inner = all(below[child.name] for child in tree.children if child.inner)
         if inner and all(test(one) for test in tree.tests):
-            found.append(one)
+            results.append(one)
     for key, descending, nulls_first in reversed(tree.order):
-        unknown = [one for one in found if key(one) is None]
-        known = [one for one in found if key(one) is not None]
+        unknown = [one for one in results if key(one) is None]
+        known = [one for one in results if key(one) is not None]
         known.sort(key=key, reverse=descending)
-        found = unknown + known if nulls_first else known + unknown
-    return found
+        results = unknown + known if nulls_first else known + unknown
+    return results
 
 
-def cut(tree: Tree, found: list[Result]) -> list[Result]:
-    return found[tree.first : tree.first + tree.limit]
+def cut(tree: Tree, results: list[Result]) -> list[Result]:
+    return results[tree.first : tree.first + tree.limit]
 
 
 def _shown_and_summed(tree: Tree, row: Row, below: dict[str, list[Result]]) -> tuple[Row, Row]:
     shown = {alias: row[column] for alias, column in tree.columns}
     summed = {alias: row[column] if column else 1 for alias, _, column in tree.sums}
     for child in tree.children:
-        found = below[child.name]
-        values = [one.shown for one in found]
+        results = below[child.name]
+        values = [one.shown for one in results]
         if not child.spread:
             shown |= (
-                {child.name: values if not child.one else values[0] if found else None} if child.shows else {}
+                {child.name: values if not child.one else values[0] if results else None}
+                if child.shows
+                else {}
             )
         elif child.one:
-            shown |= {name: values[0][name] if found else None for name in child.names()}
-            summed |= found[0].summed if found else {}
+            shown |= {name: values[0][name] if results else None for name in child.names()}
+            summed |= results[0].summed if results else {}
         else:
             shown |= {name: [value[name] for value in values] for name in child.names()}
     return shown, summed
 
 
-def grouped(tree: Tree, found: list[Result]) -> list[Row]:
+def grouped(tree: Tree, results: list[Result]) -> list[Row]:
     """One row for all that show the same values."""
     groups: dict[str, list[Result]] = {} if tree.names() else {"{}": []}
-    for one in found:
+    for one in results:
         groups.setdefault(json.dumps(one.shown), []).append(one)
     made = []
     for shown, members in groups.items():
@@ -288,11 +290,11 @@ class RandomRequests:
 
 
 def _own(column: str) -> Key:
-    return lambda found: found.row[column]
+    return lambda results: results.row[column]
 
 
 def _below(name: str, column: str) -> Key:
-    return lambda found: found.below[name][0].row[column] if found.below[name] else None
+    return lambda results: results.below[name][0].row[column] if results.below[name] else None
 
 
 def _of_known(value: Any, test: Callable[[Any], bool]) -> bool | None:
@@ -304,8 +306,8 @@ def _joined(operator: str, negated: bool, tests: list[Test]) -> Test:
     true."""
     rank = {False: 0, None: 1, True: 2}
 
-    def test(found: Result) -> bool | None:
-        chosen = (min if operator == "and" else max)((one(found) for one in tests), key=rank.__getitem__)
+    def test(results: Result) -> bool | None:
+        chosen = (min if operator == "and" else max)((one(results) for one in tests), key=rank.__getitem__)
         return opposite(chosen) if negated else chosen
 
     return test

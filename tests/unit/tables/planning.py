@@ -41,8 +41,8 @@ def planned(
     cache: SchemaCache = CACHE,
 ) -> Planned:
     planner = planner or Planner(config)
-    said = (("prefer", prefer), ("content-type", media), ("accept", accept))
-    headers = tuple(pair for pair in said if pair[1])
+    given = (("prefer", prefer), ("content-type", media), ("accept", accept))
+    headers = tuple(pair for pair in given if pair[1])
     incoming = RawRequest(
         method, tuple(path.split("/")), pairs=pairs, headers=RequestHeaders.of(headers), body=body
     )
@@ -56,5 +56,5 @@ async def waited(answer: Awaitable[T]) -> T:
     return await answer
 
 
-def text(found: Planned) -> str:
-    return found.compiled.statement.sql.for_prepare
+def text(planned_request: Planned) -> str:
+    return planned_request.compiled.statement.sql.for_prepare

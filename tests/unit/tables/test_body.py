@@ -21,19 +21,21 @@ class Members(SynchronousTestCase):
     @given(st.permutations(["c", "a", "b"]))
     def test_columns_of_a_body_are_sorted_by_name_in_every_media_type(self, names: list[str]) -> None:
         body = json.dumps(dict.fromkeys(names, 1)).encode()
-        for found in (
+        for payload in (
             parse_payload(None, body, None, False),
             parse_payload(None, b"[" + body + b"]", None, False),
             parse_payload(None, body, (*names, "a"), False),
             parse_payload("text/csv", ",".join(names).encode() + b"\n1,2,3", None, False),
             parse_payload("application/x-www-form-urlencoded", "=&".join(names).encode(), None, False),
         ):
-            self.assertEqual(found.keys, ("a", "b", "c"))
+            self.assertEqual(payload.keys, ("a", "b", "c"))
 
     def test_json_is_not_parsed_if_columns_are_given(self) -> None:
         for body, is_array in ((b"\n\t {nonsense", False), (b" [nonsense", True), (b"", True), (b"3", True)):
-            found = parse_payload(None, body, ("a",), False)
-            self.assertEqual((found.text, found.is_array, found.is_empty), (body.decode(), is_array, False))
+            payload = parse_payload(None, body, ("a",), False)
+            self.assertEqual(
+                (payload.text, payload.is_array, payload.is_empty), (body.decode(), is_array, False)
+            )
 
     def test_a_body_with_invalid_utf8_or_nul_is_refused_even_if_columns_are_given(self) -> None:
         for body in (b"{\xff}", b'{"a": "\0"}'):
@@ -43,8 +45,8 @@ class Members(SynchronousTestCase):
     def test_json_numbers_beyond_a_double_are_passed_through(self) -> None:
         for number in ("1e400", "-2.5E+1000", "9" * 400):
             body = f'[{{"a": {number}, "b": [1, 1.5, null]}}]'.encode()
-            found = parse_payload(None, body, None, False)
-            self.assertEqual((found.keys, found.text), (("a", "b"), body.decode()))
+            payload = parse_payload(None, body, None, False)
+            self.assertEqual((payload.keys, payload.text), (("a", "b"), body.decode()))
 
     def test_invalid_json_is_refused_even_with_numbers_beyond_a_double(self) -> None:
         for rest in (b"", b', "b": NaN}', b', "\\ud83d": 1}', b', "b": "\xff"}', b', "b": ' + b"[" * 10_000):
@@ -58,9 +60,9 @@ class Members(SynchronousTestCase):
                     f'{{"b": {deep}, "a": "]}}{{"}}',
                     f'[{{"a": [], "b": {deep}}}, {{"b": {deep}, "a": 1}}]',
                 ):
-                    found = parse_payload(None, body.encode(), None, False)
-                    self.assertEqual((found.keys, found.text), (("a", "b"), body))
-                    self.assertGreater(found.depth, levels)
+                    payload = parse_payload(None, body.encode(), None, False)
+                    self.assertEqual((payload.keys, payload.text), (("a", "b"), body))
+                    self.assertGreater(payload.depth, levels)
 
     def test_deep_json_keeps_its_rules_at_the_top(self) -> None:
         deep = "[" * 2_000 + "]" * 2_000
@@ -122,9 +124,9 @@ class Members(SynchronousTestCase):
     def test_a_form_is_one_object_and_the_last_of_equal_names_counts(self) -> None:
         media, body = "application/x-www-form-urlencoded; charset=utf-8", b"b=x+y&a=&b=%C3%A9"
         for columns, keys in ((None, ("a", "b")), (("b",), ("b",))):
-            found = parse_payload(media, body, columns, False)
-            self.assertEqual((json.loads(found.text), found.keys), ({"a": "", "b": "é"}, keys))
-            self.assertEqual(found.arguments, (("b", "x y"), ("a", ""), ("b", "é")))
+            payload = parse_payload(media, body, columns, False)
+            self.assertEqual((json.loads(payload.text), payload.keys), ({"a": "", "b": "é"}, keys))
+            self.assertEqual(payload.arguments, (("b", "x y"), ("a", ""), ("b", "é")))
         for bad in (b"a=%ff", b"a=\xff"):
             error = self.assertRaises(TableError, parse_payload, media, bad, None, False)
             self.assertEqual((error.code, error.message), ("PGRST102", "Invalid form"))
@@ -143,8 +145,8 @@ class Members(SynchronousTestCase):
                 expected = (400, "PGRST102", f"Content-Type not acceptable: {media}")
                 self.assertEqual((error.status, error.code, error.message), expected)
             else:
-                found = parse_payload(media, b"x", None, routine)
-                self.assertEqual((found.kind, found.raw), ("raw", b"x"))
+                payload = parse_payload(media, b"x", None, routine)
+                self.assertEqual((payload.kind, payload.raw), ("raw", b"x"))
 
     def test_a_text_that_is_not_utf8_is_refused_and_octets_are_kept(self) -> None:
         """PostgreSQL cannot hold it, and a function should not be given another text than was sent."""
@@ -165,10 +167,10 @@ class Wholes(SynchronousTestCase):
 
     def test_any_json_is_passed_whole(self) -> None:
         for body in (b"[]", b"3", b'[{"a": 1}]', b'{"a": 1}'):
-            found = planned("POST", "rpc/whole", body=body)
-            plan = found.compiled.plan
+            payload = planned("POST", "rpc/whole", body=body)
+            plan = payload.compiled.plan
             assert isinstance(plan, CallPlan)
-            self.assertEqual((plan.whole, found.raw), (True, body))
+            self.assertEqual((plan.whole, payload.raw), (True, body))
 
     def test_an_array_whose_objects_differ_in_keys_is_refused(self) -> None:
         for body in (b"[1, 2]", b'[{"a": 1}, {"b": 2}]', b"[[1], {}]"):
@@ -198,22 +200,22 @@ class Csv(SynchronousTestCase):
     def test_each_line_becomes_an_object_with_null_for_the_word_null(
         self, lines: list[tuple[str, str]], times: int
     ) -> None:
-        found = parse_csv(as_csv([("a", "b"), *lines * times]))
+        payload = parse_csv(as_csv([("a", "b"), *lines * times]))
         expected = [{"a": a if a != "NULL" else None, "b": b if b != "NULL" else None} for a, b in lines]
-        self.assertEqual(json.loads(found.text), expected * times)
-        self.assertEqual((found.keys, found.is_empty), (("a", "b"), not lines))
+        self.assertEqual(json.loads(payload.text), expected * times)
+        self.assertEqual((payload.keys, payload.is_empty), (("a", "b"), not lines))
 
     def test_many_lines_are_not_objects_at_the_same_time(self) -> None:
         """As objects these would take 47 MB."""
         body = b"a\n" + b"x\n" * 100_000
         tracemalloc.start()
         try:
-            found = parse_csv(body)
+            payload = parse_csv(body)
             _, most = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        self.assertEqual(found.text.count("x"), 100_000)
-        self.assertLess(most, 6 * len(found.text))
+        self.assertEqual(payload.text.count("x"), 100_000)
+        self.assertLess(most, 6 * len(payload.text))
 
     def test_a_cell_may_be_as_long_as_the_body(self) -> None:
         cell = "x" * 200_000
@@ -229,8 +231,10 @@ class Csv(SynchronousTestCase):
 
     def test_it_may_begin_with_a_byte_order_mark(self) -> None:
         for head in (b"a,b", b'"a",b'):
-            found = parse_csv(b"\xef\xbb\xbf" + head + b"\n\xef\xbb\xbfx,y")
-            self.assertEqual((found.keys, json.loads(found.text)), (("a", "b"), [{"a": "\ufeffx", "b": "y"}]))
+            payload = parse_csv(b"\xef\xbb\xbf" + head + b"\n\xef\xbb\xbfx,y")
+            self.assertEqual(
+                (payload.keys, json.loads(payload.text)), (("a", "b"), [{"a": "\ufeffx", "b": "y"}])
+            )
 
     def test_what_is_malformed_is_refused_wherever_it_stands(self) -> None:
         for body in (b"", b"\n\n", b"a,b\n1", b"a\n1,2", b'a\n"x"y', b'a\n"x', b"a\n\xff"):
@@ -242,5 +246,5 @@ class Csv(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (400, "PGRST102"), last)
 
     def test_a_line_of_names_alone_is_no_rows(self) -> None:
-        found = parse_payload("text/csv", b"a,b\n\n", ("a",), False)
-        self.assertEqual((found.text, found.keys, found.is_empty), ("[]", ("a",), True))
+        payload = parse_payload("text/csv", b"a,b\n\n", ("a",), False)
+        self.assertEqual((payload.text, payload.keys, payload.is_empty), ("[]", ("a",), True))

@@ -51,17 +51,17 @@ def called(method: str, name: str, *pairs: tuple[str, str], **more: Any) -> Call
 class Given(SynchronousTestCase):
     def test_arguments_are_those_named_by_the_json_body(self) -> None:
         for body, names in (({"a": 1}, ["a"]), ({"b": 1, "a": 1}, ["a", "b"])):
-            found = called("POST", "add", body=as_json(body))
-            self.assertEqual([argument.name for argument in found.arguments], names)
-            self.assertEqual((found.values, found.whole), ((), False))
-            self.assertIsNotNone(found.payload)
+            plan = called("POST", "add", body=as_json(body))
+            self.assertEqual([argument.name for argument in plan.arguments], names)
+            self.assertEqual((plan.values, plan.whole), ((), False))
+            self.assertIsNotNone(plan.payload)
 
     def test_arguments_of_forms_and_queries_keep_all_values_of_a_name(self) -> None:
         query = (("b", "2"), ("a", "1"), ("b", "3"))
-        for found in (called("POST", "add", **FORM), called("GET", "add", *query)):
-            given = [(argument.name, [one.text for one in values]) for argument, values in found.values]
+        for plan in (called("POST", "add", **FORM), called("GET", "add", *query)):
+            given = [(argument.name, [one.text for one in values]) for argument, values in plan.values]
             self.assertEqual(given, [("a", ["1"]), ("b", ["2", "3"])])
-            self.assertIsNone(found.payload)
+            self.assertIsNone(plan.payload)
 
     def test_a_whole_body_goes_only_to_one_unnamed_argument_of_the_matching_type(self) -> None:
         self.assertTrue(called("POST", "whole", body=b'{"x": 1}').whole)
@@ -130,10 +130,10 @@ class Unnamed(SynchronousTestCase):
 
     def test_the_empty_name_is_that_of_the_unnamed_argument(self) -> None:
         for name in ("whole", "whole_jsonb", "whole_text", "whole_xml", "whole_bytea"):
-            found = called("POST", name, body=b'{"": "x"}')
-            self.assertEqual((len(found.arguments), found.whole), (1, False), name)
-            for found in (called("GET", name, ("", "x")), called("POST", name, **{**FORM, "body": b"=x"})):
-                self.assertEqual([values[0].text for _, values in found.values], ["x"], name)
+            plan = called("POST", name, body=b'{"": "x"}')
+            self.assertEqual((len(plan.arguments), plan.whole), (1, False), name)
+            for plan in (called("GET", name, ("", "x")), called("POST", name, **{**FORM, "body": b"=x"})):
+                self.assertEqual([values[0].text for _, values in plan.values], ["x"], name)
         self.assertEqual(len(called("POST", "both", body=b'{"": 1, "b": 2}').arguments), 2)
         for method, asked in (("POST", {"body": b'{"": 1}'}), ("GET", {}), ("POST", {"body": b'{"b": 2}'})):
             error = self.assertRaises(TableError, called, method, "both", **asked)
@@ -190,15 +190,15 @@ class Results(SynchronousTestCase):
 
     def test_rows_of_unknown_columns_are_selected_whole(self) -> None:
         for name in ("things", "records"):
-            found = called("GET", name, ("select", "n"), ("m", "eq.1"), ("order", "k"))
-            self.assertEqual((found.everything, found.returning), (True, ()), name)
-            assert found.read is not None
-            self.assertEqual(len(found.read.outputs), 1)
+            plan = called("GET", name, ("select", "n"), ("m", "eq.1"), ("order", "k"))
+            self.assertEqual((plan.everything, plan.returning), (True, ()), name)
+            assert plan.read is not None
+            self.assertEqual(len(plan.read.outputs), 1)
 
     def test_rows_of_known_columns_select_only_the_columns_used(self) -> None:
         pairs = (("q", "x"), ("select", "title"), ("order", "id"), ("or", "(age.gt.1,and(data.is.null))"))
-        found = called("GET", "find", *pairs)
-        self.assertEqual((found.everything, found.returning), (False, ("title", "id", "age", "data")))
+        plan = called("GET", "find", *pairs)
+        self.assertEqual((plan.everything, plan.returning), (False, ("title", "id", "age", "data")))
         statement = text(planned("GET", "rpc/find", *pairs))
         self.assertIn('"api"."age"(("find".*)::"api"."works") AS "age"', statement)
         self.assertNotIn('"author_id"', statement)
@@ -207,13 +207,13 @@ class Results(SynchronousTestCase):
 class Hints(SynchronousTestCase):
     def refused(self, name: str, *arguments: str) -> TableError:
         body = as_json(dict.fromkeys(arguments, 1))
-        found: TableError = self.assertRaises(TableError, planned, "POST", f"rpc/{name}", body=body)
-        return found
+        plan: TableError = self.assertRaises(TableError, planned, "POST", f"rpc/{name}", body=body)
+        return plan
 
     def test_arguments_in_errors_are_sorted_by_name(self) -> None:
-        found = self.refused("add", "b", "a", "zzz")
-        self.assertIn("api.add(a, b, zzz)", found.message)
-        self.assertIn("with parameters a, b, zzz or with", found.json_details)
+        plan = self.refused("add", "b", "a", "zzz")
+        self.assertIn("api.add(a, b, zzz)", plan.message)
+        self.assertIn("with parameters a, b, zzz or with", plan.json_details)
 
     def test_the_hint_for_arguments_is_the_overload_with_the_fewest_edits(self) -> None:
         for arguments, near in (
@@ -233,8 +233,8 @@ class Calling(SynchronousTestCase):
         self.assertIn('"c" := ', text(planned("GET", "rpc/add", ("a", "1"), ("c", "2"))))
 
     def test_a_json_body_is_passed_whole_to_an_unnamed_json_argument(self) -> None:
-        found = planned("POST", "rpc/whole", body=b'{"x": 1}')
-        self.assertIn("::json", text(found))
+        plan = planned("POST", "rpc/whole", body=b'{"x": 1}')
+        self.assertIn("::json", text(plan))
 
     def test_an_unknown_function_suggests_a_similar_name(self) -> None:
         error = self.assertRaises(TableError, planned, "GET", "rpc/fnd")
@@ -243,11 +243,11 @@ class Calling(SynchronousTestCase):
         self.assertIn("Searched for the function api.add with parameters a, d", error.json_details)
 
     def test_rows_of_a_function_are_filtered_like_a_tables(self) -> None:
-        found = text(planned("GET", "rpc/find", ("q", "x"), ("id", "gt.1"), ("select", "title,tags(label)")))
-        self.assertIn('"works"."id" > ', found)
+        plan = text(planned("GET", "rpc/find", ("q", "x"), ("id", "gt.1"), ("select", "title,tags(label)")))
+        self.assertIn('"works"."id" > ', plan)
 
     def test_testing_an_embedding_of_a_functions_rows_selects_no_such_column(self) -> None:
         select, tested = ("select", "title,tags()"), ("or", "(tags.not.is.null,id.eq.1)")
-        found = text(planned("GET", "rpc/find", ("q", "x"), select, tested))
-        self.assertIn('"find"."id"', found)
-        self.assertNotIn('"find"."tags"', found)
+        plan = text(planned("GET", "rpc/find", ("q", "x"), select, tested))
+        self.assertIn('"find"."id"', plan)
+        self.assertNotIn('"find"."tags"', plan)

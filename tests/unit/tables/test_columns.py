@@ -88,8 +88,8 @@ class Names(SynchronousTestCase):
             self.assertIn(expected, read("works", select))
 
     def test_a_spread_adds_the_names_of_what_it_selects(self) -> None:
-        found = read("works_tags", "tag_id,...works(title,authors!author_id(name),tags())")
-        columns = found.partition("SELECT ")[2].partition(" FROM ")[0].split(", ")
+        sql = read("works_tags", "tag_id,...works(title,authors!author_id(name),tags())")
+        columns = sql.partition("SELECT ")[2].partition(" FROM ")[0].split(", ")
         names = [column.rpartition(" AS ")[2] for column in columns]
         self.assertEqual(names, ['"tag_id"', '"title"', '"authors"'])
 
@@ -250,8 +250,8 @@ class Ordered(SynchronousTestCase):
             ("works(id.sum())", "sum"),
             ("works(title,...authors!author_id(id.sum()))", "sum"),
         ):
-            found = read("works_tags", f"tag_id,{select}", ("order", f"works({column})"))
-            self.assertIn(f'ORDER BY "works_tags_works_1"."{column}"', found, select)
+            sql = read("works_tags", f"tag_id,{select}", ("order", f"works({column})"))
+            self.assertIn(f'ORDER BY "works_tags_works_1"."{column}"', sql, select)
 
     def test_order_by_any_other_column_reads_the_related_row_itself(self) -> None:
         for select, column, formatted in (
@@ -265,8 +265,8 @@ class Ordered(SynchronousTestCase):
             ("works(id,...authors!author_id(name))", "title", False),
         ):
             order = ("order", f"works({column})")
-            found = read("works_tags", f"tag_id,{select}", order, formatted=formatted)
-            self.assertIn(f'ORDER BY (SELECT "works_1"."{column}" FROM', found, select)
+            sql = read("works_tags", f"tag_id,{select}", order, formatted=formatted)
+            self.assertIn(f'ORDER BY (SELECT "works_1"."{column}" FROM', sql, select)
 
 
 class Grouped(SynchronousTestCase):
@@ -279,8 +279,8 @@ class Grouped(SynchronousTestCase):
             ("...works(...authors!author_id(name))", f'{row}."name"'),
             ("works(title)", f"row_to_json({row}.*)::jsonb"),
         ):
-            found = read("works_tags", f"count(),{select}")
-            self.assertIn(f" GROUP BY {keys})", found, select)
+            sql = read("works_tags", f"count(),{select}")
+            self.assertIn(f" GROUP BY {keys})", sql, select)
 
 
 class Computed(SynchronousTestCase):
@@ -295,12 +295,12 @@ class Computed(SynchronousTestCase):
             f'"works"."{name}" AS "{name}"' for name in ("id", "title", "author_id", "editor_id", "data")
         )
         own = "(SELECT " + ", ".join(columns)
-        for found in self.texts(("select", "*,age")):
-            self.assertIn(f'{own}, "works"."age" AS "age" FROM', found)
-            self.assertEqual(found.count('"api"."age"('), 1)
+        for sql in self.texts(("select", "*,age")):
+            self.assertIn(f'{own}, "works"."age" AS "age" FROM', sql)
+            self.assertEqual(sql.count('"api"."age"('), 1)
         self.assertIn(f"{own} FROM", self.texts(("age", "gt.1"))[0])
-        for found in self.texts(("title", "eq.x")):
-            self.assertIn('(SELECT "works".* FROM', found)
+        for sql in self.texts(("title", "eq.x")):
+            self.assertIn('(SELECT "works".* FROM', sql)
 
 
 class Paths(SynchronousTestCase):

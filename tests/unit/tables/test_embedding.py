@@ -39,8 +39,8 @@ class Presence(SynchronousTestCase):
             ("is.not_null", "IS DISTINCT"),
             ("not.is.not_null", "IS NOT DISTINCT"),
         ):
-            found = read("works", ("select", "id,author:authors!author_id(id)"), ("author", condition))
-            self.assertIn(f'"works_author_1".* {expected} FROM NULL', found, condition)
+            sql = read("works", ("select", "id,author:authors!author_id(id)"), ("author", condition))
+            self.assertIn(f'"works_author_1".* {expected} FROM NULL', sql, condition)
             only_tested = read("works", ("select", "id,author:authors!author_id()"), ("author", condition))
             self.assertEqual(" NOT EXISTS (" in only_tested, "NOT" in expected, condition)
         for name, value in (("tags", "eq.1"), ("tags", "is.true"), ("or", "(id.eq.1,tags.gt.1)")):
@@ -72,10 +72,8 @@ class Presence(SynchronousTestCase):
             ("tags!inner(label,id.sum())", (), 1, 0),
             ("tags!inner(id.sum())", (), 0, 0),
         ):
-            found = counting("works", ("select", f"id,{select}"), *tested)
-            self.assertEqual(
-                (found.count("EXISTS ("), found.count("LATERAL")), (often, apart), (select, tested)
-            )
+            sql = counting("works", ("select", f"id,{select}"), *tested)
+            self.assertEqual((sql.count("EXISTS ("), sql.count("LATERAL")), (often, apart), (select, tested))
 
 
 def counting(path: str, *pairs: tuple[str, str]) -> str:
@@ -105,8 +103,8 @@ class Names(SynchronousTestCase):
             ("title->>x", 'to_jsonb("works"."title")->>\'x\''),
             ("authors(name)", '"works_authors_1"."name"'),
         ):
-            found = read("works", ("select", "id,authors!author_id(name)"), ("order", order))
-            self.assertIn(f"ORDER BY {expected}", found)
+            sql = read("works", ("select", "id,authors!author_id(name)"), ("order", order))
+            self.assertIn(f"ORDER BY {expected}", sql)
         second = read("works", ("select", "id,tags(id),authors!author_id(name)"), ("order", "authors(name)"))
         self.assertIn('ORDER BY "works_authors_2"."name"', second)
         below = read("tags", ("select", "id,works(id)"), ("works.order", "data->x"))
@@ -125,8 +123,8 @@ class Cuts(SynchronousTestCase):
             ("id,tags(id,works(id))", 2),
             ("id,authors!author_id(id,works!author_id(id))", 1),
         ):
-            found = [text(planned("GET", "works", ("select", one), config=capped)) for one in (select, "id")]
-            self.assertEqual(found[0].count("LIMIT") - found[1].count("LIMIT"), limits, select)
+            sql = [text(planned("GET", "works", ("select", one), config=capped)) for one in (select, "id")]
+            self.assertEqual(sql[0].count("LIMIT") - sql[1].count("LIMIT"), limits, select)
 
 
 class Grouped(SynchronousTestCase):
@@ -141,9 +139,9 @@ class Grouped(SynchronousTestCase):
             ("tag_id,works(title,...authors!author_id(id.sum()))", '"works_1"."title"'),
             ("tag_id,works(title,id.sum())", '"works_1"."title"'),
         ):
-            found = read("works_tags", ("select", select))
-            self.assertEqual((found.count("SUM("), found.count("GROUP BY")), (1, 1), select)
-            self.assertIn(f"GROUP BY {grouped}", found)
+            sql = read("works_tags", ("select", select))
+            self.assertEqual((sql.count("SUM("), sql.count("GROUP BY")), (1, 1), select)
+            self.assertIn(f"GROUP BY {grouped}", sql)
 
     def test_aggregates_beneath_a_to_many_spread_are_refused_unless_embedded(self) -> None:
         for select in ("...tags(works(id))", "...tags(label,works(id.sum()))"):
@@ -163,8 +161,8 @@ class NotExposed(SynchronousTestCase):
             ("works", "id,...things(*)"),
             ("tags", "id,...works(...thing(*))"),
         ):
-            found = read(path, ("select", select)).partition(" FROM ")[0]
-            names = re.findall(r' AS "(\w+)"', found)
+            sql = read(path, ("select", select)).partition(" FROM ")[0]
+            names = re.findall(r' AS "(\w+)"', sql)
             self.assertEqual(names[1:], ["k", "m", "n", "name"], select)
 
     def test_only_their_own_columns_can_be_named(self) -> None:
@@ -180,9 +178,9 @@ class NotExposed(SynchronousTestCase):
         """The function is called once for all of it."""
         for select in ("id,thing(*)", "id,...thing(*)"):
             order = (("thing.name", "eq.x"), ("order", "thing(name)"))
-            found = read("works", ("select", select), *order)
-            self.assertEqual(found.count('"api"."thing"('), 1, select)
-            self.assertIn('ORDER BY "works_thing_1"."name"', found)
+            sql = read("works", ("select", select), *order)
+            self.assertEqual(sql.count('"api"."thing"('), 1, select)
+            self.assertIn('ORDER BY "works_thing_1"."name"', sql)
         below = read("works_tags", ("select", "tag_id,works(...thing(*))"), ("order", "works(name)"))
         self.assertIn('ORDER BY "works_tags_works_1"."name"', below)
 
@@ -210,13 +208,13 @@ class Embedding(SynchronousTestCase):
         self.assertIn('."editor_id"', text(planned("GET", "works", ("select", "editor:editor_id(name)"))))
 
     def test_many_to_many_embeddings_join_the_junction(self) -> None:
-        found = text(planned("GET", "works", ("select", "tags(label)")))
-        self.assertIn('"api"."works_tags"', found)
+        sql = text(planned("GET", "works", ("select", "tags(label)")))
+        self.assertIn('"api"."works_tags"', sql)
 
     def test_a_view_has_the_keys_of_its_base_table(self) -> None:
         self.assertEqual(CACHE.relations["api", "recent"].primary_key, ("work",))
-        found = text(planned("GET", "authors", ("select", "recent(work)")))
-        self.assertIn('."author" = "authors"."id"', found)
+        sql = text(planned("GET", "authors", ("select", "recent(work)")))
+        self.assertIn('."author" = "authors"."id"', sql)
 
     def test_an_unknown_relationship_suggests_a_similar_name(self) -> None:
         error = self.refused("authors", ("select", "wokrs(id)"))
@@ -257,7 +255,7 @@ class Embedding(SynchronousTestCase):
             planned("GET", "works", ("select", select))
 
     def test_the_first_select_and_order_count_but_the_last_limit(self) -> None:
-        found = text(
+        sql = text(
             planned(
                 *("GET", "works", ("select", "id,tags(label)"), ("order", "id.desc")),
                 *(("select", ")("), ("order", "title")),
@@ -265,9 +263,9 @@ class Embedding(SynchronousTestCase):
             )
         )
         for there in ('"works"."id" DESC', '"label" DESC'):
-            self.assertIn(there, found)
+            self.assertIn(there, sql)
         for gone in ("title", 'ORDER BY "tags_1"."id"'):
-            self.assertNotIn(gone, found)
+            self.assertNotIn(gone, sql)
         limits = ("limit", "7"), ("limit", "8")
         self.assertEqual(parse_query(limits).ranges, parse_query(limits[1:]).ranges)
         written = text(
@@ -287,16 +285,16 @@ class Embedding(SynchronousTestCase):
 class Emptiness(SynchronousTestCase):
     def test_an_embedding_of_only_empty_embeddings_is_left_out(self) -> None:
         for select in ("name,works!author_id(tags())", "name,works!author_id(...tags(),editor_id())"):
-            found = text(planned("GET", "authors", ("select", select)))
-            self.assertNotIn("JOIN", found)
-            self.assertNotIn("pgrst_one", found)
+            sql = text(planned("GET", "authors", ("select", select)))
+            self.assertNotIn("JOIN", sql)
+            self.assertNotIn("pgrst_one", sql)
         inner = text(planned("GET", "authors", ("select", "name,works!author_id!inner(tags())")))
         self.assertIn(" EXISTS (SELECT 1 ", inner)
         self.assertNotIn('AS "works"', inner)
 
     def test_a_select_of_only_empty_embeddings_selects_no_columns(self) -> None:
-        found = text(planned("GET", "works", ("select", "tags()")))
-        self.assertIn('SELECT  FROM "api"."works"', found)
+        sql = text(planned("GET", "works", ("select", "tags()")))
+        self.assertIn('SELECT  FROM "api"."works"', sql)
 
 
 class Aggregates(SynchronousTestCase):

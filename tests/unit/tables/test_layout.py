@@ -27,8 +27,8 @@ def called(is_sql: bool) -> SchemaCache:
 
 def page(*pairs: tuple[str, str], path: str = "works") -> str:
     """The subquery that finds the page; empty if there is none."""
-    found = text(planned("GET", path, *pairs, config=LIMITED))
-    subquery = re.search(r'FROM \((SELECT .*?(?: LIMIT \d+)?(?: OFFSET \d+)?)\) AS "works" ', found)
+    sql = text(planned("GET", path, *pairs, config=LIMITED))
+    subquery = re.search(r'FROM \((SELECT .*?(?: LIMIT \d+)?(?: OFFSET \d+)?)\) AS "works" ', sql)
     return subquery[1] if subquery is not None else ""
 
 
@@ -49,24 +49,24 @@ class Pages(SynchronousTestCase):
                 [("select", "title,tags(label)"), ("and", "(tags.not.is.null,id.gt.7)")],
                 [("select", "title,tags(label)"), ("not.or", "(tags.is.null,id.gt.7)")],
             ):
-                found = page(*pairs, *order)
-                self.assertEqual(found.count("EXISTS ("), 1, pairs)
+                sql = page(*pairs, *order)
+                self.assertEqual(sql.count("EXISTS ("), 1, pairs)
                 self.assertEqual(joins(*pairs, *order), 1, pairs)
 
     def test_a_test_in_an_or_leaves_rows_in_their_order(self) -> None:
         """PostgreSQL makes no join of it."""
         for shown, joined in (("tags()", 0), ("tags(label)", 1)):
             pairs = (("select", f"title,{shown}"), FILTERED, ("or", "(tags.not.is.null,id.gt.7)"))
-            found = text(planned("GET", "works", *pairs, config=LIMITED))
-            self.assertEqual((found.count("(EXISTS ("), found.count("JOIN LATERAL")), (1, joined))
-            self.assertNotIn("ORDER BY", found)
+            sql = text(planned("GET", "works", *pairs, config=LIMITED))
+            self.assertEqual((sql.count("(EXISTS ("), sql.count("JOIN LATERAL")), (1, joined))
+            self.assertNotIn("ORDER BY", sql)
             self.assertIn(" LIMIT 5 OFFSET 7) AS pgrst_page" if joined else "", page(*pairs, ("offset", "7")))
 
     def test_a_relation_without_rows_is_an_anti_join(self) -> None:
         for pairs in ([("select", "title,tags()")], [("select", "title,tags(label)"), FILTERED]):
-            found = page(*pairs, ("tags", "is.null"), ("limit", "3"))
-            self.assertEqual(found.count("WHERE NOT EXISTS ("), 1)
-            self.assertTrue(found.endswith(' ORDER BY "works"."id" LIMIT 3'), found)
+            sql = page(*pairs, ("tags", "is.null"), ("limit", "3"))
+            self.assertEqual(sql.count("WHERE NOT EXISTS ("), 1)
+            self.assertTrue(sql.endswith(' ORDER BY "works"."id" LIMIT 3'), sql)
 
     def test_an_unsorted_page_is_cut_by_the_columns_that_an_embedded_relation_refers_to(self) -> None:
         self.assertTrue(page(TAGGED, FILTERED).endswith(' ORDER BY "works"."id" LIMIT 5'))
@@ -75,14 +75,14 @@ class Pages(SynchronousTestCase):
 
     def test_the_numbers_of_a_page_are_in_its_text(self) -> None:
         """For a parameter PostgreSQL would assume that a tenth of all rows is wanted."""
-        found = page(TAGGED, FILTERED, ("order", "title"), ("limit", "3"), ("offset", "7"))
-        self.assertTrue(found.endswith(' ORDER BY "works"."title" LIMIT 3 OFFSET 7'), found)
+        sql = page(TAGGED, FILTERED, ("order", "title"), ("limit", "3"), ("offset", "7"))
+        self.assertTrue(sql.endswith(' ORDER BY "works"."title" LIMIT 3 OFFSET 7'), sql)
 
     def test_what_is_embedded_is_joined_to_sorted_rows_that_are_left(self) -> None:
         for select in (AUTHOR, ("select", "title,tags(label)"), ("select", "title,...tags(label)")):
-            found = page(select, ("order", "title"))
-            self.assertNotIn("JOIN", found)
-            self.assertIn('ORDER BY "works"."title" LIMIT 5', found)
+            sql = page(select, ("order", "title"))
+            self.assertNotIn("JOIN", sql)
+            self.assertIn('ORDER BY "works"."title" LIMIT 5', sql)
             # Without a limit each row is left.
             self.assertNotIn(') AS "works"', text(planned("GET", "works", select, ("order", "title"))))
 
@@ -90,10 +90,10 @@ class Pages(SynchronousTestCase):
         tags = ("select", "*,tags(label)")
         self.assertEqual(page(tags), "")
         for select in (AUTHOR, tags):
-            found = page(select, ("offset", "7"))
+            sql = page(select, ("offset", "7"))
             numbered = "SELECT *, row_number() OVER () AS pgrst_order FROM (SELECT "
-            self.assertTrue(found.startswith(numbered), found)
-            self.assertTrue(found.endswith(' FROM "api"."works" LIMIT 5 OFFSET 7) AS pgrst_page'), found)
+            self.assertTrue(sql.startswith(numbered), sql)
+            self.assertTrue(sql.endswith(' FROM "api"."works" LIMIT 5 OFFSET 7) AS pgrst_page'), sql)
             whole = text(planned("GET", "works", select, ("offset", "7")))
             self.assertIn(' ORDER BY "works".pgrst_order', whole)
             # It is not among the columns that are shown.
@@ -106,13 +106,13 @@ class Pages(SynchronousTestCase):
 
     def test_an_embedded_relation_that_is_ordered_by_is_joined_once(self) -> None:
         order = ("order", "authors(name).desc,authors(id)")
-        found = page(("select", "title,authors!works_author_fkey()"), order)
-        self.assertEqual((found.count("JOIN"), found.count("LEFT JOIN LATERAL (SELECT")), (1, 1))
+        sql = page(("select", "title,authors!works_author_fkey()"), order)
+        self.assertEqual((sql.count("JOIN"), sql.count("LEFT JOIN LATERAL (SELECT")), (1, 1))
         self.assertTrue(
-            found.endswith(
+            sql.endswith(
                 ' ORDER BY "works_authors_1".pgrst_order_0 DESC, "works_authors_1".pgrst_order_1 LIMIT 5'
             ),
-            found,
+            sql,
         )
         inner = page(("select", "title,authors!works_author_fkey!inner()"), order)
         self.assertEqual((inner.count("INNER JOIN"), inner.count("EXISTS")), (1, 0))
@@ -124,8 +124,8 @@ class Pages(SynchronousTestCase):
     def test_a_nested_page_is_for_rows_that_are_sorted_and_limited(self) -> None:
         nested = ("select", "name,works!works_author_fkey(title,tags(label))")
         for more, expected in (((), 0), ((("works.order", "title"),), 1)):
-            found = text(planned("GET", "authors", nested, *more, config=LIMITED))
-            self.assertEqual(found.count('LIMIT 5) AS "works_1"'), expected)
+            sql = text(planned("GET", "authors", nested, *more, config=LIMITED))
+            self.assertEqual(sql.count('LIMIT 5) AS "works_1"'), expected)
 
 
 class Tests(SynchronousTestCase):
@@ -133,8 +133,8 @@ class Tests(SynchronousTestCase):
 
     def test_aggregates_of_rows_that_have_related_rows_gather_none(self) -> None:
         for select in ("count(),tags!inner()", "id.sum(),tags!inner()", "author_id,count(),tags!inner()"):
-            found = text(planned("GET", "works", ("select", select), FILTERED))
-            self.assertEqual((found.count("EXISTS"), found.count("JOIN LATERAL")), (1, 0), select)
+            sql = text(planned("GET", "works", ("select", select), FILTERED))
+            self.assertEqual((sql.count("EXISTS"), sql.count("JOIN LATERAL")), (1, 0), select)
 
     def test_a_count_is_always_there(self) -> None:
         """It is one row even if there is nothing to count, so it never restricts the rows."""
@@ -143,13 +143,13 @@ class Tests(SynchronousTestCase):
             [("select", "title,tags!inner(n:count)")],
             [("select", "title,tags(count())"), ("tags", "not.is.null")],
         ):
-            found = text(planned("GET", "works", *pairs, FILTERED, ("order", "id")))
-            self.assertNotIn("EXISTS", found)
+            sql = text(planned("GET", "works", *pairs, FILTERED, ("order", "id")))
+            self.assertNotIn("EXISTS", sql)
 
     def test_one_row_needs_no_page(self) -> None:
         for filtered, expected in (("eq.1", 0), ("gt.1", 1), ("not.eq.1", 1), ("eq(any).{1,2}", 1)):
-            found = text(planned("GET", "works", TAGGED, FILTERED, ("id", filtered)))
-            self.assertEqual(found.count("EXISTS"), expected, filtered)
+            sql = text(planned("GET", "works", TAGGED, FILTERED, ("id", filtered)))
+            self.assertEqual(sql.count("EXISTS"), expected, filtered)
 
     def test_related_rows_are_looked_for_one_row_of_a_function_after_the_other(self) -> None:
         """PostgreSQL does not know how many rows it has, and might read the whole of the other table for one."""
@@ -159,18 +159,18 @@ class Tests(SynchronousTestCase):
             (TAGGED, ("order", "id")),
             (TAGGED, FILTERED, ("order", "id"), ("limit", "5")),
         ):
-            found = text(called_with(*pairs))
-            self.assertEqual((found.count(" OFFSET 0)"), found.count("LEFT JOIN LATERAL")), (1, 1), pairs)
+            sql = text(called_with(*pairs))
+            self.assertEqual((sql.count(" OFFSET 0)"), sql.count("LEFT JOIN LATERAL")), (1, 1), pairs)
         self.assertNotIn("OFFSET", text(called_with(("select", "count(),tags!inner()"))))
 
     def test_the_rows_of_a_function_that_is_inlined_keep_their_order(self) -> None:
         """An EXISTS that is compared makes no join."""
         inlined = called(is_sql=True)
-        found = text(planned("GET", "rpc/find", ("q", "x"), TAGGED, FILTERED, cache=inlined))
-        self.assertIn(" WHERE (EXISTS (", found)
-        self.assertIn(")) IS TRUE", found)
-        found = text(planned("GET", "rpc/find", ("q", "x"), TAGGED, FILTERED, ("order", "id"), cache=inlined))
-        self.assertIn(" WHERE EXISTS (", found)
+        sql = text(planned("GET", "rpc/find", ("q", "x"), TAGGED, FILTERED, cache=inlined))
+        self.assertIn(" WHERE (EXISTS (", sql)
+        self.assertIn(")) IS TRUE", sql)
+        sql = text(planned("GET", "rpc/find", ("q", "x"), TAGGED, FILTERED, ("order", "id"), cache=inlined))
+        self.assertIn(" WHERE EXISTS (", sql)
 
     def test_a_to_one_relation_that_only_decides_is_tested(self) -> None:
         for pairs, exists in (
@@ -180,14 +180,14 @@ class Tests(SynchronousTestCase):
                 " WHERE NOT EXISTS (",
             ),
         ):
-            found = text(planned("GET", "works", *pairs, ("authors.name", "eq.x")))
-            self.assertEqual((found.count(exists), found.count("JOIN LATERAL")), (1, 0), pairs)
+            sql = text(planned("GET", "works", *pairs, ("authors.name", "eq.x")))
+            self.assertEqual((sql.count(exists), sql.count("JOIN LATERAL")), (1, 0), pairs)
 
     def test_one_related_row_is_joined_as_it_is(self) -> None:
         author = ("select", "title,authors!works_author_fkey!inner(name)")
         for more in ((), (("order", "id"),)):
-            found = text(planned("GET", "works", author, ("authors.name", "eq.x"), *more))
-            self.assertEqual((found.count("EXISTS"), found.count("INNER JOIN LATERAL")), (0, 1))
+            sql = text(planned("GET", "works", author, ("authors.name", "eq.x"), *more))
+            self.assertEqual((sql.count("EXISTS"), sql.count("INNER JOIN LATERAL")), (0, 1))
 
 
 class Unsorted(SynchronousTestCase):
@@ -196,6 +196,6 @@ class Unsorted(SynchronousTestCase):
     def test_a_to_one_embedding_of_unsorted_rows_is_joined_to_materialized_rows(self) -> None:
         for path, more in (("works", ()), ("rpc/find", (("q", "x"),))):
             for pairs, expected in (((AUTHOR,), 1), ((AUTHOR, ("order", "id")), 0), ((), 0)):
-                found = planned("GET", path, *pairs, *more)
-                self.assertIsNotNone(found.compiled.probe)
-                self.assertEqual(text(found).count("MATERIALIZED"), expected, (path, pairs))
+                sql = planned("GET", path, *pairs, *more)
+                self.assertIsNotNone(sql.compiled.probe)
+                self.assertEqual(text(sql).count("MATERIALIZED"), expected, (path, pairs))

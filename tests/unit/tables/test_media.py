@@ -23,10 +23,10 @@ class Negotiation(SynchronousTestCase):
 
     def test_a_function_with_a_media_type_domain_makes_the_body_itself(self) -> None:
         drawn = Routine("api", "drawn", return_media="image/png", is_bytes=True)
-        found = self.answered("text/html, image/png;q=0.5, */*;q=0.1", drawn)
-        self.assertEqual((found.form, found.content_type), ("routine", "image/png"))
-        self.assertEqual(body_sql(found, True, True), "_t.pgrst_scalar")
-        self.assertEqual(body_sql(evolve(found, is_bytes=False), True, True), "_t.pgrst_scalar::text")
+        rendering = self.answered("text/html, image/png;q=0.5, */*;q=0.1", drawn)
+        self.assertEqual((rendering.form, rendering.content_type), ("routine", "image/png"))
+        self.assertEqual(body_sql(rendering, True, True), "_t.pgrst_scalar")
+        self.assertEqual(body_sql(evolve(rendering, is_bytes=False), True, True), "_t.pgrst_scalar::text")
 
     def test_the_body_a_function_makes_itself_cannot_be_selected_from(self) -> None:
         drawn = Routine("api", "drawn", return_media="image/png", is_bytes=True)
@@ -38,12 +38,14 @@ class Negotiation(SynchronousTestCase):
         self.assertEqual(self.answered("*/*", drawn).form, "json")
         self.assertEqual(self.answered("", evolve(drawn, return_media="application/json")).form, "routine")
         for accept in ("*/*", "text/plain"):
-            found = self.answered(accept, evolve(drawn, return_media="*/*"))
-            self.assertEqual((found.form, found.content_type), ("routine", "application/octet-stream"))
+            rendering = self.answered(accept, evolve(drawn, return_media="*/*"))
+            self.assertEqual(
+                (rendering.form, rendering.content_type), ("routine", "application/octet-stream")
+            )
 
     def test_an_aggregate_for_anyelement_takes_scalar_results_and_rows(self) -> None:
-        found = self.answered("text/x-lines", Routine("api", "name"))
-        self.assertEqual(body_sql(found, True, True), '"api"."lined"(_t.pgrst_scalar)')
+        rendering = self.answered("text/x-lines", Routine("api", "name"))
+        self.assertEqual(body_sql(rendering, True, True), '"api"."lined"(_t.pgrst_scalar)')
         self.assertEqual(body_sql(self.answered("text/x-lines")), '"api"."lined"(_t.*)')
 
     def test_an_aggregate_of_one_relation_takes_only_its_whole_rows(self) -> None:
@@ -73,8 +75,8 @@ class Negotiation(SynchronousTestCase):
             ),
         ):
             cache = evolve(CACHE, handlers=handlers)
-            found = negotiate(cache, parse_accept(accept), relation, None, False, whole)
-            self.assertEqual((found.handler, found.content_type), expected, (accept, relation, whole))
+            rendering = negotiate(cache, parse_accept(accept), relation, None, False, whole)
+            self.assertEqual((rendering.handler, rendering.content_type), expected, (accept, relation, whole))
 
     def test_media_types_that_nothing_makes_are_406(self) -> None:
         works = ("api", "works")
@@ -109,22 +111,24 @@ class Negotiation(SynchronousTestCase):
                 self.assertEqual(error.code, code, (method, path, pairs))
 
     def test_geojson_is_available_if_postgis_is(self) -> None:
-        found = negotiate(
+        rendering = negotiate(
             evolve(CACHE, has_postgis=True), parse_accept("application/geo+json"), None, None, False, False
         )
-        self.assertEqual((found.form, found.content_type), ("geojson", "application/geo+json; charset=utf-8"))
+        self.assertEqual(
+            (rendering.form, rendering.content_type), ("geojson", "application/geo+json; charset=utf-8")
+        )
 
     def test_nulls_are_stripped_from_the_object_only(self) -> None:
-        found = self.answered("application/vnd.pgrst.object;nulls=stripped")
+        rendering = self.answered("application/vnd.pgrst.object;nulls=stripped")
         self.assertEqual(
-            body_sql(found), "coalesce(json_strip_nulls((pg_catalog.json_agg(_t.*) -> 0)), 'null')"
+            body_sql(rendering), "coalesce(json_strip_nulls((pg_catalog.json_agg(_t.*) -> 0)), 'null')"
         )
 
     def test_the_plan_media_type_says_whether_nulls_are_stripped(self) -> None:
         of = 'for="application/vnd.pgrst.object+json;nulls=stripped"'
-        found = self.answered(f"application/vnd.pgrst.plan+json; {of}", explain=True)
-        self.assertTrue(found.nulls_stripped and found.explain)
-        self.assertEqual(found.content_type, f"application/vnd.pgrst.plan+json; {of}; charset=utf-8")
+        rendering = self.answered(f"application/vnd.pgrst.plan+json; {of}", explain=True)
+        self.assertTrue(rendering.nulls_stripped and rendering.explain)
+        self.assertEqual(rendering.content_type, f"application/vnd.pgrst.plan+json; {of}; charset=utf-8")
 
     def test_the_plan_is_text_or_json_only(self) -> None:
         self.assertFalse(parse_media("application/vnd.pgrst.plan+xml").is_plan)

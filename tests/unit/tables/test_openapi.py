@@ -57,8 +57,8 @@ class Operation(SynchronousTestCase):
             assert isinstance(answered.value, Reply)
             # It is made in a thread, since every other request would have to wait for it here.
             self.assertIs(answered.value.body, self.made_elsewhere[0])
-            found: dict[str, Any] = orjson.loads(answered.value.body)
-            return found
+            result: dict[str, Any] = orjson.loads(answered.value.body)
+            return result
         raise AssertionError("it waits")
 
     async def elsewhere(self, work: Callable[[], Any]) -> Any:
@@ -69,15 +69,15 @@ class Operation(SynchronousTestCase):
         head = parse_head("GET", (), (), ("api", "more"))
         self.assertIsNone(Root(CONFIG, self.elsewhere).delegated(head))
         for said, key in {"root": ("api", "root"), "more.root": ("more", "root")}.items():
-            found = Root(evolve(CONFIG, root_spec=said), self.elsewhere).delegated(head)
-            assert found is not None
-            self.assertEqual((found.kind, found.schema, found.name), ("routine", *key))
+            described = Root(evolve(CONFIG, root_spec=said), self.elsewhere).delegated(head)
+            assert described is not None
+            self.assertEqual((described.kind, described.schema, described.name), ("routine", *key))
 
     def test_security_definitions_are_shown_if_openapi_security_active(self) -> None:
         self.assertFalse({"security", "securityDefinitions"} & set(self.described(CONFIG)))
-        found = self.described(evolve(CONFIG, openapi_security_active=True))
-        self.assertEqual(found["security"], [{"JWT": []}])
-        scheme = found["securityDefinitions"]["JWT"]
+        described = self.described(evolve(CONFIG, openapi_security_active=True))
+        self.assertEqual(described["security"], [{"JWT": []}])
+        scheme = described["securityDefinitions"]["JWT"]
         self.assertEqual(
             (scheme["type"], scheme["in"], scheme["name"]), ("apiKey", "header", "Authorization")
         )
@@ -207,7 +207,7 @@ class Operation(SynchronousTestCase):
 
     def test_only_the_body_of_a_function_is_required(self) -> None:
         described = document(CACHE, "api", "http://here", None, None)
-        self.assertEqual({found["required"] for found in described["parameters"].values()}, {False})
+        self.assertEqual({result["required"] for result in described["parameters"].values()}, {False})
         self.assertTrue(described["paths"]["/rpc/add"]["post"]["parameters"][0]["required"])
         self.assertEqual(list(described["paths"]["/"]), ["get"])
         # A column without a comment has no description.
@@ -223,9 +223,9 @@ class Operation(SynchronousTestCase):
         self.assertIn("#/parameters/rowFilter.a~1b ~0c%25d%23e?.имя", referred)
         self.assertIn("#/definitions/a~1b ~0c%25d%23e?", referred)
         for reference in referred:
-            found = said
+            described = said
             for part in reference.removeprefix("#/").split("/"):
-                found = found[unquote(part).replace("~1", "/").replace("~0", "~")]
+                described = described[unquote(part).replace("~1", "/").replace("~0", "~")]
 
     def test_a_filter_parameter_is_quoted_where_the_url_needs_quotes(self) -> None:
         for name, parameter in {
@@ -248,9 +248,9 @@ class Operation(SynchronousTestCase):
             for operation in relation_path(works).values():
                 filters = [one for one in operation["parameters"] if "rowFilter" in one["$ref"]]
                 self.assertEqual(len(filters), int(parameter == name), (operation, name))
-            ((path, found),) = parse_query([(parameter, "eq.1")]).filters
-            assert isinstance(found, Filter)
-            self.assertEqual((path, found.field), ((), Field(name)))
+            ((path, result),) = parse_query([(parameter, "eq.1")]).filters
+            assert isinstance(result, Filter)
+            self.assertEqual((path, result.field), ((), Field(name)))
 
     def test_functions_that_cannot_be_called_are_left_out(self) -> None:
         one, other, named = (Argument(name, "json", "json", True) for name in ("", "", "a"))
@@ -279,9 +279,9 @@ class Operation(SynchronousTestCase):
             "123456789012345678901234567890": 123456789012345678901234567890.0,
             "'-5'::integer": -5,
         }.items():
-            found = default_of("numeric", expression)
-            self.assertEqual(found, expected)
-            orjson.dumps(found)
+            described = default_of("numeric", expression)
+            self.assertEqual(described, expected)
+            orjson.dumps(described)
 
     def test_host_and_base_path_come_from_openapi_server_proxy_uri(self) -> None:
         for said, expected in {
@@ -290,8 +290,8 @@ class Operation(SynchronousTestCase):
             "http://api.example.com": ("api.example.com:80", "/", ["http"]),
             "https://api.example.com:8443/": ("api.example.com:8443", "/", ["https"]),
         }.items():
-            found = self.described(evolve(CONFIG, openapi_server_proxy_uri=said))
-            self.assertEqual((found["host"], found["basePath"], found["schemes"]), expected)
+            described = self.described(evolve(CONFIG, openapi_server_proxy_uri=said))
+            self.assertEqual((described["host"], described["basePath"], described["schemes"]), expected)
 
 
 class Keys(SynchronousTestCase):
@@ -308,8 +308,8 @@ class Keys(SynchronousTestCase):
             )
             for name in ("authors", "people", "persons")
         ]
-        found = definition_of(Relation("api", "books", {"author": column}), ways)
-        self.assertIn("Foreign Key to `people.id`", found["properties"]["author"]["description"])
+        described = definition_of(Relation("api", "books", {"author": column}), ways)
+        self.assertIn("Foreign Key to `people.id`", described["properties"]["author"]["description"])
 
     def test_the_overload_with_the_most_arguments_is_described(self) -> None:
         few, many = (Routine("api", "f", (Argument("a", "text", "text"),) * number) for number in (0, 1))

@@ -66,9 +66,9 @@ class Anything(SynchronousTestCase):
         except TableError:
             return
         _, operands = shape_of_query(given_pairs, arguments)
-        found = {operand.slot: operand.text for operand in _operands(query.filters, query.arguments)}
+        parsed = {operand.slot: operand.text for operand in _operands(query.filters, query.arguments)}
         self.assertEqual(
-            {slot: value for slot, value in found.items() if slot >= 0}, dict(enumerate(operands))
+            {slot: value for slot, value in parsed.items() if slot >= 0}, dict(enumerate(operands))
         )
 
     @given(
@@ -93,7 +93,7 @@ class Anything(SynchronousTestCase):
         st.sampled_from(
             [None, "application/json", "text/csv", "application/x-www-form-urlencoded", "text/plain"]
         ),
-        st.one_of(st.binary(max_size=80), text.map(lambda found: found.encode("utf-8", "replace"))),
+        st.one_of(st.binary(max_size=80), text.map(lambda parsed: parsed.encode("utf-8", "replace"))),
         st.booleans(),
     )
     def test_any_body_is_parsed_or_refused(self, kind: str | None, body: bytes, routine: bool) -> None:
@@ -104,19 +104,19 @@ class Anything(SynchronousTestCase):
 
 
 def _operands(filters: object, arguments: Sequence[tuple[str, Operand]]) -> list[Operand]:
-    found = [operand for _, operand in arguments]
+    parsed = [operand for _, operand in arguments]
 
     def visit(condition: object) -> None:
         if isinstance(condition, Logic):
             for term in condition.terms:
                 visit(term)
         elif isinstance(condition, Filter) and isinstance(condition.operation, Compare | In):
-            found.append(condition.operation.operand)
+            parsed.append(condition.operation.operand)
 
     assert isinstance(filters, tuple)
     for _, condition in filters:
         visit(condition)
-    return found
+    return parsed
 
 
 class RoundTrips(SynchronousTestCase):
@@ -135,8 +135,8 @@ class RoundTrips(SynchronousTestCase):
     @given(rendered.names, rendered.anything, st.booleans())
     def test_a_plain_filter_keeps_its_operand(self, name: str, value: str, negated: bool) -> None:
         query = parse_query([(rendered.quoted(name), ("not." if negated else "") + "eq." + value)])
-        ((path, found),) = query.filters
-        self.assertEqual((path, found), ((), Filter(Field(name), Compare("eq", Operand(value)), negated)))
+        ((path, parsed),) = query.filters
+        self.assertEqual((path, parsed), ((), Filter(Field(name), Compare("eq", Operand(value)), negated)))
 
 
 class Pipeline(SynchronousTestCase):
@@ -157,13 +157,13 @@ def _files(folder: Path, stage: str) -> list[Path]:
 
 
 def _imported(source: str) -> list[str]:
-    found: list[str] = []
+    parsed: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found.extend(alias.name for alias in node.names)
+            parsed.extend(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            found.append(node.module)
-    return found
+            parsed.append(node.module)
+    return parsed
 
 
 class Messages(SynchronousTestCase):
@@ -223,33 +223,36 @@ class Messages(SynchronousTestCase):
 
 class Headers(SynchronousTestCase):
     def test_accept_sorts_by_weight_then_by_position(self) -> None:
-        found = headers.parse_accept("text/csv;q=0.5, application/json, text/plain;q=0, */*;q=0.1")
-        self.assertEqual([one.name for one in found], ["application/json", "text/csv", "*/*", "text/plain"])
-        self.assertEqual([one.refused for one in found], [False, False, False, True])
+        parsed = headers.parse_accept("text/csv;q=0.5, application/json, text/plain;q=0, */*;q=0.1")
+        self.assertEqual([one.name for one in parsed], ["application/json", "text/csv", "*/*", "text/plain"])
+        self.assertEqual([one.refused for one in parsed], [False, False, False, True])
 
     def test_accept_sorts_equal_weights_by_specificity(self) -> None:
-        found = headers.parse_accept("*/*, text/*, text/csv;q=1.0, text/xml, text/csv;header=present")
+        parsed = headers.parse_accept("*/*, text/*, text/csv;q=1.0, text/xml, text/csv;header=present")
         self.assertEqual(
-            [one.shown for one in found], ["text/csv;header=present", "text/csv", "text/xml", "text/*", "*/*"]
+            [one.shown for one in parsed],
+            ["text/csv;header=present", "text/csv", "text/xml", "text/*", "*/*"],
         )
 
     def test_vendored_media_types_have_a_short_name(self) -> None:
-        (found,) = headers.parse_accept("application/vnd.pgrst.object; nulls=stripped")
+        (parsed,) = headers.parse_accept("application/vnd.pgrst.object; nulls=stripped")
         self.assertEqual(
-            found.content_type, "application/vnd.pgrst.object+json;nulls=stripped; charset=utf-8"
+            parsed.content_type, "application/vnd.pgrst.object+json;nulls=stripped; charset=utf-8"
         )
 
     def test_the_plan_media_type_names_what_it_explains(self) -> None:
-        (found,) = headers.parse_accept('application/vnd.pgrst.plan; for="text/csv"; options=verbose|analyze')
+        (parsed,) = headers.parse_accept(
+            'application/vnd.pgrst.plan; for="text/csv"; options=verbose|analyze'
+        )
         self.assertEqual(
-            found.content_type,
+            parsed.content_type,
             'application/vnd.pgrst.plan+text; for="text/csv"; options=analyze|verbose; charset=utf-8',
         )
 
     def test_preference_applied_has_a_fixed_order(self) -> None:
-        found = parse_preferences(["tx=commit, count=exact", "return=minimal, whatever"])
+        parsed = parse_preferences(["tx=commit, count=exact", "return=minimal, whatever"])
         self.assertEqual(
-            found.applied(["return", "count", "tx"]),
+            parsed.applied(["return", "count", "tx"]),
             (("Preference-Applied", "return=minimal, count=exact, tx=commit"),),
         )
 
@@ -267,12 +270,12 @@ class Headers(SynchronousTestCase):
             return set(range(offset, offset + limit))
 
         try:
-            found = intersect(Range(a, b), Range(c, d))
+            parsed = intersect(Range(a, b), Range(c, d))
         except TableError:
             self.assertEqual(rows(a, b) & rows(c, d), set())
             return
-        assert found.limit is not None
-        self.assertEqual(rows(found.offset, found.limit), rows(a, b) & rows(c, d))
+        assert parsed.limit is not None
+        self.assertEqual(rows(parsed.offset, parsed.limit), rows(a, b) & rows(c, d))
 
     def test_range_header(self) -> None:
         self.assertEqual(self.assertRaises(TableError, parse_range, "5-1").status, 416)
@@ -287,9 +290,9 @@ class Bodies(SynchronousTestCase):
         self.assertEqual(parse_payload(None, body, ("a",), False).keys, ("a",))
 
     def test_csv_becomes_objects(self) -> None:
-        found = parse_payload("text/csv", b'a,b\n1,NULL\n"x,y",\n', None, False)
-        self.assertEqual(found.text, '[{"a":"1","b":null},{"a":"x,y","b":""}]')
-        self.assertEqual(found.keys, ("a", "b"))
+        parsed = parse_payload("text/csv", b'a,b\n1,NULL\n"x,y",\n', None, False)
+        self.assertEqual(parsed.text, '[{"a":"1","b":null},{"a":"x,y","b":""}]')
+        self.assertEqual(parsed.keys, ("a", "b"))
 
     def test_json_that_is_no_object_or_array_of_objects_is_for_functions_only(self) -> None:
         for body in (b"5", b'"{}"', b"null", b"true", b'[{"a": 1}, 5]'):

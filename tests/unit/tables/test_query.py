@@ -65,13 +65,13 @@ class Paths(SynchronousTestCase):
         for name, value, path, condition in asked:
             self.assertEqual(query(name, value).filters, ((path, condition),), name)
         field = Field("x", (JsonStep("k", False), JsonStep(0, True)))
-        ((path, found),) = query("a.x->k->>0", "is.null").filters
-        self.assertEqual((path, found.field if isinstance(found, Filter) else None), (("a",), field))
+        ((path, parsed),) = query("a.x->k->>0", "is.null").filters
+        self.assertEqual((path, parsed.field if isinstance(parsed, Filter) else None), (("a",), field))
 
     def test_filters_may_be_written_with_list_indexes(self) -> None:
         for names in (("x[0]", "x[1]"), ("x[]", "x[]"), ("x", "x")):
-            found = parse_query([(name, "eq.1") for name in names]).filters
-            self.assertEqual(found, (((), equal("x")),) * 2, names)
+            parsed = parse_query([(name, "eq.1") for name in names]).filters
+            self.assertEqual(parsed, (((), equal("x")),) * 2, names)
         self.assertEqual(query("a.b.x[10]", "eq.1").filters, ((("a", "b"), equal("x")),))
         for name, field in (('"x[0]"', Field("x[0]")), ("x->k[0]", Field("x", (JsonStep("k[0]", False),)))):
             ((_, found_),) = query(name, "is.null").filters
@@ -206,17 +206,17 @@ class Values(SynchronousTestCase):
 
     def test_operands_of_a_single_filter(self) -> None:
         for text in ("{a,b}", '"a"', "a,b)", " a ", "", "not.eq.1"):
-            found = parse_filter(Field("x"), f"eq.{text}", Operands())
-            self.assertEqual(found, equal("x", text))
+            parsed = parse_filter(Field("x"), f"eq.{text}", Operands())
+            self.assertEqual(parsed, equal("x", text))
 
     def test_a_star_is_a_wildcard_only_for_like_and_ilike(self) -> None:
         for operator, expected in (("like", "a%%"), ("ilike", "a%%"), ("match", "a*%"), ("eq", "a*%")):
             comparison = Compare(operator, Operand(expected))
-            for found in (
+            for parsed in (
                 parse_filter(Field("x"), f"{operator}.a*%", Operands()),
                 parse_logic("and", False, f"(x.{operator}.a*%)").terms[0],
             ):
-                self.assertEqual(found, Filter(Field("x"), comparison), operator)
+                self.assertEqual(parsed, Filter(Field("x"), comparison), operator)
         quantified = parse_filter(Field("x"), "like(any).{a*,b}", Operands())
         self.assertEqual(quantified.operation, Compare("like", Operand("{a%,b}"), "any"))
 
@@ -231,8 +231,8 @@ class Values(SynchronousTestCase):
             ('(""")', '{"\\"\\"\\""}'),
             (r'("a\"\\")', r'{"a\"\\"}'),
         ):
-            found = parse_filter(Field("x"), f"in.{text}", Operands())
-            self.assertEqual(found.operation, In(Operand(expected)), text)
+            parsed = parse_filter(Field("x"), f"in.{text}", Operands())
+            self.assertEqual(parsed.operation, In(Operand(expected)), text)
 
 
 class Selects(SynchronousTestCase):
@@ -298,7 +298,7 @@ class Orders(SynchronousTestCase):
 class Ranges(SynchronousTestCase):
     def asked(self, text: str) -> Range:
         pairs = [(name, value) for name, _, value in (part.partition("=") for part in text.split("&"))]
-        return next((found for path, found in parse_query(pairs).ranges if path == ()), Range())
+        return next((parsed for path, parsed in parse_query(pairs).ranges if path == ()), Range())
 
     def test_limit_and_offset_become_one_range(self) -> None:
         """As PostgREST answers: a limit or an offset alone may be invalid, together they must not be."""
@@ -327,8 +327,8 @@ class Ranges(SynchronousTestCase):
             self.assertEqual(error.json_details, "Limit should be greater than or equal to zero.", text)
 
     def test_an_embedding_may_be_limited_to_no_rows(self) -> None:
-        found = parse_query([("a.limit", "0"), ("a.offset", "5")]).ranges
-        self.assertEqual(found, ((("a",), Range(0, 0)),))
+        parsed = parse_query([("a.limit", "0"), ("a.offset", "5")]).ranges
+        self.assertEqual(parsed, ((("a",), Range(0, 0)),))
 
     def test_a_range_header_may_exceed_any_table(self) -> None:
         """It is not ignored as an invalid header is, because then all rows would be sent."""
@@ -347,8 +347,8 @@ class Ranges(SynchronousTestCase):
     def test_a_range_beyond_any_table_is_sent_as_the_largest_that_postgresql_takes(self) -> None:
         most = str(2**63 - 1)
         for digits in ("9223372036854775808", "9" * 400, "9" * 9000):
-            found = self.asked(f"offset={digits}&limit={digits}")
-            self.assertEqual(range_sql(found).values(), [most, most])
+            parsed = self.asked(f"offset={digits}&limit={digits}")
+            self.assertEqual(range_sql(parsed).values(), [most, most])
             self.assertEqual(range_sql(self.asked(f"limit={digits}")).values(), [most])
             self.assertEqual(range_sql(parse_range(f"{digits}-")).values(), [most])
             self.assertEqual(self.asked(f"offset=-{digits}"), Range())
@@ -391,19 +391,19 @@ class Errors(SynchronousTestCase):
         self.assertEqual(self.rejected(parse_order, "data->>--1"), (9, 'unexpected "-" expecting digit'))
 
     def test_a_dash_within_a_json_key_is_part_of_it(self) -> None:
-        found = parse_select("data->2-b->-2")
+        parsed = parse_select("data->2-b->-2")
         steps = (JsonStep("2-b", False), JsonStep(-2, False))
-        self.assertEqual(found, (SelectColumn(Field("data", steps)),))
+        self.assertEqual(parsed, (SelectColumn(Field("data", steps)),))
 
     def test_a_negation_needs_a_logic_operator(self) -> None:
-        found = self.rejected(parse_logic, "or", False, "(id.eq.1,not.xor(id.eq.2,id.eq.3))")
-        self.assertEqual(found, (16, 'unexpected "x" expecting logic operator (and, or)'))
-        found = self.rejected(parse_logic, "or", False, "(not.order.eq.1)")
-        self.assertEqual(found, (10, 'unexpected "d" expecting "("'))
+        parsed = self.rejected(parse_logic, "or", False, "(id.eq.1,not.xor(id.eq.2,id.eq.3))")
+        self.assertEqual(parsed, (16, 'unexpected "x" expecting logic operator (and, or)'))
+        parsed = self.rejected(parse_logic, "or", False, "(not.order.eq.1)")
+        self.assertEqual(parsed, (10, 'unexpected "d" expecting "("'))
 
     def test_a_logic_operator_needs_a_parenthesis(self) -> None:
-        found = self.rejected(parse_logic, "and", False, "(ord(id.eq.1,id.eq.1),id.eq.2)")
-        self.assertEqual(found, (7, 'unexpected "d" expecting "("'))
+        parsed = self.rejected(parse_logic, "and", False, "(ord(id.eq.1,id.eq.1),id.eq.2)")
+        self.assertEqual(parsed, (7, 'unexpected "d" expecting "("'))
 
     def test_column_names_may_begin_like_logic_operators(self) -> None:
         tree = parse_logic("or", False, "(order.eq.1,android.is.null,not.eq.2)")
@@ -429,24 +429,24 @@ class Errors(SynchronousTestCase):
 
     def test_invalid_operands_of_is(self) -> None:
         values = "expecting isVal: (null, not_null, true, false, unknown)"
-        for text, column, found in (
+        for text, column, parsed in (
             ("is.not.null", 7, '"."'),
             ("is.nil", 5, '"i"'),
             ("is.NUL", 7, "end of input"),
             ("is.ok", 4, '"o"'),
         ):
-            expected = (column, f"unexpected {found} {values}")
+            expected = (column, f"unexpected {parsed} {values}")
             self.assertEqual(self.rejected(parse_filter, Field("a"), text, Operands()), expected, text)
 
     def test_a_wrong_character_after_a_name(self) -> None:
-        found = self.rejected(parse_logic, "or", False, "(title.ilike.%a,b%,c.eq.1)")
-        self.assertEqual(found, (20, f'unexpected "%" expecting {LONGER} or delimiter (.)'))
-        found = self.rejected(parse_order, "coalesce(a, b).desc")
+        parsed = self.rejected(parse_logic, "or", False, "(title.ilike.%a,b%,c.eq.1)")
+        self.assertEqual(parsed, (20, f'unexpected "%" expecting {LONGER} or delimiter (.)'))
+        parsed = self.rejected(parse_order, "coalesce(a, b).desc")
         self.assertEqual(
-            found, (9, f"unexpected '(' expecting {LONGER}, delimiter (.), \",\" or end of input")
+            parsed, (9, f"unexpected '(' expecting {LONGER}, delimiter (.), \",\" or end of input")
         )
-        found = self.rejected(parse_select, "id,clients(name[])")
-        self.assertEqual(found, (16, f"unexpected '[' expecting {LONGER}, {ENDS}"))
+        parsed = self.rejected(parse_select, "id,clients(name[])")
+        self.assertEqual(parsed, (16, f"unexpected '[' expecting {LONGER}, {ENDS}"))
         self.assertEqual(
             self.rejected(parse_select, "id-,b"), (4, 'unexpected "," expecting letter or digit')
         )

@@ -81,7 +81,7 @@ def _cache() -> SchemaCache:
         "rules": [{"oid": SHOWN, "rule": _RULE}],
         "extras": EXTRAS,
     }
-    return build({name: json.dumps(found) for name, found in answers.items()}, ("api",), 1)
+    return build({name: json.dumps(relationship) for name, relationship in answers.items()}, ("api",), 1)
 
 
 class Relationships(SynchronousTestCase):
@@ -113,13 +113,15 @@ class Relationships(SynchronousTestCase):
         self.assertEqual(self.found("people", "teams_shown", "team").target, ("api", "teams_shown"))
 
     def test_a_reference_to_itself_named_by_its_constraint_leads_to_the_children(self) -> None:
-        found = self.found("teams", "teams", "above")
-        self.assertEqual((found.cardinality, found.pairs), ("o2m", (("id", "parent"),)))
+        relationship = self.found("teams", "teams", "above")
+        self.assertEqual((relationship.cardinality, relationship.pairs), ("o2m", (("id", "parent"),)))
 
     def test_a_view_may_reference_itself_by_a_column(self) -> None:
         hidden = _without_tables(self.cache, "teams")
-        found = find_relationship(hidden, ("api", "teams_shown"), "api", "parent", None)
-        self.assertEqual((found.target, found.pairs), (("api", "teams_shown"), (("parent", "id"),)))
+        relationship = find_relationship(hidden, ("api", "teams_shown"), "api", "parent", None)
+        self.assertEqual(
+            (relationship.target, relationship.pairs), (("api", "teams_shown"), (("parent", "id"),))
+        )
         error = self.assertRaises(
             TableError, find_relationship, hidden, ("api", "people"), "api", "team", None
         )
@@ -128,8 +130,8 @@ class Relationships(SynchronousTestCase):
 
     def test_a_referenced_column_leads_to_the_referencing_table(self) -> None:
         alone = _without_tables(self.cache, "memberships")
-        found = find_relationship(alone, ("api", "people"), "api", "id", None)
-        self.assertEqual((found.cardinality, found.target), ("o2m", ("api", "teams")))
+        relationship = find_relationship(alone, ("api", "people"), "api", "id", None)
+        self.assertEqual((relationship.cardinality, relationship.target), ("o2m", ("api", "teams")))
         self.assertEqual(self.refused("people", "id").code, "PGRST201")
 
     def test_foreign_keys_to_tables_outside_the_cache_are_ignored(self) -> None:

@@ -28,8 +28,8 @@ class Targets(SynchronousTestCase):
             (("rpc",), ("relation", "rpc")),
             (("rpc", "find"), ("routine", "find")),
         ):
-            found = head("GET", *segments)
-            self.assertEqual((found.kind, found.name), expected)
+            parsed = head("GET", *segments)
+            self.assertEqual((parsed.kind, parsed.name), expected)
 
     def test_other_paths_are_404(self) -> None:
         for segments in (("rpc", ""), ("works", "1"), ("rpc", "find", "1"), ("", "works")):
@@ -86,8 +86,8 @@ class RangeHeader(SynchronousTestCase):
 
 class Accepted(SynchronousTestCase):
     def test_an_invalid_weight_in_accept_counts_as_1(self) -> None:
-        found = parse_accept("text/csv;q=0.9, text/xml;q=high, application/json;level=0;Q=1, ,*/*; q=0.1")
-        self.assertEqual([one.name for one in found], ["application/json", "text/xml", "text/csv", "*/*"])
+        parsed = parse_accept("text/csv;q=0.9, text/xml;q=high, application/json;level=0;Q=1, ,*/*; q=0.1")
+        self.assertEqual([one.name for one in parsed], ["application/json", "text/xml", "text/csv", "*/*"])
 
     def test_an_empty_accept_is_anything(self) -> None:
         for header in ("", " ", ",", " , ,"):
@@ -103,15 +103,15 @@ class Accepted(SynchronousTestCase):
             ("application/json;nulls=stripped", "application/json", False),
             ("text/csv;nulls=stripped", "text/csv", False),
         ):
-            found = parse_media(text)
-            self.assertEqual((found.name, found.nulls_stripped), (name, stripped), text)
+            parsed = parse_media(text)
+            self.assertEqual((parsed.name, parsed.nulls_stripped), (name, stripped), text)
 
     def test_the_plan_media_type_defaults_to_text_and_to_json_rows(self) -> None:
         for text, name in (("plan", "plan+text"), ("plan+text", "plan+text"), ("plan+json", "plan+json")):
-            found = parse_media(f"application/vnd.pgrst.{text}")
-            self.assertEqual((found.name, found.plan_options), (f"application/vnd.pgrst.{name}", ()))
+            parsed = parse_media(f"application/vnd.pgrst.{text}")
+            self.assertEqual((parsed.name, parsed.plan_options), (f"application/vnd.pgrst.{name}", ()))
             expected = f'application/vnd.pgrst.{name}; for="application/json"; charset=utf-8'
-            self.assertEqual(found.content_type, expected)
+            self.assertEqual(parsed.content_type, expected)
 
 
 class Preferred(SynchronousTestCase):
@@ -130,8 +130,8 @@ class Preferred(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (400, "PGRST122"), word)
             self.assertEqual(parse_preferences([word]).values, ())
         most = f"max-affected={10**18 - 1}"
-        found = parse_preferences([f" handling=strict,, {most} ,timezone=UTC", "count=exact, count=planned"])
-        self.assertEqual(found.max_affected, 10**18 - 1)
+        parsed = parse_preferences([f" handling=strict,, {most} ,timezone=UTC", "count=exact, count=planned"])
+        self.assertEqual(parsed.max_affected, 10**18 - 1)
         for digits in (str(2**63), "9" * 400, "9" * 9000):
             found_most = parse_preferences([f"handling=strict, max-affected={digits}"])
             self.assertGreaterEqual(found_most.max_affected or 0, 2**63)
@@ -140,7 +140,7 @@ class Preferred(SynchronousTestCase):
             )
         self.assertEqual(parse_preferences([f"handling=strict, max-affected={'0' * 9000}7"]).max_affected, 7)
         self.assertEqual(parse_preferences(["handling=strict, max-affected=0"]).max_affected, 0)
-        self.assertEqual((found.get("timezone"), found.get("count")), ("UTC", "exact"))
+        self.assertEqual((parsed.get("timezone"), parsed.get("count")), ("UTC", "exact"))
         self.assertIsNone(parse_preferences(["handling=strict"]).max_affected)
 
     def test_preference_applied_names_only_what_was_applied(self) -> None:
@@ -161,8 +161,8 @@ class Preferred(SynchronousTestCase):
 
 class Schemas(SynchronousTestCase):
     def head(self, method: str, *headers: tuple[str, str], schemas: tuple[str, ...] = ("a", "b")) -> object:
-        found = parse_head(method, ("books",), headers, schemas)
-        return found.schema, found.profiled
+        parsed = parse_head(method, ("books",), headers, schemas)
+        return parsed.schema, parsed.profiled
 
     def test_reads_use_accept_profile_and_writes_content_profile(self) -> None:
         both = (("accept-profile", "a"), ("content-profile", "b"))
@@ -177,7 +177,7 @@ class Schemas(SynchronousTestCase):
             *(endpoints.RELATION_OPTIONS, endpoints.ROUTINE_OPTIONS, endpoints.ROOT_OPTIONS),
         )
         for one in (*endpoints.AT_ROOT, *endpoints.BELOW):
-            profiles = [found for found in one.parameters if found.name.endswith("-Profile")]
+            profiles = [parsed for parsed in one.parameters if parsed.name.endswith("-Profile")]
             expected = endpoints.READS if one in asking else endpoints.WRITES
             self.assertEqual(profiles, [expected], one.name)
 

@@ -15,8 +15,8 @@ from tests.unit.tables.planning import CONFIG, planned, text
 class Counted(SynchronousTestCase):
     def test_an_exact_or_estimated_count_of_a_functions_rows_is_counted(self) -> None:
         for count, expected in (("exact", True), ("estimated", True), ("planned", False)):
-            found = text(planned("GET", "rpc/add", ("a", "1"), prefer=f"count={count}"))
-            self.assertEqual("pgrst_count" in found, expected, count)
+            statement = text(planned("GET", "rpc/add", ("a", "1"), prefer=f"count={count}"))
+            self.assertEqual("pgrst_count" in statement, expected, count)
 
     def test_rows_without_a_range_are_counted_once(self) -> None:
         whole = text(planned("GET", "rpc/find", ("q", "x"), prefer="count=exact"))
@@ -24,16 +24,16 @@ class Counted(SynchronousTestCase):
             "SELECT pg_catalog.count(_t.*) AS total_result_set, pg_catalog.count(_t.*) AS page_total", whole
         )
         for cut in (("limit", "2"), ("offset", "1")):
-            found = text(planned("GET", "rpc/find", ("q", "x"), cut, prefer="count=exact"))
-            self.assertIn("pgrst_count", found)
+            statement = text(planned("GET", "rpc/find", ("q", "x"), cut, prefer="count=exact"))
+            self.assertIn("pgrst_count", statement)
 
     def test_an_estimated_count_of_a_functions_rows_is_exact_whatever_max_rows(self) -> None:
         for config in (CONFIG, evolve(CONFIG, max_rows=2)):
-            found = [
+            statement = [
                 text(planned("GET", "rpc/find", ("q", "x"), prefer=f"count={count}", config=config))
                 for count in ("exact", "estimated")
             ]
-            self.assertEqual(*found)
+            self.assertEqual(*statement)
 
     def test_a_scalar_result_is_not_counted(self) -> None:
         self.assertIn("1::bigint AS page_total", text(planned("GET", "rpc/add", ("a", "1"))))
@@ -48,8 +48,8 @@ class Counted(SynchronousTestCase):
 
 class Explained(SynchronousTestCase):
     def test_explain_of_a_write_skips_the_check_of_its_outcome(self) -> None:
-        found = planned("PUT", "tags", ("id", "eq.1"), body=b'{"id":1}')
-        self.assertRaises(TableError, check_outcome, found.request, found.compiled, Outcome())
+        statement = planned("PUT", "tags", ("id", "eq.1"), body=b'{"id":1}')
+        self.assertRaises(TableError, check_outcome, statement.request, statement.compiled, Outcome())
         explain = MediaType("application/vnd.pgrst.plan+json")
-        rendering = evolve(found.compiled.rendering, explain=explain)
-        check_outcome(found.request, evolve(found.compiled, rendering=rendering), Outcome())
+        rendering = evolve(statement.compiled.rendering, explain=explain)
+        check_outcome(statement.request, evolve(statement.compiled, rendering=rendering), Outcome())

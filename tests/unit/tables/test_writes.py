@@ -49,8 +49,8 @@ class Conflicts(SynchronousTestCase):
             # PUT always merges by the primary key, whatever else is asked for.
             ("PUT", "works", [("id", "eq.1"), named], "ignore-duplicates", (("id",), True)),
         ):
-            found = written(method, path, *pairs, prefer=f"resolution={resolution}" if resolution else "")
-            self.assertEqual((found.conflict, found.merges), expected, (method, path, pairs, resolution))
+            plan = written(method, path, *pairs, prefer=f"resolution={resolution}" if resolution else "")
+            self.assertEqual((plan.conflict, plan.merges), expected, (method, path, pairs, resolution))
 
 
 class Rows(SynchronousTestCase):
@@ -59,15 +59,15 @@ class Rows(SynchronousTestCase):
     related = (("select", "id,tags(label)"), ("tags.label", "eq.x"), ("tags.limit", "1"))
 
     def test_the_representation_of_a_write_is_not_filtered_again(self) -> None:
-        found = written("PATCH", "works", ("id", "eq.1"), ("title", "eq.x"), *self.related)
-        self.assertEqual(len(found.conditions), 2)
-        self.assertEqual((found.read.conditions, found.read.range), ((), Range()))
-        (tags,) = found.read.embeddings
+        plan = written("PATCH", "works", ("id", "eq.1"), ("title", "eq.x"), *self.related)
+        self.assertEqual(len(plan.conditions), 2)
+        self.assertEqual((plan.read.conditions, plan.read.range), ((), Range()))
+        (tags,) = plan.read.embeddings
         self.assertEqual((len(tags.plan.conditions), tags.plan.range), (1, Range(0, 1)))
 
     def test_put_may_filter_embedded_rows(self) -> None:
-        found = written("PUT", "works", ("id", "eq.1"), *self.related)
-        self.assertEqual([found.field.name for found in found.key_filters], ["id"])
+        plan = written("PUT", "works", ("id", "eq.1"), *self.related)
+        self.assertEqual([plan.field.name for plan in plan.key_filters], ["id"])
 
     def test_put_without_equality_filters_on_a_primary_key_is_refused(self) -> None:
         for path, pairs in (
@@ -133,8 +133,8 @@ class Answers(SynchronousTestCase):
             ("PATCH", "return=headers-only", ("minimal", (), ())),
             ("POST", "return=representation", ("representation", ("title",), ())),
         ):
-            found = written(method, "works", ("select", "title"), prefer=prefer)
-            self.assertEqual((found.representation, found.returning, found.location), expected, method)
+            plan = written(method, "works", ("select", "title"), prefer=prefer)
+            self.assertEqual((plan.representation, plan.returning, plan.location), expected, method)
 
     def test_a_write_returns_only_the_columns_its_representation_needs(self) -> None:
         author, order = "authors!author_id(name)", ("order", "id")
@@ -149,15 +149,15 @@ class Answers(SynchronousTestCase):
             # A computed relationship takes the whole row as its argument.
             ("title,friend(id)", (), (True, ("title",))),
         ):
-            found = written("PATCH", "works", ("select", select), *pairs, prefer="return=representation")
-            self.assertEqual((found.everything, found.returning), expected, select)
+            plan = written("PATCH", "works", ("select", select), *pairs, prefer="return=representation")
+            self.assertEqual((plan.everything, plan.returning), expected, select)
 
     def test_the_representation_of_a_write_is_not_limited_by_max_rows(self) -> None:
         few = evolve(CONFIG, max_rows=1)
         prefer = "return=representation"
-        found = planned("PATCH", "works", ("select", "id,tags(label)"), body=ROW, prefer=prefer, config=few)
-        self.assertNotIn("LIMIT", text(found))
-        self.assertNotIn('FROM "api"."works"', text(found))
+        plan = planned("PATCH", "works", ("select", "id,tags(label)"), body=ROW, prefer=prefer, config=few)
+        self.assertNotIn("LIMIT", text(plan))
+        self.assertNotIn('FROM "api"."works"', text(plan))
 
 
 def put(*pairs: tuple[str, str], body: bytes, prefer: str) -> WritePlan:
@@ -169,19 +169,19 @@ def put(*pairs: tuple[str, str], body: bytes, prefer: str) -> WritePlan:
 class Puts(SynchronousTestCase):
     def test_put_writes_the_whole_row_whatever_columns_are_named(self) -> None:
         body, key = b'{"id": 1, "title": "x"}', ("id", "eq.1")
-        found = put(key, ("columns", "id"), body=body, prefer="missing=default")
-        self.assertEqual([column.name for column in found.columns], ["id", "title"])
-        self.assertFalse(found.fills_defaults)
+        plan = put(key, ("columns", "id"), body=body, prefer="missing=default")
+        self.assertEqual([column.name for column in plan.columns], ["id", "title"])
+        self.assertFalse(plan.fills_defaults)
 
     def test_put_writes_the_first_row_of_the_body_that_has_the_key_of_the_url(self) -> None:
-        found = text(planned("PUT", "works", ("id", "eq.1"), body=b'[{"id": 2}, {"id": 1}]'))
-        self.assertIn('WHERE pgrst_body."id" = ', found)
-        self.assertEqual(found.count("LIMIT 1"), 1)
-        self.assertLess(found.index("WHERE"), found.index("LIMIT 1"))
+        plan = text(planned("PUT", "works", ("id", "eq.1"), body=b'[{"id": 2}, {"id": 1}]'))
+        self.assertIn('WHERE pgrst_body."id" = ', plan)
+        self.assertEqual(plan.count("LIMIT 1"), 1)
+        self.assertLess(plan.index("WHERE"), plan.index("LIMIT 1"))
 
     def test_put_of_an_empty_object_inserts_nothing(self) -> None:
-        found = text(planned("PUT", "works", ("id", "eq.1"), body=b"{}"))
-        self.assertNotIn("INSERT", found)
+        plan = text(planned("PUT", "works", ("id", "eq.1"), body=b"{}"))
+        self.assertNotIn("INSERT", plan)
 
     def test_put_with_limit_or_offset_is_refused_before_the_body_is_parsed(self) -> None:
         for pair in (("limit", "1"), ("offset", "1")):
@@ -193,10 +193,10 @@ class Puts(SynchronousTestCase):
 
 class Locations(SynchronousTestCase):
     def test_location_names_the_primary_key_in_the_order_of_the_tables_columns(self) -> None:
-        found = planned(
+        result = planned(
             "POST", "works_tags", body=b'{"tag_id": 1, "work_id": 2}', prefer="return=headers-only"
         )
-        plan = found.compiled.plan
+        plan = result.compiled.plan
         assert isinstance(plan, WritePlan)
         relation = evolve(plan.relation, primary_key=("tag_id", "work_id"))
         self.assertEqual(evolve(plan, relation=relation).location, ("work_id", "tag_id"))
@@ -243,8 +243,8 @@ class Writing(SynchronousTestCase):
     def test_a_limited_write_needs_an_order_by_a_unique_column(self) -> None:
         error = self.assertRaises(TableError, planned, "DELETE", "works", ("limit", "1"), ("id", "gt.0"))
         self.assertEqual(error.code, "PGRST109")
-        found = text(planned("DELETE", "works", ("limit", "1"), ("order", "id.desc"), ("id", "gt.0")))
-        self.assertIn('ORDER BY "works"."id" DESC LIMIT $', found)
+        plan = text(planned("DELETE", "works", ("limit", "1"), ("order", "id.desc"), ("id", "gt.0")))
+        self.assertIn('ORDER BY "works"."id" DESC LIMIT $', plan)
 
 
 class Emptiness(SynchronousTestCase):
