@@ -101,10 +101,10 @@ class Embedded:
             store = self._store = ObjectStore(self._reactor, self.data_dir, secrets, self._bucket)
         if cluster is not None:
             self._progress("Starting PostgreSQL")
-            self.children["postgres"] = Supervised(self._reactor, cluster.program)
+            self.children["postgres"] = Supervised(self._reactor, cluster)
         if store is not None:
             self._progress("Starting the object store (SeaweedFS)")
-            self.children["weed"] = Supervised(self._reactor, store.program)
+            self.children["weed"] = Supervised(self._reactor, store)
         await all_of([child.start() for child in self.children.values()])
         running = Running(
             cluster.dsn if cluster else None,

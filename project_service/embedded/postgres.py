@@ -238,20 +238,13 @@ def dsn(user: str, password: str, database: str, sockets: Path) -> str:
     )
 
 
-def level(line: str) -> str:
-    """The level at which a line of the server's log is logged."""
-    severity, _, text = line.partition(":")
-    if text.strip() == "the database system is starting up":
-        return "debug"  # our own readiness query
-    if severity in {"FATAL", "WARNING", "ERROR"}:
-        return "warn"
-    return "error" if severity == "PANIC" else "debug"
+class Cluster(Program):
+    """The server, its owner's ``dsn`` and its superuser's ``admin_dsn``, which are known once it has been prepared.
+    ``progress`` is called with a line about each step that takes time or that the user should know of."""
 
-
-class Cluster:
-    """``program`` is what ``Supervised`` runs. ``progress`` is called with a line about each step that takes time or
-    that the user should know of. ``dsn``, the owner's of the database, and ``admin_dsn``, the superuser's, are known
-    once the program has been prepared."""
+    name = "PostgreSQL"
+    stop_signal = signal.SIGINT
+    not_yet = (DatabaseGone, psycopg2.Error)
 
     def __init__(
         self,
@@ -264,6 +257,7 @@ class Cluster:
         self._home = data_dir
         self._data = data_dir / "postgres"
         self._run = data_dir / "run"
+        self.pid_file = self._run / "postgres.pid"
         self._secrets = secrets
         self._progress = progress
         self._programs = program_directory()
@@ -279,19 +273,7 @@ class Cluster:
         assert self._sockets is not None
         return dsn(SUPERUSER, self._secrets.superuser_password, SUPERUSER, self._sockets)
 
-    @property
-    def program(self) -> Program:
-        return Program(
-            name="PostgreSQL",
-            prepare=self._prepare,
-            ready=self._ready,
-            not_yet=(DatabaseGone, psycopg2.Error),
-            pid_file=self._run / "postgres.pid",
-            stop_signal=signal.SIGINT,
-            level=level,
-        )
-
-    async def _prepare(self) -> Command:
+    async def prepare(self) -> Command:
         account = await unprivileged_account(self._reactor)
         if account is not None:
             for path in (self._home, self._programs):
@@ -311,7 +293,7 @@ class Cluster:
 
     async def _stop_leftovers(self) -> None:
         sleep = partial(deferLater, self._reactor)
-        noted = leftovers.remembered(self._run / "postgres.pid")
+        noted = leftovers.remembered(self.pid_file)
         await leftovers.stop_leftover(noted, self._data, STOPS, sleep)
         # The service may have been killed before it wrote its own pid file; the server's file has the same pid.
         await leftovers.stop_leftover(leftovers.postmaster_of(self._data), self._data, STOPS, sleep)
@@ -381,12 +363,21 @@ class Cluster:
     def _environ(self) -> dict[str, str]:
         return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC", "HOME": str(self._home)}
 
-    async def _ready(self) -> None:
+    async def ready(self) -> None:
         """Run a query as the owner. The owner and his database are created first if they are missing."""
         with closing(await self._connect(self.admin_dsn)) as admin:
             await _make_owner(admin, self._secrets.owner_password)
         with closing(await self._connect(self.dsn)) as owner:
             await owner.query("select 1")
+
+    def level(self, line: str) -> str:
+        """The level at which a line of the server's log is logged."""
+        severity, _, text = line.partition(":")
+        if text.strip() == "the database system is starting up":
+            return "debug"  # our own readiness query
+        if severity in {"FATAL", "WARNING", "ERROR"}:
+            return "warn"
+        return "error" if severity == "PANIC" else "debug"
 
     async def _connect(self, dsn: str) -> Connection:
         return await Connector(self._reactor, read_dsn(dsn), 30.0)()

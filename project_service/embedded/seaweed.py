@@ -63,9 +63,21 @@ MAX_TRIES = 1000
 # Where SeaweedFS puts its sockets, regardless of TMPDIR.
 SOCKETS = Path("/tmp")  # noqa: S108  # only to see, and to remove, what it leaves
 
+# Lines about a client that disconnected, as the service does when its own client disconnects in the middle of a
+# download or an upload; and one that repeats the line before it, without its reason.
+_DISCONNECTED = re.compile(
+    r": (context canceled|unexpected EOF)\b|(read|write) tcp \S+->\S+: \w+: (connection reset by peer|broken pipe)"
+    r"|: putToFiler failed with error code \d+ for "
+)
 
-class ObjectStore:
-    """``program`` is what ``Supervised`` runs."""
+
+class ObjectStore(Program):
+    """The store, which keeps its objects in one bucket. It is reached by ``settings``."""
+
+    name = "SeaweedFS"
+    stop_signal = signal.SIGTERM
+    stop_seconds = STOP_SECONDS
+    not_yet = (OSError, StoreError, StoreUnreachable)
 
     def __init__(
         self,
@@ -77,7 +89,7 @@ class ObjectStore:
         self._reactor = reactor
         self._home = data_dir
         self._data = data_dir / "store"
-        self._run = data_dir / "run"
+        self.pid_file = data_dir / "run" / "weed.pid"
         self._secrets = secrets
         self._bucket = bucket
         self._weed = program_file()
@@ -94,28 +106,13 @@ class ObjectStore:
             secret_access_key=Secret(self._secrets.secret_access_key),
         )
 
-    @property
-    def program(self) -> Program:
-        return Program(
-            name="SeaweedFS",
-            prepare=self._prepare,
-            ready=self._ready,
-            not_yet=(OSError, StoreError, StoreUnreachable),
-            pid_file=self._run / "weed.pid",
-            stop_signal=signal.SIGTERM,
-            cleanup=self._remove_sockets,
-            retry=self._give_up_taken_ports,
-            level=level,
-            stop_seconds=STOP_SECONDS,
-        )
-
-    async def _prepare(self) -> Command:
-        leftover = leftovers.remembered(self._run / "weed.pid")
+    async def prepare(self) -> Command:
+        leftover = leftovers.remembered(self.pid_file)
         await leftovers.stop_leftover(leftover, self._data, STOPS, partial(deferLater, self._reactor))
         self._data.mkdir(mode=0o700, exist_ok=True)
         if not self._ports:
             self._choose_ports()
-        self._remove_sockets()
+        self.cleanup()
         identities = self._data / "identities.json"
         files.write_json(identities, identity_file(self._secrets))
         # The arguments of the last start, which it would mix with these.
@@ -139,7 +136,7 @@ class ObjectStore:
         if self._ports != remembered:
             save_ports(self._home, self._ports)
 
-    def _give_up_taken_ports(self) -> bool:
+    def retry(self) -> bool:
         """Whether another program took one of the ports between our check and the store's use of it. Then the next
         start chooses new ones."""
         if all(is_free(number) for name, port in self._ports.items() for number in _numbers(name, port)):
@@ -152,13 +149,13 @@ class ObjectStore:
         """Let others have the ports. Call it when the store has been stopped for good."""
         self._claims.release()
 
-    def _remove_sockets(self) -> None:
+    def cleanup(self) -> None:
         for name in socket_names(self._ports):
             # Another user's file cannot be removed. Then its port does not count as free, and is not one of ours.
             with contextlib.suppress(PermissionError):
                 (SOCKETS / name).unlink(missing_ok=True)
 
-    async def _ready(self) -> None:
+    async def ready(self) -> None:
         """Write an object, read it back and delete it: the port answers before objects can be read."""
         # First a bare connection, so that the client does not log warnings while the store is starting. On loopback
         # this does not block.
@@ -174,6 +171,12 @@ class ObjectStore:
             await store.delete(PROBE_KEY)
         finally:
             await store.close()
+
+    def level(self, line: str) -> str:
+        """The level at which a line is logged, by the letter that SeaweedFS' logger puts first."""
+        if len(line) > 5 and line[1:5].isdigit() and not _DISCONNECTED.search(line):
+            return {"W": "info", "E": "warn", "F": "error"}.get(line[0], "debug")
+        return "debug"
 
 
 def program_file() -> str:
@@ -264,21 +267,6 @@ def socket_names(port: Mapping[str, int]) -> tuple[str, ...]:
         if key in port
     ]
     return (*plain, *grpc)
-
-
-# Lines about a client that disconnected, as the service does when its own client disconnects in the middle of a
-# download or an upload; and one that repeats the line before it, without its reason.
-_DISCONNECTED = re.compile(
-    r": (context canceled|unexpected EOF)\b|(read|write) tcp \S+->\S+: \w+: (connection reset by peer|broken pipe)"
-    r"|: putToFiler failed with error code \d+ for "
-)
-
-
-def level(line: str) -> str:
-    """The level at which a line is logged, by the letter that SeaweedFS' logger puts first."""
-    if len(line) > 5 and line[1:5].isdigit() and not _DISCONNECTED.search(line):
-        return {"W": "info", "E": "warn", "F": "error"}.get(line[0], "debug")
-    return "debug"
 
 
 # Loopback ports that are free now and, if possible, the same as at the last start.

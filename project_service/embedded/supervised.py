@@ -10,8 +10,9 @@ import contextlib
 import os
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -194,27 +195,37 @@ async def run_command(reactor: Any, command: Command) -> None:
         raise ChildFailed(f"{name} ended with {child.end}:\n{child.tail}")
 
 
-@frozen
-class Program:
-    """What ``Supervised`` needs to know about a program.
-
-    ``prepare`` runs before every start and returns the command. ``ready`` raises one of ``not_yet`` as long as the
-    program does not work yet. ``cleanup`` runs after every end. When a first start has failed, ``retry`` returns
-    whether another program took what ``prepare`` had chosen, so that a second try is worth while. ``level`` returns
-    the level, one of twisted.logger's names, at which a line of the program's output is logged.
-    """
+class Program(ABC):
+    """A program to supervise. ``start_seconds`` is how long it may take to get ready, ``stop_seconds`` to end after
+    ``stop_signal``. Its pid is noted in ``pid_file``."""
 
     name: str
-    prepare: Callable[[], Awaitable[Command]]
-    ready: Callable[[], Coroutine[Any, Any, None]]
-    not_yet: tuple[type[Exception], ...]
     pid_file: Path
     stop_signal: signal.Signals
-    cleanup: Callable[[], None] = lambda: None
-    retry: Callable[[], bool] = lambda: False
-    level: Callable[[str], str] = lambda line: "info"
-    start_seconds: float = 60.0
-    stop_seconds: float = 15.0
+    # What ``ready`` raises as long as the program does not work yet.
+    not_yet: tuple[type[Exception], ...]
+    start_seconds = 60.0
+    stop_seconds = 15.0
+
+    @abstractmethod
+    async def prepare(self) -> Command:
+        """Do what is needed before each start; the command."""
+
+    @abstractmethod
+    async def ready(self) -> None:
+        """Return if the program works."""
+
+    def cleanup(self) -> None:  # noqa: B027  # a program need not leave anything
+        """Called after each end."""
+
+    def retry(self) -> bool:
+        """When a first start has failed: whether another program took what ``prepare`` had chosen, so that a second
+        try is worth while."""
+        return False
+
+    def level(self, line: str) -> str:
+        """The level, one of twisted.logger's names, at which a line of the program's output is logged."""
+        return "info"
 
 
 class Supervised:

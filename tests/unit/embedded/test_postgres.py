@@ -64,10 +64,11 @@ class Arguments(TestCase):
         self.assertEqual((parsed["user"], parsed["dbname"]), ("project_service", "project"))
 
     def test_log_levels_of_postgresql(self) -> None:
-        self.assertEqual(postgres.level("LOG:  database system is ready"), "debug")
-        self.assertEqual(postgres.level("FATAL:  out of memory"), "warn")
-        self.assertEqual(postgres.level("PANIC:  could not write"), "error")
-        self.assertEqual(postgres.level("FATAL:  the database system is starting up"), "debug")
+        level = Cluster(None, Path("/data"), cast(Any, None), lambda line: None).level
+        self.assertEqual(level("LOG:  database system is ready"), "debug")
+        self.assertEqual(level("FATAL:  out of memory"), "warn")
+        self.assertEqual(level("PANIC:  could not write"), "error")
+        self.assertEqual(level("FATAL:  the database system is starting up"), "debug")
 
     def test_a_missing_wheel_is_named_with_the_remedies(self) -> None:
         with patch.object(postgres, "find_spec", return_value=None):

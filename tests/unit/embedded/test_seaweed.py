@@ -14,6 +14,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.embedded import seaweed
 from project_service.embedded.data_directory import Secrets
+from project_service.embedded.seaweed import ObjectStore
 from project_service.embedded.supervised import ChildFailed
 from tests.temporary import free_port, temporary_directory
 
@@ -59,7 +60,8 @@ class Arguments(TestCase):
         self.assertEqual(seaweed.socket_names({}), ())
 
     def test_log_levels_of_seaweedfs(self) -> None:
-        self.assertEqual(seaweed.level("E1121 07:03:44.395404 s3api_server.go:403 Failed"), "warn")
+        level = ObjectStore(None, Path("/data"), SECRETS, "bucket").level
+        self.assertEqual(level("E1121 07:03:44.395404 s3api_server.go:403 Failed"), "warn")
         for why in (
             "reader_at.go:270 fetching chunk &{FileId:1,7d89ffcb13}: context canceled",
             "s.go:887 GetObjectHandler: failed to stream b/k from volume servers: "
@@ -70,12 +72,12 @@ class Arguments(TestCase):
             "u.go:281 chunked upload failed: read chunk at offset 0 (got 3 bytes): unexpected EOF",
             "s.go:480 PutObjectPart: putToFiler failed with error code 30 for bucket=b, object=k, partNumber=1",
         ):
-            self.assertEqual(seaweed.level(f"E1121 07:03:44.395404 {why}"), "debug")
+            self.assertEqual(level(f"E1121 07:03:44.395404 {why}"), "debug")
         for why in ("s.go:1 putToFiler: no free volumes left", "s.go:1 write tcp: no route to host"):
-            self.assertEqual(seaweed.level(f"E1121 07:03:44.395404 {why}"), "warn")
-        self.assertEqual(seaweed.level("F1121 07:03:44.395404 x.go:1 gone"), "error")
-        self.assertEqual(seaweed.level("I1121 07:03:44.395404 x.go:1 fine"), "debug")
-        self.assertEqual(seaweed.level("Everything else"), "debug")
+            self.assertEqual(level(f"E1121 07:03:44.395404 {why}"), "warn")
+        self.assertEqual(level("F1121 07:03:44.395404 x.go:1 gone"), "error")
+        self.assertEqual(level("I1121 07:03:44.395404 x.go:1 fine"), "debug")
+        self.assertEqual(level("Everything else"), "debug")
 
     def test_a_missing_program_is_named_with_the_remedies(self) -> None:
         nowhere = patch("sysconfig.get_path", return_value="/nowhere")

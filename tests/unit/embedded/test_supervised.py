@@ -84,43 +84,44 @@ class FakeReactor(Clock):
         return process
 
 
-class Supervision(TestCase):
-    def setUp(self) -> None:
-        self.reactor = FakeReactor()
-        self.is_ready = True
+class FakeProgram(Program):
+    name = "Fake"
+    stop_signal = signal.SIGINT
+    not_yet = (NotYet,)
+    start_seconds = 10
+    stop_seconds = 5
+
+    def __init__(self, pid_file: Path) -> None:
+        self.pid_file = pid_file
+        self.not_ready: Exception | None = None
         self.cleaned = 0
-        self.retry = False
+        self.port_is_taken = False
         self.preparing: Deferred[None] = succeed(None)
         self.preparing_fails: Exception | None = None
-        self.errors = errors_logged(self)
-        self.supervised = Supervised(
-            self.reactor,
-            Program(
-                name="Fake",
-                prepare=self._prepare,
-                ready=self._ready,
-                not_yet=(NotYet,),
-                pid_file=temporary_directory(self) / "pid",
-                stop_signal=signal.SIGINT,
-                cleanup=self._cleanup,
-                retry=lambda: self.retry,
-                start_seconds=10,
-                stop_seconds=5,
-            ),
-        )
 
-    async def _prepare(self) -> Command:
+    async def prepare(self) -> Command:
         await self.preparing
         if self.preparing_fails is not None:
             raise self.preparing_fails
         return Command(("/bin/fake",), Path("/"))
 
-    async def _ready(self) -> None:
-        if not self.is_ready:
-            raise NotYet("still sleepy")
+    async def ready(self) -> None:
+        if self.not_ready is not None:
+            raise self.not_ready
 
-    def _cleanup(self) -> None:
+    def cleanup(self) -> None:
         self.cleaned += 1
+
+    def retry(self) -> bool:
+        return self.port_is_taken
+
+
+class Supervision(TestCase):
+    def setUp(self) -> None:
+        self.reactor = FakeReactor()
+        self.errors = errors_logged(self)
+        self.program = FakeProgram(temporary_directory(self) / "pid")
+        self.supervised = Supervised(self.reactor, self.program)
 
     @property
     def last(self) -> FakeProcess:
@@ -142,18 +143,18 @@ class Supervision(TestCase):
         self.assertTrue(condition())
 
     def test_start_waits_until_the_program_is_ready(self) -> None:
-        self.is_ready = False
+        self.program.not_ready = NotYet("still sleepy")
         starting = start(self.supervised.start())
         self.reactor.advance(1)
         self.assertNoResult(starting)
         self.assertFalse(self.supervised.is_ready)
-        self.is_ready = True
+        self.program.not_ready = None
         self._pass_until(lambda: bool(starting.called), 1)
         self.successResultOf(starting)
         self.assertTrue(self.supervised.is_ready)
 
     def test_a_program_that_ends_at_once_fails_the_start_with_its_last_words(self) -> None:
-        self.is_ready = False
+        self.program.not_ready = NotYet("still sleepy")
         starting = start(self.supervised.start())
         self.last.write("bad option\n")
         self.last.end(ProcessTerminated(3, None, None))
@@ -164,7 +165,7 @@ class Supervision(TestCase):
         self.assertEqual(len(self.reactor.spawned), 1)
 
     def test_a_start_that_lost_its_port_to_another_is_repeated_a_few_times(self) -> None:
-        self.retry, self.is_ready = True, False
+        self.program.port_is_taken, self.program.not_ready = True, NotYet("still sleepy")
         starting = start(self.supervised.start())
         for starts in range(1, FIRST_STARTS + 1):
             self.reactor.pump([READY_POLL_SECONDS] * 4)
@@ -174,7 +175,7 @@ class Supervision(TestCase):
         self.failureResultOf(starting, ChildFailed)
 
     def test_a_program_that_never_gets_ready_is_stopped(self) -> None:
-        self.is_ready = False
+        self.program.not_ready = NotYet("still sleepy")
         starting = start(self.supervised.start())
         self._pass_until(lambda: bool(self.last.signals), 11)
         self.assertEqual(self.last.signals, [signal.SIGINT])
@@ -184,13 +185,7 @@ class Supervision(TestCase):
         self.assertIn("still sleepy", str(fault))
 
     def test_an_unexpected_error_of_the_readiness_check_fails_the_start(self) -> None:
-        async def broken() -> None:
-            raise KeyError("a bug of ours")
-
-        program = Program(
-            "Fake", self._prepare, broken, (NotYet,), temporary_directory(self) / "pid", signal.SIGINT
-        )
-        self.supervised = Supervised(self.reactor, program)
+        self.program.not_ready = KeyError("a bug of ours")
         starting = start(self.supervised.start())
         self.last.end(ProcessDone(None))
         self.failureResultOf(starting, KeyError)
@@ -209,7 +204,7 @@ class Supervision(TestCase):
         died = self.errors.flush("Fake died (signal SIGKILL)")
         self.assertEqual(len(died), 3)
         self.assertEqual(died[0]["tail"], "my last words")
-        self.assertEqual(self.cleaned, 3)
+        self.assertEqual(self.program.cleaned, 3)
 
     def test_after_a_long_life_the_pause_is_the_first_again(self) -> None:
         self._up()
@@ -223,7 +218,7 @@ class Supervision(TestCase):
     def test_a_failed_restart_is_tried_again(self) -> None:
         self._up()
         self._dies()
-        self.is_ready = False
+        self.program.not_ready = NotYet("still sleepy")
         self.reactor.advance(1)
         self.last.write("port is taken\n")
         self.last.end(ProcessTerminated(1, None, None))
@@ -231,20 +226,20 @@ class Supervision(TestCase):
         failed = self.errors.flush("did not start again")
         self.assertEqual(len(failed), 1)
         self.assertIn("port is taken", failed[0]["why"])
-        self.is_ready = True
+        self.program.not_ready = None
         self.reactor.advance(2)
         self.assertTrue(self.supervised.is_ready)
         self.errors.flush("Fake died")
 
     def test_a_restart_that_cannot_be_launched_is_tried_again(self) -> None:
-        self.supervised._program.pid_file.mkdir()  # nor can what it left be removed
+        self.program.pid_file.mkdir()  # nor can what it left be removed
         self._up()
         self._dies()
-        self.assertEqual(self.cleaned, 1)
-        self.preparing_fails = OSError(28, "No space left on device")
+        self.assertEqual(self.program.cleaned, 1)
+        self.program.preparing_fails = OSError(28, "No space left on device")
         self.reactor.advance(1)
         self.assertEqual(len(self.errors.flush("did not start again")), 1)
-        self.preparing_fails = None
+        self.program.preparing_fails = None
         self.reactor.advance(2)
         self.assertTrue(self.supervised.is_ready)
         self.errors.flush("Fake died")
@@ -294,17 +289,17 @@ class Supervision(TestCase):
         self.errors.flush("Fake died")
 
     def test_stop_waits_for_preparations(self) -> None:
-        self.preparing = Deferred()
+        self.program.preparing = Deferred()
         starting = start(self.supervised.start())
         stopping = start(self.supervised.stop())
         self.assertNoResult(stopping)
-        self.preparing.callback(None)
+        self.program.preparing.callback(None)
         self.successResultOf(stopping)
         self.failureResultOf(starting, ChildFailed)
         self.assertEqual(self.reactor.spawned, [])
 
     def test_stop_during_the_start(self) -> None:
-        self.is_ready = False
+        self.program.not_ready = NotYet("still sleepy")
         starting: Deferred[None] = start(self.supervised.start())
         stopping = start(self.supervised.stop())
         self.last.end(ProcessDone(None))
