@@ -33,6 +33,7 @@ LONGEST = (
         "service/test_faults_processes",
         "workers/test_workers",
         "service/test_run",
+        "service/test_howto",
     ),
     *("embedded/test_recovery", "service/test_proxies", "service/test_endpoints", "auth/test_service"),
     *("service/test_wheel", "attacks/test_sockets", "storage/test_memory", "service/test_certificates"),

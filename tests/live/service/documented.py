@@ -1,0 +1,111 @@
+"""The commands and files of a page of the documentation, run as they stand there.
+
+In a page of ``docs/howto`` or ``docs/tutorials``
+
+* a block with a ``:caption:`` is a file of that name;
+* the blocks of ``sh`` are run by one shell, one after the other, in the folder with the files and with ``var``;
+* a block of ``text`` after one of them is what it prints, in which ``…`` stands for anything;
+* a block of ``console`` starts a service, with settings in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+
+from tests.live.daemon import ROOT, Daemon
+
+BLOCK = re.compile(
+    r"^\.\. code-block:: (\w+)\n(?:   :caption: (\S+)\n|   :\w+:.*\n)*\n((?:   .*\n|\n)+)", re.M
+)
+SETTING = re.compile(r"(PROJECT_SERVICE__\w+)=(?:'([^']*)'|(\S+))")
+NEXT = "==== next block"
+
+
+@frozen
+class Block:
+    language: str
+    file: str
+    text: str
+
+
+def blocks(page: str, **replaced: str) -> list[Block]:
+    """The code blocks of a page below ``docs``, with some texts replaced, which must be there: addresses, keys."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    for old, new in replaced.items():
+        text = text.replace(old, new)
+    return [
+        Block(language, file, textwrap.dedent(block).strip("\n") + "\n")
+        for language, file, block in BLOCK.findall(text)
+    ]
+
+
+def environment(page: str) -> dict[str, str]:
+    """The settings with which the page starts its service."""
+    consoles = "".join(block.text for block in blocks(page) if block.language == "console")
+    return {name: quoted or plain for name, quoted, plain in SETTING.findall(consoles)}
+
+
+def write_files(folder: Path, found: list[Block]) -> None:
+    for block in found:
+        if block.file:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.file).write_text(block.text, "utf-8")
+
+
+def shell(folder: Path, script: str) -> str:
+    """What a script prints in ``folder``. Fails if one of its commands does."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,  # its output says more than a status
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run(
+    folder: Path, page: str, replaced: Mapping[str, str] | None = None, before: str = "howto/index.rst"
+) -> None:
+    """Writes the files of a page and runs its commands, after those of ``before``. What they print must be what the
+    page says they print."""
+    found = blocks(page, **(replaced or {}))
+    write_files(folder, found)
+    commands = [at for at, block in enumerate(found) if block.language == "sh" and not block.file]
+    assert commands, f"{page} has no commands"
+    first = "".join(block.text for block in blocks(before) if block.language == "sh")
+    script = [first, *(found[at].text for at in commands)]
+    _, *printed = shell(folder, f"\necho '{NEXT}'\n".join(script)).split(f"{NEXT}\n")
+    for at, output in zip(commands, printed, strict=True):
+        after = found[at + 1] if at + 1 < len(found) else None
+        if after is not None and after.language == "text" and not after.file:
+            assert_prints(output, after.text, found[at].text)
+
+
+def assert_prints(output: str, expected: str, command: str) -> None:
+    pattern = ".*".join(re.escape(piece) for piece in expected.strip().split("…"))
+    # A response has no line break at its end.
+    assert re.fullmatch(pattern, output.strip(), re.DOTALL), f"{command}\nprinted\n{output}\nnot\n{expected}"
+
+
+def service(folder: Path, page: str, replaced: Mapping[str, str] | None = None) -> Daemon:
+    """The service that a page starts, with its data in ``folder``."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(page).items():
+            for old, new in (replaced or {}).items():
+                value = value.replace(old, new)  # noqa: PLW2901
+            patch.setenv(name, value)
+        return Daemon(folder / "var")

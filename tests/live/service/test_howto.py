@@ -1,0 +1,64 @@
+"""docs/howto: the files and commands of each page, as they stand there, beside a running service."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.daemon import ROOT, Daemon
+from tests.live.service.documented import run, service
+from tests.temporary import free_port
+
+# The pages that start a service of their own.
+OWN_SERVICE = ("sign-in", "password-reset", "mails")
+# Programs that a page uses and that may be missing.
+PROGRAMS = {"private-files": "nginx", "public-picture": "nginx", "import-export": "psql"}
+NO_COMMANDS = ("index", "stability")
+PAGES = sorted(
+    page.stem
+    for page in (ROOT / "docs" / "howto").glob("*.rst")
+    if page.stem not in (*OWN_SERVICE, *NO_COMMANDS)
+)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a running service in ``var``."""
+    folder = Path(tmp_path_factory.mktemp("howto"))
+    with Daemon(folder / "var") as daemon:
+        daemon.wait_until_ready()
+        yield folder
+
+
+def replaced(folder: Path, port: int) -> dict[str, str]:
+    """What stands for the reader's own addresses and keys in the pages."""
+    credentials = json.loads((folder / "var" / "credentials.json").read_text())
+    return {
+        "http://127.0.0.1:8080": credentials["base_url"],
+        "psk_anon_…": credentials["anon_key"],
+        "8090": str(port),
+    }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_as_printed(project: Path, page: str) -> None:
+    program = PROGRAMS.get(page, "curl")
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed (.ci/run installs it)")
+    # Two pages may have files of one name.
+    for left in project.iterdir():
+        if left.name != "var":
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    run(project, f"howto/{page}.rst", replaced(project, free_port()))
+
+
+@pytest.mark.parametrize("page", OWN_SERVICE)
+def test_a_page_with_a_service_of_its_own_works_as_printed(tmp_path: Path, page: str) -> None:
+    port = str(free_port())
+    with service(tmp_path, f"howto/{page}.rst", {"8025": port}) as daemon:
+        daemon.wait_until_ready()
+        run(tmp_path, f"howto/{page}.rst", {"8025": port})
