@@ -190,7 +190,9 @@ class Architecture(TestCase):
     def test_the_page_names_every_module_and_no_other(self) -> None:
         page = (ROOT / "docs" / "architecture.rst").read_text("utf-8")
         section = page[page.index("The parts\n---") : page.index("Where a request can be refused\n---")]
-        named = {name for path in re.findall(r"``([a-z0-9_/]+)``", section) for name in path.split("/") if name}
+        named = {
+            name for path in re.findall(r"``([a-z0-9_/]+)``", section) for name in path.split("/") if name
+        }
         modules = {path.stem for path in PACKAGE.rglob("*.py")} - {"__init__"}
         packages = {path.name for path in PACKAGE.rglob("*") if path.is_dir()}
         self.assertEqual(modules - named, set())
