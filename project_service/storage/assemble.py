@@ -149,7 +149,7 @@ def build(
     def keep_removed() -> timedelta:
         return timedelta(seconds=current_settings().keep_removed_seconds)
 
-    removal = Removal(store, rows.garbage, keep_removed, reactor)
+    removal = Removal(store, rows.garbage, keep_removed, reactor, steps)
     reservations = Reservations(rows.objects, reactor, uuid4)
     uploads = Uploads(
         rows.objects, rows.garbage, store, removal, reservations, reactor, settings.part_bytes, steps

@@ -51,7 +51,7 @@ class Objects:
             tags = await self.uploads.without_date(bucket.name, target, conditions)
             switched = await self.rows.move(bucket.name, source, target, writer, tags)
             self.uploads.steps(State.COMMITTED.value)
-            await self.uploads.remove_replaced([switched.replaced], bucket.name)
+            await self.uploads.removal.replaced([switched.replaced], bucket.name)
             return switched
 
         return await shield(moved())
@@ -69,7 +69,7 @@ class Objects:
             tags = await self.uploads.without_date(bucket.name, keys[0], conditions)
             versions = await self.rows.delete(bucket.name, keys, writer, tags)
             self.uploads.steps(State.COMMITTED.value)
-            await self.uploads.remove_replaced(versions.values(), bucket.name)
+            await self.uploads.removal.replaced(versions.values(), bucket.name)
             return versions
 
         return await shield(deleted())

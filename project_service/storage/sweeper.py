@@ -3,7 +3,7 @@ behind (``Sweeper``, which also checks rows against bytes)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from uuid import UUID
@@ -38,17 +38,21 @@ class Removal:
     rows: GarbageRows
     keep: Callable[[], timedelta]
     clock: IReactorTime
+    steps: Callable[[str], None]
 
-    async def replaced(self, versions: Sequence[UUID], bucket: str) -> None:
-        """Delete versions that have just been replaced or deleted. They are left to the sweeper if they are to be
-        kept for a while, and if the store is slow."""
-        if self.keep():
+    async def replaced(self, versions: Iterable[UUID | None], bucket: str) -> None:
+        """Delete versions that a change has just replaced or deleted; None stands for none. They are left to the
+        sweeper if they are to be kept for a while, and if the store is slow."""
+        garbage = [version for version in versions if version is not None]
+        if not garbage:
             return
-        removing = start(self.remove(versions, bucket))
-        try:
-            await with_timeout(self.clock, REMOVAL_TIMEOUT_SECONDS, removing, TimeoutError)
-        except TimeoutError:
-            _left(len(versions), "the store is slow")
+        if not self.keep():
+            removing = start(self.remove(garbage, bucket))
+            try:
+                await with_timeout(self.clock, REMOVAL_TIMEOUT_SECONDS, removing, TimeoutError)
+            except TimeoutError:
+                _left(len(garbage), "the store is slow")
+        self.steps("removed")
 
     async def remove(self, versions: Sequence[UUID], bucket: str) -> int:
         """Delete the bytes of at most ``BATCH`` versions that are garbage; returns how many are gone.

@@ -17,7 +17,7 @@ the version that it replaces into garbage. ``docs/storage.rst`` has the diagram.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from enum import Enum
 from mmap import MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any, Self, TypeVar
@@ -272,7 +272,7 @@ class Upload:
         tags = await uploads.without_date(new.bucket, new.key, conditions)
         switched = await uploads.rows.put(new, writer, tags)
         self._enter(State.COMMITTED)
-        await uploads.remove_replaced([switched.replaced], new.bucket)
+        await uploads.removal.replaced([switched.replaced], new.bucket)
         return switched
 
     def _enter(self, state: State) -> None:
@@ -462,13 +462,6 @@ class Uploads:
         if conditions.unmodified_since is None:
             return conditions
         return without_date(await self.rows.find(bucket, key), conditions)
-
-    async def remove_replaced(self, versions: Iterable[UUID | None], bucket: str) -> None:
-        """Delete the bytes of versions that a change has replaced or deleted; None stands for none."""
-        garbage = [version for version in versions if version is not None]
-        if garbage:
-            await self.removal.replaced(garbage, bucket)
-            self.steps("removed")
 
 
 def _is_outage(failure: BaseException) -> bool:
