@@ -42,7 +42,7 @@ class RequestHeaders:
 
     ``decisive`` are those that decide how the request is understood. ``key`` is the project key and ``bearer`` the
     bearer token, which is None where there is none. ``as_json`` and ``cookies`` are JSON objects for SQL.
-    ``identity`` and ``preambles`` are what ``access.identity`` and ``settings`` have last made of them.
+    ``identity`` and ``preambles`` are where ``access`` and ``transaction_settings`` cache what they make of them.
     """
 
     pairs: Pairs = field(repr=False)
