@@ -5,7 +5,7 @@ from __future__ import annotations
 from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
-from tests.attacks.cases import Answer, Case, Then
+from tests.attacks.corpus import Answer, Case, Then
 from tests.route_description import operation_at
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")

@@ -10,8 +10,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.http.head import CachedHead
 from tests.attacks.app import PROBE, PROBED, answers_in, fault_in, router
-from tests.attacks.cases import Case, Then
-from tests.attacks.corpus import CORPUS
+from tests.attacks.corpus import CORPUS, Case, Then
 from tests.fakes.common import App, Client
 from tests.http.edge.random_requests import spoiled
 

@@ -22,8 +22,7 @@ from twisted.internet.threads import deferToThread
 from project_service.http import exchange
 from project_service.http.connection import ConnectionFactory
 from tests.attacks.app import PROBE, PROBED, answers_in, fault_in, router
-from tests.attacks.cases import Case, Then
-from tests.attacks.corpus import CORPUS
+from tests.attacks.corpus import CORPUS, Case, Then
 from tests.fakes.common import App
 from tests.http.edge.random_requests import STATUS, spoiled
 from tests.live.daemon import Daemon, eventually

@@ -14,8 +14,7 @@ from twisted.internet.threads import deferToThread
 from project_service.settings.model import Smtp, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.auth.mail_server import mail_server
-from tests.live.service.openapi_cases import KEYS, PASSWORD, READ_KEYS, SCHEMA_SQL, Existing, narrowed
-from tests.live.service.openapi_fuzzing import fuzz
+from tests.live.service.openapi_fuzzing import KEYS, PASSWORD, READ_KEYS, SCHEMA_SQL, Existing, fuzz, narrowed
 from tests.live.sql import run_sql
 
 # Random cases for each operation, besides the few thousand at the limits of the schemas.
