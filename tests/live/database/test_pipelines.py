@@ -196,7 +196,7 @@ def service(
     # On a machine with much else to do even the quickest read takes longer now and then.
     monkeypatch.setattr(outcome, "QUICK_SECONDS", 60.0)
     monkeypatch.setattr(pipeline, "SLOW_SECONDS", 60.0)
-    monkeypatch.setattr(pipeline, "OLD_SECONDS", 60.0)
+    monkeypatch.setattr(pool, "MAX_AGE_SECONDS", 60.0)
     # So that one shared connection gets many requests at once.
     monkeypatch.setattr(application, "EXTRA_SLOTS", 200)
     run_sql(module_database, SCHEMA)
