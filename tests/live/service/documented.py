@@ -86,7 +86,8 @@ def run(
     write_files(folder, found)
     commands = [at for at, block in enumerate(found) if block.language == "sh" and not block.file]
     assert commands, f"{page} has no commands"
-    first = "".join(block.text for block in blocks(before) if block.language == "sh")
+    earlier = blocks(before) if before else []
+    first = "".join(block.text for block in earlier if block.language == "sh")
     script = [first, *(found[at].text for at in commands)]
     _, *printed = shell(folder, f"\necho '{NEXT}'\n".join(script)).split(f"{NEXT}\n")
     for at, output in zip(commands, printed, strict=True):
@@ -97,8 +98,9 @@ def run(
 
 def assert_prints(output: str, expected: str, command: str) -> None:
     pattern = ".*".join(re.escape(piece) for piece in expected.strip().split("…"))
-    # A response has no line break at its end.
-    assert re.fullmatch(pattern, output.strip(), re.DOTALL), f"{command}\nprinted\n{output}\nnot\n{expected}"
+    # Not seen in a page: blanks before the end of a line, and whether the last line has an end.
+    shown = re.sub(r" +$", "", output.strip(), flags=re.MULTILINE)
+    assert re.fullmatch(pattern, shown, re.DOTALL), f"{command}\nprinted\n{output}\nnot\n{expected}"
 
 
 def service(folder: Path, page: str, replaced: Mapping[str, str] | None = None) -> Daemon:
