@@ -134,14 +134,14 @@ def test_nothing_secret_is_shown_or_readable(tmp_path: Path) -> None:
         assert daemon.stop() == 0
     log = [line for line in daemon.output if line.startswith("{")]
     assert any(orjson.loads(line).get("path") == "/storage/download" for line in log)
-    assert "letter" in daemon.text, "the mail that could not be sent is in no log"
+    assert "a mail was not accepted" in daemon.text, "the mail that could not be sent is in no log"
     shown = {**outputs, "log": daemon.text, "process list": processes, "command line": commands}
     shown["settings"] = shown_settings(config, data_dir)
     for secret in secrets:
         assert len(secret) > 10
         for where, text in shown.items():
             assert secret not in text, f"a secret is in: {where}"
-    # Nor any other token, such as that in the letter that could not be sent.
+    # Nor any other token, such as that in the mail that could not be sent.
     for where in ("log", "/metrics", "/ready", "process list", "command line"):
         assert not TOKEN.search(shown[where]), where
     # An error may repeat what the caller sent in the path, but nothing more.
