@@ -127,7 +127,7 @@ class Refusals(TestCase):
             body = self.refused(head, status)
             self.assertEqual(set(body), {"code", "message", "details", "hint"}, head[:60])
 
-    def test_a_head_that_is_too_large_is_told_which_limit(self) -> None:
+    def test_the_refusal_of_a_head_that_is_too_large_names_the_limit(self) -> None:
         line = "GET /dev/db/main/rest/books HTTP/1.1\r\nHost: a\r\n"
         for head, words in (
             ("A: b\r\n" * 300, "more than 200 headers"),
@@ -163,18 +163,18 @@ class Refusals(TestCase):
 
 class Caching(TestCase):
     def test_what_the_service_key_shows_may_not_be_cached_unless_sql_says_so(self) -> None:
-        class Told:
+        class Answering:
             headers: tuple[tuple[str, str], ...] = ()
 
             async def answer(self, incoming: RawRequest) -> Reply:
                 return Reply(200, self.headers)
 
-        told: Any = Told()
-        app = app_of(told)
+        reported: Any = Answering()
+        app = app_of(reported)
 
         def caching(key: dict[str, str]) -> str | None:
             return app.request("GET", "/dev/db/main/rest/books", key).header("cache-control")
 
         self.assertEqual((caching(SERVICE), caching(ANON)), ("no-store", None))
-        told.headers = (("cache-control", "max-age=5"),)
+        reported.headers = (("cache-control", "max-age=5"),)
         self.assertEqual(caching(SERVICE), "max-age=5")

@@ -136,7 +136,7 @@ async def test_the_asynchronous_python_client(shelved: Tables) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(shelved: Tables, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def reported(shelved: Tables, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     args = (shelved.api.base_url + BASE, shelved.api.anon_key, shelved.token)
     program = SCRIPT.read_text("utf-8")
 
@@ -149,79 +149,83 @@ def told(shelved: Tables, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return wait(run)
 
 
-def test_the_javascript_client(told: dict[str, Any]) -> None:
-    assert told["select"]["data"] == [
+def test_the_javascript_client(reported: dict[str, Any]) -> None:
+    assert reported["select"]["data"] == [
         {"title": "Kindred", "authors": {"name": "Butler"}},
         {"title": "The Lathe of Heaven", "authors": {"name": "Le Guin"}},
     ]
-    assert told["filters"]["data"] == [{"id": 1}]
-    assert told["count"] == {"data": None, "status": 200, "count": 3}
-    assert told["range"] == {"data": [{"id": 2}, {"id": 3}], "status": 206, "count": 4}
-    assert told["single"]["data"] == {"title": "Solaris"}
-    assert told["notSingle"] == {"data": None, "status": 406, "code": "PGRST116"}
-    assert told["maybeSingle"] == {"data": None, "status": 200}
-    assert told["csv"]["data"] == 'id,label\n1,utopia\n2,"first contact"'
-    assert told["insert"] == {"data": [{"id": 100, "label": "js"}], "status": 201}
-    assert told["upsert"]["data"] == {"id": 100, "label": "javascript"}
-    assert told["update"]["data"] == [{"label": "ecmascript"}]
-    assert told["delete"]["data"] == [{"id": 100}]
-    assert told["unfiltered"] == {"data": None, "status": 400, "code": "21000"}
-    assert told["rpc"]["data"] == 3
-    assert told["rpcRows"]["data"] == [{"title": "Kindred"}]
-    assert told["missing"] == {"data": None, "status": 404, "code": "PGRST205"}
+    assert reported["filters"]["data"] == [{"id": 1}]
+    assert reported["count"] == {"data": None, "status": 200, "count": 3}
+    assert reported["range"] == {"data": [{"id": 2}, {"id": 3}], "status": 206, "count": 4}
+    assert reported["single"]["data"] == {"title": "Solaris"}
+    assert reported["notSingle"] == {"data": None, "status": 406, "code": "PGRST116"}
+    assert reported["maybeSingle"] == {"data": None, "status": 200}
+    assert reported["csv"]["data"] == 'id,label\n1,utopia\n2,"first contact"'
+    assert reported["insert"] == {"data": [{"id": 100, "label": "js"}], "status": 201}
+    assert reported["upsert"]["data"] == {"id": 100, "label": "javascript"}
+    assert reported["update"]["data"] == [{"label": "ecmascript"}]
+    assert reported["delete"]["data"] == [{"id": 100}]
+    assert reported["unfiltered"] == {"data": None, "status": 400, "code": "21000"}
+    assert reported["rpc"]["data"] == 3
+    assert reported["rpcRows"]["data"] == [{"title": "Kindred"}]
+    assert reported["missing"] == {"data": None, "status": 404, "code": "PGRST205"}
 
 
-def data_of(told: dict[str, Any], *names: str) -> list[list[int]]:
-    return [[row["id"] for row in told[name]["data"]] for name in names]
+def data_of(reported: dict[str, Any], *names: str) -> list[list[int]]:
+    return [[row["id"] for row in reported[name]["data"]] for name in names]
 
 
-def test_filters_of_the_javascript_client(told: dict[str, Any]) -> None:
-    assert data_of(told, "contains", "containedBy", "overlaps", "json") == [[1], [1, 3], [1, 2], [3]]
+def test_filters_of_the_javascript_client(reported: dict[str, Any]) -> None:
+    assert data_of(reported, "contains", "containedBy", "overlaps", "json") == [[1], [1, 3], [1, 2], [3]]
     ranges = ("rangeGt", "rangeGte", "rangeLt", "rangeLte", "rangeAdjacent")
-    assert data_of(told, *ranges) == [[3], [2, 3], [1, 2], [1, 2], [2, 3]]
-    assert data_of(told, "search", "plain", "phrase", "web") == [[1, 2], [1, 2], [1], [3]]
-    assert told["reserved"]["data"] == [{"in, order": "a,b"}, {"in, order": "(c)"}]
-    assert data_of(told, "allOf", "anyOf", "spaced") == [[2], [3, 4], [1, 2, 3]]
-    assert told["related"]["data"] == [{"name": "Le Guin", "books": [{"id": 2}]}]
-    assert told["relatedOr"]["data"] == [
+    assert data_of(reported, *ranges) == [[3], [2, 3], [1, 2], [1, 2], [2, 3]]
+    assert data_of(reported, "search", "plain", "phrase", "web") == [[1, 2], [1, 2], [1], [3]]
+    assert reported["reserved"]["data"] == [{"in, order": "a,b"}, {"in, order": "(c)"}]
+    assert data_of(reported, "allOf", "anyOf", "spaced") == [[2], [3, 4], [1, 2, 3]]
+    assert reported["related"]["data"] == [{"name": "Le Guin", "books": [{"id": 2}]}]
+    assert reported["relatedOr"]["data"] == [
         {"name": "Butler", "books": [{"id": 4}]},
         {"name": "Lem", "books": [{"id": 3}]},
     ]
-    assert data_of(told, "byRelated") == [[4, 1]]
-    assert data_of(told, "notIn", "distinct", "regex", "matched", "bounds") == [
+    assert data_of(reported, "byRelated") == [[4, 1]]
+    assert data_of(reported, "notIn", "distinct", "regex", "matched", "bounds") == [
         [3, 4],
         [1, 3, 4],
         [2],
         [2],
         [2, 3],
     ]
-    assert told["relatedRange"]["data"] == [{"name": "Le Guin", "books": [{"id": 2}]}]
-    assert told["counted by"]["data"] == [{"name": "Butler", "books": [{"count": 1}]}]
+    assert reported["relatedRange"]["data"] == [{"name": "Le Guin", "books": [{"id": 2}]}]
+    assert reported["counted by"]["data"] == [{"name": "Butler", "books": [{"count": 1}]}]
 
 
-def test_options_of_the_javascript_client(told: dict[str, Any]) -> None:
-    assert (told["stripped"]["data"], told["strippedSingle"]["data"]) == ([{"id": 4}], {"id": 4})
-    assert told["nulls"]["data"] == [{"price": 1}, {"price": None}]
-    assert told["defaults"]["data"] == [{"price": 1}, {"price": 10}]
-    assert told["affected"] == {"data": None, "status": 400, "code": "PGRST124"}
-    assert told["counted"] == {"data": None, "status": 204, "count": 4}
-    assert told["ignored"] == {"data": [], "status": 201}
-    assert told["rpcHead"] == {"data": None, "status": 200, "count": 2}
-    assert (told["rpcGet"]["data"], told["public"]["data"]) == ("ba", 2)
+def test_options_of_the_javascript_client(reported: dict[str, Any]) -> None:
+    assert (reported["stripped"]["data"], reported["strippedSingle"]["data"]) == ([{"id": 4}], {"id": 4})
+    assert reported["nulls"]["data"] == [{"price": 1}, {"price": None}]
+    assert reported["defaults"]["data"] == [{"price": 1}, {"price": 10}]
+    assert reported["affected"] == {"data": None, "status": 400, "code": "PGRST124"}
+    assert reported["counted"] == {"data": None, "status": 204, "count": 4}
+    assert reported["ignored"] == {"data": [], "status": 201}
+    assert reported["rpcHead"] == {"data": None, "status": 200, "count": 2}
+    assert (reported["rpcGet"]["data"], reported["public"]["data"]) == ("ba", 2)
     # A HEAD cannot carry an object, so the library sends a POST.
-    assert told["rpcHeadOf"] == {"data": {"a": 1}, "status": 200, "count": 1}
-    assert told["rpcCsv"]["data"] == "id,title\n4,Kindred"
-    assert told["estimated"] == {"data": [{"id": 1}], "status": 206, "count": 2}
-    assert told["ranged"] == {"data": [{"id": 2}], "status": 200}
-    assert told["schema"] == {"data": None, "status": 406, "code": "PGRST106"}
-    assert (told["tried"]["data"], told["untried"]["data"]) == ([{"id": 91}], [])
-    assert (told["plan"], told["plans"], told["noPlan"]["code"]) == ([200, True], [200, "object"], "PGRST107")
-    assert (told["aborted"], told["thrown"]) == ([0, None], "PGRST205")
+    assert reported["rpcHeadOf"] == {"data": {"a": 1}, "status": 200, "count": 1}
+    assert reported["rpcCsv"]["data"] == "id,title\n4,Kindred"
+    assert reported["estimated"] == {"data": [{"id": 1}], "status": 206, "count": 2}
+    assert reported["ranged"] == {"data": [{"id": 2}], "status": 200}
+    assert reported["schema"] == {"data": None, "status": 406, "code": "PGRST106"}
+    assert (reported["tried"]["data"], reported["untried"]["data"]) == ([{"id": 91}], [])
+    assert (reported["plan"], reported["plans"], reported["noPlan"]["code"]) == (
+        [200, True],
+        [200, "object"],
+        "PGRST107",
+    )
+    assert (reported["aborted"], reported["thrown"]) == ([0, None], "PGRST205")
 
 
-def test_single_rows_and_lists_of_the_javascript_client(told: dict[str, Any]) -> None:
-    assert told["many"] == {"data": None, "status": 406, "code": "PGRST116"}
-    assert told["made"] == {"data": "id\n92\n93", "status": 201, "count": 2}
-    assert told["unmade"] == {"data": None, "status": 406, "code": "PGRST116"}
-    assert told["made again"] == {"data": None, "status": 200, "count": 1}
-    assert told["emptied"] == {"data": None, "status": 204, "count": 2}
+def test_single_rows_and_lists_of_the_javascript_client(reported: dict[str, Any]) -> None:
+    assert reported["many"] == {"data": None, "status": 406, "code": "PGRST116"}
+    assert reported["made"] == {"data": "id\n92\n93", "status": 201, "count": 2}
+    assert reported["unmade"] == {"data": None, "status": 406, "code": "PGRST116"}
+    assert reported["made again"] == {"data": None, "status": 200, "count": 1}
+    assert reported["emptied"] == {"data": None, "status": 204, "count": 2}

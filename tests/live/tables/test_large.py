@@ -53,7 +53,7 @@ async def test_large_results_are_complete_in_every_format(tables: Tables) -> Non
     assert (status, headers.getRawHeaders("content-range")) == (206, ["10-15009/20000"])
     assert body == expected[10:15010]
     # The result is known to be large from the query before, even if this page is past its end.
-    for first, status, found in (
+    for first, status, result in (
         (1, 206, "5-19999/20000"),
         (19996, 206, "*/5"),
         (1, 206, "5-19999/20000"),
@@ -61,7 +61,7 @@ async def test_large_results_are_complete_in_every_format(tables: Tables) -> Non
     ):
         path = f"/big?id=gte.{first}&offset=5"
         answer = await tables.request("GET", path, headers={"Prefer": "count=exact"})
-        assert (answer[0], answer[1].getRawHeaders("content-range")) == (status, [found]), path
+        assert (answer[0], answer[1].getRawHeaders("content-range")) == (status, [result]), path
 
 
 @pytest_twisted.ensureDeferred
@@ -76,8 +76,8 @@ async def test_a_result_below_the_threshold_has_its_range(tables: Tables) -> Non
     for asked in (300, 9000, 9000, 300, 300):
         for path in (f"/numbers?id=lte.{asked}", f"/rpc/counted?most={asked * 2}"):
             status, headers, body = await tables.request("GET", path)
-            found = headers.getRawHeaders("content-range")
-            assert (status, found) == (200, [f"0-{len(body) - 1}/*"] if asked == 300 else None), path
+            result = headers.getRawHeaders("content-range")
+            assert (status, result) == (200, [f"0-{len(body) - 1}/*"] if asked == 300 else None), path
         assert len(body) == asked * 2
     status, headers, _ = await tables.request("HEAD", "/numbers", headers={"Prefer": "count=exact"})
     assert (status, headers.getRawHeaders("content-range")) == (200, ["0-9999/10000"])
@@ -104,11 +104,11 @@ async def test_a_status_without_a_body_has_none_however_large_the_result(tables:
         "perform set_config('response.status', said, true); "
         "return query select generate_series(1, 50000); end $$"
     )
-    for said in (204, 304):
-        path = f"/rpc/many_unsaid?said={said}"
-        await until_answered(tables, "GET", path, said)
+    for stated in (204, 304):
+        path = f"/rpc/many_unsaid?said={stated}"
+        await until_answered(tables, "GET", path, stated)
         status, _, body = await tables.request("GET", path)
-        assert (status, body or b"") == (said, b"")
+        assert (status, body or b"") == (stated, b"")
         assert (await tables.request("GET", "/books?select=id&id=eq.1"))[2] == [{"id": 1}]
 
 
@@ -149,7 +149,7 @@ async def test_a_client_that_stops_reading_is_dropped_and_blocks_nobody(tables: 
 
 @pytest_twisted.ensureDeferred
 async def test_slow_readers_leave_connections_to_others(tables: Tables) -> None:
-    """There are more slow readers than connections, and than places for requests; no other request waits for
+    """There are more slow readers than connections, and than slots for requests; no other request waits for
     them."""
     tables.sql(WIDE)
     await until_answered(tables, "HEAD", "/rpc/wide", 200)
@@ -158,18 +158,18 @@ async def test_slow_readers_leave_connections_to_others(tables: Tables) -> None:
     for client in slow:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(head)
-    most = 0
+    largest = 0
     for _ in range(20):
         assert (await tables.request("GET", "/books?select=id&id=eq.1"))[0] == 200
-        most = max(most, tables.sql(STREAMING)[0][0])
+        largest = max(largest, tables.sql(STREAMING)[0][0])
     for client in slow:
         client.close()
-    assert most == 1  # of three connections
+    assert largest == 1  # of three connections
 
 
 @pytest_twisted.ensureDeferred
 async def test_clients_that_leave_at_any_moment_leave_nothing_behind(tables: Tables) -> None:
-    """Whether before, while or after their stream is opened, its place and its connection become free again."""
+    """Whether before, while or after their stream is opened, its slot and its connection become free again."""
     from twisted.internet import reactor
 
     tables.sql(WIDE)

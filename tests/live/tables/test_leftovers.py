@@ -85,9 +85,9 @@ def counts(cursor: psycopg2.extensions.cursor, sql: str) -> bool:
     cursor.execute("set check_function_bodies = off")
     cursor.execute(sql)
     cursor.execute(f"select {SETS_FOR_SESSION}", {"schemas": ["public"]})
-    ((found,),) = cursor.fetchall()
+    ((result,),) = cursor.fetchall()
     cursor.connection.rollback()
-    return bool(found)
+    return bool(result)
 
 
 def test_the_services_own_schema_leaves_none(cursor: psycopg2.extensions.cursor) -> None:

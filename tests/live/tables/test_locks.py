@@ -89,11 +89,11 @@ async def prepared(tables: Tables, method: str, path: str, **more: Any) -> None:
     """Repeats a request until it is prepared. A newer schema cache makes it start again."""
     await ask(tables, "POST", "rpc/let_go")
 
-    async def found() -> bool:
+    async def result() -> bool:
         await ask(tables, method, path, **more)
         return bool((await ask(tables, "GET", "rpc/prepared"))[1])
 
-    await until(found)
+    await until(result)
 
 
 @pytest.mark.parametrize(

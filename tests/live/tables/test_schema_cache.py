@@ -176,8 +176,8 @@ def test_only_rows_without_declared_names_may_have_one_twice(shop: SchemaCache) 
 
 def test_relations_are_those_of_exposed_schemas_without_partitions(shop: SchemaCache) -> None:
     may = {
-        name: (found.is_view, found.insertable, found.updatable, found.deletable)
-        for (_, name), found in shop.relations.items()
+        name: (result.is_view, result.insertable, result.updatable, result.deletable)
+        for (_, name), result in shop.relations.items()
     }
     changed, read_only = (True, True, True, True), (True, False, False, False)
     assert may == {
@@ -191,7 +191,7 @@ def test_relations_are_those_of_exposed_schemas_without_partitions(shop: SchemaC
 
 
 def test_a_view_has_a_primary_key_if_it_shows_all_of_it(shop: SchemaCache) -> None:
-    keys = {name: found.primary_key for (_, name), found in shop.relations.items() if found.primary_key}
+    keys = {name: result.primary_key for (_, name), result in shop.relations.items() if result.primary_key}
     assert keys == {
         "items": ("id",),
         "events": ("id", "at"),
@@ -246,14 +246,14 @@ def test_relationships_include_views_that_show_the_key(shop: SchemaCache) -> Non
 
 
 def test_functions_of_a_row_are_computed_relationships(shop: SchemaCache) -> None:
-    found = [way for way in shop.relationships["shop", "items"] if way.routine]
-    assert {(way.routine, way.target[1], way.cardinality, way.is_self) for way in found} == {
+    result = [way for way in shop.relationships["shop", "items"] if way.routine]
+    assert {(way.routine, way.target[1], way.cardinality, way.is_self) for way in result} == {
         (("shop", "first_event"), "events", "m2o", False),
         (("helping", "many_events"), "events", "o2m", False),
         (("helping", "one_event"), "events", "m2o", False),
         (("helping", "alike"), "items", "o2m", True),
     }
-    assert {way.target[0] for way in found} == {"shop"}
+    assert {way.target[0] for way in result} == {"shop"}
     for name, made in (("outer_view", "of_view"), ("kept", "of_kept"), ("events", "of_part")):
         assert ("helping", made) in {way.routine for way in shop.relationships["shop", name]}, name
 
@@ -264,24 +264,26 @@ def test_functions_are_those_that_the_api_can_call(shop: SchemaCache) -> None:
         *("of_two", "of_pair", "to_pair"),
         *("rows_of", "undeclared", "inner_record", "unnamed"),
     }
-    shapes = {name: found[-1] for (_, name), found in shop.routines.items()}
+    shapes = {name: result[-1] for (_, name), result in shop.routines.items()}
     assert [
-        (found.arguments, found.is_void, found.description) for found in shop.routines["shop", "told"][:2]
+        (result.arguments, result.is_void, result.description) for result in shop.routines["shop", "told"][:2]
     ] == [
         ((Argument("a", "bit varying", "bit varying"),), True, None),
         ((Argument("b", "bit", "bit varying"),), True, "Tells"),
     ]
-    told = shapes["told"]
-    assert told.arguments == (
+    reported = shapes["told"]
+    assert reported.arguments == (
         Argument("a", "integer", "integer"),
         Argument("b", "text", "text", required=False),
         Argument("c", "character[]", "character varying[]", required=False, variadic=True),
     )
-    assert (told.volatility, told.settings, told.is_bytes) == ("s", (("work_mem", "1MB"),), True)
-    assert evolve(told, is_set=True, is_composite=True).may_be_inlined
+    assert (reported.volatility, reported.settings, reported.is_bytes) == ("s", (("work_mem", "1MB"),), True)
+    assert evolve(reported, is_set=True, is_composite=True).may_be_inlined
     assert shapes["sides"].arguments == (Argument("given", "integer", "integer"),)
     assert shapes["listed"].arguments == (Argument("n", "integer", "integer"),)
-    composite = {name: (found.is_composite, found.returns, found.is_set) for name, found in shapes.items()}
+    composite = {
+        name: (result.is_composite, result.returns, result.is_set) for name, result in shapes.items()
+    }
     events, none = ("shop", "events"), (False, None, False)
     assert composite == {
         **dict.fromkeys(("of_two", "of_pair"), (True, events, False)),
@@ -291,7 +293,7 @@ def test_functions_are_those_that_the_api_can_call(shop: SchemaCache) -> None:
         **dict.fromkeys(("listed", "rows_of"), (True, None, True)),
         **dict.fromkeys(("drawn_often", "undeclared"), (False, None, True)),
     }
-    media = {name: found.return_media for name, found in shapes.items() if found.return_media}
+    media = {name: result.return_media for name, result in shapes.items() if result.return_media}
     assert media == {"drawn": "image/x-one"}
     assert shapes["drawn"].is_bytes and shapes["plainly"].is_bytes
 
@@ -324,7 +326,7 @@ async def holder(database: str) -> AsyncIterator[CacheHolder]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_table_made_while_the_catalogue_is_read_is_found_next_time(database: str) -> None:
+async def test_a_table_made_while_the_catalog_is_read_is_noticed_next_time(database: str) -> None:
     """Without event triggers only the fingerprint tells that something is new."""
     change = ["create table made_meanwhile (id int)"]
 
@@ -483,7 +485,7 @@ async def test_immutable_functions_that_read_settings_are_noticed(database: str,
 
 
 @pytest_twisted.ensureDeferred
-async def test_unreadable_foreign_tables_do_not_prevent_reading_the_catalogue(
+async def test_unreadable_foreign_tables_do_not_prevent_reading_the_catalog(
     database: str, services: Services
 ) -> None:
     pool = Pool(raw(connector(database)), 1, 5.0, reactor)
@@ -498,7 +500,7 @@ async def test_unreadable_foreign_tables_do_not_prevent_reading_the_catalogue(
     )
     holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     await holder.reload()
-    updatable = {name: found.updatable for (_, name), found in holder.current.relations.items()}
+    updatable = {name: result.updatable for (_, name), result in holder.current.relations.items()}
     assert updatable == {"silent": False, "of_silent": False, "beside": True}
     await pool.close()
 
@@ -519,8 +521,8 @@ async def test_the_log_says_why_postgresql_refused_to_read_it(database: str) -> 
     holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     with captured_logs() as events:
         await holder.reload()
-    said = "the schema cache could not be read (DivisionByZero: division by zero); there is none yet"
-    assert said in [formatEvent(event) for event in events]
+    stated = "the schema cache could not be read (DivisionByZero: division by zero); there is none yet"
+    assert stated in [formatEvent(event) for event in events]
     await pool.close()
 
 
@@ -540,7 +542,7 @@ async def test_it_is_known_which_tables_are_read_through_views_and_functions(dat
     )
     holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
     await holder.reload()
-    expanding = {name for (_, name), found in holder.current.relations.items() if found.expands}
+    expanding = {name for (_, name), result in holder.current.relations.items() if result.expands}
     assert expanding == {"parted", "above", "of_part", "of_above", "of_rows"}
     await pool.close()
 
@@ -573,6 +575,6 @@ async def test_foreign_keys_over_periods_are_no_relationships(database: str, hol
         """,
     )
     await holder.reload()
-    found = holder.current.relationships
-    assert [way.target[1] for way in found["public", "stays"]] == ["houses"]
-    assert ("public", "rooms") not in found
+    result = holder.current.relationships
+    assert [way.target[1] for way in result["public", "stays"]] == ["houses"]
+    assert ("public", "rooms") not in result

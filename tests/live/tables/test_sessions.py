@@ -72,9 +72,9 @@ async def test_a_session_setting_ends_with_its_request(tables: Tables, functions
     for function in ("leave", "leave_quietly") if LEFT[name].startswith("select") else ("leave",):
 
         async def left(function: str = function) -> None:
-            said = {"said": LEFT[name]}
+            stated = {"said": LEFT[name]}
             status, _, body = await tables.request(
-                "POST", f"/rpc/{function}", base=NARROW, json=said, key="service"
+                "POST", f"/rpc/{function}", base=NARROW, json=stated, key="service"
             )
             assert (status, body) == (200, 1), body
 
@@ -125,8 +125,8 @@ async def test_response_settings_end_with_their_request(tables: Tables, function
 async def test_deallocated_prepared_statements_are_no_failure(tables: Tables, functions: None) -> None:
     for _ in range(2):
         assert (await tables.request("GET", "/notes?select=id&id=eq.0", base=NARROW))[0] == 200
-        said = {"said": "deallocate all"}
-        status, _, body = await tables.request("POST", "/rpc/leave", base=NARROW, json=said)
+        stated = {"said": "deallocate all"}
+        status, _, body = await tables.request("POST", "/rpc/leave", base=NARROW, json=stated)
         assert status == 200, body
     assert (await tables.request("GET", "/notes?select=id&id=eq.0", base=NARROW))[0] == 200
 
@@ -135,8 +135,8 @@ async def test_deallocated_prepared_statements_are_no_failure(tables: Tables, fu
 async def test_no_data_of_a_request_stays_in_prepared_statements(tables: Tables, functions: None) -> None:
     """``pg_prepared_statements`` shows each whole message with which a statement was prepared, to every role."""
 
-    async def found(said: str) -> int:
-        status, _, count = await tables.request("GET", f"/rpc/prepared?said={said}", base=NARROW)
+    async def result(stated: str) -> int:
+        status, _, count = await tables.request("GET", f"/rpc/prepared?said={stated}", base=NARROW)
         assert status == 200, count
         return int(count)
 
@@ -147,12 +147,12 @@ async def test_no_data_of_a_request_stays_in_prepared_statements(tables: Tables,
             "POST", "/notes?select=id,txt", base=NARROW, json=row, token=tables.token, headers=headers
         )
         assert status == 201, body
-        if await found("INSERT"):
+        if await result("INSERT"):
             break
     else:
         raise AssertionError("it was never prepared")
-    for said in (tables.token, "asked", "my-own"):
-        assert await found(said) == 0, said
+    for stated in (tables.token, "asked", "my-own"):
+        assert await result(stated) == 0, stated
 
 
 @pytest_twisted.ensureDeferred
@@ -183,8 +183,8 @@ async def test_prepared_requests_see_rows_that_came_while_they_waited(
 
     async def prepared() -> bool:
         assert (await tables.request("GET", f"/{name}?order=id", base=NARROW))[0] == 200
-        said = name.rpartition("/")[2]
-        return int((await tables.request("GET", f"/rpc/prepared?said={said}", base=NARROW))[2]) > 0
+        stated = name.rpartition("/")[2]
+        return int((await tables.request("GET", f"/rpc/prepared?said={stated}", base=NARROW))[2]) > 0
 
     await until(prepared)
     with closing(psycopg2.connect(tables.api.dsn)) as filling:
@@ -252,11 +252,11 @@ THINGS = {
 async def test_locks_cursors_and_other_things_end_with_their_request(
     tables: Tables, functions: None, thing: str
 ) -> None:
-    said, shows = THINGS[thing]
-    said = f"execute '{said}';" if thing == "cursor" else f"{said};"
+    stated, shows = THINGS[thing]
+    stated = f"execute '{stated}';" if thing == "cursor" else f"{stated};"
     tables.sql(
         f"create function leave_{thing}(fails bool) returns int language plpgsql as "
-        f"$$ begin {said} if fails then raise 'no'; end if; return 1; end $$;"
+        f"$$ begin {stated} if fails then raise 'no'; end if; return 1; end $$;"
         f"create function left_{thing}() returns setof int language sql stable as $$ {shows} $$"
     )
     for fails, expected in (("false", 200), ("true", 400)):

@@ -58,8 +58,8 @@ class Keys(SynchronousTestCase):
         )
         error = self.assertRaises(TableError, tokens.claims, token)
         self.assertEqual((error.status, error.code), (401, "PGRST301"))
-        said = f'Bearer error="invalid_token", error_description="{error.message}"'
-        self.assertEqual(dict(error.headers)["WWW-Authenticate"], said)
+        stated = f'Bearer error="invalid_token", error_description="{error.message}"'
+        self.assertEqual(dict(error.headers)["WWW-Authenticate"], stated)
         return error.message, error.json_details
 
     def accepted(self, token: str, *keys: object) -> None:
@@ -78,7 +78,7 @@ class Keys(SynchronousTestCase):
         for names in (["exp"], ["b64"], []):
             self.assertEqual(self.refused(signed({}, crit=names)), UNREADABLE)
 
-    def test_a_key_that_does_not_fit_is_told_from_one_that_does_not_verify(self) -> None:
+    def test_a_key_that_does_not_fit_is_distinguished_from_one_that_does_not_verify(self) -> None:
         self.assertEqual(self.refused(signed({}, OTHER)), NONE_VERIFIES)
         self.assertEqual(self.refused(with_header({"alg": "RS256"})), NONE_FITS)
         self.assertEqual(self.refused(signed({}), jwk(SECRET, alg="HS512")), NONE_FITS)
@@ -173,22 +173,22 @@ class ServiceTokens(SynchronousTestCase):
             (expired_token(), "PGRST303", "JWT expired"),
             (session_revoked(), "session_revoked", session_revoked().message),
         ):
-            found = Identities(config, parse_role_claim(config.role_claim), None, Refusing(fault))
+            result = Identities(config, parse_role_claim(config.role_claim), None, Refusing(fault))
             error = self.assertRaises(
-                ApiError, found.identify, RequestHeaders.of((("authorization", "Bearer t"),)), False
+                ApiError, result.identify, RequestHeaders.of((("authorization", "Bearer t"),)), False
             )
             self.assertEqual((error.status, error.code, error.message), (401, code, message))
-            said = f'Bearer error="invalid_token", error_description="{message}"'
-            self.assertEqual(dict(error.headers)["WWW-Authenticate"], said)
+            stated = f'Bearer error="invalid_token", error_description="{message}"'
+            self.assertEqual(dict(error.headers)["WWW-Authenticate"], stated)
 
 
 class NoKeys(SynchronousTestCase):
     def test_without_any_key_every_token_is_refused(self) -> None:
         config = TablesConfig()
-        found = Identities(config, parse_role_claim(config.role_claim), None, None)
-        self.assertEqual(found.identify(RequestHeaders.of(()), False).role, "anon")
+        result = Identities(config, parse_role_claim(config.role_claim), None, None)
+        self.assertEqual(result.identify(RequestHeaders.of(()), False).role, "anon")
         error = self.assertRaises(
-            ApiError, found.identify, RequestHeaders.of((("authorization", "Bearer t"),)), False
+            ApiError, result.identify, RequestHeaders.of((("authorization", "Bearer t"),)), False
         )
         self.assertEqual((error.status, error.code), (500, "PGRST300"))
 
@@ -197,8 +197,8 @@ class ClaimedRoles(SynchronousTestCase):
     def identify(self, claims: dict[str, Any], **settings: Any) -> Identity:
         config = TablesConfig(**{"anon_role": "web_anon", **settings})
         tokens = OwnTokens(parse_keys(SECRET, None), None, lambda: NOW)
-        found = Identities(config, parse_role_claim(config.role_claim), tokens, None)
-        return found.identify(RequestHeaders.of((("authorization", f"Bearer {signed(claims)}"),)), False)
+        result = Identities(config, parse_role_claim(config.role_claim), tokens, None)
+        return result.identify(RequestHeaders.of((("authorization", f"Bearer {signed(claims)}"),)), False)
 
     def test_the_anonymous_role_in_a_token_is_not_authenticated(self) -> None:
         for claims, authenticated in (({"role": "author"}, True), ({"role": "web_anon"}, False), ({}, False)):
@@ -213,9 +213,9 @@ class ClaimedRoles(SynchronousTestCase):
 
     def test_claims_passed_to_sql_have_the_role_of_the_role_claim(self) -> None:
         claims = {"role": "provider's own", "app": {"role": "author"}}
-        found = self.identify(claims, role_claim=".app.role")
-        self.assertEqual(found.role, "author")
-        self.assertEqual(json.loads(found.claims), {**claims, "role": "author"})
+        result = self.identify(claims, role_claim=".app.role")
+        self.assertEqual(result.role, "author")
+        self.assertEqual(json.loads(result.claims), {**claims, "role": "author"})
         absent = self.identify({"role": "author"}, role_claim=".app.role")
         self.assertEqual((absent.role, json.loads(absent.claims)["role"]), ("web_anon", "web_anon"))
 
@@ -268,8 +268,8 @@ class ClaimedRoles(SynchronousTestCase):
             self.assertRaises(ValueError, parse_role_claim, bad)
 
     def test_backslashes_of_a_pattern_are_written_twice(self) -> None:
-        found = parse_role_claim(r'$.roles[?search(@, "^app\\.v\\d$")]')
-        self.assertEqual(found.of({"roles": ["app_v1", "app.v2"]}), "app.v2")
+        result = parse_role_claim(r'$.roles[?search(@, "^app\\.v\\d$")]')
+        self.assertEqual(result.of({"roles": ["app_v1", "app.v2"]}), "app.v2")
 
     def test_the_role_none_is_refused(self) -> None:
         for claims, more in (({"role": "none"}, {}), ({"app": "none"}, {"role_claim": ".app"})):
@@ -400,36 +400,36 @@ class Roles(SynchronousTestCase):
         return Identities(config, parse_role_claim(config.role_claim), None, verifier)
 
     def test_which_role_a_request_runs_as(self) -> None:
-        found = self.identities()
-        self.assertEqual(found.identify(sent(key="k"), False).role, "anon")
-        self.assertEqual(found.identify(sent("Bearer t", key="k"), False).role, "authenticated")
-        self.assertEqual(found.identify(sent(key="k"), True).role, "service_role")
-        self.assertEqual(found.identify(sent("Bearer k", key="k"), False).role, "anon")
-        self.assertEqual(found.identify(sent("Basic abc", key="k"), False).role, "anon")
+        result = self.identities()
+        self.assertEqual(result.identify(sent(key="k"), False).role, "anon")
+        self.assertEqual(result.identify(sent("Bearer t", key="k"), False).role, "authenticated")
+        self.assertEqual(result.identify(sent(key="k"), True).role, "service_role")
+        self.assertEqual(result.identify(sent("Bearer k", key="k"), False).role, "anon")
+        self.assertEqual(result.identify(sent("Basic abc", key="k"), False).role, "anon")
 
     def test_claims_passed_to_sql_always_have_the_role(self) -> None:
-        found = self.identities()
-        self.assertEqual(json.loads(found.identify(sent(), False).claims), {"role": "anon"})
+        result = self.identities()
+        self.assertEqual(json.loads(result.identify(sent(), False).claims), {"role": "anon"})
         self.assertEqual(
-            json.loads(found.identify(sent("Bearer t"), True).claims)["role"],
+            json.loads(result.identify(sent("Bearer t"), True).claims)["role"],
             "service_role",
         )
 
     def test_configured_roles_replace_the_default_ones(self) -> None:
-        found = self.identities(anon_role="web", authenticated_role="member")
-        self.assertEqual(found.identify(sent(), False).role, "web")
-        member = found.identify(sent("Bearer t"), False)
+        result = self.identities(anon_role="web", authenticated_role="member")
+        self.assertEqual(result.identify(sent(), False).role, "web")
+        member = result.identify(sent("Bearer t"), False)
         self.assertEqual(member.role, "member")
         # SQL sees the role that the token names.
         self.assertEqual(json.loads(member.claims)["role"], "authenticated")
 
     def test_claims_may_have_integers_beyond_64_bits_but_no_lone_surrogates(self) -> None:
-        def told(raw: dict[str, Any]) -> str:
+        def claims(raw: dict[str, Any]) -> str:
             return self.identities(raw).identify(sent("Bearer t", key="k"), False).claims
 
-        self.assertEqual(json.loads(told({"n": 2**70}))["n"], 2**70)
+        self.assertEqual(json.loads(claims({"n": 2**70}))["n"], 2**70)
         for bad in ({"s": "\ud800"}, {"\ud800": 1}, {"n": 2**70, "s": "\ud800"}):
-            error = self.assertRaises(TableError, told, bad)
+            error = self.assertRaises(TableError, claims, bad)
             self.assertEqual((error.status, error.code), (401, "PGRST301"))
 
     def test_an_empty_bearer_token_is_refused(self) -> None:

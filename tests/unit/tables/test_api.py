@@ -50,7 +50,7 @@ class Executor:
         self.usable = b'["works"]'
         self.refusal: Exception | None = None
 
-    async def execute(self, planned: Planned, preamble: Preamble, path: str, place: object) -> Outcome:
+    async def execute(self, planned: Planned, preamble: Preamble, path: str, slot: object) -> Outcome:
         assert planned.compiled.routine is not None
         self.asked.append(planned.compiled.routine.name)
         return Outcome(rows=1, body=b'"instead"')
@@ -71,9 +71,9 @@ class AtRoot(SynchronousTestCase):
         self.cache = CACHE
         self.made = 0
 
-    async def here(self, work: Callable[[], T]) -> T:
+    async def here(self, function: Callable[[], T]) -> T:
         self.made += 1
-        return work()
+        return function()
 
     def answering(
         self, config: TablesConfig, accept: str = "*/*", method: str = "GET", **query: str
@@ -90,11 +90,11 @@ class AtRoot(SynchronousTestCase):
         **query: str,
     ) -> Deferred[Reply | StreamReply]:
         identity = Identity("anon", "{}", False)
-        parts: Any = SimpleNamespace(
+        fakes: Any = SimpleNamespace(
             cache=self.cache, current=self.cache, identify=lambda *_: identity, expected=lambda planned: False
         )
         executor = cast(Any, self.executor)
-        service = TableService(config, parts, parts, Planner(config), parts, executor, root, parts, self.here)
+        service = TableService(config, fakes, fakes, Planner(config), fakes, executor, root, fakes, self.here)
         headers = RequestHeaders.of(
             (("accept", accept), *((("if-none-match", known),) if known is not None else ()))
         )
@@ -114,8 +114,8 @@ class AtRoot(SynchronousTestCase):
             "text/csv, application/json;q=0.5, */*;q=0.1": "application/json; charset=utf-8",
             "text/html, */*;q=0.1": described,
         }.items():
-            content_type, found = self.described(PLAIN, accept)
-            self.assertEqual((content_type, found["swagger"]), (expected, "2.0"))
+            content_type, actual = self.described(PLAIN, accept)
+            self.assertEqual((content_type, actual["swagger"]), (expected, "2.0"))
 
     def test_other_media_types_are_406(self) -> None:
         for accept in ("text/csv, text/html", "application/json;q=0", "text/csv, */*;q=0"):
@@ -204,9 +204,9 @@ class AtRoot(SynchronousTestCase):
 class Options(SynchronousTestCase):
     def answered(self, incoming: RawRequest, **settings: Any) -> Deferred[Reply | StreamReply]:
         config = TablesConfig(schemas=("api",), **settings)
-        parts: Any = SimpleNamespace(current=cache(), identify=lambda *_: None)
+        fakes: Any = SimpleNamespace(current=cache(), identify=lambda *_: None)
         unused = cast(Any, None)
-        service = TableService(config, parts, parts, Planner(config), unused, unused, unused, unused, unused)
+        service = TableService(config, fakes, fakes, Planner(config), unused, unused, unused, unused, unused)
         return start(self.finished(service, incoming))
 
     async def finished(self, service: TableService, incoming: RawRequest) -> Reply | StreamReply:
@@ -253,8 +253,8 @@ class Options(SynchronousTestCase):
         known = cache()
         heap = evolve(known.relations["api", "works"], name="heap", primary_key=())
         head = parse_head("OPTIONS", ("heap",), (), ("api",))
-        found = options_reply(evolve(known, relations={heap.key: heap}), head)
-        self.assertEqual(dict(found.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PATCH,DELETE")
+        actual = options_reply(evolve(known, relations={heap.key: heap}), head)
+        self.assertEqual(dict(actual.headers)["Allow"], "OPTIONS,GET,HEAD,POST,PATCH,DELETE")
 
     def test_the_allow_of_a_405_leaves_out_what_was_refused(self) -> None:
         for method, segments, only_reads, allow in (
@@ -288,20 +288,20 @@ class Large(SynchronousTestCase):
     def setUp(self) -> None:
         self.threads: list[Deferred[None]] = []
         self.written: list[int] = []
-        parts: Any = SimpleNamespace(
+        fakes: Any = SimpleNamespace(
             cache=CACHE, identify=lambda *_: Identity("anon", "{}", False), expected=lambda planned: False
         )
         executor, unused = cast(Any, self), cast(Any, None)
         self.service = TableService(
-            CONFIG, parts, parts, Planner(CONFIG), unused, executor, unused, parts, self.in_thread
+            CONFIG, fakes, fakes, Planner(CONFIG), unused, executor, unused, fakes, self.in_thread
         )
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
+    async def in_thread(self, function: Callable[[], T]) -> T:
         self.threads.append(Deferred())
         await self.threads[-1]
-        return work()
+        return function()
 
-    async def execute(self, planned: Planned, preamble: Preamble, path: str, place: object) -> Outcome:
+    async def execute(self, planned: Planned, preamble: Preamble, path: str, slot: object) -> Outcome:
         self.written.append(len(planned.body))
         return Outcome(rows=0)
 
@@ -327,7 +327,7 @@ class Large(SynchronousTestCase):
         rows = b",".join([b'{"id":1}'] * INLINE_CSV_BYTES)
         self.assertEqual(self.successResultOf(self.post(b"[" + rows + b"]", "application/json")).status, 201)
 
-    def test_a_client_that_leaves_meanwhile_writes_nothing(self) -> None:
+    def test_a_client_that_leaves_while_it_waits_writes_nothing(self) -> None:
         left = self.post(b"id\n" + b"1\n" * INLINE_CSV_BYTES)
         left.cancel()
         self.failureResultOf(left, CancelledError)
@@ -347,18 +347,18 @@ class Threads:
         call(*args)
 
     def callInThreadWithCallback(
-        self, told: Callable[[bool, Any], None], work: Callable[[], Any], *_: Any
+        self, reported: Callable[[bool, Any], None], function: Callable[[], Any], *_: Any
     ) -> None:
-        self.begun.append((told, work))
+        self.begun.append((reported, function))
 
     def end(self) -> None:
-        told, work = self.begun.pop()
+        reported, function = self.begun.pop()
         try:
-            result = work()
+            result = function()
         except Exception:
-            told(False, Failure())
+            reported(False, Failure())
         else:
-            told(True, result)
+            reported(True, result)
 
 
 class OneAtATime(SynchronousTestCase):
@@ -366,9 +366,9 @@ class OneAtATime(SynchronousTestCase):
         self.threads = Threads()
         self.in_thread = one_at_a_time(self.threads)
 
-    def run_in_thread(self, work: Callable[[], T]) -> Deferred[T]:
+    def run_in_thread(self, function: Callable[[], T]) -> Deferred[T]:
         async def ran() -> T:
-            return await self.in_thread(work)
+            return await self.in_thread(function)
 
         return start(ran())
 
@@ -381,7 +381,7 @@ class OneAtATime(SynchronousTestCase):
         self.failureResultOf(first, ZeroDivisionError)
         self.assertEqual((self.successResultOf(second), self.successResultOf(third)), ((1, 0), (1, 0)))
 
-    def test_who_leaves_makes_no_room_while_the_work_goes_on(self) -> None:
+    def test_a_caller_who_leaves_makes_no_room_while_his_function_runs(self) -> None:
         first, second = self.run_in_thread(int), self.run_in_thread(int)
         first.cancel()
         self.failureResultOf(first, CancelledError)
@@ -400,7 +400,7 @@ class OneAtATime(SynchronousTestCase):
         self.assertEqual(self.threads.begun, [])
 
 
-class Heard(SynchronousTestCase):
+class Notifications(SynchronousTestCase):
     def test_only_postgrests_reload_notifications_reload_the_schema_cache(self) -> None:
         read: list[int] = []
 
@@ -429,7 +429,7 @@ class Connection:
         self.usable = False
 
 
-class Waiting(SynchronousTestCase):
+class NoConnection(SynchronousTestCase):
     """Errors of requests that get no connection from one of the pools."""
 
     def test_no_free_connection_in_time_is_504_pgrst003(self) -> None:
@@ -441,7 +441,7 @@ class Waiting(SynchronousTestCase):
             clock, pools = self.pools(size)
             for pool in pools:
                 held = [self.successResultOf(start(pool.acquire())) for _ in range(pool.size)]
-                self.assertEqual(self.told(clock, pool), (504, "PGRST003"))
+                self.assertEqual(self.refusal(clock, pool), (504, "PGRST003"))
                 for connection in held:
                     pool.release(connection)
                 self.successResultOf(start(pool.close()))
@@ -451,7 +451,7 @@ class Waiting(SynchronousTestCase):
             clock, pools = self.pools(size)
             self.assertEqual(len(pools), 3 - size)
             for pool in pools:
-                self.assertEqual(self.told(clock, pool), (503, "PGRST000"))
+                self.assertEqual(self.refusal(clock, pool), (503, "PGRST000"))
                 self.successResultOf(start(pool.close()))
 
     def pools(self, size: int) -> tuple[MemoryReactorClock, list[Pool]]:
@@ -460,7 +460,7 @@ class Waiting(SynchronousTestCase):
         settings = Settings(stages={"dev": Stage(databases={"main": database})})
         return clock, list(assemble(clock, settings, None, lambda: 0.0).pools)
 
-    def told(self, clock: MemoryReactorClock, pool: Pool) -> tuple[int, str]:
+    def refusal(self, clock: MemoryReactorClock, pool: Pool) -> tuple[int, str]:
         waiting = start(pool.acquire())
         clock.advance(Settings().database.acquire_timeout_seconds)
         error = self.failureResultOf(waiting, TableError).value

@@ -96,15 +96,15 @@ class Failures(SynchronousTestCase):
             detail = f'{{"status": {status}, "headers": {{}}}}'
             self.assertEqual(from_sqlstate("PGRST", message, detail, None, True).status, 418)
         detail = json.dumps({"status": 418, "headers": {"content-type": "application/problem+json"}})
-        said = error_reply(from_sqlstate("PGRST", message, detail, None, True)).headers
-        types = [value for name, value in said if name.lower() == "content-type"]
+        stated = error_reply(from_sqlstate("PGRST", message, detail, None, True)).headers
+        types = [value for name, value in stated if name.lower() == "content-type"]
         self.assertEqual(types, ["application/problem+json"])
 
     def test_raise_can_set_the_reason_phrase(self) -> None:
         message, detail = json.dumps({"code": "7", "message": "no"}), {"status": 404, "headers": {}}
         for text in (None, "My Not Found"):
-            said = json.dumps({**detail, "status_text": text})
-            self.assertEqual(from_sqlstate("PGRST", message, said, None, True).reason, text)
+            stated = json.dumps({**detail, "status_text": text})
+            self.assertEqual(from_sqlstate("PGRST", message, stated, None, True).reason, text)
         self.assertIsNone(from_sqlstate("PGRST", message, json.dumps(detail), None, True).reason)
         self.assertEqual(
             from_sqlstate("PT402", "Payment Required", None, None, True).reason, "Payment Required"

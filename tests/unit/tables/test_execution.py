@@ -35,8 +35,8 @@ class FakeConnection:
         self.row, self.likely, self.statements = row, likely, Statements()
         self.sent: list[str] = []
 
-    async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
-        return await work(self)
+    async def use(self, function: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
+        return await function(self)
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
         self.sent.append(sql)
@@ -48,17 +48,17 @@ class FakeConnection:
 
 
 class Case(SynchronousTestCase):
-    def executed(self, found: Planned, connection: FakeConnection, **settings: Any) -> Outcome:
+    def executed(self, result: Planned, connection: FakeConnection, **settings: Any) -> Outcome:
         executor = Executor(evolve(UNPREPARED, **settings), cast(Any, connection))
-        return self.successResultOf(start(waited(executor.execute(found, preamble(), "/works", Slot()))))
+        return self.successResultOf(start(waited(executor.execute(result, preamble(), "/works", Slot()))))
 
 
 class Endings(Case):
     """Transactions end with the message itself, by a commit after the outcome was checked, or by a rollback."""
 
-    def ending(self, found: Planned, row: tuple[Any, ...], **settings: Any) -> str:
+    def ending(self, result: Planned, row: tuple[Any, ...], **settings: Any) -> str:
         connection = FakeConnection(row)
-        self.executed(found, connection, **settings)
+        self.executed(result, connection, **settings)
         first, *rest = connection.sent
         self.assertEqual(first.startswith("BEGIN"), bool(rest))
         return rest[-1] if rest else "implicit"
@@ -80,38 +80,38 @@ class Endings(Case):
             ("rollback-allow-override", "tx=commit", "implicit"),
         ):
             config = evolve(CONFIG, tx_end=cast(Any, tx_end))
-            found = planned("POST", "works", body=ROW, prefer=prefer, config=config)
-            self.assertEqual(self.ending(found, self.written, tx_end=tx_end), expected, (tx_end, prefer))
-            found = planned("GET", "works", prefer=prefer, config=config)
-            self.assertEqual(self.ending(found, self.read, tx_end=tx_end), "implicit")
+            result = planned("POST", "works", body=ROW, prefer=prefer, config=config)
+            self.assertEqual(self.ending(result, self.written, tx_end=tx_end), expected, (tx_end, prefer))
+            result = planned("GET", "works", prefer=prefer, config=config)
+            self.assertEqual(self.ending(result, self.read, tx_end=tx_end), "implicit")
 
     def test_outcomes_that_may_be_refused_are_checked_before_the_commit(self) -> None:
         posted = planned("POST", "works", body=ROW)
         single = evolve(posted.compiled.rendering, form="object")
-        for found in (
+        for result in (
             evolve(posted, compiled=evolve(posted.compiled, rendering=single)),
             planned("PUT", "works", ("id", "eq.1"), body=ROW),
             planned("PATCH", "works", body=b'{"title": "a"}', prefer="handling=strict, max-affected=1"),
         ):
-            self.assertEqual(self.ending(found, self.written), "COMMIT", found.request.head)
-        found = planned("PATCH", "works", body=b'{"title": "a"}')
-        self.assertEqual(self.ending(found, self.written), "implicit")
+            self.assertEqual(self.ending(result, self.written), "COMMIT", result.request.head)
+        result = planned("PATCH", "works", body=b'{"title": "a"}')
+        self.assertEqual(self.ending(result, self.written), "implicit")
         # The range of a function's rows may begin after the last of them.
         for offset, prefer, expected in (
             ("0", "count=exact", "implicit"),
             ("1", "", "implicit"),
             ("1", "count=exact", "COMMIT"),
         ):
-            found = planned("POST", "rpc/whole", ("offset", offset), body=b"{}", prefer=prefer)
-            self.assertEqual(self.ending(found, self.read), expected, (offset, prefer))
+            result = planned("POST", "rpc/whole", ("offset", offset), body=b"{}", prefer=prefer)
+            self.assertEqual(self.ending(result, self.read), expected, (offset, prefer))
 
 
 class Estimates(Case):
     def total(self, count: str, exact: int | None, max_rows: int) -> tuple[int | None, bool]:
         """The total if the planner estimates 40 rows, and whether it was asked."""
-        found = planned("GET", "works", prefer=f"count={count}", config=evolve(CONFIG, max_rows=max_rows))
+        result = planned("GET", "works", prefer=f"count={count}", config=evolve(CONFIG, max_rows=max_rows))
         connection = FakeConnection((exact, 1, b"[]", None, None, 2), likely=40)
-        outcome = self.executed(found, connection, max_rows=max_rows)
+        outcome = self.executed(result, connection, max_rows=max_rows)
         return outcome.total, len(connection.sent) > 1
 
     def test_the_planner_is_asked_instead_of_counting_many_rows(self) -> None:
@@ -132,15 +132,15 @@ class Estimates(Case):
         for count, max_rows, expected in (("exact", 10, []), ("estimated", 10, ["11"]), ("estimated", 0, [])):
             config = evolve(CONFIG, max_rows=max_rows)
             for select in ("title", "title,count()"):
-                found = planned("GET", "works", ("select", select), prefer=f"count={count}", config=config)
+                result = planned("GET", "works", ("select", select), prefer=f"count={count}", config=config)
                 # The limit of the rows themselves is a parameter.
-                limits = re.findall(r"LIMIT (\d+)", found.compiled.statement.sql.text)
+                limits = re.findall(r"LIMIT (\d+)", result.compiled.statement.sql.text)
                 self.assertEqual(limits, expected, (count, max_rows, select))
 
     def test_a_write_is_never_estimated(self) -> None:
-        found = planned("PATCH", "works", body=b'{"title": "a"}', prefer="count=planned")
+        result = planned("PATCH", "works", body=b'{"title": "a"}', prefer="count=planned")
         connection = FakeConnection((None, 1, None, None, None, None))
-        self.executed(found, connection)
+        self.executed(result, connection)
         self.assertEqual(len(connection.sent), 1)
 
 
@@ -172,11 +172,11 @@ class Leftovers(SynchronousTestCase):
         self.assertEqual(connection.sent, [])
 
     def test_a_connection_is_cleared_also_after_a_refused_request(self) -> None:
-        found = planned("PUT", "works", ("id", "eq.1"), body=ROW)
-        found = evolve(found, compiled=evolve(found.compiled, leaves_state=True))
+        result = planned("PUT", "works", ("id", "eq.1"), body=ROW)
+        result = evolve(result, compiled=evolve(result.compiled, leaves_state=True))
         connection = FakeConnection((None, 0, None, None, None, None))
         executor = Executor(UNPREPARED, cast(Any, connection))
-        refused = start(waited(executor.execute(found, preamble(), "/works", Slot())))
+        refused = start(waited(executor.execute(result, preamble(), "/works", Slot())))
         self.assertEqual(self.failureResultOf(refused, TableError).value.code, "PGRST115")
         self.assertEqual(connection.sent[1], "ROLLBACK")
         self.assertIn("pg_advisory_unlock_all", connection.sent[2])
@@ -238,8 +238,8 @@ class Lender:
 
     session: Any
 
-    async def use(self, work: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
-        return await work(self.session)
+    async def use(self, function: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
+        return await function(self.session)
 
 
 class Runs(SynchronousTestCase):
@@ -249,41 +249,41 @@ class Runs(SynchronousTestCase):
         planner = Planner(CONFIG)
         statements: list[int] = []
         for asked in ("0", "1", "2"):
-            found = planned("GET", "works", ("id", f"gt.{asked}"), planner=planner)
+            result = planned("GET", "works", ("id", f"gt.{asked}"), planner=planner)
             session = Database(rows=3000, size_of_row=50)
             pool = cast(Any, Lender(session))
             executor = Executor(UNPREPARED, pool)
             outcome = self.successResultOf(
-                start(waited(executor.execute(found, preamble(), "/works", Slot())))
+                start(waited(executor.execute(result, preamble(), "/works", Slot())))
             )
             self.assertEqual((outcome.whole, outcome.rows), (True, 3000))
             statements.append(len(session.asked))
         self.assertEqual(statements, [2, 1, 1])
 
     def test_rows_too_large_for_one_postgresql_value_are_streamed(self) -> None:
-        found = planned("GET", "works", planner=Planner(CONFIG))
+        result = planned("GET", "works", planner=Planner(CONFIG))
         session = Database(rows=3000, size_of_row=20_000_000)
         executor = Executor(UNPREPARED, cast(Any, Lender(session)))
-        outcome = self.successResultOf(start(waited(executor.execute(found, preamble(), "/works", Slot()))))
+        outcome = self.successResultOf(start(waited(executor.execute(result, preamble(), "/works", Slot()))))
         self.assertEqual((outcome.whole, session.asked), (False, [101, 2]))
-        assert found.compiled.probe is not None
-        self.assertEqual(found.compiled.probe.rows, 1)
+        assert result.compiled.probe is not None
+        self.assertEqual(result.compiled.probe.rows, 1)
 
     def test_other_failures_and_failures_for_a_single_row_are_not_retried(self) -> None:
         """A probe of 100 rows asks for one row more than that, the smallest probe for one more than one."""
         for fault, rows in ((psycopg2.OperationalError, UNKNOWN_ROWS), (TooLarge, 1)):
-            found = planned("GET", "works", planner=Planner(CONFIG))
-            assert found.compiled.probe is not None
-            found.compiled.probe.rows = rows
+            result = planned("GET", "works", planner=Planner(CONFIG))
+            assert result.compiled.probe is not None
+            result.compiled.probe.rows = rows
             session = Refusing(fault)
             executor = Executor(UNPREPARED, cast(Any, Lender(session)))
-            refused = start(waited(executor.execute(found, preamble(), "/works", Slot())))
+            refused = start(waited(executor.execute(result, preamble(), "/works", Slot())))
             self.failureResultOf(refused, TableError)
             self.assertEqual(session.asked, [rows + 1])
 
 
 class Probes(SynchronousTestCase):
-    def test_the_first_probe_uses_the_row_size_of_the_catalogue(self) -> None:
+    def test_the_first_probe_uses_the_row_size_of_the_catalog(self) -> None:
         for row_bytes, rows in ((0, UNKNOWN_ROWS), (1, MAX_PROBED_ROWS), (1000, 100), (1_000_000, 1)):
             self.assertEqual(Probe.first(row_bytes, 100_000).rows, rows)
 

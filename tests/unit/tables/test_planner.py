@@ -26,8 +26,8 @@ class Keeping(SynchronousTestCase):
 
     def test_a_plan_is_prepared_from_the_second_request_on(self) -> None:
         planner = Planner(CONFIG)
-        found = [planned("GET", "works", ("id", f"eq.{number}"), planner=planner) for number in range(3)]
-        self.assertEqual([one.cached for one in found], [False, True, True])
+        result = [planned("GET", "works", ("id", f"eq.{number}"), planner=planner) for number in range(3)]
+        self.assertEqual([one.cached for one in result], [False, True, True])
 
     def test_requests_of_another_shape_get_another_plan(self) -> None:
         planner = Planner(CONFIG)
@@ -48,14 +48,14 @@ class Keeping(SynchronousTestCase):
         self.assertIs(one.compiled, two.compiled)
         self.assertIn('{"title": "b"}', two.compiled.statement.sql.values(two.operands, two.body))
 
-    def sent(self, found: Planned) -> tuple[str, list[str | bytes | None]]:
-        return text(found), found.compiled.statement.sql.values(found.operands, found.body, found.raw)
+    def sent(self, result: Planned) -> tuple[str, list[str | bytes | None]]:
+        return text(result), result.compiled.statement.sql.values(result.operands, result.body, result.raw)
 
     objects = st.fixed_dictionaries({"q": st.text(st.characters(exclude_categories=["Cs"]), max_size=9)})
     documents = st.one_of(objects, st.lists(objects, max_size=2), st.integers())
     writes = st.tuples(
         st.sampled_from(["rpc/whole", "rpc/whole_jsonb", "rpc/find", "works"]), documents.map(as_json)
-    ).map(lambda found: (*found, "application/json"))
+    ).map(lambda result: (*result, "application/json"))
     untouched = st.sampled_from(
         [
             ("rpc/whole_text", "text/plain"),
@@ -95,15 +95,15 @@ class Keeping(SynchronousTestCase):
         planner = Planner(CONFIG)
         for path in ("rpc/whole", "rpc/whole_jsonb"):
             for body in (b'{"x": 1}', b'{"x": 2}'):
-                found = planned("POST", path, body=body, planner=planner)
-                self.assertEqual(self.sent(found)[1], [body.decode()])
+                result = planned("POST", path, body=body, planner=planner)
+                self.assertEqual(self.sent(result)[1], [body.decode()])
         for path, media in (
             ("rpc/whole_text", "text/plain"),
             ("rpc/whole_bytea", "application/octet-stream"),
         ):
             for body in (b"one", b"two"):
-                found = planned("POST", path, body=body, media=media, planner=planner)
-                self.assertEqual(self.sent(found)[1], [body if path == "rpc/whole_bytea" else body.decode()])
+                result = planned("POST", path, body=body, media=media, planner=planner)
+                self.assertEqual(self.sent(result)[1], [body if path == "rpc/whole_bytea" else body.decode()])
 
     def test_columns_named_in_a_body_of_any_media_type_are_part_of_the_shape(self) -> None:
         planner = Planner(CONFIG)
@@ -112,8 +112,8 @@ class Keeping(SynchronousTestCase):
             ("rpc/add", "application/x-www-form-urlencoded", (b"a=1&b=2", b"a=1&c=2", b"a=2&b=2")),
         ):
             for body in bodies:
-                found = planned("POST", path, body=body, media=media, planner=planner)
-                self.assertEqual(self.sent(found), self.sent(planned("POST", path, body=body, media=media)))
+                result = planned("POST", path, body=body, media=media, planner=planner)
+                self.assertEqual(self.sent(result), self.sent(planned("POST", path, body=body, media=media)))
 
     def test_plans_of_large_requests_are_neither_kept_nor_prepared(self) -> None:
         """The cache is bounded in bytes, whatever clients send."""
@@ -151,20 +151,20 @@ class Keeping(SynchronousTestCase):
 
     def test_a_kept_plan_holds_nothing_of_a_body(self) -> None:
         for path in ("works", "rpc/whole", "rpc/find"):
-            found = planned(
+            result = planned(
                 "POST", path, body=b'{"q": "secret"}' if path == "rpc/find" else b'{"title": "secret"}'
             )
-            plan = found.compiled.plan
+            plan = result.compiled.plan
             assert plan is not None and plan.payload is not None
             self.assertEqual((plan.payload.text, plan.payload.raw), ("", b""))
 
 
 class Probing(SynchronousTestCase):
     def test_rows_of_unknown_size_are_probed_with_few(self) -> None:
-        found = planned("GET", "works").compiled
-        assert found.probe is not None
-        self.assertEqual(found.probe.rows, UNKNOWN_ROWS)
-        self.assertIn("101", found.statement.sql.values(probe=101))
+        result = planned("GET", "works").compiled
+        assert result.probe is not None
+        self.assertEqual(result.probe.rows, UNKNOWN_ROWS)
+        self.assertIn("101", result.statement.sql.values(probe=101))
 
     def test_the_size_of_rows_is_shared_by_requests_for_the_same_columns(self) -> None:
         planner = Planner(CONFIG)
@@ -192,17 +192,17 @@ class Probing(SynchronousTestCase):
             self.assertIsNotNone(planned("GET", "works", *pairs, cache=keyless).compiled.probe, pairs)
 
     def test_head_aggregates_no_rows_and_needs_no_probe(self) -> None:
-        found = planned("HEAD", "works").compiled
-        self.assertIsNone(found.probe)
-        self.assertNotIn("json_agg", found.statement.sql.text)
+        result = planned("HEAD", "works").compiled
+        self.assertIsNone(result.probe)
+        self.assertNotIn("json_agg", result.statement.sql.text)
         # EXPLAIN tells what the body would cost.
         explain, config = "application/vnd.pgrst.plan+json", evolve(CONFIG, plan=True)
         self.assertIn("json_agg", text(planned("HEAD", "works", accept=explain, config=config)))
 
     def test_an_exact_count_is_not_computed_twice_if_all_rows_are_read(self) -> None:
         for pairs, again in (((), False), ((("limit", "5"),), True), ((("offset", "5"),), True)):
-            found = text(planned("HEAD", "works", *pairs, prefer="count=exact"))
-            self.assertEqual("pgrst_count" in found, again, pairs)
+            result = text(planned("HEAD", "works", *pairs, prefer="count=exact"))
+            self.assertEqual("pgrst_count" in result, again, pairs)
 
     def test_head_calls_a_function_though_nobody_reads_its_result(self) -> None:
         """PostgreSQL does not call a stable function whose value is not used."""
@@ -217,8 +217,8 @@ Volatility = Literal["i", "s", "v"]
 
 
 def with_volatility(volatility: Volatility) -> SchemaCache:
-    (found,) = CACHE.routines[KEY]
-    return evolve(CACHE, routines={**CACHE.routines, KEY: (evolve(found, volatility=volatility),)})
+    (result,) = CACHE.routines[KEY]
+    return evolve(CACHE, routines={**CACHE.routines, KEY: (evolve(result, volatility=volatility),)})
 
 
 def compiled(
@@ -251,10 +251,10 @@ class Transactions(SynchronousTestCase):
         for method, path, volatility, expected in cases:
             # So few rows are not streamed, whatever the method.
             limit = [("limit", "1")] if path.startswith("rpc") else []
-            found = compiled(method, path, *limit, cache=with_volatility(volatility))
-            self.assertIs(found.read_only, expected, (method, path, volatility))
+            result = compiled(method, path, *limit, cache=with_volatility(volatility))
+            self.assertIs(result.read_only, expected, (method, path, volatility))
             # Of a call that may write, every row has to be made, shown or not.
-            ends = "LIMIT 1) AS pgrst_first" in found.statement.sql.text
+            ends = "LIMIT 1) AS pgrst_first" in result.statement.sql.text
             self.assertIs(ends, path.startswith("rpc") and not expected, (method, path, volatility))
 
     def test_only_function_calls_writes_and_pre_requests_may_leave_session_state(self) -> None:
@@ -268,8 +268,8 @@ class Transactions(SynchronousTestCase):
             ("POST", "works", None, True),
         ):
             for cache, left in ((leaves, expected), (CACHE, False)):
-                found = compiled(method, path, cache=cache, pre_request=pre_request)
-                self.assertIs(found.leaves_state, left, (method, path, pre_request))
+                result = compiled(method, path, cache=cache, pre_request=pre_request)
+                self.assertIs(result.leaves_state, left, (method, path, pre_request))
 
     def test_reading_views_and_computed_fields_may_leave_session_state(self) -> None:
         """That is so only if the source of some function can leave session state in a read-only transaction."""
@@ -302,8 +302,8 @@ class Sizes(SynchronousTestCase):
         self.assertIsNone(compiled("GET", "works", ("id", "eq.1"), cache=measured).probe)
         self.assertIsNotNone(compiled("GET", "works", ("id", "eq.1"), cache=view).probe)
         # A scalar result is always sent in one piece.
-        found = planned("GET", "rpc/add", ("a", "1")).compiled
-        self.assertIsNone(found.probe)
+        result = planned("GET", "rpc/add", ("a", "1")).compiled
+        self.assertIsNone(result.probe)
 
     def test_only_unbounded_plain_rows_are_probed(self) -> None:
         config = evolve(CONFIG, plan=True)
@@ -316,8 +316,8 @@ class Sizes(SynchronousTestCase):
             (None, "application/vnd.pgrst.plan+json", False),
         ):
             pairs = () if limit is None else (("limit", str(limit)),)
-            found = planned("GET", "works", *pairs, accept=accept, config=config).compiled
-            self.assertIs(found.probe is not None, tried, (limit, accept))
+            result = planned("GET", "works", *pairs, accept=accept, config=config).compiled
+            self.assertIs(result.probe is not None, tried, (limit, accept))
 
     def test_a_stream_strips_nulls_if_the_media_type_says_so(self) -> None:
         for accept, stripped in (("", False), ("application/vnd.pgrst.array+json;nulls=stripped", True)):

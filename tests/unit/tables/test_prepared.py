@@ -118,13 +118,13 @@ class Case(SynchronousTestCase):
         planned(method, "works", *pairs, planner=self.planner, **more)
         return planned(method, "works", *pairs, planner=self.planner, **more)
 
-    def asking(self, found: Planned, told: Preamble | None = None, **config: Any) -> Deferred[Outcome]:
-        self.connection.statements.version = found.version if self.known else 0
+    def asking(self, result: Planned, reported: Preamble | None = None, **config: Any) -> Deferred[Outcome]:
+        self.connection.statements.version = result.version if self.known else 0
         executor = Executor(evolve(CONFIG, **config), cast(Any, self.connection))
-        return start(waited(executor.execute(found, told or preamble(), "/works", Slot())))
+        return start(waited(executor.execute(result, reported or preamble(), "/works", Slot())))
 
-    def refused(self, found: Planned, **config: Any) -> TableError:
-        return cast(TableError, self.failureResultOf(self.asking(found, **config), TableError).value)
+    def refused(self, result: Planned, **config: Any) -> TableError:
+        return cast(TableError, self.failureResultOf(self.asking(result, **config), TableError).value)
 
 
 class Worth(Case):
@@ -135,7 +135,7 @@ class Worth(Case):
         plan = evolve(again.compiled.rendering, explain=MediaType("application/vnd.pgrst.plan+json"))
         explained = evolve(again, compiled=evolve(again.compiled, rendering=plan, probe=None))
         level = preamble(("default_transaction_isolation", "serializable"))
-        for found, told, prepare, expected in (
+        for result, reported, prepare, expected in (
             (first, preamble(), True, False),
             (explained, preamble(), True, False),
             (again, level, True, False),
@@ -143,7 +143,7 @@ class Worth(Case):
             (again, preamble(), True, True),
         ):
             self.connection.sent.clear()
-            self.successResultOf(self.asking(found, told, prepare=prepare))
+            self.successResultOf(self.asking(result, reported, prepare=prepare))
             (sent,) = self.connection.sent
             self.assertEqual(isinstance(sent, list), expected)
 
@@ -158,8 +158,8 @@ class Worth(Case):
 
 class Prepared(Case):
     def test_no_text_that_is_prepared_has_a_value_of_the_request(self) -> None:
-        found = self.again("GET", ("title", "eq.secret"))
-        self.successResultOf(self.asking(found, preamble(("request.headers", "secret"))))
+        result = self.again("GET", ("title", "eq.secret"))
+        self.successResultOf(self.asking(result, preamble(("request.headers", "secret"))))
         for step in self.connection.steps:
             self.assertNotIn("secret", step.text)
         settings, statement = self.connection.steps
@@ -174,10 +174,10 @@ class Prepared(Case):
 
     def test_a_rollback_checks_deferred_constraints_first(self) -> None:
         self.connection.row, self.connection.in_transaction = WRITTEN, True
-        found = self.again("POST", body=ROW)
-        self.successResultOf(self.asking(found, tx_end="rollback"))
+        result = self.again("POST", body=ROW)
+        self.successResultOf(self.asking(result, tx_end="rollback"))
         begun, *ends = self.connection.sent
-        self.assertEqual((begun[0], begun[-1]), ("BEGIN", text(found)))
+        self.assertEqual((begun[0], begun[-1]), ("BEGIN", text(result)))
         self.assertEqual(ends, ["SET CONSTRAINTS ALL IMMEDIATE", "ROLLBACK"])
 
     def test_a_stale_statement_is_run_once_more_as_text(self) -> None:
@@ -246,23 +246,23 @@ class Shared(Case):
         self.pipelines.free = True
 
     def quick(self, *pairs: tuple[str, str], **more: Any) -> Planned:
-        found = self.again("GET", *pairs, **more)
+        result = self.again("GET", *pairs, **more)
         for _ in range(QUICK_RUNS):
-            found.compiled.history.ran(0.0, 1)
-        return found
+            result.compiled.history.ran(0.0, 1)
+        return result
 
     def answer(self, row: Sequence[bytes | None] = (None, b"1", b"[]", None, None, b"2")) -> None:
         self.pipelines.runs[-1].done.callback([list(row)])
 
     def test_a_read_shares_once_its_plan_was_quick_often_enough(self) -> None:
-        found = self.again()
+        result = self.again()
         for number in range(QUICK_RUNS):
             self.assertEqual(len(self.pipelines.submitted), 0, number)
-            self.successResultOf(self.asking(found))
-        asked = self.asking(found)
+            self.successResultOf(self.asking(result))
+        asked = self.asking(result)
         self.assertEqual(len(self.pipelines.submitted), 1)
         version, steps = self.pipelines.submitted[0]
-        self.assertEqual((version, steps[-1].text), (found.version, text(found)))
+        self.assertEqual((version, steps[-1].text), (result.version, text(result)))
         self.assertEqual((steps[-1].role, steps[0].role), ("anon", ""))
         self.answer()
         outcome = self.successResultOf(asked)
@@ -274,13 +274,13 @@ class Shared(Case):
         called = planned("GET", "rpc/find", ("q", "x"), planner=self.planner)
         estimated = self.again("GET", prefer="count=planned")
         slow = self.again("GET", ("id", "gt.1"))
-        for found in (writes, called, estimated):
+        for result in (writes, called, estimated):
             for _ in range(QUICK_RUNS):
-                found.compiled.history.ran(0.0, 1)
+                result.compiled.history.ran(0.0, 1)
         cases = [(self.quick(), alone), (slow, preamble())]
-        cases += [(found, preamble()) for found in (writes, called, estimated)]
-        for found, told in cases:
-            self.asking(found, told).addErrback(lambda failure: None)
+        cases += [(result, preamble()) for result in (writes, called, estimated)]
+        for result, reported in cases:
+            self.asking(result, reported).addErrback(lambda failure: None)
             self.assertEqual(self.pipelines.submitted, [])
 
     def test_where_none_takes_more_a_connection_of_its_own_does(self) -> None:
@@ -304,39 +304,39 @@ class Shared(Case):
         self.assertEqual(self.failureResultOf(asked, TableError).value.status, 503)
 
     def test_what_the_server_refuses_is_the_answer_and_shares_no_more(self) -> None:
-        found = self.quick()
-        asked = self.asking(found)
+        result = self.quick()
+        asked = self.asking(result)
         self.pipelines.runs[-1].done.errback(Denied())
         self.assertEqual(self.failureResultOf(asked, TableError).value.code, "42501")
-        self.assertEqual((self.connection.sent, found.compiled.history.is_quick), ([], False))
+        self.assertEqual((self.connection.sent, result.compiled.history.is_quick), ([], False))
 
     def test_a_slow_run_or_a_large_reply_shares_no_more(self) -> None:
         for slow, body in ((True, b"[]"), (False, b"x" * (SMALL_BYTES + 1))):
-            found = self.quick()
-            asked = self.asking(found)
+            result = self.quick()
+            asked = self.asking(result)
             self.pipelines.runs[-1].slow = slow
             self.answer((None, b"1", body, None, None, b"2"))
             self.successResultOf(asked)
-            self.assertFalse(found.compiled.history.is_quick)
+            self.assertFalse(result.compiled.history.is_quick)
 
     def test_a_result_that_does_not_fit_is_asked_again_alone(self) -> None:
-        found = self.quick()
-        assert found.compiled.probe is not None
-        asked = self.asking(found)
-        rows = str(found.compiled.probe.rows + 1).encode()
+        result = self.quick()
+        assert result.compiled.probe is not None
+        asked = self.asking(result)
+        rows = str(result.compiled.probe.rows + 1).encode()
         self.answer((None, rows, None, None, None, b"9"))
         self.successResultOf(asked)
         self.assertEqual(len(self.connection.sent), 1)
 
     def test_a_single_object_is_checked(self) -> None:
-        found = self.quick(accept="application/vnd.pgrst.object+json")
-        asked = self.asking(found)
+        result = self.quick(accept="application/vnd.pgrst.object+json")
+        asked = self.asking(result)
         self.answer((None, b"2", b"[]", None, None, b"2"))
         self.assertEqual(self.failureResultOf(asked, TableError).value.code, "PGRST116")
 
-    def test_who_leaves_cancels_nobody_elses_run(self) -> None:
-        found = self.quick()
-        asked, other = self.asking(found), self.asking(found)
+    def test_a_caller_who_leaves_cancels_nobody_elses_run(self) -> None:
+        result = self.quick()
+        asked, other = self.asking(result), self.asking(result)
         asked.addErrback(lambda failure: None)
         asked.cancel()
         self.answer()

@@ -50,8 +50,8 @@ def asked(
     return planned(method, path, *pairs, prefer=prefer, body=body, config=config)
 
 
-def replied(found: Planned, outcome: Outcome) -> Reply:
-    return reply_to(found.request, found.compiled, outcome, "/r/works")
+def replied(result: Planned, outcome: Outcome) -> Reply:
+    return reply_to(result.request, result.compiled, outcome, "/r/works")
 
 
 def header(reply: Reply, name: str) -> str | None:
@@ -67,8 +67,8 @@ class Readings(SynchronousTestCase):
             (5, 3, 10, 206, "5-7/10"),
             (10, 0, 10, 206, "*/10"),
         ):
-            found = asked("GET", "works", ("offset", str(offset)))
-            reply = replied(found, Outcome(rows=rows, total=total))
+            result = asked("GET", "works", ("offset", str(offset)))
+            reply = replied(result, Outcome(rows=rows, total=total))
             self.assertEqual((reply.status, header(reply, "Content-Range")), (status, expected))
 
     def test_content_range_of_a_stream_needs_the_total(self) -> None:
@@ -80,8 +80,8 @@ class Readings(SynchronousTestCase):
             ((("offset", "2"), ("limit", "30")), 9, "2-8/9"),
             ((("offset", "9"),), 9, "*/9"),
         ):
-            found = asked("GET", "works", *pairs)
-            args = found.request, found.compiled, Outcome(rows=500, total=total, body=b"x")
+            result = asked("GET", "works", *pairs)
+            args = result.request, result.compiled, Outcome(rows=500, total=total, body=b"x")
             reply = head_of_stream(*args, "/r/works")
             self.assertEqual((header(reply, "Content-Range"), reply.body), (expected, b""), pairs)
             self.assertEqual(header(reply, "Content-Type"), "application/json; charset=utf-8")
@@ -109,11 +109,11 @@ class Profiles(SynchronousTestCase):
     """The header Content-Profile."""
 
     def test_content_profile_is_sent_if_the_request_named_a_schema(self) -> None:
-        for found in (asked("GET"), asked("POST"), asked("GET", "rpc/find", ("q", "x"))):
-            self.assertIsNone(header(replied(found, Outcome()), "Content-Profile"))
-            head = evolve(found.request.head, profiled=True, schema="api ü")
-            compiled = evolve(found.compiled, headers=constant_headers(head, found.compiled))
-            named = evolve(found, request=evolve(found.request, head=head), compiled=compiled)
+        for result in (asked("GET"), asked("POST"), asked("GET", "rpc/find", ("q", "x"))):
+            self.assertIsNone(header(replied(result, Outcome()), "Content-Profile"))
+            head = evolve(result.request.head, profiled=True, schema="api ü")
+            compiled = evolve(result.compiled, headers=constant_headers(head, result.compiled))
+            named = evolve(result, request=evolve(result.request, head=head), compiled=compiled)
             as_sent = header(replied(named, Outcome()), "Content-Profile")
             assert as_sent is not None
             self.assertEqual(as_sent.encode("latin-1").decode(), "api ü")
@@ -159,11 +159,11 @@ class Writes(SynchronousTestCase):
             self.assertEqual(header(reply, "Content-Range"), expected, (method, prefer))
 
     def test_location_names_the_inserted_row(self) -> None:
-        found = asked("POST", prefer="return=headers-only")
+        result = asked("POST", prefer="return=headers-only")
         self.assertEqual(
-            header(replied(found, Outcome(rows=1, location=("7",))), "Location"), "/r/works?id=eq.7"
+            header(replied(result, Outcome(rows=1, location=("7",))), "Location"), "/r/works?id=eq.7"
         )
-        self.assertIsNone(header(replied(found, Outcome(rows=1)), "Location"))
+        self.assertIsNone(header(replied(result, Outcome(rows=1)), "Location"))
 
 
 class Calls(SynchronousTestCase):
@@ -176,13 +176,13 @@ class Calls(SynchronousTestCase):
             self.assertEqual((reply.status, header(reply, "Content-Range")), (200, expected))
 
     def test_a_void_function_is_204_without_content(self) -> None:
-        found = asked("POST", "rpc/whole")
-        plan = found.compiled.plan
+        result = asked("POST", "rpc/whole")
+        plan = result.compiled.plan
         assert isinstance(plan, CallPlan)
         nothing = evolve(plan, routine=evolve(plan.routine, is_void=True))
-        compiled = evolve(found.compiled, plan=nothing)
-        compiled = evolve(compiled, headers=constant_headers(found.request.head, compiled))
-        reply = replied(evolve(found, compiled=compiled), Outcome(rows=1, body=b"null"))
+        compiled = evolve(result.compiled, plan=nothing)
+        compiled = evolve(compiled, headers=constant_headers(result.request.head, compiled))
+        reply = replied(evolve(result, compiled=compiled), Outcome(rows=1, body=b"null"))
         self.assertEqual((reply.status, reply.body, header(reply, "Content-Type")), (204, b"", None))
 
 
@@ -207,40 +207,40 @@ class Applied(SynchronousTestCase):
         ):
             pairs = (("q", "x"),) if path == "rpc/find" else ()
             prefer = EVERYTHING if method in ("GET", "HEAD") else EVERYTHING.replace("tx=rollback, ", "")
-            found = asked(method, path, *pairs, prefer=prefer)
-            self.assertEqual(header(replied(found, Outcome(rows=1)), "Preference-Applied"), expected)
+            result = asked(method, path, *pairs, prefer=prefer)
+            self.assertEqual(header(replied(result, Outcome(rows=1)), "Preference-Applied"), expected)
 
     def test_preference_applied_names_tx_only_if_the_configuration_allows_it(self) -> None:
         for method in ("GET", "POST", "PATCH", "DELETE", "PUT"):
             overridden = evolve(CONFIG, tx_end="commit-allow-override")
             for config, expected in ((overridden, "tx=rollback"), (CONFIG, None)):
-                found = asked(method, prefer="tx=rollback", config=config)
-                reply = replied(found, Outcome(rows=1))
+                result = asked(method, prefer="tx=rollback", config=config)
+                reply = replied(result, Outcome(rows=1))
                 self.assertEqual(header(reply, "Preference-Applied"), expected, method)
 
     def test_preference_applied_names_no_resolution_without_a_primary_key(self) -> None:
-        found = asked("POST", prefer="resolution=merge-duplicates")
-        plan = found.compiled.plan
+        result = asked("POST", prefer="resolution=merge-duplicates")
+        plan = result.compiled.plan
         assert isinstance(plan, WritePlan)
-        compiled = evolve(found.compiled, plan=evolve(plan, merges=None))
-        compiled = evolve(compiled, headers=constant_headers(found.request.head, compiled))
+        compiled = evolve(result.compiled, plan=evolve(plan, merges=None))
+        compiled = evolve(compiled, headers=constant_headers(result.request.head, compiled))
         self.assertIsNone(
-            header(replied(evolve(found, compiled=compiled), Outcome(rows=1)), "Preference-Applied")
+            header(replied(evolve(result, compiled=compiled), Outcome(rows=1)), "Preference-Applied")
         )
 
 
-class Said(SynchronousTestCase):
+class SetBySql(SynchronousTestCase):
     """What SQL sets of the response, and warnings."""
 
     def test_status_and_headers_set_by_sql_win(self) -> None:
         headers = b'[{"content-type": "text/x"}, {"X-A": "1"}, {"X-A": "2"}]'
         outcome = Outcome(rows=1, headers=headers, status=b"418")
-        for found in (
+        for result in (
             asked("GET"),
             asked("POST", prefer="return=representation"),
             asked("POST", "rpc/whole"),
         ):
-            reply = replied(found, outcome)
+            reply = replied(result, outcome)
             types = [value for name, value in reply.headers if name.lower() == "content-type"]
             self.assertEqual((reply.status, types), (418, ["text/x"]))
             self.assertEqual([value for name, value in reply.headers if name == "X-A"], ["1", "2"])
@@ -255,9 +255,9 @@ class Said(SynchronousTestCase):
 class Checked(SynchronousTestCase):
     """Outcomes that must not be committed."""
 
-    def code(self, found: Planned, rows: int) -> str | None:
+    def code(self, result: Planned, rows: int) -> str | None:
         try:
-            check_outcome(found.request, found.compiled, Outcome(rows=rows))
+            check_outcome(result.request, result.compiled, Outcome(rows=rows))
         except TableError as fault:
             return fault.code
         return None
@@ -274,8 +274,8 @@ class Checked(SynchronousTestCase):
             ("GET", "rpc/find", strict, 3, "PGRST124"),
         ):
             pairs = (("q", "x"),) if path == "rpc/find" else ()
-            found = asked(method, path, *pairs, prefer=prefer)
-            self.assertEqual(self.code(found, rows), expected, (method, path, prefer))
+            result = asked(method, path, *pairs, prefer=prefer)
+            self.assertEqual(self.code(result, rows), expected, (method, path, prefer))
 
     def test_put_must_write_exactly_one_row(self) -> None:
         for rows, expected in ((0, "PGRST115"), (1, None), (2, "PGRST115")):
@@ -289,10 +289,10 @@ class Checked(SynchronousTestCase):
             # A scalar result counts as one object whatever it is.
             ("GET", "rpc/add", (("a", "1"),), None),
         ):
-            found = asked(method, path, *pairs)
-            rendering = evolve(found.compiled.rendering, form="object")
-            found = evolve(found, compiled=evolve(found.compiled, rendering=rendering))
-            codes = [self.code(found, rows) for rows in (0, 1, 2)]
+            result = asked(method, path, *pairs)
+            rendering = evolve(result.compiled.rendering, form="object")
+            result = evolve(result, compiled=evolve(result.compiled, rendering=rendering))
+            codes = [self.code(result, rows) for rows in (0, 1, 2)]
             self.assertEqual(codes, [several, None, several], (method, path))
 
 
@@ -313,8 +313,8 @@ class FromSql(SynchronousTestCase):
 
     def test_sql_cannot_set_framing_headers(self) -> None:
         for name in ("Content-Length", "transfer-encoding", "CONNECTION", "Upgrade", "Trailer", "Keep-Alive"):
-            said = json.dumps([{name: "5"}, {"X-Tea": "pot"}]).encode()
-            self.assertEqual(headers_from_sql(Outcome(headers=said)), (("X-Tea", "pot"),))
+            stated = json.dumps([{name: "5"}, {"X-Tea": "pot"}]).encode()
+            self.assertEqual(headers_from_sql(Outcome(headers=stated)), (("X-Tea", "pot"),))
             detail = json.dumps({"status": 418, "headers": {name: "5", "X-Tea": "pot"}})
             error = from_sqlstate("PGRST", '{"code": "7", "message": "no"}', detail, None, True)
             self.assertIn(("X-Tea", "pot"), error.headers)
@@ -361,6 +361,6 @@ class FromSql(SynchronousTestCase):
         names = ("order", "a.b", 'x"y', "c->d", "and", "plain-name")
         _, _, query = location("/r/t", names, ("1",) * len(names)).partition("?")
         read = parse_query(parse_qsl(query))
-        fields = [found.field for _, found in read.filters if isinstance(found, Filter)]
+        fields = [result.field for _, result in read.filters if isinstance(result, Filter)]
         self.assertEqual(fields, [Field(name) for name in names])
         self.assertIn("&plain-name=eq.1", query)

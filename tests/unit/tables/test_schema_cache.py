@@ -73,9 +73,11 @@ class Holding(SynchronousTestCase):
             with capturedLogs() as events:
                 self.holder.announce()
                 self.loads.readings[-1].callback(SchemaCache(1, false_constants=names))
-            said = [str(formatEvent(event)) for event in events]
-            self.assertEqual(len(said), expected, said)
-            self.assertTrue(all(line.startswith(f"declared IMMUTABLE: {', '.join(names)}") for line in said))
+            stated = [str(formatEvent(event)) for event in events]
+            self.assertEqual(len(stated), expected, stated)
+            self.assertTrue(
+                all(line.startswith(f"declared IMMUTABLE: {', '.join(names)}") for line in stated)
+            )
 
     def test_reloads_announced_during_a_load_become_one_more_load(self) -> None:
         reloading = start(self.holder.reload())
@@ -249,13 +251,13 @@ class Misses(SynchronousTestCase):
     def newer(self) -> Deferred[SchemaCache | None]:
         return start(self.freshness.newer(self.old))
 
-    def test_a_changed_catalogue_is_loaded(self) -> None:
+    def test_a_changed_catalog_is_loaded(self) -> None:
         self.assertIsNone(self.successResultOf(self.newer()))
         self.assertIs(self.holder.current, self.old)
         self.database.fingerprint = "2"
-        found = self.successResultOf(self.newer())
-        assert found is not None
-        self.assertEqual((found.version, found.fingerprint), (self.old.version + 1, "2"))
+        result = self.successResultOf(self.newer())
+        assert result is not None
+        self.assertEqual((result.version, result.fingerprint), (self.old.version + 1, "2"))
 
     def test_a_reload_that_was_announced_before_the_miss_is_waited_for(self) -> None:
         self.database.quiet = True
@@ -269,7 +271,7 @@ class Misses(SynchronousTestCase):
         self.database.away = True
         self.assertIsNone(self.successResultOf(self.newer()))
 
-    def test_a_reload_under_way_is_waited_for_and_suffices_if_it_has_the_newest_fingerprint(self) -> None:
+    def test_a_reload_under_way_is_awaited_and_suffices_if_it_has_the_newest_fingerprint(self) -> None:
         self.database.slow = Deferred()
         self.holder.announce()
         waiting = self.newer()
@@ -278,7 +280,7 @@ class Misses(SynchronousTestCase):
         self.assertIs(self.successResultOf(waiting), self.holder.current)
         self.assertEqual((self.database.looked_at, self.holder.current.version), (1, self.old.version + 1))
 
-    def test_an_unannounced_change_is_found_even_if_an_older_reload_is_under_way(self) -> None:
+    def test_an_unannounced_change_is_noticed_even_if_an_older_reload_is_under_way(self) -> None:
         readings: list[Deferred[SchemaCache]] = []
 
         async def load(version: int) -> SchemaCache:
@@ -295,7 +297,7 @@ class Misses(SynchronousTestCase):
         self.assertIs(self.successResultOf(waiting), self.holder.current)
         self.assertEqual(self.holder.current.fingerprint, "2")
 
-    def test_requests_that_miss_at_the_same_time_share_one_look_at_the_catalogue(self) -> None:
+    def test_requests_that_miss_at_the_same_time_share_one_look_at_the_catalog(self) -> None:
         self.database.slow = Deferred()
         waiting = [self.newer() for _ in range(100)]
         self.assertEqual(self.database.looked_at, 1)
@@ -317,7 +319,7 @@ class Misses(SynchronousTestCase):
         self.assertIsNone(self.successResultOf(self.newer()))
 
 
-class Catalogue:
+class Catalog:
     """A catalogue of one-section catalogs, whose values a test sets."""
 
     def __init__(self) -> None:
@@ -346,7 +348,7 @@ class Watched(SynchronousTestCase):
     """A database without event triggers, whose catalogue is looked through again and again."""
 
     def setUp(self) -> None:
-        self.catalogue = Catalogue()
+        self.catalog = Catalog()
         self.readings = 0
 
         async def load(version: int) -> SchemaCache:
@@ -354,7 +356,7 @@ class Watched(SynchronousTestCase):
             return SchemaCache(version)
 
         self.holder = CacheHolder(load, Clock())
-        self.watch = CatalogWatch(self.holder, self.catalogue.query)
+        self.watch = CatalogWatch(self.holder, self.catalog.query)
 
     def round(self) -> None:
         for _ in range(int(ROUND_SECONDS / LOOK_SECONDS) + 1):
@@ -366,7 +368,7 @@ class Watched(SynchronousTestCase):
         self.assertEqual(self.readings, 1)
         for name in ("pg_class", "pg_proc"):
             before = self.readings
-            self.catalogue.values[name] = "1"
+            self.catalog.values[name] = "1"
             self.round()
             self.assertEqual(self.readings, before + 1, name)
             self.round()
@@ -375,19 +377,19 @@ class Watched(SynchronousTestCase):
     def test_a_catalog_that_has_grown_has_changed(self) -> None:
         self.round()
         self.round()
-        self.catalogue.sizes[1] = ("pg_proc", 40)
+        self.catalog.sizes[1] = ("pg_proc", 40)
         self.round()
         self.round()
         self.assertGreater(self.readings, 1)
 
     def test_where_changes_are_announced_only_that_is_asked(self) -> None:
-        self.catalogue.announced = True
+        self.catalog.announced = True
         for _ in range(3):
             self.round()
         self.assertEqual(self.readings, 0)
-        self.assertLessEqual(self.catalogue.asked, 4)
+        self.assertLessEqual(self.catalog.asked, 4)
         # If the event triggers are dropped, looking begins.
-        self.catalogue.announced = False
+        self.catalog.announced = False
         self.round()
         self.round()
         self.assertEqual(self.readings, 1)
@@ -395,14 +397,14 @@ class Watched(SynchronousTestCase):
     def test_where_nothing_is_written_nothing_is_looked_at(self) -> None:
         self.round()
         self.round()
-        self.catalogue.written = False
+        self.catalog.written = False
         self.round()
-        before = self.catalogue.asked
+        before = self.catalog.asked
         for _ in range(3):
             self.round()
-        self.assertLessEqual(self.catalogue.asked - before, 20)
-        self.catalogue.written = True
-        self.catalogue.values["pg_proc"] = "1"
+        self.assertLessEqual(self.catalog.asked - before, 20)
+        self.catalog.written = True
+        self.catalog.values["pg_proc"] = "1"
         self.round()
         self.round()
         self.assertEqual(self.readings, 2)
@@ -410,27 +412,27 @@ class Watched(SynchronousTestCase):
     def test_a_lost_connection_is_no_change(self) -> None:
         self.round()
         self.round()
-        self.catalogue.away = True
+        self.catalog.away = True
         self.round()
-        self.catalogue.away = False
+        self.catalog.away = False
         self.round()
         self.round()
         self.assertEqual(self.readings, 1)
 
     def test_the_steps_of_a_round_are_spread_over_it(self) -> None:
-        self.catalogue.sizes = [("pg_attribute", 32 * 200)]
+        self.catalog.sizes = [("pg_attribute", 32 * 200)]
         self.round()
         self.round()
-        before = self.catalogue.asked
+        before = self.catalog.asked
         self.successResultOf(start(self.watch.look()))
-        self.assertLess(self.catalogue.asked - before, 20)
+        self.assertLess(self.catalog.asked - before, 20)
 
     def test_sections_leave_no_block_out(self) -> None:
         for blocks in (0, 1, 32, 33, 100):
-            found = sections([("pg_constraint", blocks)])
-            self.assertEqual(len(found), max(1, -(-blocks // 32)), blocks)
-            self.assertIn("ctid >= '(0,0)'", found[0])
-            self.assertNotIn("ctid <", found[-1])
-            for lower, upper in pairwise(found):
+            result = sections([("pg_constraint", blocks)])
+            self.assertEqual(len(result), max(1, -(-blocks // 32)), blocks)
+            self.assertIn("ctid >= '(0,0)'", result[0])
+            self.assertNotIn("ctid <", result[-1])
+            for lower, upper in pairwise(result):
                 end = lower.partition("ctid < '(")[2].partition(",")[0]
                 self.assertIn(f"ctid >= '({end},0)'", upper)

@@ -33,7 +33,7 @@ class FakeConnection:
 
     def __init__(self, left: int = 0) -> None:
         self.left = left
-        self.said: tuple[bytes, bytes | None] = (b'[{"X-Said": "yes"}]', None)
+        self.stated: tuple[bytes, bytes | None] = (b'[{"X-Said": "yes"}]', None)
         self.asked: list[str] = []
 
     async def execute(self, sql: str) -> None:
@@ -42,7 +42,7 @@ class FakeConnection:
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
         self.asked.append(sql)
         if sql == RESPONSE_SETTINGS:
-            return [self.said]
+            return [self.stated]
         if "FETCH FORWARD" not in sql:
             return []
         count = min(self.left, int(sql.rpartition("FETCH FORWARD ")[2].split()[0]))
@@ -109,7 +109,7 @@ class Case(SynchronousTestCase):
         pace = Pace(60.0, bytes_per_second)
         return Streams(CONFIG, cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
 
-    def opened(self, leaves_state: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
+    def open_stream(self, leaves_state: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
         likely = Outcome(rows=100, size=100 * expected_bytes)
         works = planned("GET", "works")
         works = evolve(works, compiled=evolve(works.compiled, leaves_state=leaves_state))
@@ -127,8 +127,8 @@ class Unserializable(psycopg2.OperationalError):
 
 class Turns(Case):
     def test_a_stream_waits_for_its_turn_as_long_as_for_a_connection(self) -> None:
-        first = self.successResultOf(self.opened())
-        second = self.opened()
+        first = self.successResultOf(self.open_stream())
+        second = self.open_stream()
         self.clock.advance(4.9)
         self.assertNoResult(second)
         self.clock.advance(0.2)
@@ -136,15 +136,15 @@ class Turns(Case):
         assert isinstance(error, TableError)
         self.assertEqual((error.status, error.code), (504, "PGRST003"))
         self.assertIn("Retry-After", dict(error.headers))
-        third = self.opened()
+        third = self.open_stream()
         self.pool.free.append(FakeConnection())
         first.close()
         self.successResultOf(third)
 
-    def test_a_stream_tells_that_it_waits_for_the_clients_of_others(self) -> None:
-        first = self.successResultOf(self.opened())
+    def test_a_stream_releases_its_slot_while_it_waits_for_the_clients_of_others(self) -> None:
+        first = self.successResultOf(self.open_stream())
         self.assertEqual(self.slot.steps, [0, 0])
-        second, refused = self.opened(), self.opened()
+        second, refused = self.open_stream(), self.open_stream()
         self.assertEqual(self.slot.steps, [2, 0])
         self.pool.free.append(FakeConnection())
         first.close()
@@ -153,17 +153,17 @@ class Turns(Case):
         self.failureResultOf(refused, TableError)
         self.assertEqual(self.slot.steps, [2, 2])
 
-    def test_those_who_wait_are_bounded_by_what_they_hold_in_memory(self) -> None:
-        self.successResultOf(self.opened())
-        for waiting in [self.opened() for _ in range(MAX_WAITING)]:
+    def test_the_number_of_waiting_requests_is_bounded_by_what_they_hold_in_memory(self) -> None:
+        self.successResultOf(self.open_stream())
+        for waiting in [self.open_stream() for _ in range(MAX_WAITING)]:
             self.assertNoResult(waiting)
             waiting.addErrback(lambda failure: failure.trap(TableError))
-        error = self.failureResultOf(self.opened(), TableError).value
+        error = self.failureResultOf(self.open_stream(), TableError).value
         self.assertEqual((error.status, error.code), (504, "PGRST003"))
 
     def test_a_cancelled_wait_takes_no_turn(self) -> None:
-        first = self.successResultOf(self.opened())
-        second = self.opened()
+        first = self.successResultOf(self.open_stream())
+        second = self.open_stream()
         second.cancel()
         self.failureResultOf(second)
         first.close()
@@ -174,25 +174,25 @@ class Turns(Case):
             raise DatabaseGone("the server closed the connection")
 
         self.connection.query = gone  # type: ignore[method-assign]  # it was there a moment ago
-        error = self.failureResultOf(self.opened(), TableError).value
+        error = self.failureResultOf(self.open_stream(), TableError).value
         self.assertEqual((error.status, error.code), (503, "PGRST001"))
         self.assertTrue(self.given_back)
 
     def test_the_idle_timeout_of_the_transaction_exceeds_the_clients_timeout(self) -> None:
-        self.successResultOf(self.opened())
+        self.successResultOf(self.open_stream())
         (seconds,) = re.findall(r"idle_in_transaction_session_timeout = '(\d+)s'", self.connection.asked[0])
         self.assertGreater(int(seconds), self.streams.pace.timeout_seconds)
 
     def test_no_connection_gives_the_turn_back(self) -> None:
         self.pool.free.clear()
-        self.failureResultOf(self.opened(), IndexError)
+        self.failureResultOf(self.open_stream(), IndexError)
         self.assertEqual((self.pool.back, self.streams.turns.tokens), ([], 1))
 
 
 class Paces(Case):
     def written(self) -> tuple[Client, Deferred[None]]:
         client = Client()
-        return client, start(self.successResultOf(self.opened())(cast(Any, client)))
+        return client, start(self.successResultOf(self.open_stream())(cast(Any, client)))
 
     def test_a_client_that_keeps_the_pace_gets_everything(self) -> None:
         client, done = self.written()
@@ -231,28 +231,28 @@ class Paces(Case):
         self.successResultOf(done)
 
     def test_fewer_rows_are_fetched_if_they_are_wider_than_expected(self) -> None:
-        stream = self.successResultOf(self.opened(expected_bytes=10))
+        stream = self.successResultOf(self.open_stream(expected_bytes=10))
         client = Client()
         done = start(stream(cast(Any, client)))
         while client.waiting is not None:
             client.take()
         self.successResultOf(done)
         fetches = (re.search(r"FETCH FORWARD (\d+)", sql) for sql in self.connection.asked)
-        first, *rest = [int(found[1]) for found in fetches if found is not None]
+        first, *rest = [int(result[1]) for result in fetches if result is not None]
         self.assertGreater(first * 1000, CHUNK_BYTES)
         self.assertLessEqual(max(rest) * 1000, CHUNK_BYTES)
         self.assertGreater(min(rest) * 1000, CHUNK_BYTES // 2)
 
     def test_session_state_left_by_a_streamed_function_is_cleared(self) -> None:
         self.connection.left = 1
-        stream = self.successResultOf(self.opened(leaves_state=True))
+        stream = self.successResultOf(self.open_stream(leaves_state=True))
         self.successResultOf(start(stream(cast(Any, Client()))))
         self.assertIn("pg_advisory_unlock_all", self.connection.asked[-1])
         self.assertEqual(self.pool.back, [self.connection])
 
     def test_session_state_is_cleared_also_after_a_refused_commit(self) -> None:
         self.connection.left = 1
-        stream = self.successResultOf(self.opened(leaves_state=True))
+        stream = self.successResultOf(self.open_stream(leaves_state=True))
         asked = self.connection.query
 
         async def refused(sql: str, params: object = None) -> list[tuple[Any, ...]]:
@@ -351,9 +351,9 @@ class AtOnce(Case):
         self.planned.compiled.history.streamed = True
 
     def reply(self) -> Reply | StreamReply:
-        found = self.successResultOf(self.answering())
-        assert found is not None
-        return found
+        result = self.successResultOf(self.answering())
+        assert result is not None
+        return result
 
     def answering(self) -> Deferred[Reply | StreamReply | None]:
         self.assertTrue(self.streams.expected(self.planned))
@@ -401,24 +401,24 @@ class AtOnce(Case):
         self.assertFalse(self.streams.expected(self.planned))
 
     def test_status_and_headers_set_by_sql_are_read_with_the_first_rows(self) -> None:
-        self.connection.said = (b"[]", b"304")
+        self.connection.stated = (b"[]", b"304")
         reply = self.reply()
         assert isinstance(reply, Reply)
         self.assertEqual((reply.status, reply.body), (304, b""))
         self.assertTrue(self.given_back)
 
     def test_an_invalid_status_set_by_sql_closes_the_cursor(self) -> None:
-        self.connection.said = (b"[]", b"9")
+        self.connection.stated = (b"[]", b"9")
         error = self.failureResultOf(self.answering(), TableError).value
         self.assertEqual((error.status, error.code), (500, "PGRST112"))
         self.assertTrue(self.given_back)
 
     def test_requests_do_not_queue_for_a_stream_they_may_not_need(self) -> None:
-        self.successResultOf(self.opened())
+        self.successResultOf(self.open_stream())
         self.assertFalse(self.streams.expected(self.planned))
 
     def test_planned_and_estimated_counts_and_max_affected_do_not_use_a_cursor_at_once(self) -> None:
         for prefer in ("count=planned", "count=estimated", "handling=strict, max-affected=1"):
-            found = planned("GET", "works", prefer=prefer)
-            found.compiled.history.streamed = True
-            self.assertFalse(self.streams.expected(found), prefer)
+            result = planned("GET", "works", prefer=prefer)
+            result.compiled.history.streamed = True
+            self.assertFalse(self.streams.expected(result), prefer)

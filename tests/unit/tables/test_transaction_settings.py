@@ -44,9 +44,9 @@ def _read(escapes: str, written: str) -> str:
 
 def asked(method: str = "GET", settings: tuple[tuple[str, str], ...] = (), prefer: str = "") -> Planned:
     """A read or a write of ``works``; with ``settings`` a call of a function that has them."""
-    found = planned(method, "works", body=b'{"title": "a"}' if method == "POST" else b"", prefer=prefer)
+    result = planned(method, "works", body=b'{"title": "a"}' if method == "POST" else b"", prefer=prefer)
     if not settings:
-        return found
+        return result
     routine = evolve(CACHE.routines["api", "find"][0], settings=settings)
     cache = evolve(CACHE, routines={("api", "find"): (routine,)})
     return planned("GET", "rpc/find", ("q", "x"), prefer=prefer, cache=cache)
@@ -56,7 +56,7 @@ class Preambles(SynchronousTestCase):
     def preamble(
         self,
         *headers: tuple[str, str],
-        found: Planned | None = None,
+        result: Planned | None = None,
         role: str = "reader",
         settings: tuple[tuple[str, str], ...] = (),
         cache: SchemaCache = CACHE,
@@ -66,15 +66,15 @@ class Preambles(SynchronousTestCase):
         cache = evolve(cache, role_settings={"reader": settings})
         identity = Identity(role, '{"role": "reader"}', True)
         return preamble_of(
-            evolve(CONFIG, **config), cache, RequestHeaders.of(headers), found or asked(), identity
+            evolve(CONFIG, **config), cache, RequestHeaders.of(headers), result or asked(), identity
         )
 
     def set(self, *headers: tuple[str, str], **more: Any) -> list[tuple[str, str]]:
-        found = _SET.findall(self.preamble(*headers, **more).text)
-        return [(name, value.strip("'")) for name, value in found]
+        result = _SET.findall(self.preamble(*headers, **more).text)
+        return [(name, value.strip("'")) for name, value in result]
 
     def test_the_preamble_sets_role_claims_request_and_limits(self) -> None:
-        found = self.preamble(
+        result = self.preamble(
             ("x-a", "1"), ("cookie", "c=2"), extra_search_path=("more",), statement_timeout="9ms"
         )
         expected = [
@@ -88,13 +88,13 @@ class Preambles(SynchronousTestCase):
             ("request.cookies", '{"c":"2"}'),
             ("transaction_read_only", "on"),
         ]
-        self.assertTrue(found.text.startswith("RESET ALL; SELECT "))
+        self.assertTrue(result.text.startswith("RESET ALL; SELECT "))
         self.assertEqual(
-            [(name, value.strip("'")) for name, value in _SET.findall(found.text)],
+            [(name, value.strip("'")) for name, value in _SET.findall(result.text)],
             [*expected, ("request.path", "%s")],
         )
-        self.assertEqual(list(found.pairs), expected)
-        step = found.steps("/works")[-1]
+        self.assertEqual(list(result.pairs), expected)
+        step = result.steps("/works")[-1]
         self.assertEqual(
             [None if value is None else value.decode() for value in step.values],
             [*(value for _, value in expected), "/works"],
@@ -102,9 +102,9 @@ class Preambles(SynchronousTestCase):
 
     def test_a_prepared_statement_has_no_value_of_the_request(self) -> None:
         """PostgreSQL shows its text to all roles."""
-        found = self.preamble(("x-secret", "it's 1%"), pre_request="check", settings=_LEVEL)
+        result = self.preamble(("x-secret", "it's 1%"), pre_request="check", settings=_LEVEL)
         for shared in (False, True):
-            (step,) = [one for one in found.steps("/secret", shared) if not one.once]
+            (step,) = [one for one in result.steps("/secret", shared) if not one.once]
             self.assertNotIn("secret", step.text)
             self.assertEqual(step.text.count("$"), len(step.values))
             names = re.findall(r"set_config\('([^']*)', \$", step.text)
@@ -113,21 +113,21 @@ class Preambles(SynchronousTestCase):
 
     def test_steps_and_text_set_the_same_in_the_same_order(self) -> None:
         for cache in (CACHE, evolve(CACHE, sets_for_session=True, false_constants=("caller()",))):
-            found = self.preamble(("x-a", "1"), pre_request="check", cache=cache)
-            (prepared,) = [one for one in found.steps("/works") if not one.once]
+            result = self.preamble(("x-a", "1"), pre_request="check", cache=cache)
+            (prepared,) = [one for one in result.steps("/works") if not one.once]
             names = re.findall(r"set_config\('([^']*)', \$", prepared.text)
-            self.assertEqual(names, [name for name, _ in _SET.findall(found.text)])
-            called = [one.text for one in found.steps("/works") if one.once]
+            self.assertEqual(names, [name for name, _ in _SET.findall(result.text)])
+            called = [one.text for one in result.steps("/works") if one.once]
             self.assertEqual(called[-1], 'SELECT "check"()')
             self.assertEqual("DISCARD PLANS" in called, cache is not CACHE)
 
     def test_a_reset_goes_first_where_sql_may_have_left_settings(self) -> None:
         """As text it goes first in any case."""
         for sets, begins in ((False, "SELECT"), (True, "RESET ALL")):
-            found = self.preamble(cache=evolve(CACHE, sets_for_session=sets))
-            self.assertTrue(found.text.startswith("RESET ALL; "))
+            result = self.preamble(cache=evolve(CACHE, sets_for_session=sets))
+            self.assertTrue(result.text.startswith("RESET ALL; "))
             for shared in (False, True):
-                steps = found.steps("/works", shared)
+                steps = result.steps("/works", shared)
                 self.assertTrue(steps[0].text.startswith(begins), steps)
                 # What the connection itself needs is removed by the reset.
                 self.assertEqual("'standard_conforming_strings'" in steps[-1].text, sets)
@@ -145,7 +145,7 @@ class Preambles(SynchronousTestCase):
         self.assertEqual(set(set_by()), own)
         self.assertEqual(set(set_by(("cookie", "a=b"))), own | {"request.cookies"})
         head = asked("HEAD")
-        self.assertEqual(set_by(found=head)["request.method"], b"HEAD")
+        self.assertEqual(set_by(result=head)["request.method"], b"HEAD")
         timeout = set_by(settings=(("statement_timeout", "2s"),))
         self.assertEqual(timeout["statement_timeout"], b"2s")
         whole = set_by(cache=evolve(CACHE, sets_for_session=True))
@@ -179,8 +179,8 @@ class Preambles(SynchronousTestCase):
     def test_preambles_are_kept_with_the_headers_that_they_follow_from(self) -> None:
         sent, identity = RequestHeaders.of((("x-a", "1"),)), Identity("reader", "{}", True)
 
-        def made(found: Planned, who: Identity = identity, cache: SchemaCache = CACHE) -> Preamble:
-            return preamble_of(CONFIG, cache, sent, found, who)
+        def made(result: Planned, who: Identity = identity, cache: SchemaCache = CACHE) -> Preamble:
+            return preamble_of(CONFIG, cache, sent, result, who)
 
         one = made(asked())
         self.assertIs(made(asked()), one)
@@ -218,7 +218,7 @@ class Preambles(SynchronousTestCase):
 
     def test_request_headers_leave_out_project_keys(self) -> None:
         """Headers that came more than once are joined in one line, and cookies have a setting of their own."""
-        found = dict(
+        result = dict(
             self.set(
                 ("x-service-key", "psk_secret"),
                 ("apikey", "psk_secret"),
@@ -230,9 +230,9 @@ class Preambles(SynchronousTestCase):
             )
         )
         headers = {"authorization": "Bearer t", "x-a": "1, 2"}
-        self.assertEqual(json.loads(found["request.headers"]), headers)
+        self.assertEqual(json.loads(result["request.headers"]), headers)
         cookies = {"a": "1", "b": "x y", "d": "", "e": "f=g"}
-        self.assertEqual(json.loads(found["request.cookies"]), cookies)
+        self.assertEqual(json.loads(result["request.cookies"]), cookies)
 
     def test_the_repr_of_a_request_shows_no_secret(self) -> None:
         names = ("x-service-key", "authorization", "cookie", "x-mine")
@@ -245,27 +245,27 @@ class Preambles(SynchronousTestCase):
         self.assertIn("works", shown)
 
     def test_a_write_transaction_is_not_read_only(self) -> None:
-        self.assertNotIn("transaction_read_only", dict(self.set(found=asked("POST"))))
+        self.assertNotIn("transaction_read_only", dict(self.set(result=asked("POST"))))
 
     def test_settings_of_the_role_come_before_it_and_those_of_the_function_after(self) -> None:
         """The last value counts, and what only privileged users may set is set before the role is taken on."""
         of_routine = (("statement_timeout", "3s"), ("work_mem", "1MB"))
         own = (("statement_timeout", "2s"),)
         self.assertEqual(dict(self.set(settings=own))["statement_timeout"], "2s")
-        found = self.set(found=asked(settings=of_routine, prefer="timezone=UTC"), settings=own)
-        names = [name for name, _ in found]
-        self.assertEqual(dict(found)["statement_timeout"], "3s")
+        result = self.set(result=asked(settings=of_routine, prefer="timezone=UTC"), settings=own)
+        names = [name for name, _ in result]
+        self.assertEqual(dict(result)["statement_timeout"], "3s")
         self.assertLess(names.index("statement_timeout"), names.index("role"))
         self.assertNotIn("work_mem", names)
-        self.assertEqual(dict(found)["timezone"], "UTC")
+        self.assertEqual(dict(result)["timezone"], "UTC")
 
     def test_explain_runs_without_the_services_own_planner_settings(self) -> None:
         """EXPLAIN lists every setting that differs from PostgreSQL's default."""
-        found = asked()
-        rendering = evolve(found.compiled.rendering, explain=MediaType("application/vnd.pgrst.plan+json"))
-        explained = evolve(found, compiled=evolve(found.compiled, rendering=rendering))
-        for one, sets in ((found, True), (explained, False)):
-            self.assertIs("jit" in dict(self.set(found=one)), sets)
+        result = asked()
+        rendering = evolve(result.compiled.rendering, explain=MediaType("application/vnd.pgrst.plan+json"))
+        explained = evolve(result, compiled=evolve(result.compiled, rendering=rendering))
+        for one, sets in ((result, True), (explained, False)):
+            self.assertIs("jit" in dict(self.set(result=one)), sets)
 
     def test_app_settings_are_set_with_their_prefix(self) -> None:
         self.assertEqual(
@@ -273,14 +273,14 @@ class Preambles(SynchronousTestCase):
         )
 
     def test_a_pre_request_function_is_called_last(self) -> None:
-        for said, called in {"check": '"check"', "auth.check": '"auth"."check"'}.items():
-            *_, last = self.preamble(pre_request=said).text.split("; ")
+        for stated, called in {"check": '"check"', "auth.check": '"auth"."check"'}.items():
+            *_, last = self.preamble(pre_request=stated).text.split("; ")
             self.assertEqual(last, f"SELECT {called}()")
         self.assertEqual(self.preamble().text.count("; "), 1)
 
     def test_the_isolation_level_is_set_first(self) -> None:
         shouted = (("default_transaction_isolation", "REPEATABLE Read"),)
-        for more in ({"settings": _LEVEL}, {"settings": shouted}, {"found": asked(settings=_LEVEL)}):
+        for more in ({"settings": _LEVEL}, {"settings": shouted}, {"result": asked(settings=_LEVEL)}):
             begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT "
             self.assertTrue(self.preamble(**more).text.startswith(begins))
         no_level = (("default_transaction_isolation", "x; drop table works"),)
@@ -298,11 +298,11 @@ class Preambles(SynchronousTestCase):
             ({"prepare": False}, {"guarded_within": True}, True),
         ):
             cache = evolve(CACHE, **cast(Any, changed))
-            found = self.preamble(settings=_LEVEL, cache=cache, **cast(Any, more))
-            self.assertEqual(found.text.startswith(begins), forgotten, found.text)
-            self.assertEqual("DISCARD" in found.text, forgotten)
-            self.assertEqual("DISCARD PLANS" in [one.text for one in found.steps("/works")], forgotten)
-            self.assertEqual(found.plans_apart, "guarded_within" in changed)
+            result = self.preamble(settings=_LEVEL, cache=cache, **cast(Any, more))
+            self.assertEqual(result.text.startswith(begins), forgotten, result.text)
+            self.assertEqual("DISCARD" in result.text, forgotten)
+            self.assertEqual("DISCARD PLANS" in [one.text for one in result.steps("/works")], forgotten)
+            self.assertEqual(result.plans_apart, "guarded_within" in changed)
 
     def test_a_role_may_be_read_only_by_its_settings(self) -> None:
         for value, only_reads in {
@@ -314,9 +314,9 @@ class Preambles(SynchronousTestCase):
             "f": False,
         }.items():
             settings = (("default_transaction_read_only", value),)
-            found = self.set(settings=settings, found=asked("POST"))
-            self.assertEqual(("transaction_read_only", "on") in found, only_reads, value)
-        self.assertNotIn("transaction_read_only", dict(self.set(found=asked("POST"))))
+            result = self.set(settings=settings, result=asked("POST"))
+            self.assertEqual(("transaction_read_only", "on") in result, only_reads, value)
+        self.assertNotIn("transaction_read_only", dict(self.set(result=asked("POST"))))
 
     def test_long_headers_are_passed_like_short_ones(self) -> None:
         for long in ("x" * 5000, "y" * 5000):
