@@ -53,6 +53,7 @@ EXTRAS = {
         "schemathesis>=4.32",
         "pip-audit>=2.10",
         "docutils>=0.22",
+        "PyYAML>=6.0",
     ],
     # The site of the documentation (``make docs``); tests build it too.
     "docs": ["Sphinx>=9.0", "furo>=2025.12.19"],

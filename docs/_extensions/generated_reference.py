@@ -40,12 +40,13 @@ STAGES = "stages.STAGE.databases.NAME"
 
 def escaped(text: str) -> str:
     """Plain text as reStructuredText. Literals are what is in backticks, and names of settings and pages."""
-    literals = [*setting_names(), r"docs/\w+\.rst"]
-    names = "|".join(re.escape(one) if one in setting_names() else one for one in literals if "." in one)
+    known = (re.escape(name) for name in setting_names() if "." in name)
+    names = "|".join([*known, r"docs/\w+\.rst", r"\[[a-z]+\](?: [a-z_]+)?", r"PROJECT_SERVICE__\w+"])
     pieces = re.split(rf"`([^`]+)`|(?<![\w./`])({names})(?![\w/])", text)
     # Of each three one is plain text, and one of the others is what was matched.
     plain = (re.sub(r"([\\*|_<>]|:(?=\S))", r"\\\1", one) for one in pieces[::3])
-    matched = (f"``{quoted or name}``" for quoted, name in zip(pieces[1::3], pieces[2::3], strict=True))
+    # The escaped blanks let anything stand beside a literal.
+    matched = (f"\\ ``{quoted or name}``\\ " for quoted, name in zip(pieces[1::3], pieces[2::3], strict=True))
     return "".join(piece for pair in zip_longest(plain, matched, fillvalue="") for piece in pair)
 
 

@@ -17,7 +17,8 @@ from tests.temporary import free_port
 OWN_SERVICE = ("sign-in", "password-reset", "mails")
 # Programs that a page uses and that may be missing.
 PROGRAMS = {"private-files": "nginx", "public-picture": "nginx", "import-export": "psql"}
-NO_COMMANDS = ("index", "stability")
+# ``tests/unit/service/test_containers_page.py`` looks at the first.
+NO_COMMANDS = ("containers", "index", "stability")
 PAGES = sorted(
     page.stem
     for page in (ROOT / "docs" / "howto").glob("*.rst")
