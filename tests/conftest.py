@@ -38,7 +38,7 @@ LONGEST = (
     *("embedded/test_recovery", "service/test_proxies", "service/test_endpoints", "auth/test_service"),
     *("service/test_wheel", "attacks/test_sockets", "storage/test_memory", "service/test_certificates"),
     *("storage/test_store_bytes", "service/test_backup", "tables/test_service", "service/test_secrets"),
-    *("storage/test_broken", "service/test_faults_clock", "storage/test_service", "attacks/test_roles"),
+    *("storage/test_broken", "storage/test_service", "attacks/test_roles"),
 )
 
 
