@@ -7,14 +7,17 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
-from tests.live.daemon import ROOT, Daemon
-from tests.live.service.documented import run
+from tests.certificates import issue
+from tests.live.daemon import ROOT, Daemon, answers, eventually
+from tests.live.service.documented import blocks, run, write_files
 from tests.live.service.documented_clients import browser
 from tests.temporary import free_port
 
@@ -94,6 +97,56 @@ def test_a_notes_app(project: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
     if "SCREENSHOTS" in os.environ:
         shutil.copy(picture, SHOWN)
+
+
+def test_from_zero_to_deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the machine, but for its paths, its name and its ports, and without systemd and certbot."""
+    nginx = shutil.which("nginx")
+    if nginx is None:
+        pytest.skip("nginx is not installed (.ci/run installs it)")
+    page, port = "tutorials/deployed.rst", free_port()
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    certificate, key = issue("localhost").written(tmp_path)
+    monkeypatch.setenv("CURL_CA_BUNDLE", str(certificate))
+    here = {
+        "/etc/letsencrypt/live/notes.example.com/fullchain.pem": str(certificate),
+        "/etc/letsencrypt/live/notes.example.com/privkey.pem": str(key),
+        "server_name notes.example.com": "server_name localhost",
+        "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
+        "https://notes.example.com": f"https://localhost:{port}",
+        "/srv/notes": str(folder),
+    }
+    (folder / "venv").symlink_to(sys.prefix)
+    write_files(folder, blocks("tutorials/notes-app.rst"))
+    write_files(folder, blocks(page, **here))
+
+    unit = ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]  # configparser's documented way
+    unit.read(folder / "project-service.service")
+    start = unit["Service"]["ExecStart"].split()
+    options = ["--config", f"{folder}/project-service.toml", "--data-dir", f"{folder}/var"]
+    assert start == [f"{folder}/venv/bin/twistd", "--nodaemon", "--pidfile=", "project-service", *options]
+    behind = free_port()
+    here["http://127.0.0.1:8080"] = f"http://127.0.0.1:{behind}"
+    listen = ("--listen", f"tcp:{behind}:interface=127.0.0.1")
+    with Daemon(folder / "var", *options[:2], *listen):
+        eventually(lambda: answers(f"http://127.0.0.1:{behind}/ready"), "the service")
+        write_files(folder, blocks(page, **here))
+        (tmp_path / "nginx.conf").write_text(
+            # nginx's own processes may not enter the folders of tests otherwise.
+            f"user root; events {{}} pid {tmp_path}/nginx.pid; error_log {tmp_path}/nginx.log;"
+            f"http {{ access_log off; include {folder}/nginx-site.conf; }}"
+        )
+        command = [nginx, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-g", "daemon off;"]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as proxy:
+            try:
+                eventually(
+                    lambda: answers(f"https://localhost:{port}/ready", verify=str(certificate)), "nginx"
+                )
+                run(folder, page, here, before="")
+            finally:
+                proxy.terminate()
 
 
 def test_the_page_has_the_screenshot() -> None:
