@@ -1,11 +1,11 @@
-"""``/live``, ``/ready`` and ``/metrics``: no key needed, nothing secret shown."""
+"""``/live``, ``/ready`` (also ``/health``) and ``/metrics``: no key needed, nothing secret shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -43,9 +43,14 @@ def _status(word: str) -> Answer:
     return Answer(200, f"It is {word}.", {JSON: exactly(status={"const": word})})
 
 
+_READY = Operation(
+    "ready", TAG, "Whether every part works", (_status("ready"),), errors=(not_ready({}),), needs=()
+)
+
+
 @define(eq=False)
 class Health:
-    """Answers the three paths. ``checks`` are made for ``/ready``, by name; a check raises if its part does not work.
+    """Answers these paths. ``checks`` are made for ``/ready``, by name; a check raises if its part does not work.
     There is only one round of checks at a time."""
 
     checks: Mapping[str, Check]
@@ -74,15 +79,7 @@ class Health:
         """200 as long as the process answers."""
         return json_reply({"status": "live"}, headers=(NO_STORE,))
 
-    @endpoint(
-        "GET",
-        "/ready",
-        Operation(
-            "ready", TAG, "Whether every part works", (_status("ready"),), errors=(not_ready({}),), needs=()
-        ),
-        key="optional",
-        bearer="own",
-    )
+    @endpoint("GET", "/ready", _READY, key="optional", bearer="own")
     async def ready(self, request: Request) -> Reply:
         """200 when every part works, else 503 whose details name those that do not.
 
@@ -98,6 +95,11 @@ class Health:
             if names := await away:
                 raise not_ready(names)
         return json_reply({"status": "ready"}, headers=(NO_STORE,))
+
+    @endpoint("GET", "/health", evolve(_READY, name="health"), key="optional", bearer="own")
+    async def health(self, request: Request) -> Reply:
+        """As ``/ready``, at the path where many monitors ask first."""
+        return await self.ready(request)
 
     @endpoint(
         "GET",

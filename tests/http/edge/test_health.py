@@ -51,6 +51,16 @@ class HealthTests(TestCase):
         self.assertEqual((error["code"], list(error["details"])), ("not_ready", ["store"]))
         self.assertNotIn(b"hunter2", response.body)
 
+    def test_health_is_an_alias_of_ready(self) -> None:
+        for checks in ({"database": works}, {"database": works, "store": broken}):
+            for method in ("GET", "HEAD"):
+                ready, health = (app_of(**checks).request(method, path) for path in ("/ready", "/health"))
+                self.assertEqual(
+                    (health.status, health.header("retry-after"), health.header("cache-control")),
+                    (ready.status, ready.header("retry-after"), "no-store"),
+                )
+                self.assertEqual(health.body, ready.body)
+
     def test_the_log_says_why_unless_that_might_be_a_secret(self) -> None:
         async def waits() -> None:
             raise NotReady("it has not begun")

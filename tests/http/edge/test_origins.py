@@ -79,7 +79,7 @@ class CrossOrigin(TestCase):
 
     def test_paths_of_operators_have_no_cors_headers(self) -> None:
         asked = {"Origin": "https://a.test", "Access-Control-Request-Method": "GET"}
-        for path in ("/live", "/ready", "/metrics"):
+        for path in ("/live", "/ready", "/health", "/metrics"):
             for method, status in (("GET", 200), ("OPTIONS", 204), ("PUT", 405)):
                 router = Router()
                 Health({}, Metrics(), Clock()).mount(router)

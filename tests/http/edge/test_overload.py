@@ -44,7 +44,7 @@ class Refused(TestCase):
     def test_parts_have_places_of_their_own_and_health_needs_none(self) -> None:
         busy = Busy()
         busy.fill()
-        for target in ("/live", "/ready", "/metrics", "/nothing"):
+        for target in ("/live", "/ready", "/health", "/metrics", "/nothing"):
             self.assertNotEqual(busy.app.request("GET", target).status, 503, target)
         busy.ask("/auth/user")
         self.assertEqual(len(busy.begun), 2)
@@ -265,6 +265,7 @@ class Classes(TestCase):
             ("GET", b"/d%65v/db/m%61in/rest/orders"): "tables:dev/main",
             ("GET", b"/live"): "",
             ("GET", b"/ready"): "",
+            ("GET", b"/health"): "",
             ("GET", b"/metrics"): "",
             ("GET", b"/openapi.json"): "",
         }.items():

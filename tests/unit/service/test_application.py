@@ -136,7 +136,7 @@ class Starting(Case):
 
     def test_with_admin_listen_health_and_metrics_are_served_only_there(self) -> None:
         self.started(admin=True)
-        for path in ("/live", "/ready", "/metrics"):
+        for path in ("/live", "/ready", "/health", "/metrics"):
             asked = [port.connect(self.clock).request("GET", path).status for port in (self.port, self.admin)]
             self.assertEqual(asked, [404, 200], path)
         self.assertEqual(self.admin.connect(self.clock).request("GET", "/slow").status, 404)
