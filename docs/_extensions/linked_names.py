@@ -14,8 +14,11 @@ from generated_reference import command_names, error_codes, metric_names, settin
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
+from sphinx.util.logging import getLogger
 
 from project_service.settings.model import SECTIONS
+
+_log = getLogger(__name__)
 
 # Files outside this folder that have a page in the site.
 PAGES = {
@@ -36,6 +39,10 @@ SECTION = re.compile(rf"\[({'|'.join(SECTIONS)}|stages)(?:\..*)?\]")
 IN_SECTION = re.compile(r"\[(\w+)\] (\w+)")
 ENVIRONMENT = re.compile(r"PROJECT_SERVICE__([A-Z]+)__([A-Z_]+)")
 COMMAND = re.compile(r"project-service(?: [a-z-]+)+")
+# What can only be the name of a page, a setting or a command. (``auth.users`` may be a table, ``store.py`` a file.)
+SURELY = re.compile(
+    r"[\w/-]+\.rst|(?:server|smtp)\.[a-z_]+|database\.[a-z]+_\w+|project-service [a-z].*", re.DOTALL
+)
 
 
 def target(text: str, pages: set[str]) -> tuple[str, str] | None:
@@ -76,7 +83,7 @@ def _setting(text: str) -> str | None:
 
 
 class LinkNames(SphinxTransform):
-    """Literals that name something become references to it."""
+    """Literals that name something become references to it; a name of nothing is a warning."""
 
     default_priority = 400
 
@@ -88,6 +95,8 @@ class LinkNames(SphinxTransform):
             named = target(literal.astext(), pages)
             if named is not None:
                 literal.replace_self(self.reference(literal, *named))
+            elif SURELY.fullmatch(literal.astext()):
+                _log.warning("there is no %s", literal.astext(), location=literal)
 
     def reference(self, literal: nodes.literal, kind: str, name: str) -> addnodes.pending_xref:
         page = kind == "doc" and literal.astext().endswith(".rst")

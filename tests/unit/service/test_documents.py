@@ -74,6 +74,19 @@ class Page(HTMLParser):
             self.links.append(link)
 
 
+def made_site(source: Path, target: Path) -> tuple[int, str]:
+    """Makes a site as ``make docs`` does; the exit code and the warnings."""
+    options = ["-b", "html", "-n", "-W", "--keep-going", "-q", "-d", f"{target}.doctrees"]
+    options += ["-c", str(ROOT / "docs")]
+    made = subprocess.run(
+        [sys.executable, "-m", "sphinx", *options, source, target],
+        capture_output=True,
+        text=True,
+        check=False,  # what it printed says more than the status
+    )
+    return made.returncode, made.stderr
+
+
 class Site(TestCase):
     """``make docs``. The name that a link has in a page comes from ``docs/_extensions/linked_names.py``."""
 
@@ -85,14 +98,8 @@ class Site(TestCase):
         cls.folder = TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.site = Path(cls.folder.name) / "site"
-        options = ["-b", "html", "-n", "-W", "--keep-going", "-q", "-d", f"{cls.folder.name}/doctrees"]
-        made = subprocess.run(
-            [sys.executable, "-m", "sphinx", *options, ROOT / "docs", cls.site],
-            capture_output=True,
-            text=True,
-            check=False,  # what it printed says more than the status
-        )
-        assert (made.returncode, made.stderr) == (0, ""), made.stderr
+        status, warnings = made_site(ROOT / "docs", cls.site)
+        assert (status, warnings) == (0, ""), warnings
 
     def page(self, name: str) -> str:
         return (self.site / name).read_text("utf-8")
@@ -118,6 +125,17 @@ class Site(TestCase):
         self.assertIn('href="reference/commands.html#command-project-service-check"', operations)
         self.assertIn('href="reference/metrics.html#metric-project_service_requests_waiting"', operations)
         self.assertIn('setting-stages.STAGE.databases.NAME.max_rows"', self.page("tables.html"))
+
+    def test_a_name_of_nothing_is_a_warning(self) -> None:
+        source = Path(self.folder.name) / "source"
+        source.mkdir()
+        wrong = ("server.lisen", "docs/nowhere.rst", "project-service chek")
+        names = (*wrong, "server.listen", "auth.users", "project-service check")
+        page = "\n\n".join(f"``{name}``" for name in names)
+        (source / "index.rst").write_text(f"A page\n======\n\n{page}\n")
+        status, warnings = made_site(source, Path(self.folder.name) / "other")
+        self.assertEqual(status, 1)
+        self.assertEqual(tuple(re.findall(r"there is no (.*)$", warnings, re.MULTILINE)), wrong)
 
     def test_the_reference_has_every_setting_and_command(self) -> None:
         with (self.site / "objects.inv").open("rb") as file:
