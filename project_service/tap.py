@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import chdir, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from twisted.python import usage
 
 from project_service import log
 from project_service.settings.model import Settings
-from project_service.settings.reading import DEFAULT_DATA_DIR, BadSettings, Launch, Source, absolute_path
+from project_service.settings.reading import BadSettings, Launch, Source
 from project_service.workers.assignment import TooManyWorkers, worker_count
 
 
@@ -24,7 +25,7 @@ class Options(usage.Options):
     longdesc = (
         "Without --config everything is embedded: a PostgreSQL and an S3 store are started below --data-dir. "
         "With --config and --data-dir, what the config does not name is embedded; with --config alone it must "
-        "name both."
+        "name both. Without them, PROJECT_SERVICE_CONFIG and PROJECT_SERVICE_DATA_DIR in the environment count."
     )
     optParameters = [  # noqa: RUF012  # Twisted reads it so
         ["config", "c", None, "TOML file with the settings; etc/project-service.toml lists them all"],
@@ -56,17 +57,18 @@ class Options(usage.Options):
             if value == "":
                 # Probably a shell variable that is not set. It must not start the service on an embedded database.
                 raise usage.UsageError(f"--{option} has an empty value")
-        embedded = self["config"] is None or self["data-dir"] is not None
         names = {"listen": "listen", "workers": "workers", "admin-listen": "admin_listen"}
         given = {f"server.{name}": self[option] for option, name in names.items() if self[option]}
         try:
-            config = absolute_path(Path(self["config"])) if self["config"] is not None else None
-            data_dir = absolute_path(Path(self["data-dir"] or DEFAULT_DATA_DIR)) if embedded else None
-            source = Source(config, given, data_dir)
+            config, data_dir = (
+                None if self[name] is None else Path(self[name]) for name in ("config", "data-dir")
+            )
+            source = Source.named(os.environ, config, data_dir, given)
             settings = self._settings(source)
             worker_count(settings)
         except (BadSettings, TooManyWorkers) as fault:
-            raise usage.UsageError(f"the configuration cannot be used\n{fault}") from None
+            # Not a UsageError, for which twistd would print all options before the reason.
+            sys.exit(f"project-service: the configuration cannot be used\n{fault}")
         # From now on a SIGHUP that comes too early does not end the process. The daemon handles it when it runs.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.launch = Launch(settings, source)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,46 @@ class _Commands(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
+class NonEmptyPath(click.Path):
+    """A path that is not empty."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            # Probably a shell variable that is not set. It must not mean the current directory.
+            self.fail("it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def project_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--config`` and ``--data-dir``, which may stand before the name of a command and after it."""
+    path = NonEmptyPath(path_type=Path)
+    for name, what in (
+        ("--data-dir", "Data directory of embedded servers."),
+        ("--config", "TOML file with the settings."),
+    ):
+        function = click.option(name, type=path, help=what, expose_value=False, callback=_note)(function)
+    return function
+
+
+def _note(context: click.Context, option: click.Parameter, value: Path | None) -> None:
+    # Contexts of commands share ``meta``, and the last one on the command line is read last.
+    if value is not None:
+        context.meta[f"{__name__}.{option.name}"] = value
+
+
+def project_named(context: click.Context) -> tuple[Path | None, Path | None]:
+    """--config and --data-dir as they were given; after a command's name they win over those before it."""
+    return context.meta.get(f"{__name__}.config"), context.meta.get(f"{__name__}.data_dir")
+
+
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="project-service")
+@project_options
 def main() -> None:
     """Administer a project: the one of --config, or the one in --data-dir (default ./var).
+
+    Both may stand before or after the name of a command, or be PROJECT_SERVICE_CONFIG and PROJECT_SERVICE_DATA_DIR
+    in the environment.
 
     The service itself is started by `twistd project-service`. Exit codes: 0 done, 1 failed, 2 wrong usage or
     configuration.

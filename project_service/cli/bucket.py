@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from project_service import whole_numbers
+from project_service.cli import project_options
 from project_service.cli.invocation import Failed, Invocation, Project, common_options
 from project_service.errors import ApiError
 from project_service.storage.buckets import Buckets, parse_rules
@@ -16,6 +17,7 @@ from project_service.storage.values import MAX_BYTES, Bucket, BucketRules
 
 
 @click.group()
+@project_options
 def bucket() -> None:
     """Buckets: who may read them and what they accept."""
 

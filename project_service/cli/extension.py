@@ -11,6 +11,7 @@ import click
 from attrs import asdict, frozen
 from psycopg2 import errors as pg
 
+from project_service.cli import project_options
 from project_service.cli.invocation import Failed, Invocation, Project, common_options
 from project_service.database.connection import Connection
 from project_service.settings.reading import EXTENSIONS_SCHEMA
@@ -65,6 +66,7 @@ class Extension:
 
 
 @click.group()
+@project_options
 def extension() -> None:
     """Extensions of the embedded PostgreSQL, such as vector, pg_trgm and postgres_fdw."""
 

@@ -26,6 +26,7 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater, react
 
+from project_service.cli import project_named, project_options
 from project_service.database.connecting import Connector, connector
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.migrate import MigrationRefused
@@ -37,14 +38,7 @@ from project_service.errors import ApiError
 from project_service.files import printable
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Settings, StageDatabase
-from project_service.settings.reading import (
-    DEFAULT_DATA_DIR,
-    BadSettings,
-    Launch,
-    Resource,
-    Source,
-    absolute_path,
-)
+from project_service.settings.reading import BadSettings, Launch, Resource, Source
 from project_service.storage.assemble import Storage, build, sql_rows
 from project_service.storage.s3.client import S3Store, connect_store
 from project_service.storage.s3.errors import (
@@ -221,9 +215,7 @@ class Invocation:
     def source(self) -> Source:
         """Where the settings are. As for the service, --config alone has to name all servers. Raises
         ``BadSettings``."""
-        if self.config is not None and self.data_dir is None:
-            return Source(self.config)
-        return Source(self.config, data_dir=absolute_path(self.data_dir or Path(DEFAULT_DATA_DIR)))
+        return Source.named(os.environ, self.config, self.data_dir)
 
     def launch(self, *needed: Resource) -> Launch:
         """As the service's own, with the same settings. Ends the command with exit code 2 if they cannot be used for
@@ -309,25 +301,15 @@ class Invocation:
             end(f"done, but the result cannot be written: {fault.strerror}", FAILED)
 
 
-class NonEmptyPath(click.Path):
-    """A path that is not empty."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "":
-            # Probably a shell variable that is not set. It must not mean the current directory.
-            self.fail("it is empty", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 def common_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command ``--config``, ``--data-dir`` and ``--json``, which are passed to it as an ``Invocation``."""
 
-    @click.option("--config", type=NonEmptyPath(path_type=Path), help="TOML file with the settings.")
-    @click.option("--data-dir", type=NonEmptyPath(path_type=Path), help="Data directory of embedded servers.")
+    @project_options
     @click.option("--json", "json_", is_flag=True, help="Print JSON.")
     @functools.wraps(function)
     def wrapped(**given: Any) -> None:
-        function(Invocation(given.pop("config"), given.pop("data_dir"), given.pop("json_")), **given)
+        config, data_dir = project_named(click.get_current_context())
+        function(Invocation(config, data_dir, given.pop("json_")), **given)
 
     return wrapped
 

@@ -13,11 +13,11 @@ from attrs import asdict
 from project_service import keys
 from project_service.auth import tokens
 from project_service.auth.tokens import ALGORITHMS, KeySetError
+from project_service.cli import NonEmptyPath, project_options
 from project_service.cli.invocation import (
     FAILED,
     Failed,
     Invocation,
-    NonEmptyPath,
     Project,
     common_options,
     end,
@@ -27,6 +27,7 @@ from project_service.http.caller import KeyKind
 
 
 @click.group()
+@project_options
 def project_keys() -> None:
     """The project keys that clients send as X-Service-Key."""
 
@@ -85,6 +86,7 @@ def revoke_project_key(invocation: Invocation, key_id: str) -> None:
 
 
 @click.group()
+@project_options
 def jwt_keys() -> None:
     """The keys of access tokens: the first in the file signs, all verify."""
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 from attrs import asdict, define, evolve, field
 
+from project_service.cli import project_options
 from project_service.cli.invocation import Failed, Invocation, Project, common_options
 from project_service.errors import ApiError
 from project_service.files import printable
@@ -38,6 +39,7 @@ Files = AsyncIterator[tuple[str, Read]]
 
 
 @click.group()
+@project_options
 def storage() -> None:
     """The objects in the buckets: verify them, remove garbage, import files."""
 

@@ -12,6 +12,7 @@ from project_service.auth.admin import MAX_PAGE_SIZE, Administration, imported_h
 from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates
 from project_service.auth.postgres import PostgresRepository
 from project_service.auth.values import Account, Origin
+from project_service.cli import project_options
 from project_service.cli.invocation import Invocation, Project, common_options
 from project_service.lifecycle import timestamp
 
@@ -20,6 +21,7 @@ _USER = click.argument("user", metavar="EMAIL_OR_ID")
 
 
 @click.group()
+@project_options
 def user() -> None:
     """The users who sign in."""
 

@@ -25,6 +25,9 @@ from project_service.settings.model import SECTIONS, Settings, Stage, StageDatab
 log = Logger()
 
 PREFIX = "PROJECT_SERVICE__"
+# What --config and --data-dir are if they are not given.
+CONFIG_VARIABLE = "PROJECT_SERVICE_CONFIG"
+DATA_DIR_VARIABLE = "PROJECT_SERVICE_DATA_DIR"
 DEFAULT_DATA_DIR = "var"
 
 # What some commands do not need. The service needs all of them, and no process needs what has been removed.
@@ -79,6 +82,27 @@ class Source:
     config: Path | None = None
     options: Mapping[str, Any] = field(factory=dict, repr=False)
     data_dir: Path | None = None
+
+    @classmethod
+    def named(
+        cls,
+        environ: Mapping[str, str],
+        config: Path | None,
+        data_dir: Path | None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Source:
+        """The source that ``--config`` and ``--data-dir`` name, or in the place of one that is not given, its
+        variable in ``environ``. A configuration without a data directory has to name all servers; without either the
+        data directory is ``./var``. Raises ``BadSettings``."""
+        config = config or _path_in(environ, CONFIG_VARIABLE)
+        data_dir = data_dir or _path_in(environ, DATA_DIR_VARIABLE)
+        if config is None and data_dir is None:
+            data_dir = Path(DEFAULT_DATA_DIR)
+        return cls(
+            None if config is None else absolute_path(config),
+            options or {},
+            None if data_dir is None else absolute_path(data_dir),
+        )
 
     def read(self, environ: Mapping[str, str], needed: Collection[Resource] = ALL_RESOURCES) -> Settings:
         """The settings. Raises ``BadSettings`` for all faults, except those that only matter to users of other
@@ -163,6 +187,13 @@ def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
             path = EMBEDDED_SEARCH_PATH
         stages.setdefault(stage, {})[name] = evolve(database, extra_search_path=path)
     return evolve(settings, stages={stage: Stage(databases) for stage, databases in stages.items()})
+
+
+def _path_in(environ: Mapping[str, str], variable: str) -> Path | None:
+    if environ.get(variable) == "":
+        # Probably made from another variable that is not set. It must not mean an embedded database.
+        raise BadSettings([Fault("environment", variable, "is empty; name a path, or unset it")])
+    return Path(environ[variable]) if variable in environ else None
 
 
 def absolute_path(path: Path) -> Path:

@@ -71,6 +71,49 @@ class EveryCommand(TestCase):
             self.assertIn(name, shown)
 
 
+class NamingTheProject(TestCase):
+    """--config and --data-dir, before and after the name of a command, and in the environment."""
+
+    def named(self, *arguments: str, **environ: str) -> tuple[Path | None, Path | None]:
+        seen: list[Invocation] = []
+        with patch.object(Invocation, "run", lambda invocation, _: seen.append(invocation)):
+            ended = CliRunner().invoke(main, arguments, env=environ)
+        self.assertEqual(ended.exit_code, 0, ended.output)
+        with patch.dict("os.environ", environ):
+            source = seen[0].source()
+        return source.config, source.data_dir
+
+    def test_options_stand_before_or_after_the_name_and_the_last_one_wins(self) -> None:
+        here = (Path("/a.toml"), None)
+        self.assertEqual(self.named("--config", "/a.toml", "user", "list"), here)
+        self.assertEqual(self.named("user", "--config", "/a.toml", "list"), here)
+        self.assertEqual(self.named("user", "list", "--config", "/a.toml"), here)
+        self.assertEqual(self.named("--config", "/b", "user", "list", "--config", "/a.toml"), here)
+        both = (Path("/a.toml"), Path("/data"))
+        self.assertEqual(self.named("--config", "/a.toml", "user", "list", "--data-dir", "/data"), both)
+        self.assertEqual(self.named("--data-dir", "/data", "user", "list"), (None, Path("/data")))
+        self.assertEqual(self.named("user", "list"), (None, Path("var").absolute()))
+
+    def test_the_environment_names_what_no_option_does(self) -> None:
+        config = {"PROJECT_SERVICE_CONFIG": "/a.toml"}
+        self.assertEqual(self.named("user", "list", **config), (Path("/a.toml"), None))
+        self.assertEqual(self.named("--config", "/b.toml", "user", "list", **config), (Path("/b.toml"), None))
+        folder = {"PROJECT_SERVICE_DATA_DIR": "/data"}
+        self.assertEqual(self.named("user", "list", **folder), (None, Path("/data")))
+        self.assertEqual(self.named("user", "list", **config, **folder), (Path("/a.toml"), Path("/data")))
+
+    def test_an_empty_name_is_refused(self) -> None:
+        for arguments, environ in (
+            (["--config", "", "user", "list"], {}),
+            (["user", "--data-dir", "", "list"], {}),
+            (["user", "list"], {"PROJECT_SERVICE_CONFIG": ""}),
+            (["user", "list"], {"PROJECT_SERVICE_DATA_DIR": ""}),
+        ):
+            ended = CliRunner().invoke(main, arguments, env=environ)
+            self.assertEqual(ended.exit_code, 2, arguments)
+            self.assertIn("empty", ended.stderr)
+
+
 class Ending(TestCase):
     """Exit codes: 2 for wrong usage or configuration, 1 for a failure."""
 

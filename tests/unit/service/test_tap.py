@@ -52,7 +52,12 @@ class OptionTests(SynchronousTestCase):
         return launch
 
     def refused(self, *arguments: str) -> str:
+        """Why wrong usage is refused; twistd prints its options before it."""
         return str(self.assertRaises(UsageError, self.launch, *arguments))
+
+    def unusable(self, *arguments: str) -> str:
+        """Why a configuration is refused, which is all that is printed."""
+        return str(self.assertRaises(SystemExit, self.launch, *arguments).code)
 
     def test_without_a_configuration_everything_is_embedded(self) -> None:
         launch = self.launch()
@@ -70,7 +75,7 @@ class OptionTests(SynchronousTestCase):
         self.assertFalse(launch.embeds_store)
         self.assertEqual(dict(launch.settings.stages), {})
         self.write("")
-        self.assertIn("database.dsn is missing", self.refused("--config", self.config))
+        self.assertIn("database.dsn is missing", self.unusable("--config", self.config))
 
     def test_with_config_and_data_dir_what_is_not_configured_is_embedded(self) -> None:
         dsn = NAMED[NAMED.index("[database]") : NAMED.index("[store]")]
@@ -121,20 +126,20 @@ class OptionTests(SynchronousTestCase):
             (("--listen", "nonsense"), "command line: server.listen must be endpoints"),
             (("--admin-listen", "nonsense"), "command line: server.admin_listen must be"),
             (("--config", "/no/such/file"), "/no/such/file: cannot be read: No such file or directory"),
-            (("extra",), "Wrong number of arguments"),
-            (("--nonsense",), "option --nonsense not recognized"),
         ):
-            self.assertIn(message, self.refused(*arguments))
+            self.assertIn(message, self.unusable(*arguments))
+        self.assertIn("Wrong number of arguments", self.refused("extra"))
+        self.assertIn("option --nonsense not recognized", self.refused("--nonsense"))
         self.assertEqual(self.launch("--workers", "auto").settings.server.workers, "auto")
 
     def test_a_deleted_current_directory_is_refused(self) -> None:
         with patch("os.getcwd", side_effect=FileNotFoundError(2, "No such file or directory")):
             for arguments in ([], ["--config", "c.toml"], ["--config", self.config, "--data-dir", "var"]):
-                self.assertIn("begins in the current directory, which is gone", self.refused(*arguments))
+                self.assertIn("begins in the current directory, which is gone", self.unusable(*arguments))
 
     def test_a_path_that_is_not_utf_8_is_refused(self) -> None:
         for option in ("--data-dir", "--config"):
-            message = self.refused(option, "caf\udce9")
+            message = self.unusable(option, "caf\udce9")
             self.assertIn("command line: caf\\udce9 has a name that is not UTF-8", message)
 
     def test_relative_names_in_the_configuration_begin_in_twistds_rundir(self) -> None:
@@ -158,7 +163,23 @@ class OptionTests(SynchronousTestCase):
         database."""
         for option in ("config", "data-dir", "workers", "admin-listen"):
             self.assertEqual(self.refused(f"--{option}", ""), f"--{option} has an empty value")
-        self.assertIn("server.listen", self.refused("--listen", ""))
+        self.assertIn("server.listen", self.unusable("--listen", ""))
+
+    def test_the_environment_names_what_no_option_does(self) -> None:
+        other = str(Path(self.config).with_name("other.toml"))
+        Path(other).write_text(NAMED)
+        with patch.dict("os.environ", {"PROJECT_SERVICE_CONFIG": self.config}):
+            launch = self.launch()
+            self.assertEqual((launch.source.config, launch.data_dir), (Path(self.config), None))
+            self.assertEqual(self.launch("--config", other).source.config, Path(other))
+            launch = self.launch("--data-dir", "/data")
+            self.assertEqual((launch.source.config, launch.data_dir), (Path(self.config), Path("/data")))
+        with patch.dict("os.environ", {"PROJECT_SERVICE_DATA_DIR": "/data"}):
+            self.assertEqual((self.launch().source.config, self.launch().data_dir), (None, Path("/data")))
+            self.assertEqual(self.launch("--data-dir", "/other").data_dir, Path("/other"))
+        for name in ("PROJECT_SERVICE_CONFIG", "PROJECT_SERVICE_DATA_DIR"):
+            with patch.dict("os.environ", {name: ""}):
+                self.assertIn(f"environment: {name} is empty", self.unusable())
 
     def test_sighup_is_ignored_until_the_service_can_reload(self) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
