@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from project_service import whole_numbers
 from project_service.cli import project_options
 from project_service.cli.invocation import Failed, Invocation, Project, common_options
 from project_service.errors import ApiError
+from project_service.settings.kinds import SIZE_FORM, bytes_of
 from project_service.storage.buckets import Buckets, parse_rules
 from project_service.storage.postgres import SqlBuckets
 from project_service.storage.values import MAX_BYTES, Bucket, BucketRules
@@ -26,9 +26,11 @@ def _rules(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options for a bucket's rules to a command."""
     for option in (
         click.option("--public/--private", "public", default=None, help="Who may list and download."),
-        click.option("--max-object-bytes", metavar="N|none", help="The largest object."),
         click.option(
-            "--max-bucket-bytes", metavar="N|none", help="The largest size of all objects together."
+            "--max-object-bytes", metavar="SIZE|none", help="The largest object, in bytes or as 10MB."
+        ),
+        click.option(
+            "--max-bucket-bytes", metavar="SIZE|none", help="The largest size of all objects together."
         ),
         click.option(
             "--content-type",
@@ -61,7 +63,7 @@ def _changes(
         changes["visibility"] = "public" if public else "private"
     for name, text in (("max_object_bytes", max_object_bytes), ("max_bucket_bytes", max_bucket_bytes)):
         if text is not None:
-            changes[name] = None if text == "none" else _integer(name, text)
+            changes[name] = None if text == "none" else _bytes(name, text)
     if content_types:
         changes["allowed_content_types"] = None if "any" in content_types else list(content_types)
     if owner_only_writes is not None:
@@ -69,10 +71,10 @@ def _changes(
     return changes
 
 
-def _integer(name: str, text: str) -> int:
-    number = whole_numbers.from_digits(text)
+def _bytes(name: str, text: str) -> int:
+    number = bytes_of(text)
     if number is None or not 0 <= number <= MAX_BYTES[name]:
-        why = f"must be none or a whole number up to {MAX_BYTES[name]}"
+        why = f"must be none or {SIZE_FORM}, up to {MAX_BYTES[name]}"
         raise click.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")
     return number
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from configparser import ConfigParser, SectionProxy
 from configparser import Error as NotAnIniFile
 from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -161,6 +162,39 @@ def integer(minimum: int, maximum: int | None = None) -> Kind:
             allowed = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
             raise ValueError(f"must be {allowed}")
         return value
+
+    return read
+
+
+# Bytes in a unit: as on a disk's label in thousands, with an "i" in 1024s (IEC 80000-13).
+_UNITS = {
+    "b": 1,
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+}
+_SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,12})?) ?([a-z]{1,3})", re.IGNORECASE | re.ASCII)
+SIZE_FORM = "a number of bytes, such as 1048576, 10MB (of 1000 * 1000) or 1MiB (of 1024 * 1024)"
+
+
+def bytes_of(text: str) -> int | None:
+    """The number of bytes that ``text`` is, a plain number or one with a unit; None for any other text."""
+    parsed = _SIZE.fullmatch(text)
+    if parsed is None or parsed[2].lower() not in _UNITS:
+        return from_digits(text.removeprefix("+"))
+    number = Fraction(parsed[1]) * _UNITS[parsed[2].lower()]
+    return int(number) if number.denominator == 1 else None
+
+
+def size(minimum: int, maximum: int | None = None) -> Kind:
+    """A number of bytes, perhaps with a unit."""
+    within = integer(minimum, maximum)
+
+    def read(value: Any) -> int:
+        if isinstance(value, str):
+            value = bytes_of(value.strip())
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"must be {SIZE_FORM}")
+        return int(within(value))
 
     return read
 

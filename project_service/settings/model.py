@@ -36,6 +36,7 @@ from project_service.settings.kinds import (
     secret,
     secret_header,
     shared_secret,
+    size,
     store_bucket,
     store_keys_file,
     table_of,
@@ -70,7 +71,7 @@ class Server:
     trusted_proxies: tuple[str, ...] = key(list_of(network), (), reloads=True)
     shutdown_seconds: float = key(seconds(), 30.0)
     idle_timeout_seconds: float = key(seconds(1), 60.0)
-    max_json_bytes: int = key(integer(1024), 1048576, reloads=True)
+    max_json_bytes: int = key(size(1024), 1048576, reloads=True)
     max_connections: int = key(integer(1, 1000000), 10000)
     log_level: str = key(choice("debug", "info", "warn", "error"), "info", reloads=True)
     log_format: str = key(choice("text", "json"), "text")
@@ -126,13 +127,13 @@ class Auth:
 
 @frozen
 class Storage:
-    max_object_bytes: int = key(integer(1, 5 * 1024**4), 5368709120, reloads=True)
-    part_bytes: int = key(integer(5 * 1024**2, 5 * 1024**3), 8388608)
+    max_object_bytes: int = key(size(1, 5 * 1024**4), 5368709120, reloads=True)
+    part_bytes: int = key(size(5 * 1024**2, 5 * 1024**3), 8388608)
     public_max_age_seconds: int = key(integer(0, MAX_INTEGER), 0, reloads=True)
     default_expires_in_seconds: int = key(integer(1, 604800), 3600, reloads=True)
     sweep_seconds: float = key(seconds(1), 600.0)
     keep_removed_seconds: int = key(integer(0, MAX_INTEGER), 0, reloads=True)
-    cache_bytes: int = key(integer(0, MAX_INTEGER), 8 * 1024**2)
+    cache_bytes: int = key(size(0, MAX_INTEGER), 8 * 1024**2)
 
 
 @frozen
@@ -174,8 +175,8 @@ class StageDatabase:
     tx_end: str = key(
         choice("commit", "commit-allow-override", "rollback", "rollback-allow-override"), "commit"
     )
-    stream_threshold_bytes: int = key(integer(1), 1048576)
-    stream_min_bytes_per_second: int = key(integer(0), 16384)
+    stream_threshold_bytes: int = key(size(1), 1048576)
+    stream_min_bytes_per_second: int = key(size(0), 16384)
     app_settings: dict[str, str] = key(table_of(text), attrs.Factory(dict), shown=False)
     server_timing: bool = key(flag, False)
     error_verbosity: str = key(choice("verbose", "minimal"), "verbose")

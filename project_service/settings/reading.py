@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Container, Iterator, Mapping
+from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
@@ -381,10 +382,38 @@ def _why_unknown(name: str, given: _Given) -> str:
     path = name.split(".")
     within_stages = path[0] == "stages" and len(path) <= 4 and path[2:3] in ([], ["databases"])
     if name not in _TABLES and not within_stages:
-        return "is not a setting"
+        meant = _meant(path)
+        return "is not a setting" + (f"; did you mean {meant}?" if meant else "")
     if isinstance(given.value, Mapping):
         return "names no database"
     return "must be a table" + (" (as JSON in the environment)" if given.where == "environment" else "")
+
+
+def _meant(path: list[str]) -> str | None:
+    """What the unknown name ``path`` probably stands for: a section, a setting of its own section, or the setting of
+    this name in another section."""
+    section, name = path[0], path[-1]
+    if section not in _TABLES:
+        section = _closest(section, _TABLES) or ""
+        if section and len(path) > 1:
+            return f"[{'.'.join([section, *(path[1:4] if section == 'stages' else ())])}]"
+    elif section == "stages" and len(path) == 5:
+        if _closest(path[2], ["databases"]) and path[2] != "databases":
+            return f"[stages.{path[1]}.databases.{path[3]}]"
+        if close := _closest(name, _names(StageDatabase)):
+            return ".".join([*path[:4], close])
+    elif section != "stages" and (close := _closest(name, _names(SECTIONS[section]))):
+        return f"{section}.{close}"
+    models = {**SECTIONS, "stages.STAGE.databases.NAME": StageDatabase}
+    return " or ".join(f"{other}.{name}" for other, model in models.items() if name in _names(model)) or None
+
+
+def _names(model: type) -> list[str]:
+    return [one.name for one in attrs.fields(model)]
+
+
+def _closest(name: str, known: Collection[str]) -> str | None:
+    return next(iter(get_close_matches(name.replace("-", "_"), sorted(known), 1, 0.7)), None)
 
 
 # Comparing values with each other

@@ -55,6 +55,38 @@ class Values(TestCase):
         self.assertIn("to 9223372036854775807", self.refused(f"{MAIN}.max_rows", "9223372036854775808"))
         self.loaded(f"{MAIN}.max_rows", "9223372036854775807")
 
+    def test_sizes_may_have_a_unit_of_1000_or_of_1024(self) -> None:
+        for name in ("storage.max_object_bytes", f"{MAIN}.stream_threshold_bytes"):
+            for text, number in (
+                ("10MB", 10_000_000), ("64KiB", 65536), ("1GiB", 1024**3), ("2kB", 2000), ("1.5 gb", 1_500_000_000),
+                ("1TiB", 1024**4), ("3TB", 3 * 1000**4), ("7b", 7), ("1048576", 1048576), (" 5 MiB ", 5 * 1024**2),
+            ):  # fmt: skip
+                section, _, key = name.rpartition(".")
+                settings = self.loaded(name, f'"{text}"')
+                of = (
+                    getattr(settings, section)
+                    if section != MAIN
+                    else settings.stages["dev"].databases["main"]
+                )
+                self.assertEqual(getattr(of, key), number, (name, text))
+            for text in (
+                "10M",
+                "10 bytes",
+                "MB",
+                "1.0005kB1",
+                "0.5B",
+                "-1MB",
+                "1e3MB",
+                "ten",
+                "",
+                "9" * 30 + "MB",
+            ):
+                reason = self.refused(name, f'"{text}"')
+                self.assertIn("such as 1048576, 10MB (of 1000 * 1000) or 1MiB (of 1024 * 1024)", reason, text)
+        self.assertIn("at least 1024", self.refused("server.max_json_bytes", '"1kB"'))
+        self.assertIn("from 5242880", self.refused("storage.part_bytes", '"5MB"'))
+        self.assertIn("such as", self.refused("storage.part_bytes", "true"))
+
     def test_the_role_none_is_refused(self) -> None:
         """A reader takes "none" for nobody, but PostgreSQL for the role that logged in, often the owner of the
         tables."""
