@@ -27,6 +27,7 @@ from project_service.database.connecting import connector
 from project_service.database.listener import SWEEPER, AdvisoryLock, Listener
 from project_service.database.pool import Pool
 from project_service.errors import database_unavailable
+from project_service.front_page import FrontPage
 from project_service.http.admission import Limits
 from project_service.http.caller import Callers
 from project_service.http.connection import ConnectionFactory
@@ -145,6 +146,8 @@ class Application:
             part.mount(router)
         if self._admin_binder is None:
             health.mount(router)
+        databases = [f"/{stage}/db/{name}/rest/" for stage, name, _ in self._settings.stage_databases()]
+        FrontPage(databases, health if self._admin_binder is None else None).mount(router)
         OpenApi(__version__, INTRODUCTION).mount(router)
         await self._serve(self._binder, router, assembled, metrics)
         if self._admin_binder is not None:

@@ -114,8 +114,8 @@ def require_text(name: str, value: object) -> str:
     return value
 
 
-def not_found() -> ApiError:
-    return ApiError(404, "not_found", "There is nothing at this path.")
+def not_found(headers: Headers = ()) -> ApiError:
+    return ApiError(404, "not_found", "There is nothing at this path.", headers=headers)
 
 
 def method_not_allowed(allowed: tuple[str, ...]) -> ApiError:

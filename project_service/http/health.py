@@ -81,19 +81,9 @@ class Health:
 
     @endpoint("GET", "/ready", _READY, key="optional", bearer="own")
     async def ready(self, request: Request) -> Reply:
-        """200 when every part works, else 503 whose details name those that do not.
-
-        A good answer is reused for a second, and requests that come during a round share its answer, so that asking
-        often costs the parts nothing.
-        """
-        if self.clock.seconds() - self._ready_at > READY_SECONDS:
-            away: Deferred[dict[str, str]] = Deferred()
-            self._waiting.append(away)
-            if not self._checking:
-                self._checking = True
-                background(self._check_all(), "asking every part")
-            if names := await away:
-                raise not_ready(names)
+        """200 when every part works, else 503 whose details name those that do not."""
+        if names := await self.away():
+            raise not_ready(names)
         return json_reply({"status": "ready"}, headers=(NO_STORE,))
 
     @endpoint("GET", "/health", evolve(_READY, name="health"), key="optional", bearer="own")
@@ -121,6 +111,21 @@ class Health:
             ended = self.clock.seconds()
             self._exposed_until = ended + METRICS_REUSE * (ended - self._exposed_at)
         return Reply(200, (("Content-Type", self.metrics.content_type), NO_STORE), self._exposed)
+
+    async def away(self) -> Mapping[str, str]:
+        """What is away, by the names of ``checks``, and what to say of it.
+
+        A good result is reused for a second, and those who ask during a round share its result, so that asking often
+        costs the parts nothing.
+        """
+        if self.clock.seconds() - self._ready_at <= READY_SECONDS:
+            return {}
+        away: Deferred[dict[str, str]] = Deferred()
+        self._waiting.append(away)
+        if not self._checking:
+            self._checking = True
+            background(self._check_all(), "asking every part")
+        return await away
 
     async def _check_all(self) -> None:
         """One round, in the background, since the request that began it may leave before the others."""

@@ -8,6 +8,8 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from attrs import define, field
 from twisted.internet.defer import Deferred
+from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
 
 from project_service import errors
 from project_service.http import json_body
@@ -144,6 +146,14 @@ def parse_query(raw: bytes, bare_names: bool = True) -> list[tuple[str, str]]:
             if equals or bare_names:
                 pairs.append((name, value))
     return pairs
+
+
+def prefers_html(headers: HeaderView) -> bool:
+    """Whether the client asks for HTML, as browsers do, rather than for JSON. ``*/*``, which programs send, does not
+    ask for it."""
+    accepted = parse_accept_header(b",".join(headers.all(b"accept")).decode("latin-1"), MIMEAccept)
+    named = any(kind.partition(";")[0].strip().lower() == "text/html" for kind, _ in accepted)
+    return named and 0 < accepted.quality("text/html") >= accepted.quality("application/json")
 
 
 def _form_decoded(raw: str) -> str:

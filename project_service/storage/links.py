@@ -12,11 +12,10 @@ from hashlib import sha256
 from html import escape
 
 from attrs import frozen
-from werkzeug.datastructures import MIMEAccept
-from werkzeug.http import parse_accept_header
 
 from project_service.errors import ApiError
 from project_service.http.head import HeaderView
+from project_service.http.request import prefers_html
 from project_service.http.response import NO_STORE
 from project_service.storage import errors
 from project_service.storage.conditions import continues
@@ -123,18 +122,11 @@ class LinkPage(ApiError):
 
 def as_shown(refusal: ApiError, headers: HeaderView) -> ApiError:
     """``refusal`` in the form that the client prefers, if it means that the link does not work."""
-    if refusal.status not in (400, 404, 410, 422) or not _prefers_page(headers):
+    if refusal.status not in (400, 404, 410, 422) or not prefers_html(headers):
         return refusal
     # What is wrong with a parameter means nothing to a person.
     message = refusal.message if refusal.status in (404, 410) else _INCOMPLETE
     return LinkPage(refusal.status, refusal.code, message, headers=(*refusal.headers, *_PAGE_HEADERS))
-
-
-def _prefers_page(headers: HeaderView) -> bool:
-    """``*/*``, which programs send, does not ask for a page."""
-    accepted = parse_accept_header(b",".join(headers.all(b"accept")).decode("latin-1"), MIMEAccept)
-    named = any(kind.partition(";")[0].strip().lower() == "text/html" for kind, _ in accepted)
-    return named and 0 < accepted.quality("text/html") >= accepted.quality("application/json")
 
 
 def _digest(token: str) -> bytes:

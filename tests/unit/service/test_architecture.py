@@ -78,6 +78,7 @@ LAYERS = [
     ["http", "database"],
     ["keys"],
     ["auth", "storage", "tables"],
+    ["front_page"],
     ["application", "bootstrap", "embedded"],
     ["workers", "cli"],
     ["daemon"],
