@@ -19,9 +19,11 @@ CREDENTIALS = "credentials.json"
 
 @frozen(repr=False)
 class Credentials:
-    """What ``credentials.json``, of mode 0600, contains. It is never printed as a whole."""
+    """What ``credentials.json``, of mode 0600, contains. It is never printed as a whole. ``rest_url`` is the first
+    database of the table API, "" if there is none."""
 
     base_url: str
+    rest_url: str
     anon_key: str
     service_key: str
     dsn: str
@@ -59,11 +61,27 @@ def write_credentials(data_dir: Path, credentials: Credentials) -> Path:
     return path
 
 
+def shell_variables(data_dir: Path) -> dict[str, str]:
+    """What scripts need of ``credentials.json``, by the names that the documentation's commands use.
+
+    Raises ``ValueError`` if the file does not have it, and ``OSError`` if it cannot be read.
+    """
+    path = data_dir / CREDENTIALS
+    credentials = files.read_json(path)
+    if credentials is None:
+        raise ValueError(f"there is no {path}; start the service once, or name another --data-dir")
+    names = {"URL": "base_url", "REST": "rest_url", "ANON_KEY": "anon_key", "SERVICE_KEY": "service_key"}
+    for name in names.values():
+        if not isinstance(credentials.get(name), str):
+            raise ValueError(f"{path} has no {name}; a restart of the service writes it again")
+    return {variable: credentials[name] for variable, name in names.items()}
+
+
 def welcome(credentials: Credentials, path: Path, on_terminal: bool) -> list[str]:
     """What to print when the service is ready. The keys themselves are only printed on a terminal."""
     url, anon, shown = credentials.base_url, "$ANON_KEY", [f"  keys: {path}"]
     if on_terminal:
         anon = credentials.anon_key
         shown = [f"  anon key     {anon}", f"  service key  {credentials.service_key}"]
-    curl = f'curl -H "X-Service-Key: {anon}" {url}/storage/buckets/public/objects'
+    curl = f'curl -H "apikey: {anon}" {url}/storage/buckets/public/objects'
     return ["", f"project-service is ready on {url}", *shown, "", "Try:", f"  {curl}", ""]

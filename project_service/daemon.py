@@ -264,9 +264,10 @@ class Startup:
 
     def _announce(self, data_dir: Path, keys: tuple[str, str]) -> None:
         dsn = self._settings.database.dsn
-        credentials = bootstrap.Credentials(
-            self._base_url(), keys[0], keys[1], dsn.reveal() if dsn is not None else ""
-        )
+        url = self._base_url()
+        databases = [f"/{stage}/db/{name}/rest" for stage, name, _ in self._settings.stage_databases()]
+        rest_url = url.rstrip("/") + databases[0] if databases else ""
+        credentials = bootstrap.Credentials(url, rest_url, *keys, dsn.reveal() if dsn is not None else "")
         path = bootstrap.write_credentials(data_dir, credentials)
         if on_output() != "text":
             self.log.info("ready on {url}", url=credentials.base_url)

@@ -68,9 +68,8 @@ _PAGE = """<!doctype html>
 </html>
 """
 _KEYS = (
-    "The anon key identifies the project and is no secret. With embedded servers it is in "
-    "<code>credentials.json</code> of the data directory (<code>var</code>); otherwise "
-    "<code>project-service keys create anon</code> makes one."
+    "The anon key identifies the project and is no secret. With embedded servers <code>project-service env</code> "
+    "prints it; otherwise <code>project-service keys create anon</code> makes one."
 )
 _NOT_HERE = "<p>Health checks have an address of their own (<code>server.admin_listen</code>).</p>"
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "bucket": ("bucket:bucket", "Buckets: who may read them and what they accept."),
     "check": ("check:check", "Try every database, the store and the mail server, and report what is wrong."),
     "dsn": ("database:dsn", "Print a database's connection string."),
+    "env": ("keys:env", 'Address and keys for a shell: eval "$(project-service env)".'),
     "extension": ("extension:extension", "Extensions of the embedded PostgreSQL."),
     "jwt-keys": ("keys:jwt_keys", "The keys that sign access tokens."),
     "keys": ("keys:project_keys", "The project keys that clients send."),

@@ -1,21 +1,23 @@
-"""``project-service keys`` and ``jwt-keys``: the project keys that clients send, and the keys that sign access
-tokens."""
+"""``project-service keys``, ``env`` and ``jwt-keys``: the project keys that clients send, those of a data directory
+for a shell, and the keys that sign access tokens."""
 
 from __future__ import annotations
 
 import secrets
+import shlex
 from pathlib import Path
 from typing import cast
 
 import click
 from attrs import asdict
 
-from project_service import keys
+from project_service import bootstrap, keys
 from project_service.auth import tokens
 from project_service.auth.tokens import ALGORITHMS, KeySetError
 from project_service.cli import NonEmptyPath, project_options
 from project_service.cli.invocation import (
     FAILED,
+    USAGE,
     Failed,
     Invocation,
     Project,
@@ -24,6 +26,7 @@ from project_service.cli.invocation import (
 )
 from project_service.files import printable
 from project_service.http.caller import KeyKind
+from project_service.settings.reading import BadSettings
 
 
 @click.group()
@@ -83,6 +86,29 @@ def revoke_project_key(invocation: Invocation, key_id: str) -> None:
         invocation.show({"id": key_id, "revoked": True}, f"revoked {key_id}")
 
     invocation.run(operation)
+
+
+@click.command()
+@common_options
+def env(invocation: Invocation) -> None:
+    """Print URL, REST, ANON_KEY and SERVICE_KEY for a shell: eval "$(project-service env)".
+
+    They are those of credentials.json in the data directory. REST is the first database of the table API.
+    """
+    try:
+        data_dir = invocation.source().data_dir
+        if data_dir is None:
+            end(
+                "--config alone names no data directory, and only a data directory has credentials.json; "
+                "name its --data-dir, or make keys with: project-service keys create",
+                FAILED,
+            )
+        variables = bootstrap.shell_variables(data_dir)
+    except BadSettings as fault:
+        end(f"the configuration cannot be used\n{fault}", USAGE)
+    except (OSError, ValueError) as fault:
+        end(str(fault), FAILED)
+    invocation.show(variables, *(f"{name}={shlex.quote(value)}" for name, value in variables.items()))
 
 
 @click.group()

@@ -76,7 +76,8 @@ def test_start_and_stop(daemon: Daemon, data_dir: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     credentials = json.loads(path.read_text())
     assert credentials["base_url"] == url
-    assert set(credentials) == {"base_url", "anon_key", "service_key", "dsn"}
+    assert credentials["rest_url"] == f"{url}/dev/db/main/rest"
+    assert set(credentials) == {"base_url", "rest_url", "anon_key", "service_key", "dsn"}
     assert children_on(data_dir)
     # Standard output is no terminal here, so the keys are not printed.
     assert daemon.stop() == 0, daemon.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
@@ -12,7 +13,7 @@ from unittest.mock import patch
 import click
 import orjson
 import psycopg2
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from OpenSSL import SSL
 from twisted.internet import error
 from twisted.trial.unittest import TestCase
@@ -303,3 +304,50 @@ class DataDirectories(TestCase):
         self.assertEqual(Invocation(None, data, False).source().data_dir, data)
         self.assertEqual(Invocation(config, data, False).source().data_dir, data)
         self.assertIsNone(Invocation(config, None, False).source().data_dir)
+
+
+class ShellVariables(TestCase):
+    """``project-service env``."""
+
+    def env(self, *arguments: str) -> Result:
+        return CliRunner().invoke(main, ["env", *arguments])
+
+    def data_dir(self, content: str | None) -> str:
+        folder = temporary_directory(self)
+        if content is not None:
+            (folder / "credentials.json").write_text(content)
+        return str(folder)
+
+    def test_a_shell_gets_each_value_as_it_is(self) -> None:
+        awkward = "http://a.test/'$(exit 1)`\" \\"
+        credentials = {
+            "base_url": awkward,
+            "rest_url": "",
+            "anon_key": "a",
+            "service_key": "b",
+            "dsn": "secret",
+        }
+        folder = self.data_dir(orjson.dumps(credentials).decode())
+        printed = self.env("--data-dir", folder).stdout
+        self.assertNotIn("secret", printed)
+        script = f'set -eu\n{printed}\nprintf "%s\\n" "$URL" "$REST" "$ANON_KEY" "$SERVICE_KEY"'
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout, f"{awkward}\n\na\nb\n")
+        self.assertEqual(
+            orjson.loads(self.env("--data-dir", folder, "--json").stdout),
+            {"URL": awkward, "REST": "", "ANON_KEY": "a", "SERVICE_KEY": "b"},
+        )
+
+    def test_without_credentials_it_prints_nothing_and_says_why(self) -> None:
+        contents = (
+            (None, "there is no"),
+            ("{", "holds no JSON object"),
+            ('{"base_url": "u"}', "has no rest_url"),
+        )
+        for content, why in contents:
+            ended = self.env("--data-dir", self.data_dir(content))
+            self.assertEqual((ended.exit_code, ended.stdout), (1, ""))
+            self.assertIn(why, ended.stderr)
+        ended = self.env("--config", "/etc/x.toml")
+        self.assertEqual((ended.exit_code, ended.stdout), (1, ""))
+        self.assertIn("--config alone names no data directory", ended.stderr)

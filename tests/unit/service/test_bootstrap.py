@@ -12,7 +12,13 @@ from project_service.bootstrap import Credentials, ensure_keys, welcome, write_c
 from project_service.lifecycle import start
 from tests.temporary import temporary_directory
 
-CREDENTIALS = Credentials("http://127.0.0.1:8080", "psk_anon_a", "psk_service_s", "postgresql://u:p@h/d")
+CREDENTIALS = Credentials(
+    "http://127.0.0.1:8080",
+    "http://127.0.0.1:8080/dev/db/main/rest",
+    "psk_anon_a",
+    "psk_service_s",
+    "postgresql://u:p@h/d",
+)
 PATH = Path("/srv/var/credentials.json")
 TRIED = "/storage/buckets/public/objects"
 
@@ -21,13 +27,13 @@ class Welcome(TestCase):
     def test_on_a_terminal_the_keys_are_printed(self) -> None:
         text = "\n".join(welcome(CREDENTIALS, PATH, True))
         self.assertIn("psk_service_s", text)
-        self.assertIn(f'curl -H "X-Service-Key: psk_anon_a" http://127.0.0.1:8080{TRIED}', text)
+        self.assertIn(f'curl -H "apikey: psk_anon_a" http://127.0.0.1:8080{TRIED}', text)
 
     def test_elsewhere_the_credentials_file_is_named_instead(self) -> None:
         text = "\n".join(welcome(CREDENTIALS, PATH, False))
         self.assertNotIn("psk_", text)
         self.assertIn(str(PATH), text)
-        self.assertIn(f'curl -H "X-Service-Key: $ANON_KEY" http://127.0.0.1:8080{TRIED}', text)
+        self.assertIn(f'curl -H "apikey: $ANON_KEY" http://127.0.0.1:8080{TRIED}', text)
 
     def test_the_databases_password_is_never_printed(self) -> None:
         for on_terminal in (True, False):
@@ -60,7 +66,7 @@ class Keys(TestCase):
     def begin(self) -> tuple[str, str]:
         """Starts successfully."""
         made = self.successResultOf(start(ensure_keys(self.database, self.folder)))
-        path = write_credentials(self.folder, Credentials("http://a.test", *made, "dsn"))
+        path = write_credentials(self.folder, Credentials("http://a.test", "", *made, "dsn"))
         self.assertEqual(path.stat().st_mode & 0o777, 0o600)
         return made
 
