@@ -32,7 +32,7 @@ from project_service.settings.reading import BadSettings
 @click.group()
 @project_options
 def project_keys() -> None:
-    """The project keys that clients send as X-Service-Key."""
+    """The project keys that clients send as apikey."""
 
 
 @project_keys.command("create")

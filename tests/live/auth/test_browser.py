@@ -54,7 +54,7 @@ async def test_a_page_keeps_its_session_as_documented(
         async def reported() -> Any:
             return [row for (row,) in run_sql(database, "select metadata->'reported' from auth.users") if row]
 
-        with opened(program, page):
+        with opened(program, page.as_uri()):
             await until(reported)
     ((one, first, again, second, ended, kept),) = await reported()
     # The first call refreshes once; the others, and the next round, find the new session.

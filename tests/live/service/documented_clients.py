@@ -49,13 +49,14 @@ def browser() -> str:
 
 
 @contextmanager
-def opened(browser: str, page: Path) -> Iterator[None]:
+def opened(browser: str, page: str, *options: str) -> Iterator[None]:
+    """Chromium with the page at that address."""
     # Its files, in a directory with a short name: the path of a socket among them has at most 107 bytes. Killed with
     # its children, so that none of them writes there when the directory is removed.
     with tempfile.TemporaryDirectory() as own:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={own}/profile"]
         with subprocess.Popen(
-            [browser, *flags, page.as_uri()],
+            [browser, *flags, *options, page],
             stderr=subprocess.DEVNULL,
             env={**os.environ, "TMPDIR": own},
             start_new_session=True,

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psycopg2
@@ -49,6 +52,22 @@ await fetch('%(url)s/auth/user', {
 })
 </script>"""
 
+PLAIN_HTTP = """<!doctype html><meta charset=utf-8><script type=module>
+const told = [isSecureContext, typeof navigator.locks]
+try {
+%(functions)s
+  told.push((await signIn('/auth/signup', 'eve@example.com', 'correct horse battery')).email)
+  keep({ ...await current(), expires_at: 0 })
+  const user = async () => (await send('/auth/user')).status
+  told.push(await Promise.all([user(), user(), user()]))
+  told.push(performance.getEntriesByType('resource').filter(one => one.name.endsWith('/auth/refresh')).length)
+  told.push(await alone(() => Promise.reject('broken')).catch(String), await user())
+} catch (error) { told.push(String(error)) }
+await fetch('%(url)s/auth/user', {
+  method: 'PATCH', body: JSON.stringify({ metadata: { told } }),
+  headers: { 'Content-Type': 'application/json', Authorization: 'Bearer %(teller)s' },
+})
+</script>"""
 # What a browser has and Node lacks. Somebody signs up whose address has to be confirmed first. The access token of
 # the session has to be refreshed.
 NODE = """
@@ -106,7 +125,7 @@ def test_a_web_page(project: dict[str, str], tmp_path: Path) -> None:
     written = documented.replace(ANN["email"], ANNA["email"])
     page = tmp_path / "page.html"
     page.write_text(PAGE % {"examples": written, "teller": teller, "url": project["base_url"]}, "utf-8")
-    with opened(program, page):
+    with opened(program, page.as_uri()):
         eventually(lambda: bool(profile(project, teller)["metadata"]), "the page to tell what it saw")
     email, inserted, *progress, stored, listed, one, again, refused, renewed, resent, ended, after = profile(
         project, teller
@@ -120,6 +139,25 @@ def test_a_web_page(project: dict[str, str], tmp_path: Path) -> None:
     assert (one, again) == ("shown", "shown")
     assert refused == [404, "PGRST205"]
     assert (renewed, resent, ended, after) == (200, 5, None, 401)
+
+
+def test_a_web_page_on_plain_http_in_a_local_network(project: dict[str, str], tmp_path: Path) -> None:
+    program, teller = browser(), session(project, {**TELLER, "email": "lan@example.com"})["access_token"]
+    # To Chromium a host of another name than localhost, so the page is in no secure context.
+    address = project["base_url"].replace("127.0.0.1", "lan.test")
+    functions = filled_in(examples("js", "project", "session", "send"), address, project["anon_key"])
+    written = PLAIN_HTTP % {"functions": functions, "teller": teller, "url": address}
+    (tmp_path / "page.html").write_text(written, "utf-8")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page = f"http://lan.test:{server.server_port}/page.html"
+        with opened(program, page, "--host-resolver-rules=MAP lan.test 127.0.0.1"):
+            eventually(lambda: bool(profile(project, teller)["metadata"]), "the page to tell what it saw")
+        server.shutdown()
+    # Of three requests at the same time the first refreshes; a failure does not block those that come later.
+    told = profile(project, teller)["metadata"]["told"]
+    assert told == [False, "undefined", "eve@example.com", [200, 200, 200], 1, "broken", 200]
 
 
 def test_the_javascript_client_library(project: dict[str, str], tmp_path: Path) -> None:
