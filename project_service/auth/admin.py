@@ -103,9 +103,11 @@ class Administration:
         *,
         disabled: bool | None = None,
         password: str | None = None,
+        keep_sessions: bool = False,
         metadata: Mapping[str, Any] | None = None,
     ) -> Account:
-        """Set ``disabled`` or ``password``, both of which end all sessions, or ``metadata``.
+        """Set ``disabled`` or ``password``, both of which end all sessions, or ``metadata``. With ``keep_sessions`` a
+        new password ends none.
 
         Raises ``user_not_found`` and ``weak_password``.
         """
@@ -114,7 +116,9 @@ class Administration:
         if password is not None:
             hashed = await self._hash(password, email_of(account.user))
             event = self._event("set_password", key, origin, address)
-            account = _existing(await self.repository.set_password(key, hashed, None, event))
+            account = _existing(
+                await self.repository.set_password(key, hashed, None, event, keep_sessions=keep_sessions)
+            )
         if metadata is not None:
             event = self._event("set_metadata", key, origin, address)
             account = _existing(await self.repository.set_metadata(key, metadata, event))

@@ -97,7 +97,7 @@ _IS_SET = "exists (select from auth.users where id = %(id)s::uuid and password_h
 # A new password ends the other sessions, and guesses at the old one do not count any more.
 _SET_PASSWORD = f"""
 update auth.users set password_hash = %(hash)s where id = %(id)s::uuid and {_PROVEN};
-{_END_SESSIONS} and {_IS_SET};
+{_END_SESSIONS} and {_IS_SET} and not %(keep_sessions)s;
 delete from auth.one_time_tokens where user_id = %(id)s::uuid and purpose = 'recovery' and {_IS_SET};
 update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid) and {_IS_SET};
@@ -351,9 +351,16 @@ class PostgresRepository:
         return _account(await self._row(_SET_METADATA, **params))
 
     async def set_password(
-        self, user_id: str, password_hash: bytes, proof: Proof | None, event: Event
+        self,
+        user_id: str,
+        password_hash: bytes,
+        proof: Proof | None,
+        event: Event,
+        *,
+        keep_sessions: bool = False,
     ) -> Account | None:
-        params = {"id": user_id, "hash": password_hash.decode("ascii")}
+        params: dict[str, Any] = {"id": user_id, "hash": password_hash.decode("ascii")}
+        params["keep_sessions"] = keep_sessions
         params |= {**_proof_params(proof), **_event_params(event)}
         return _account(await self._row(_SET_PASSWORD, **params))
 

@@ -131,9 +131,16 @@ class Repository(Protocol):
     ) -> Account | None: ...
 
     async def set_password(
-        self, user_id: str, password_hash: bytes, proof: Proof | None, event: Event
+        self,
+        user_id: str,
+        password_hash: bytes,
+        proof: Proof | None,
+        event: Event,
+        *,
+        keep_sessions: bool = False,
     ) -> Account | None:
-        """Set the password, forget failed logins of the account, and end all sessions except the ``proof``'s.
+        """Set the password, forget failed logins of the account, and end all sessions except the ``proof``'s, unless
+        they are kept.
 
         Nothing is changed and None is returned if the proof does not hold any more: the password was changed, the
         user disabled, or the session ended since.

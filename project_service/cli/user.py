@@ -1,4 +1,4 @@
-"""``project-service user``: create, list, disable, enable, unlock, delete, end sessions."""
+"""``project-service user``: create, set password, list, disable, enable, unlock, delete, end sessions."""
 
 from __future__ import annotations
 
@@ -33,18 +33,35 @@ def user() -> None:
 @common_options
 def create(invocation: Invocation, email: str, password_stdin: bool, password_hash: str | None) -> None:
     """Create a user. Without a password, the user cannot log in before setting one by recovery."""
-    password: str | None = None
-    if password_stdin:
-        # Read more than is allowed, so that a longer one is refused and not truncated.
-        try:
-            password = sys.stdin.read(MAX_CHARACTERS + 3).removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError:
-            raise click.UsageError("the password is not in the encoding of standard input") from None
+    password = _password_from_stdin() if password_stdin else None
 
     async def operation(project: Project) -> None:
         hashed = None if password_hash is None else imported_hash("password_hash", password_hash)
         account = await _users(project).create(email, HERE, password=password, password_hash=hashed)
         invocation.show(account.view(), account.user.id)
+
+    invocation.run(operation)
+
+
+@user.command("set-password")
+@_USER
+@click.option(
+    "--password-stdin", is_flag=True, help="Read the password from standard input; otherwise it is asked for."
+)
+@click.option("--keep-sessions", is_flag=True, help="Let the user stay signed in.")
+@common_options
+def set_password(invocation: Invocation, user: str, password_stdin: bool, keep_sessions: bool) -> None:
+    """Give a user a new password. Unless --keep-sessions is given, all sessions end within a second."""
+    if password_stdin:
+        password = _password_from_stdin()
+    elif sys.stdin.isatty():
+        password = click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        raise click.UsageError("there is no terminal to ask for the password; give it with --password-stdin")
+
+    async def operation(project: Project) -> None:
+        account = await _users(project).change(user, HERE, password=password, keep_sessions=keep_sessions)
+        invocation.show(account.view(), f"set the password of {account.user.id}")
 
     invocation.run(operation)
 
@@ -124,6 +141,14 @@ def end_sessions(invocation: Invocation, user: str) -> None:
         invocation.show({"ended": count}, f"ended {count}")
 
     invocation.run(operation)
+
+
+def _password_from_stdin() -> str:
+    # Read more than is allowed, so that a longer one is refused and not truncated.
+    try:
+        return sys.stdin.read(MAX_CHARACTERS + 3).removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise click.UsageError("the password is not in the encoding of standard input") from None
 
 
 @frozen

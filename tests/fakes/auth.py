@@ -172,12 +172,19 @@ class MemoryRepository:
         return self.changed(evolve(account, user=evolve(account.user, metadata=dict(metadata))), event)
 
     async def set_password(
-        self, user_id: str, password_hash: bytes, proof: Proof | None, event: Event
+        self,
+        user_id: str,
+        password_hash: bytes,
+        proof: Proof | None,
+        event: Event,
+        *,
+        keep_sessions: bool = False,
     ) -> Account | None:
         account = self.accounts.get(user_id)
         if account is None or not self._proven(account, proof):
             return None
-        self.end_all(user_id, event.at, but=proof.session_id if proof else None)
+        if not keep_sessions:
+            self.end_all(user_id, event.at, but=proof.session_id if proof else None)
         self.one_time_tokens = [
             one for one in self.one_time_tokens if (one.user_id, one.purpose) != (user_id, "recovery")
         ]

@@ -13,6 +13,10 @@ from tests.live.cli.command_line import cli
 from tests.live.sql import run_sql
 
 PASSWORD = "correct horse battery"
+SESSION = """
+insert into auth.sessions (id, user_id, created_at, refreshed_at, rotated_at, expires_at, access_expires_at, current_hash)
+select gen_random_uuid(), %s, now(), now(), now(), now() + interval '1 h', now() + interval '1 h', '\\x01'
+"""
 
 
 @pytest.fixture
@@ -68,6 +72,30 @@ def test_a_password_is_one_line_and_the_audit_names_the_operator(
         assert bcrypt.checkpw(password.encode(), stored[0][0].encode())
     assert project("user", "disable", email).code == 0
     assert run_sql(database, "select distinct actor from auth.audit") == [("operator",)]
+
+
+@beside_the_reactor
+def test_a_new_password_ends_sessions_unless_they_are_kept(
+    project: Command, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROJECT_SERVICE__AUTH__BCRYPT_COST", "4")
+    user = project("user", "create", "ada@example.test").out.strip()
+    sessions = "select count(*) from auth.sessions where ended_at is null"
+    run_sql(database, SESSION, user)
+    words = ("user", "set-password", "ADA@example.test", "--password-stdin")
+    kept = project(*words, "--keep-sessions", stdin="another horse 1\n")
+    assert (kept.code, kept.out) == (0, f"set the password of {user}\n")
+    assert run_sql(database, sessions) == [(1,)]
+    assert project("user", "set-password", user, "--password-stdin", stdin=PASSWORD).code == 0
+    assert run_sql(database, sessions) == [(0,)]
+    ((stored,),) = run_sql(database, "select password_hash from auth.users")
+    assert bcrypt.checkpw(PASSWORD.encode(), stored.encode())
+    audit = "select actor, email, count(*) from auth.audit where action = 'set_password' group by 1, 2"
+    assert run_sql(database, audit) == [("operator", "ada@example.test", 2)]
+    assert "password" in project(*words, stdin="short").err
+    assert project("user", "set-password", "bob@example.test", "--password-stdin", stdin=PASSWORD).code == 1
+    untold = project("user", "set-password", user)
+    assert (untold.code, "--password-stdin" in untold.err) == (2, True)
 
 
 @beside_the_reactor
