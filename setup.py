@@ -1,9 +1,11 @@
 """The package. Tool configuration (ruff, mypy, pytest) is in pyproject.toml."""
 
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "project_service" / "__init__.py").read_text())
@@ -70,6 +72,16 @@ EXTRAS = {
     ],
 }
 
+
+class BuildWithSamples(build_py):
+    """Puts ``etc`` into the package as well, so that a wheel has it. A checkout has it beside the package."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            shutil.copytree(HERE / "etc", Path(self.build_lib, "project_service", "etc"), dirs_exist_ok=True)
+
+
 setup(
     name="project-service",
     version=VERSION.group(1),
@@ -85,6 +97,7 @@ setup(
         "project_service.auth": ["data/*.txt", "templates/*.txt"],
         "project_service.database": ["migrations/*.sql"],
     },
+    cmdclass={"build_py": BuildWithSamples},
     install_requires=REQUIRES,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["project-service = project_service.cli:main"]},

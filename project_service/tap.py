@@ -28,7 +28,7 @@ class Options(usage.Options):
         "name both. Without them, PROJECT_SERVICE_CONFIG and PROJECT_SERVICE_DATA_DIR in the environment count."
     )
     optParameters = [  # noqa: RUF012  # Twisted reads it so
-        ["config", "c", None, "TOML file with the settings; etc/project-service.toml lists them all"],
+        ["config", "c", None, "TOML file with the settings; `project-service config` prints them all"],
         ["data-dir", "d", None, "where embedded parts keep their state [default: ./var]"],
         ["workers", "w", None, "number of processes that serve, or auto for one per CPU"],
         [

@@ -21,6 +21,7 @@ from project_service import __version__
 COMMANDS = {
     "bucket": ("bucket:bucket", "Buckets: who may read them and what they accept."),
     "check": ("check:check", "Try every database, the store and the mail server, and report what is wrong."),
+    "config": ("samples:config", "Print every setting with its default and what it does."),
     "dsn": ("database:dsn", "Print a database's connection string."),
     "env": ("keys:env", 'Address and keys for a shell: eval "$(project-service env)".'),
     "extension": ("extension:extension", "Extensions of the embedded PostgreSQL."),
@@ -34,6 +35,7 @@ COMMANDS = {
         "describe:types",
         "The types of a database's rows, for TypeScript, Python and generators of clients.",
     ),
+    "unit": ("samples:unit", "Print a systemd unit that starts this installation."),
     "user": ("user:user", "The users who sign in."),
 }
 

@@ -14,7 +14,8 @@ from tests.live.sql import run_sql
 
 PASSWORD = "correct horse battery"
 SESSION = """
-insert into auth.sessions (id, user_id, created_at, refreshed_at, rotated_at, expires_at, access_expires_at, current_hash)
+insert into auth.sessions
+  (id, user_id, created_at, refreshed_at, rotated_at, expires_at, access_expires_at, current_hash)
 select gen_random_uuid(), %s, now(), now(), now(), now() + interval '1 h', now() + interval '1 h', '\\x01'
 """
 

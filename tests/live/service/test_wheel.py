@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from tests.live.daemon import ROOT, Daemon, children_on
 
 # These files are copied and built there, so that no build/ or egg-info is left in the tree.
-SOURCES = ("setup.py", "pyproject.toml", "README.rst", "LICENSE", "project_service", "twisted")
+SOURCES = ("setup.py", "pyproject.toml", "README.rst", "LICENSE", "etc", "project_service", "twisted")
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,19 @@ def test_the_wheel_is_complete_and_not_editable(python: str, tmp_path: Path) -> 
     installed = Path(where).parent
     ours = {path.relative_to(ROOT / "project_service") for path in _files(ROOT / "project_service")}
     theirs = {path.relative_to(installed) for path in _files(installed)}
-    assert theirs == ours
+    samples = {Path("etc") / path.name for path in _files(ROOT / "etc")}
+    assert theirs == ours | samples
+
+
+def test_the_wheel_prints_the_settings_and_a_unit_for_where_it_is_installed(
+    python: str, tmp_path: Path
+) -> None:
+    script = str(Path(python).with_name("project-service"))
+    assert _run([script, "config"], tmp_path) == (ROOT / "etc" / "project-service.toml").read_text("utf-8")
+    unit = _run([script, "unit", "--config", "my.toml"], tmp_path)
+    starts = f"ExecStart={Path(python).with_name('twistd')} --nodaemon --pidfile= project-service"
+    assert f"\n{starts} --config {tmp_path}/my.toml\n" in unit
+    assert "/opt/project-service" not in unit
 
 
 def _files(root: Path) -> list[Path]:
