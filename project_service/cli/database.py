@@ -1,7 +1,8 @@
-"""``project-service dsn``, ``migrate`` and ``sql``: commands about a database as a whole."""
+"""``project-service dsn``, ``migrate``, ``reset`` and ``sql``: commands about a database as a whole."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
@@ -14,7 +15,7 @@ import psycopg2
 from click.core import ParameterSource
 from psycopg2 import extensions
 
-from project_service.cli.invocation import Failed, Invocation, Project, common_options
+from project_service.cli.invocation import USAGE, Failed, Invocation, Project, common_options, end
 from project_service.cli.project_migrations import run_folder
 from project_service.database.connection import Connection
 from project_service.database.migrate import expose, lacking, shipped
@@ -158,6 +159,61 @@ def sql(
         )
 
     invocation.run(operation)
+
+
+# Not those of extensions, such as PostGIS's table of reference systems.
+_TABLES = """
+select format('%%I.%%I', n.nspname, c.relname)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = any(%s) and c.relkind in ('r', 'p')
+  and not exists (select from pg_depend d
+                  where d.classid = 'pg_class'::regclass and d.objid = c.oid and d.deptype = 'e')
+"""
+# Sessions go with their users, and every worker is notified of them.
+_NOBODY = (
+    "delete from auth.users; delete from auth.throttle; delete from auth.audit; delete from storage.links;"
+)
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--seed", type=click.File("r", encoding="utf-8-sig"), metavar="FILE", help="SQL to run afterwards."
+)
+@common_options
+def reset(invocation: Invocation, yes: bool, seed: IO[str] | None) -> None:
+    """Empty an embedded project, for tests: rows, users, sessions and objects.
+
+    The tables of exposed schemas are emptied and their identities restarted. Sessions are refused everywhere within
+    a second. The schema, the history of migrations, keys and buckets stay. It works with the service running or not.
+    Rows change in one transaction with FILE: if that fails, nothing is emptied.
+    """
+    settings = invocation.launch("database", "store")
+    if not (settings.embeds_database and settings.embeds_store) or any(
+        database.dsn is not None for _, _, database in settings.settings.stage_databases()
+    ):
+        end("the configuration names servers that are not embedded; their data is never reset", USAGE)
+    text = "" if seed is None else _text(seed)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("there is no terminal to ask; give --yes to delete all data")
+        click.confirm(f"Delete all rows, users and objects in {settings.data_dir}?", abort=True, err=True)
+
+    async def operation(project: Project) -> None:
+        schemas = list(project.settings.exposed_schemas())
+        async with project.connection(unhurried=True) as connection:
+            tables = [row[0] for row in await connection.query(_TABLES, (schemas,))]
+            emptied = f"truncate {', '.join(tables)} restart identity cascade;" if tables else ""
+            try:
+                await _rows(connection, f"{emptied} {_NOBODY}\n{text}")
+            except psycopg2.Error as fault:
+                raise Failed(_refusal(fault)) from None
+        storage = project.storage
+        for bucket in await storage.buckets.all():
+            await storage.objects.delete_prefix(bucket, "")
+        invocation.show({"reset": True, "tables": len(tables)}, f"reset, with {len(tables)} tables")
+
+    invocation.run(operation, store=True)
 
 
 def _text(file: IO[str]) -> str:

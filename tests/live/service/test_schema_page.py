@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.live.daemon import ROOT, Daemon
+from tests.live.daemon import ROOT, Daemon, eventually
 
 PAGE = (ROOT / "docs" / "schema.rst").read_text("utf-8")
 BLOCK = re.compile(r"\.\. code-block:: \w+\n   :name: (\S+)\n\n((?:   .*\n|\n)+)")
@@ -111,6 +111,34 @@ def install(project: Project, *packages: str) -> None:
 def test_numbered_files_are_applied_once(project: Project) -> None:
     assert project.sh(EXAMPLES["apply"]) == "nothing to apply\n"
     assert "pending" not in project.sh(f"{EXAMPLES['apply'].strip()} --status")
+
+
+def test_a_reset_keeps_the_schema_and_seeds_it(project: Project) -> None:
+    token, keys = signed_up(project), project.credentials()
+    headers = {"apikey": keys["service_key"]}
+    notes = f"{project.address}/dev/db/main/rest/notes"
+    stored = f"{project.address}/storage/buckets/private/objects/a.txt"
+    service = {"X-Service-Key": keys["service_key"]}
+    assert requests.put(stored, data=b"bytes", headers=service, timeout=30).ok
+    project.write("seed.sql")
+    for _ in range(2):
+        project.sh(EXAMPLES["reset"])
+        rows = requests.get(notes, headers=headers, timeout=30).json()
+        assert [(row["id"], row["text"]) for row in rows] == [(1, "the first note of each test")]
+    assert requests.get(stored, headers=service, timeout=30).status_code == 404
+    users = requests.get(f"{project.address}/admin/users", headers=service, timeout=30).json()
+    assert users["data"]["users"] == []
+    (project.folder / "bad.sql").write_text("insert into notes (owner) values (null)")
+    failed = project.sh("! project-service reset --yes --seed bad.sql 2>&1")
+    assert "null value" in failed
+    assert len(requests.get(notes, headers=headers, timeout=30).json()) == 1
+    assert "nothing to apply" in project.sh(EXAMPLES["apply"])
+    session = {"apikey": keys["anon_key"], "Authorization": f"Bearer {token}"}
+    user = f"{project.address}/auth/user"
+    eventually(lambda: requests.get(user, headers=session, timeout=30).status_code == 401, "refused")
+    assert "--yes" in project.sh("! project-service reset < /dev/null 2>&1")
+    external = {"PROJECT_SERVICE__DATABASE__DSN": "postgresql://db.test/x"}
+    assert "never reset" in project.sh("! project-service reset --yes 2>&1", **external)
 
 
 def test_alembic(project: Project) -> None:
