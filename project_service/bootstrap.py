@@ -48,11 +48,12 @@ async def ensure_keys(rows: keys.Rows, data_dir: Path) -> tuple[str, str]:
 
 
 async def ensure_buckets(pool: Pool) -> None:
-    """Create one public and one private bucket if there are none."""
+    """Create the buckets ``public``, ``private`` and ``personal`` if there are none."""
     buckets = SqlBuckets(pool)
     if not await buckets.all():
         await buckets.create("public", BucketRules("public"))
         await buckets.create("private", BucketRules("private"))
+        await buckets.create("personal", BucketRules(owner_only_writes=True, owner_only_reads=True))
 
 
 def write_credentials(data_dir: Path, credentials: Credentials) -> Path:

@@ -45,6 +45,13 @@ def _rules(function: Callable[..., None]) -> Callable[..., None]:
             default=None,
             help="Whether only the owner of an object may overwrite or delete it.",
         ),
+        click.option(
+            "--owner-only-reads/--no-owner-only-reads",
+            " /--shared-reads",
+            "owner_only_reads",
+            default=None,
+            help="Whether an object is seen only by its owner, who alone may change it then.",
+        ),
     ):
         function = option(function)
     return function
@@ -56,6 +63,7 @@ def _changes(
     max_bucket_bytes: str | None,
     content_types: tuple[str, ...],
     owner_only_writes: bool | None,
+    owner_only_reads: bool | None,
 ) -> dict[str, Any]:
     """The rules that were given, by their names in ``/admin/buckets``. ``parse_rules`` checks them."""
     changes: dict[str, Any] = {}
@@ -66,9 +74,8 @@ def _changes(
             changes[name] = None if text == "none" else _bytes(name, text)
     if content_types:
         changes["allowed_content_types"] = None if "any" in content_types else list(content_types)
-    if owner_only_writes is not None:
-        changes["owner_only_writes"] = owner_only_writes
-    return changes
+    flags = {"owner_only_writes": owner_only_writes, "owner_only_reads": owner_only_reads}
+    return {**changes, **{name: flag for name, flag in flags.items() if flag is not None}}
 
 
 def _bytes(name: str, text: str) -> int:
@@ -92,10 +99,16 @@ def _buckets(project: Project) -> Buckets:
 @bucket.command()
 @click.argument("name")
 @_rules
+@click.option(
+    "--per-user",
+    is_flag=True,
+    help="As --owner-only-reads --owner-only-writes: each user has his own objects.",
+)
 @common_options
-def create(invocation: Invocation, name: str, **given: Any) -> None:
+def create(invocation: Invocation, name: str, per_user: bool, **given: Any) -> None:
     """Create a bucket, private unless --public is given."""
-    wanted = _changes(**given)
+    both = {"owner_only_reads": True, "owner_only_writes": True} if per_user else {}
+    wanted = {**_changes(**given), **both}
 
     async def operation(project: Project) -> None:
         created = await _buckets(project).create(name, BucketRules(**parse_rules(wanted)))

@@ -1,8 +1,8 @@
 """Who may do what to the objects of a bucket. Pure.
 
 This is the one place where that is decided, before any byte moves. The database decides again within the transaction
-of a change (``storage.refusal`` in ``0003_storage.sql``), so that nobody comes between the check and the change. The
-contract suite in ``tests/contracts/storage`` holds both to the same answers.
+of a change (``storage.refusal`` and ``storage.sees``, see ``postgres``), so that nobody comes between the check and
+the change. The contract suite in ``tests/contracts/storage`` holds both to the same answers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,25 @@ from project_service.storage import errors
 from project_service.storage.values import Bucket, BucketRules, Conditions, ObjectRow, Writer
 
 
-def check_read(caller: Caller, bucket: Bucket) -> None:
-    """List, download and presign: anyone with a project key where the bucket is public. Raises
-    ``authentication_required``."""
+def check_read(caller: Caller, bucket: Bucket) -> UUID | None:
+    """List, download and presign: anyone with a project key where the bucket is public.
+
+    Returns what ``only_owner`` returns. Raises ``authentication_required``.
+    """
     if not bucket.public and not caller.signed_in:
         raise authentication_required()
+    return only_owner(bucket.rules, writer_of(caller)) if bucket.rules.owner_only_reads else None
+
+
+def only_owner(rules: BucketRules, writer: Writer) -> UUID | None:
+    """The user whose objects alone ``writer`` may see; None: all objects. The service key passes this rule."""
+    return writer.user_id if rules.owner_only_reads and not writer.is_service else None
+
+
+def visible(row: ObjectRow | None, owner: UUID | None) -> ObjectRow | None:
+    """``row``, or None if only the objects of ``owner`` may be seen and it is not one of them: an object that may not
+    be seen is treated as if there were none."""
+    return row if row is None or owner is None or row.owner == owner else None
 
 
 def writer_of(caller: Caller, owner: str | None = None) -> Writer:
@@ -57,8 +71,9 @@ def read_user_id(name: str, value: object) -> UUID:
 
 
 def is_owner_only(rules: BucketRules, writer: Writer) -> bool:
-    """Whether ``writer`` may change only objects of his own. The service key passes this rule."""
-    return rules.owner_only_writes and not writer.is_service
+    """Whether ``writer`` may change only objects of his own: nobody may change what he may not see. The service key
+    passes this rule."""
+    return (rules.owner_only_writes or rules.owner_only_reads) and not writer.is_service
 
 
 def check_write(rules: BucketRules, row: ObjectRow | None, writer: Writer, conditions: Conditions) -> None:

@@ -21,7 +21,7 @@ from project_service.errors import Headers
 from project_service.http.body import ClientGone
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
-from project_service.storage import conditions, errors
+from project_service.storage import access, conditions, errors
 from project_service.storage.conditions import ByteRange, parse_range
 from project_service.storage.links import LinkUse
 from project_service.storage.repository import ObjectRows, ObjectStream, Store
@@ -149,6 +149,8 @@ class Terms:
     ``public_max_age_seconds``: everybody may keep it, for so long unless the object has an age of its own. With None
     ``headers`` say how to cache it.
 
+    With ``owner`` an object of anybody else counts as missing.
+
     ``use`` is taken when the bytes are available and before any is sent; where that raises, nothing is sent.
     """
 
@@ -156,6 +158,7 @@ class Terms:
     headers: Headers = ()
     public_max_age_seconds: int | None = None
     use: LinkUse | None = None
+    owner: UUID | None = None
 
 
 @frozen(eq=False)
@@ -169,7 +172,7 @@ class Downloads:
         """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``."""
         missing: UUID | None = None
         for _ in range(MAX_READS):
-            row = await self.rows.find(bucket, key)
+            row = access.visible(await self.rows.find(bucket, key), terms.owner)
             if row is None:
                 raise errors.object_not_found()
             if row.version == missing:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from hashlib import sha256
 from html import escape
+from uuid import UUID
 
 from attrs import frozen
 
@@ -51,11 +52,14 @@ class Links:
     now: Callable[[], datetime]
     new_token: Callable[[], str]
 
-    async def make(self, bucket: str, key: str, seconds: int, uses: int) -> tuple[str, datetime]:
-        """A new token and when it expires. ``uses`` 0: any number until then."""
+    async def make(
+        self, bucket: str, key: str, seconds: int, uses: int, owner: UUID | None = None
+    ) -> tuple[str, datetime]:
+        """A new token and when it expires. ``uses`` 0: any number until then. With ``owner`` it opens his objects
+        only."""
         token = self.new_token()
         expires_at = self.now() + timedelta(seconds=seconds)
-        await self.rows.add(_digest(token), Link(bucket, key, expires_at, uses or None))
+        await self.rows.add(_digest(token), Link(bucket, key, expires_at, uses or None, owner=owner))
         return token, expires_at
 
     async def use(self, token: str, headers: HeaderView) -> LinkUse:

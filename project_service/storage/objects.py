@@ -12,7 +12,7 @@ from uuid import UUID
 from attrs import frozen
 
 from project_service.lifecycle import shield
-from project_service.storage import errors
+from project_service.storage import access, errors
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import MAX_READS, ObjectLost
 from project_service.storage.repository import ObjectRows, Switched
@@ -34,10 +34,11 @@ class Objects:
     ) -> Switched:
         """Make a second object of the same bytes, copied inside the store."""
         await self.uploads.check(bucket, target, writer, conditions)
-        row = await self._existing(bucket, source)
+        owner = access.only_owner(bucket.rules, writer)
+        row = await self._existing(bucket, source, owner)
         await self.uploads.check_room(bucket, target, row.size)
         async with await self.uploads.begin(bucket.name, SizeLimit(row.size)) as upload:
-            row = await self._copy(upload, bucket, row)
+            row = await self._copy(upload, bucket, row, owner)
             # A large copy takes long, and there may be another bucket of that name by now.
             await self.buckets.same(bucket)
             return await upload.commit(target, row.content_type, row.max_age_seconds, writer, conditions)
@@ -66,7 +67,8 @@ class Objects:
         """The rows go first, all in one transaction; then the bytes. Returns the versions deleted, by key."""
 
         async def deleted() -> Mapping[str, UUID]:
-            tags = await self.uploads.without_date(bucket.name, keys[0], conditions)
+            owner = access.only_owner(bucket.rules, writer)
+            tags = await self.uploads.without_date(bucket.name, keys[0], conditions, owner)
             versions = await self.rows.delete(bucket.name, keys, writer, tags)
             self.uploads.steps(State.COMMITTED.value)
             await self.uploads.removal.replaced(versions.values(), bucket.name)
@@ -89,13 +91,13 @@ class Objects:
             count += len(await self.delete(bucket, keys, service))
         return count
 
-    async def _existing(self, bucket: Bucket, key: str) -> ObjectRow:
-        row = await self.rows.find(bucket.name, key)
+    async def _existing(self, bucket: Bucket, key: str, owner: UUID | None) -> ObjectRow:
+        row = access.visible(await self.rows.find(bucket.name, key), owner)
         if row is None:
             raise errors.object_not_found()
         return row
 
-    async def _copy(self, upload: Upload, bucket: Bucket, row: ObjectRow) -> ObjectRow:
+    async def _copy(self, upload: Upload, bucket: Bucket, row: ObjectRow, owner: UUID | None) -> ObjectRow:
         """Copy the bytes of ``row``, or of its successor where it was replaced; the row copied."""
         for _ in range(MAX_READS):
             try:
@@ -103,7 +105,7 @@ class Objects:
                 return row
             except NoSuchObject:
                 # The object was replaced or deleted after its row was read.
-                missing, row = row.version, await self._existing(bucket, row.key)
+                missing, row = row.version, await self._existing(bucket, row.key, owner)
                 if row.version == missing:
                     raise ObjectLost(f"the store has no {row.path}") from None
         raise StoreUnreachable("every version that a row named was gone")

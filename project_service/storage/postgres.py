@@ -4,9 +4,11 @@ Changes of objects are functions of the schema ``storage``, each one transaction
 earlier ones; the bodies that are current are these:
 
 ====================  =============================================================================================
-0003_storage          ``slot``, ``create_bucket``, ``delete_bucket``, ``discard_uploads``; and ``refusal``, the rule
-                      on owners and conditions that all changes share
-0012_object_metadata  ``same_second``, ``put_object``, ``delete_objects``, ``move_object``, ``change_object``
+0003_storage          ``slot``, ``delete_bucket``, ``discard_uploads``; and ``refusal``, the rule on owners and
+                      conditions that all changes share
+0012_object_metadata  ``same_second``, ``change_object``
+0016_owner_only_reads ``create_bucket``, ``put_object``, ``delete_objects``, ``move_object``; and ``sees``, the rule
+                      on what a writer may see
 ====================  =============================================================================================
 """
 
@@ -20,7 +22,7 @@ from typing import Any
 from uuid import UUID
 
 from attrs import frozen
-from psycopg2.errors import ForeignKeyViolation, RestrictViolation
+from psycopg2.errors import CheckViolation, ForeignKeyViolation, RestrictViolation
 
 from project_service.database.connection import Row
 from project_service.database.pool import Pool
@@ -36,6 +38,7 @@ from project_service.storage.values import (
     ObjectRow,
     Page,
     Writer,
+    readable_by_all,
 )
 
 _RULE_COLUMNS = ", ".join(f"b.{rule}" for rule in RULE_SCHEMAS)
@@ -78,7 +81,7 @@ class SqlBuckets:
 
     async def create(self, name: str, rules: BucketRules) -> Bucket:
         made = await self.database.query(
-            "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s)",
+            "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s)",
             (
                 name,
                 rules.visibility,
@@ -86,6 +89,7 @@ class SqlBuckets:
                 rules.max_bucket_bytes,
                 _plain(rules.allowed_content_types),
                 rules.owner_only_writes,
+                rules.owner_only_reads,
             ),
         )
         if not made[0][0]:
@@ -98,9 +102,13 @@ class SqlBuckets:
         if changes:
             settings = ", ".join(f"{rule} = %({rule})s" for rule in sorted(changes))
             values = {rule: _plain(value) for rule, value in changes.items()}
-            await self.database.query(
-                f"update storage.buckets set {settings} where name = %(name)s", {**values, "name": name}
-            )
+            try:
+                await self.database.query(
+                    f"update storage.buckets set {settings} where name = %(name)s", {**values, "name": name}
+                )
+            except CheckViolation:
+                # The other values have been checked. What the visibility is by now only the database knows.
+                raise readable_by_all() from None
         return await self._existing(name)
 
     async def delete(self, name: str) -> None:
@@ -124,20 +132,23 @@ class SqlLinks:
 
     async def add(self, token_hash: bytes, link: Link) -> None:
         rows = await self.database.prepared(
-            "insert into storage.links (token_hash, bucket, key, expires_at, uses_left)"
-            " select %s::bytea, name, %s, %s::timestamptz, %s::integer"
+            "insert into storage.links (token_hash, bucket, key, expires_at, uses_left, owner)"
+            " select %s::bytea, name, %s, %s::timestamptz, %s::integer, %s::uuid"
             " from storage.buckets where name = %s for key share returning 1",
-            (token_hash, link.key, link.expires_at, link.uses_left, link.bucket),
+            (token_hash, link.key, link.expires_at, link.uses_left, _plain_text(link.owner), link.bucket),
         )
         if not rows:
             raise errors.bucket_not_found()
 
     async def find(self, token_hash: bytes) -> Link | None:
         rows = await self.database.read(
-            "select bucket, key, expires_at, uses_left, used_at from storage.links where token_hash = %s",
+            "select bucket, key, expires_at, uses_left, used_at, owner from storage.links where token_hash = %s",
             (token_hash,),
         )
-        return Link(*rows[0]) if rows else None
+        if not rows:
+            return None
+        bucket, key, expires_at, uses_left, used_at, owner = rows[0]
+        return Link(bucket, key, expires_at, uses_left, used_at, _uuid(owner))
 
     async def use(self, token_hash: bytes, now: datetime) -> bool:
         rows = await self.database.prepared(
@@ -193,8 +204,8 @@ _COLUMNS = ", ".join(f"o.{column}" for column in COLUMNS)
 _FLAT = """
 select null::text as folder, {columns}
 from storage.objects o
-where o.bucket = %s and o.key >= %s {below}
-order by o.key limit %s::integer
+where {first}
+order by {order} limit %s::integer
 """
 
 # Each step looks in the index for the first key after the entry before it (after the whole folder, if that was one).
@@ -204,25 +215,41 @@ with recursive walk as (
     (
         select {columns}, strpos(substr(o.key, %s::integer), '/') as slash, 1 as n
         from storage.objects o
-        where o.bucket = %s and o.key >= %s {below}
-        order by o.key limit 1
+        where {first}
+        order by {order} limit 1
     )
     union all
     select next.*, walk.n + 1
     from walk cross join lateral (
         select {columns}, strpos(substr(o.key, %s::integer), '/') as slash
         from storage.objects o
-        where o.bucket = %s and o.key >= case
-            when walk.slash > 0 then substr(walk.key, 1, %s::integer + walk.slash - 1) || %s::text
-            else walk.key || %s::text
-        end {below}
-        order by o.key limit 1
+        where {next}
+        order by {order} limit 1
     ) next
     where walk.n < %s::integer
 )
 select case when o.slash > 0 then substr(o.key, 1, %s::integer + o.slash) end as folder, {columns}
 from walk o order by o.n
 """
+
+_AFTER = """case
+            when walk.slash > 0 then substr(walk.key, 1, %s::integer + walk.slash - 1) || %s::text
+            else walk.key || %s::text
+        end"""
+
+
+def _within(start: str, bounded: bool, owned: bool) -> str:
+    """The condition for keys from ``start``, below the end of the prefix, of one owner or of all."""
+    if not owned:
+        return f"o.bucket = %s and o.key >= {start}" + (" and o.key < %s" if bounded else "")
+    # Whole rows are compared, which only the index on these three columns can do in order. With "owner = ..." a plan
+    # for any parameters may walk through everybody's keys and skip those of others: it does not know how few are his.
+    end = (
+        "(o.bucket, o.owner, o.key) < (%s, %s::uuid, %s)"
+        if bounded
+        else "(o.bucket, o.owner) <= (%s, %s::uuid)"
+    )
+    return f"(o.bucket, o.owner, o.key) >= (%s, %s::uuid, {start}) and {end}"
 
 
 # The page as JSON, ready for the reply. PostgreSQL writes a hundred objects in the time Python takes for ten.
@@ -248,36 +275,42 @@ Params = tuple[str, ...]
 
 
 def json_query(
-    bucket: str, prefix: str, after: str | None, limit: int, recursive: bool
+    bucket: str, prefix: str, after: str | None, limit: int, recursive: bool, owner: UUID | None = None
 ) -> tuple[str, Params]:
     """SQL and parameters; one row: the objects and the folders as JSON arrays, and the last entry if more follow."""
-    _, params = page_query(bucket, prefix, after, limit, recursive)
-    return _text(recursive, keys.end_of_prefix(prefix) is not None, True), params + (str(limit + 1),) * 4
+    _, params = page_query(bucket, prefix, after, limit, recursive, owner)
+    sql = _text(recursive, keys.end_of_prefix(prefix) is not None, owner is not None, True)
+    return sql, params + (str(limit + 1),) * 4
 
 
 def page_query(
-    bucket: str, prefix: str, after: str | None, limit: int, recursive: bool
+    bucket: str, prefix: str, after: str | None, limit: int, recursive: bool, owner: UUID | None = None
 ) -> tuple[str, Params]:
     """SQL and parameters, all as text; one row more than ``limit`` tells that there is more.
 
     Each row is the folder that stands for it (or null) and an object's columns.
     """
     end = keys.end_of_prefix(prefix)
-    below = () if end is None else (end,)
     start = prefix if after is None else keys.position_after(after)
-    sql = _text(recursive, end is not None, False)
+    scope: Params = (bucket,) if owner is None else (bucket, str(owner))
+    below: Params = () if end is None else (end,)
+    if owner is not None:
+        below = (*scope, *below)
+    sql = _text(recursive, end is not None, owner is not None, False)
     if recursive:
-        return sql, (bucket, start, *below, str(limit + 1))
+        return sql, (*scope, start, *below, str(limit + 1))
     length, behind = str(len(prefix)), str(len(prefix) + 1)
-    first = (behind, bucket, start, *below)
-    following = (behind, bucket, length, keys.AFTER_SLASH, keys.LEAST_CHARACTER, *below, str(limit + 1))
+    first = (behind, *scope, start, *below)
+    following = (behind, *scope, length, keys.AFTER_SLASH, keys.LEAST_CHARACTER, *below, str(limit + 1))
     return sql, (*first, *following, length)
 
 
 @lru_cache
-def _text(recursive: bool, bounded: bool, as_json: bool) -> str:
-    below = "and o.key < %s" if bounded else ""
-    entries = (_FLAT if recursive else _WALK).format(columns=_COLUMNS, below=below)
+def _text(recursive: bool, bounded: bool, owned: bool, as_json: bool) -> str:
+    first, following = (_within(start, bounded, owned) for start in ("%s", _AFTER))
+    order = "o.bucket, o.owner, o.key" if owned else "o.key"
+    query = _FLAT if recursive else _WALK
+    entries = query.format(columns=_COLUMNS, first=first, next=following, order=order)
     return _AS_JSON.format(entries=entries) if as_json else entries
 
 
@@ -402,8 +435,16 @@ class SqlObjects:
         )
         return object_row(rows[0]) if rows else None
 
-    async def page(self, bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> Page:
-        sql, params = json_query(bucket, prefix, after, limit, recursive)
+    async def page(
+        self,
+        bucket: str,
+        prefix: str,
+        after: str | None,
+        limit: int,
+        recursive: bool,
+        owner: UUID | None = None,
+    ) -> Page:
+        sql, params = json_query(bucket, prefix, after, limit, recursive, owner)
         quick = limit <= QUICK_PAGE
         rows = await (self.database.read(sql, params) if quick else self.database.prepared(sql, params))
         objects, folders, last = rows[0]

@@ -64,8 +64,19 @@ class ObjectRows(Protocol):
     nothing. ``conditions`` have entity tags only: dates are replaced before (``conditions.without_date``)."""
 
     async def find(self, bucket: str, key: str) -> ObjectRow | None: ...
-    async def page(self, bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> Page:
-        """Up to ``limit`` objects and folders under ``prefix`` after the entry ``after``, ordered by key."""
+    async def page(
+        self,
+        bucket: str,
+        prefix: str,
+        after: str | None,
+        limit: int,
+        recursive: bool,
+        owner: UUID | None = None,
+    ) -> Page:
+        """Up to ``limit`` objects and folders under ``prefix`` after the entry ``after``, ordered by key.
+
+        With ``owner`` as if there were only his objects.
+        """
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]: ...
     async def room(self, bucket: str, key: str) -> int | None:
@@ -80,7 +91,7 @@ class ObjectRows(Protocol):
     async def delete(
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Mapping[str, UUID]:
-        """Delete those of ``keys`` that exist and return their versions, or delete none and raise what
+        """Delete those of ``keys`` that ``writer`` sees and return their versions, or delete none and raise what
         ``access.check_write`` raises of one, or ``object_in_use`` if rows of the project's tables refer to one."""
 
     async def move(

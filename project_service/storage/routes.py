@@ -304,13 +304,13 @@ class StorageRoutes:
         ),
     )
     async def list(self, request: Request) -> Reply:
-        bucket = await self._readable(request)
+        bucket, owner = await self._readable(request)
         prefix = keys.parse_prefix(request.query_value("prefix") or "")
         recursive = requests.flag(request, "recursive")
         limit = requests.max_keys(request)
         token = request.query_value("page_token")
         after = None if token is None else requests.decode_page_token(token, prefix, recursive)
-        page = await self.rows.page(bucket.name, prefix, after, limit, recursive)
+        page = await self.rows.page(bucket.name, prefix, after, limit, recursive, owner)
         last = page.last
         return json_reply(
             {
@@ -457,13 +457,13 @@ class StorageRoutes:
         ),
     )
     async def download(self, request: Request) -> Reply | StreamReply:
-        bucket = await self._readable(request)
+        bucket, owner = await self._readable(request)
         key = keys.parse_key(request.path_args["key"])
         inline = requests.flag(request, "inline")
         if bucket.public:
             terms = Terms(inline, public_max_age_seconds=self.current_settings().public_max_age_seconds)
         else:
-            terms = Terms(inline, (NOT_SHARED,))
+            terms = Terms(inline, (NOT_SHARED,), owner=owner)
         return await self.downloads.answer(request, bucket.name, key, terms)
 
     @endpoint(
@@ -531,10 +531,10 @@ class StorageRoutes:
         if seconds is None:
             seconds = self.current_settings().default_expires_in_seconds
         # Again, because the body may have taken hours, and the bucket may have become private since.
-        bucket = await self._readable(request)
-        if await self.rows.find(bucket.name, key) is None:
+        bucket, owner = await self._readable(request)
+        if access.visible(await self.rows.find(bucket.name, key), owner) is None:
             raise errors.object_not_found()
-        token, expires_at = await self.links.make(bucket.name, key, seconds, body.uses)
+        token, expires_at = await self.links.make(bucket.name, key, seconds, body.uses, owner)
         url = f"{request.base_url}/storage/download?token={token}"
         signed = {"url": url, "expires_at": timestamp(expires_at), "method": "GET"}
         return json_reply(signed, headers=(NO_STORE,))
@@ -612,10 +612,10 @@ class StorageRoutes:
         gone = [key for key in wanted if key in deleted]
         return json_reply({"deleted": gone, "missing": [key for key in wanted if key not in deleted]})
 
-    async def _readable(self, request: Request) -> Bucket:
+    async def _readable(self, request: Request) -> tuple[Bucket, UUID | None]:
+        """The bucket, and the user whose objects alone the caller may see; None: all objects."""
         bucket = await self.buckets.get(request.path_args["bucket"])
-        access.check_read(request.caller, bucket)
-        return bucket
+        return bucket, access.check_read(request.caller, bucket)
 
     async def _writable(self, request: Request) -> tuple[Bucket, Writer]:
         """The bucket and the writer, decided by the headers alone: the body has not been requested yet."""
@@ -687,7 +687,7 @@ class LinkRoutes:
             if not token:
                 raise validation_failed({"token": "is required"})
             use = await self.links.use(token, request.headers)
-            terms = Terms(requests.flag(request, "inline"), LINK_HEADERS, use=use)
+            terms = Terms(requests.flag(request, "inline"), LINK_HEADERS, use=use, owner=use.link.owner)
             return await self.downloads.answer(request, use.link.bucket, use.link.key, terms)
         except ApiError as refusal:
             raise as_shown(refusal, request.headers) from None

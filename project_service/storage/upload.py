@@ -457,11 +457,16 @@ class Uploads:
         if room is not None and size > room:
             raise errors.bucket_full()
 
-    async def without_date(self, bucket: str, key: str, conditions: Conditions) -> Conditions:
-        """``conditions`` on the object at ``key`` for the database; see ``conditions.without_date``."""
+    async def without_date(
+        self, bucket: str, key: str, conditions: Conditions, owner: UUID | None = None
+    ) -> Conditions:
+        """``conditions`` on the object at ``key`` for the database; see ``conditions.without_date``.
+
+        With ``owner`` an object of anybody else counts as missing.
+        """
         if conditions.unmodified_since is None:
             return conditions
-        return without_date(await self.rows.find(bucket, key), conditions)
+        return without_date(access.visible(await self.rows.find(bucket, key), owner), conditions)
 
 
 def _is_outage(failure: BaseException) -> bool:

@@ -9,7 +9,7 @@ from uuid import UUID
 from attrs import asdict, fields, frozen
 
 from project_service import whole_numbers
-from project_service.errors import require_text, validation_failed
+from project_service.errors import ApiError, require_text, validation_failed
 from project_service.http.json_body import FLAG, Kind, member
 from project_service.lifecycle import timestamp
 from project_service.storage import keys
@@ -69,6 +69,13 @@ _CONTENT_TYPES = Kind(
 )
 
 
+def readable_by_all() -> ApiError:
+    """The refusal of ``owner_only_reads`` in a public bucket, where anonymous callers may read."""
+    return validation_failed(
+        {"owner_only_reads": "needs a private bucket; a public one is read by everybody"}
+    )
+
+
 @frozen
 class BucketRules:
     """What an operator decides about a bucket. None means no limit of its own."""
@@ -78,6 +85,11 @@ class BucketRules:
     max_bucket_bytes: int | None = member(_BUCKET_LIMIT, default=None)
     allowed_content_types: tuple[str, ...] | None = member(_CONTENT_TYPES, default=None)
     owner_only_writes: bool = member(FLAG, default=False)
+    owner_only_reads: bool = member(FLAG, default=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.owner_only_reads and self.visibility == "public":
+            raise readable_by_all()
 
 
 RULE_SCHEMAS = {one.name: one.metadata["kind"].schema for one in fields(BucketRules)}
@@ -184,13 +196,17 @@ UNCONDITIONAL = Conditions()
 
 @frozen
 class Link:
-    """A download link. ``uses_left`` None: any number until it expires. ``used_at``: the last time."""
+    """A download link. ``uses_left`` None: any number until it expires. ``used_at``: the last time.
+
+    With ``owner`` it opens only an object of this user, also if the key gets an object of somebody else.
+    """
 
     bucket: str
     key: str
     expires_at: datetime
     uses_left: int | None
     used_at: datetime | None = None
+    owner: UUID | None = None
 
 
 @frozen

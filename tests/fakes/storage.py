@@ -109,10 +109,18 @@ class FakeObjects:
     async def find(self, bucket: str, key: str) -> ObjectRow | None:
         return self.tables.objects.get((bucket, key))
 
-    async def page(self, bucket: str, prefix: str, after: str | None, limit: int, recursive: bool) -> Page:
+    async def page(
+        self,
+        bucket: str,
+        prefix: str,
+        after: str | None,
+        limit: int,
+        recursive: bool,
+        owner: UUID | None = None,
+    ) -> Page:
         entries: dict[str, ObjectRow | None] = {}
         for row in self.tables.of(bucket):
-            if row.key.startswith(prefix):
+            if row.key.startswith(prefix) and access.visible(row, owner) is not None:
                 folder = None if recursive else _folder_of(row.key, prefix)
                 entries[folder or row.key] = row if folder is None else None
         if after is not None:
@@ -175,6 +183,8 @@ class FakeObjects:
     ) -> Mapping[str, UUID]:
         rules = self._rules(bucket)
         rows = {key: self.tables.objects[bucket, key] for key in keys if (bucket, key) in self.tables.objects}
+        owner = access.only_owner(rules, writer)
+        rows = {key: row for key, row in rows.items() if access.visible(row, owner) is not None}
         for key in keys:
             self._check(rows.get(key), rules, writer, conditions)
         for key, row in rows.items():
@@ -187,7 +197,7 @@ class FakeObjects:
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Switched:
         rules = self._rules(bucket)
-        row = self.tables.objects.get((bucket, source))
+        row = access.visible(self.tables.objects.get((bucket, source)), access.only_owner(rules, writer))
         if row is None:
             raise errors.object_not_found()
         old = self.tables.objects.get((bucket, target))

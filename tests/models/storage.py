@@ -40,6 +40,7 @@ class Rules:
     max_bucket_bytes: int | None = None
     allowed_content_types: tuple[str, ...] | None = None
     owner_only_writes: bool = False
+    owner_only_reads: bool = False
 
 
 @define
@@ -84,12 +85,14 @@ class Condition:
 
 @define
 class Link:
-    """``uses`` None: any number. ``continued_until``: how long the last download may be continued."""
+    """``uses`` None: any number. ``owner``: whose objects alone it opens. ``continued_until``: how long the last
+    download may be continued."""
 
     bucket: str
     key: str
     expires: float
     uses: int | None
+    owner: str | None = None
     continued_until: float = 0.0
 
     def continues(
@@ -137,9 +140,29 @@ class Model:
         if refusals:
             return refusals
         there = self.objects.get((bucket, key))
-        guarded = self.buckets[bucket].rules.owner_only_writes and not caller.is_service
+        rules = self.buckets[bucket].rules
+        guarded = (rules.owner_only_writes or rules.owner_only_reads) and not caller.is_service
         foreign = guarded and there is not None and there.owner != caller.user
         return {"not_owner" if foreign else "", condition.refusal(there)} - {""}
+
+    def seen(self, caller: Caller, bucket: str, key: str) -> Stored | None:
+        """The object, if ``caller`` may know of it."""
+        there = self.objects.get((bucket, key))
+        if there is None or not self.buckets[bucket].rules.owner_only_reads or caller.is_service:
+            return there
+        return there if there.owner == caller.user else None
+
+    def unremovable(
+        self, caller: Caller, bucket: str, key: str, condition: Condition = Condition()
+    ) -> set[str]:
+        """Why the object may not be deleted or moved away; one that is not seen is treated as if it were missing."""
+        refusals = self.unwritable(caller, bucket)
+        if refusals:
+            return refusals
+        there = self.seen(caller, bucket, key)
+        if there is None:
+            return {condition.refusal(None), "object_not_found"} - {""}
+        return self.unchangeable(caller, bucket, key, condition)
 
     def does_not_fit(self, bucket: str, key: str, size: int) -> set[str]:
         """The quota refuses what would add to a bucket that is full by then."""
@@ -184,11 +207,11 @@ class Model:
             return "token_expired"
         return "token_used" if link.uses == 0 else ""
 
-    def listed(self, bucket: str, prefix: str, recursive: bool) -> list[str]:
+    def listed(self, caller: Caller, bucket: str, prefix: str, recursive: bool) -> list[str]:
         """The keys and folders that a listing shows, in the order of their bytes."""
         shown = set()
         for key in self.of(bucket):
-            if key.startswith(prefix):
+            if key.startswith(prefix) and self.seen(caller, bucket, key) is not None:
                 folder, slash, _ = key[len(prefix) :].partition("/")
                 shown.add(key if recursive or not slash else prefix + folder + slash)
         return sorted(shown, key=str.encode)
@@ -204,6 +227,7 @@ class Model:
             "max_bucket_bytes": rules.max_bucket_bytes,
             "allowed_content_types": None if types is None else list(types),
             "owner_only_writes": rules.owner_only_writes,
+            "owner_only_reads": rules.owner_only_reads,
             "object_count": len(self.of(name)),
             "total_bytes": self.total(name),
         }

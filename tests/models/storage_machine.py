@@ -118,8 +118,9 @@ class StorageMachine(RuleBasedStateMachine):
     def create_bucket(self, name: str, public: bool, rules: Rules) -> None:
         bucket = Bucket(public, self.made, rules)
         body = {"name": self.world.prefix + name, **sent_rules(bucket)}
-        exists = name in self.model.buckets
-        if not self.refused(self.administer("POST", "", body), {"bucket_exists"} if exists else set()):
+        refusals = {"bucket_exists"} if name in self.model.buckets else set()
+        refusals |= {"validation_failed"} if public and rules.owner_only_reads else set()
+        if not self.refused(self.administer("POST", "", body), refusals):
             self.model.buckets[name] = bucket
             self.made += 1
 
@@ -128,7 +129,9 @@ class StorageMachine(RuleBasedStateMachine):
         there = self.model.buckets.get(name)
         changed = Bucket(public, -1 if there is None else there.number, rules)
         answer = self.administer("PATCH", f"/{self.world.prefix}{name}", sent_rules(changed))
-        if not self.refused(answer, {"bucket_not_found"} if there is None else set()):
+        refusals = {"bucket_not_found"} if there is None else set()
+        refusals |= {"validation_failed"} if public and rules.owner_only_reads else set()
+        if not self.refused(answer, refusals):
             self.model.buckets[name] = changed
 
     @rule(name=NAMES, force=st.sampled_from([False, False, False, True]))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.fakes.common import Response
-from tests.models.storage import RANGE_REFUSED, Caller, Link, ranged
+from tests.models.storage import RANGE_REFUSED, Caller, Link, Stored, ranged
 from tests.models.storage_machine import StorageMachine
 from tests.models.storage_world import CALLERS, KEYS, NAMES, code, sent_condition
 
@@ -24,7 +24,8 @@ class ObjectsMachine(StorageMachine):
     @rule(data=st.data(), caller=CALLERS, method=METHODS, inline=st.booleans())
     def download(self, data: st.DataObject, caller: Caller, method: str, inline: bool) -> None:
         bucket, key = self.bucket_and_key(data)
-        headers, expected = self.reading(data, method, bucket, key)
+        there = self.model.seen(caller, bucket, key)
+        headers, expected = self.reading(data, method, bucket, key, there)
         path = self.path(bucket, key) + ("?inline=true" if inline else "")
         answer = self.call(caller, method, path, headers=headers)
         refusals = self.model.unreadable(caller, bucket)
@@ -32,7 +33,7 @@ class ObjectsMachine(StorageMachine):
             assert answer.status in (401, 404)
             assert method == "HEAD" or code(answer) in refusals
             return
-        self.read(answer, method, bucket, key, expected)
+        self.read(answer, method, there, expected)
         if answer.status < 300:
             public = self.model.buckets[bucket].public
             assert answer.header("Cache-Control") == "public, no-cache" if public else "private, no-store"
@@ -41,10 +42,9 @@ class ObjectsMachine(StorageMachine):
             )
 
     def reading(
-        self, data: st.DataObject, method: str, bucket: str, key: str
+        self, data: st.DataObject, method: str, bucket: str, key: str, there: Stored | None
     ) -> tuple[dict[str, str], int | tuple[int, int]]:
         """Headers, and what has to come of them: a status, or the first and last position of the bytes."""
-        there = self.model.objects.get((bucket, key))
         if there is None:
             return {}, 404
         condition = self.condition(data, bucket, key)
@@ -63,9 +63,8 @@ class ObjectsMachine(StorageMachine):
         return headers, wanted if isinstance(wanted, tuple) else 200
 
     def read(
-        self, answer: Response, method: str, bucket: str, key: str, expected: int | tuple[int, int]
+        self, answer: Response, method: str, there: Stored | None, expected: int | tuple[int, int]
     ) -> None:
-        there = self.model.objects.get((bucket, key))
         status = expected if isinstance(expected, int) else 206
         assert answer.status == status, (answer, expected)
         if there is None:
@@ -93,11 +92,12 @@ class ObjectsMachine(StorageMachine):
         lifetime = seconds * self.world.lifetime_factor
         body = {"key": key, "uses": uses, "expires_in_seconds": lifetime}
         answer = self.call(caller, "POST", path, body)
-        missing = set() if (bucket, key) in self.model.objects else {"object_not_found"}
+        missing = {"object_not_found"} if self.model.seen(caller, bucket, key) is None else set()
         if not self.refused(answer, self.model.unreadable(caller, bucket) or missing):
             token = urlsplit(json.loads(answer.body)["url"]).query.removeprefix("token=")
             expires = self.world.now() + lifetime
-            self.model.links[token] = Link(bucket, key, expires, uses or None)
+            hides = self.model.buckets[bucket].rules.owner_only_reads and not caller.is_service
+            self.model.links[token] = Link(bucket, key, expires, uses or None, caller.user if hides else None)
 
     @precondition(lambda self: self.model.links)
     @rule(data=st.data(), method=METHODS)
@@ -105,15 +105,17 @@ class ObjectsMachine(StorageMachine):
         known = list(self.model.links)
         token = data.draw(st.sampled_from(known[-3:]) | st.sampled_from(known))
         link, spent = self.model.links[token], self.model.spent(token, self.world.now())
-        headers, expected = self.reading(data, method, link.bucket, link.key)
         there, now = self.model.objects.get((link.bucket, link.key)), self.world.now()
+        if there is not None and link.owner not in (None, there.owner):
+            there = None
+        headers, expected = self.reading(data, method, link.bucket, link.key, there)
         continues = there is not None and link.continues(headers, expected, there.etag, now)
         answer = self.world.request(method, f"/storage/download?token={token}", headers, None)
         if spent and not (continues and spent == "token_used"):
             assert answer.status == 410, answer
             assert method == "HEAD" or code(answer) == spent
             return
-        self.read(answer, method, link.bucket, link.key, expected)
+        self.read(answer, method, there, expected)
         if answer.status in (200, 206):
             assert answer.header("Cache-Control") == "no-store"
             if method == "GET" and not continues:
@@ -128,7 +130,7 @@ class ObjectsMachine(StorageMachine):
         answer = self.call(caller, "GET", f"{self.path(bucket)}?{urlencode(query)}")
         if self.refused(answer, self.model.unreadable(caller, bucket)):
             return
-        expected = self.model.listed(bucket, prefix, recursive)
+        expected = self.model.listed(caller, bucket, prefix, recursive)
         while True:
             page = json.loads(answer.body)
             shown, expected = expected[:limit], expected[limit:]
@@ -160,7 +162,7 @@ class ObjectsMachine(StorageMachine):
     def move(self, data: st.DataObject, caller: Caller, onto: str) -> None:
         bucket, source = self.bucket_and_key(data)
         refusals, answer = self.to_another("move", data, caller, bucket, source, onto)
-        refusals |= self.model.unchangeable(caller, bucket, source)
+        refusals |= self.model.unremovable(caller, bucket, source)
         if not self.refused(answer, refusals):
             assert answer.status == 200
             there = self.model.objects.pop((bucket, source))
@@ -176,7 +178,7 @@ class ObjectsMachine(StorageMachine):
         if not refusals:
             refusals = self.model.unchangeable(caller, bucket, onto, condition)
             refusals |= {"validation_failed"} if source == onto else set()
-            refusals |= set() if (bucket, source) in self.model.objects else {"object_not_found"}
+            refusals |= set() if self.model.seen(caller, bucket, source) else {"object_not_found"}
         return refusals, answer
 
     @rule(data=st.data(), caller=CALLERS)
@@ -184,9 +186,7 @@ class ObjectsMachine(StorageMachine):
         bucket, key = self.bucket_and_key(data)
         condition = self.condition(data, bucket, key)
         answer = self.call(caller, "DELETE", self.path(bucket, key), headers=sent_condition(condition))
-        refusals = self.model.unchangeable(caller, bucket, key, condition)
-        if bucket in self.model.buckets and caller.signed_in and (bucket, key) not in self.model.objects:
-            refusals.add("object_not_found")
+        refusals = self.model.unremovable(caller, bucket, key, condition)
         if not self.refused(answer, refusals):
             assert (answer.status, answer.body) == (204, b"")
             self.model.remove(bucket, [key])
@@ -197,11 +197,11 @@ class ObjectsMachine(StorageMachine):
         answer = self.call(caller, "POST", path, {"keys": keys})
         refusals = self.model.unwritable(caller, bucket)
         if not refusals:
-            refusals = set().union(*(self.model.unchangeable(caller, bucket, key) for key in keys))
+            seen = [key for key in keys if self.model.seen(caller, bucket, key)]
+            refusals = set().union(*(self.model.unchangeable(caller, bucket, key) for key in seen))
         if not self.refused(answer, refusals):
-            there = self.model.of(bucket)
-            deleted = [key for key in keys if key in there]
-            missing = [key for key in keys if key not in there]
+            deleted = [key for key in keys if key in seen]
+            missing = [key for key in keys if key not in seen]
             assert json.loads(answer.body) == {"deleted": deleted, "missing": missing}
             self.model.remove(bucket, deleted)
 

@@ -29,6 +29,7 @@ RULES = st.builds(
     st.sampled_from([None, None, 70, 5100]),
     st.sampled_from([None, None, None, ("image/*", "application/octet-stream")]),
     st.booleans(),
+    st.booleans(),
 )
 
 
@@ -93,6 +94,7 @@ def sent_rules(bucket: Bucket) -> dict[str, Any]:
         "max_bucket_bytes": rules.max_bucket_bytes,
         "allowed_content_types": None if types is None else list(types),
         "owner_only_writes": rules.owner_only_writes,
+        "owner_only_reads": rules.owner_only_reads,
     }
 
 

@@ -83,7 +83,7 @@ async def test_all_objects_are_listed_in_order(rows: Rows) -> None:
 async def test_links(rows: Rows) -> None:
     now = datetime(2026, 11, 21, tzinfo=UTC)
     once = Link("b", "k", now + timedelta(seconds=10), 1)
-    always = Link("b", "ö", now + timedelta(seconds=20), None)
+    always = Link("b", "ö", now + timedelta(seconds=20), None, owner=ALICE.user_id)
     await rows.links.add(b"1", once)
     await rows.links.add(b"2", always)
     assert (await rows.links.find(b"1"), await rows.links.find(b"3")) == (once, None)
@@ -93,6 +93,7 @@ async def test_links(rows: Rows) -> None:
     assert not await rows.links.use(b"3", now)
     unlimited = await rows.links.find(b"2")
     assert unlimited is not None and (unlimited.uses_left, unlimited.used_at) == (None, now)
+    assert unlimited.owner == ALICE.user_id
     left = await rows.links.find(b"1")
     assert left is not None
     assert left.uses_left == 0

@@ -358,3 +358,57 @@ async def test_pages_of_a_listing(rows: Rows) -> None:
     assert await rows.objects.keys("b", "a/", 3) == ["a/1", "a/2", "a/b/1"]
     sums = [(bucket.object_count, bucket.total_bytes) for bucket in await rows.buckets.all()]
     assert sums == [(len(keys), len(keys))] * 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_own_objects_alone(rows: Rows) -> None:
+    for key in ("a", "d/1", "d/2", "e/1"):
+        await put(rows, key, writer=BOB if key == "d/2" else ALICE)
+    await put(rows, "f/1", writer=SERVICE)
+    await rows.buckets.create("another", BucketRules())
+    await put(rows, "z", writer=BOB, bucket="another")
+    changed = await rows.buckets.change("b", {"owner_only_reads": True})
+    assert changed.rules == BucketRules(owner_only_reads=True)
+
+    async def listed(writer: Writer, prefix: str, recursive: bool, limit: int = 10) -> list[str]:
+        names: list[str] = []
+        after: str | None = None
+        while True:
+            page = await rows.objects.page("b", prefix, after, limit, recursive, writer.user_id)
+            objects, folders = json.loads(page.objects), json.loads(page.folders)
+            assert 0 < len(objects) + len(folders) <= limit
+            names += [one["key"] for one in objects] + folders
+            after = page.last
+            if after is None:
+                return names
+
+    for limit in (1, 2, 10):
+        assert await listed(BOB, "", False, limit) == ["d/"]
+        assert await listed(BOB, "d/", limit == 1, limit) == ["d/2"]
+        assert await listed(ALICE, "", False, limit) == ["a", "d/", "e/"]
+        assert await listed(ALICE, "d", True, limit) == ["d/1"]
+        assert await listed(ALICE, "", True, limit) == ["a", "d/1", "e/1"]
+        assert await listed(SERVICE, "", True, limit) == ["a", "d/1", "d/2", "e/1", "f/1"]
+
+    assert await refused(rows.objects.move("b", "a", "n", BOB)) == "object_not_found"
+    assert await refused(rows.objects.move("b", "d/2", "a", BOB)) == "not_owner"
+    for condition in (Conditions(), Conditions(if_none_match=("*",)), Conditions(if_match=("x",))):
+        assert await refused(put(rows, "a", writer=BOB, conditions=condition)) == "not_owner"
+    matching = Conditions(if_match=("*",))
+    for key in ("a", "none"):
+        assert await refused(rows.objects.delete("b", [key], BOB, matching)) == "precondition_failed"
+    assert (await rows.objects.delete("b", ["a", "d/2", "f/1", "none"], BOB)).keys() == {"d/2"}
+    bucket = await rows.buckets.find("b")
+    assert bucket is not None and bucket.object_count == 4
+    assert (await rows.objects.move("b", "a", "n", ALICE)).row.key == "n"
+    assert (await rows.objects.delete("b", ["n", "f/1"], SERVICE)).keys() == {"n", "f/1"}
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_public_bucket_cannot_have_own_objects_alone(rows: Rows) -> None:
+    await rows.buckets.create("own", BucketRules(owner_only_writes=True, owner_only_reads=True))
+    assert await refused(rows.buckets.change("own", {"visibility": "public"})) == "validation_failed"
+    await rows.buckets.change("b", {"visibility": "public"})
+    assert await refused(rows.buckets.change("b", {"owner_only_reads": True})) == "validation_failed"
+    opened = await rows.buckets.change("own", {"visibility": "public", "owner_only_reads": False})
+    assert opened.rules == BucketRules("public", owner_only_writes=True)

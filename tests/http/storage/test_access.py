@@ -28,6 +28,7 @@ from tests.http.storage.app import (
 )
 
 JSON = {"Content-Type": "application/json"}
+SHUT = "/storage/buckets/shut"
 NEEDS_USER = (401, "authentication_required")
 
 
@@ -282,3 +283,104 @@ class Owners(TestCase):
             b"Content-Length: 10\r\nExpect: 100-continue\r\n\r\n"
         )
         self.assertTrue(client.received().startswith(b"HTTP/1.1 403 "))
+
+
+class OwnObjectsAlone(TestCase):
+    """A bucket with owner_only_reads, in which USER has ``d/his`` and OTHER has ``hers``."""
+
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.app.rules("shut", owner_only_reads=True)
+        self.app.put("d/his", bucket="shut")
+        self.assertEqual(self.app.request("PUT", f"{SHUT}/objects/hers", OTHER, b"x").status, 201)
+
+    def test_reading(self) -> None:
+        for name in ("d/his", "none"):
+            for response in (
+                self.app.request("GET", f"{SHUT}/objects/{name}", OTHER),
+                self.app.request("GET", f"{SHUT}/objects/{name}", {**OTHER, "If-Match": '"x"'}),
+                self.app.request("GET", f"{SHUT}/objects/{name}", {**OTHER, "If-None-Match": "*"}),
+                self.app.post(f"{SHUT}/presign", {"key": name}, OTHER),
+                self.app.post(f"{SHUT}/copy", {"from": name, "to": "new"}, OTHER),
+                self.app.post(f"{SHUT}/move", {"from": name, "to": "new"}, OTHER),
+                self.app.request("DELETE", f"{SHUT}/objects/{name}", OTHER),
+            ):
+                self.assertEqual(refused(response), (404, "object_not_found"), name)
+            self.assertEqual(self.app.request("HEAD", f"{SHUT}/objects/{name}", OTHER).status, 404)
+            dated = {**OTHER, "If-Unmodified-Since": "Thu, 01 Jan 1970 00:00:00 GMT"}
+            given = refused(self.app.request("DELETE", f"{SHUT}/objects/{name}", dated))
+            self.assertEqual(given, (404, "object_not_found"), name)
+            tagged = {**OTHER, "If-Match": "*"}
+            given = refused(self.app.request("DELETE", f"{SHUT}/objects/{name}", tagged))
+            self.assertEqual(given, (412, "precondition_failed"), name)
+        for headers in (USER, SERVICE):
+            self.assertEqual(self.app.request("GET", f"{SHUT}/objects/d/his", headers).body, b"hello")
+            self.assertEqual(self.app.post(f"{SHUT}/presign", {"key": "d/his"}, headers).status, 200)
+            copied = self.app.post(f"{SHUT}/copy", {"from": "d/his", "to": "copy"}, headers)
+            self.assertEqual(copied.status, 201)
+
+    def test_listing(self) -> None:
+        for headers, objects, folders in (
+            (USER, [], ["d/"]),
+            (OTHER, ["hers"], []),
+            (SERVICE, ["hers"], ["d/"]),
+            ({**SERVICE, "Authorization": OTHER["Authorization"]}, ["hers"], ["d/"]),
+        ):
+            page = json.loads(self.app.request("GET", f"{SHUT}/objects", headers).body)
+            self.assertEqual(([one["key"] for one in page["objects"]], page["folders"]), (objects, folders))
+
+    def test_a_key_that_is_taken_cannot_be_written(self) -> None:
+        """As with owner_only_writes, which need not be set: what one may not see, one may not change."""
+        path = f"{SHUT}/objects/d/his"
+        for response in (
+            self.app.request("PUT", path, OTHER, b"x"),
+            self.app.request("PUT", path, {**OTHER, "If-None-Match": "*"}, b"x"),
+            self.app.request("PUT", path, {**OTHER, "If-Match": '"x"'}, b"x"),
+            self.app.upload(file_form(key="d/his"), "shut", OTHER),
+            self.app.post(f"{SHUT}/copy", {"from": "hers", "to": "d/his"}, OTHER),
+            self.app.post(f"{SHUT}/move", {"from": "hers", "to": "d/his"}, OTHER),
+        ):
+            self.assertEqual(refused(response), (403, "not_owner"))
+        self.assertEqual(sorted(self.app.stored()), [b"hello", b"x"])
+
+    def test_deleting_several(self) -> None:
+        gone = self.app.post(f"{SHUT}/delete", {"keys": ["d/his", "hers", "none"]}, OTHER)
+        self.assertEqual(json.loads(gone.body), {"deleted": ["hers"], "missing": ["d/his", "none"]})
+        self.assertEqual(self.app.stored(), [b"hello"])
+
+    def test_what_nobody_owns_is_for_the_service_key(self) -> None:
+        self.app.request("PUT", f"{SHUT}/objects/nobodys", SERVICE, b"x")
+        for headers, status in ((USER, 404), (SERVICE, 200)):
+            self.assertEqual(self.app.request("GET", f"{SHUT}/objects/nobodys", headers).status, status)
+
+    def test_a_link_opens_what_its_maker_may_see(self) -> None:
+        """Also when the key holds an object of somebody else by then."""
+        body = {"key": "d/his", "uses": 0}
+        links = [json.loads(self.app.post(f"{SHUT}/presign", body, by).body)["url"] for by in (USER, SERVICE)]
+        paths = ["/" + link.split("/", 3)[3] for link in links]
+        self.assertEqual([self.app.request("GET", path, {}).body for path in paths], [b"hello"] * 2)
+        self.assertEqual(self.app.request("DELETE", f"{SHUT}/objects/d/his", USER).status, 204)
+        self.app.request("PUT", f"{SHUT}/objects/d/his", OTHER, b"hers")
+        his, any_owner = (self.app.request("GET", path, {}) for path in paths)
+        self.assertEqual((his.status, any_owner.body), (404, b"hers"))
+
+    def test_anonymous_callers_are_refused_as_in_every_private_bucket(self) -> None:
+        for path in (f"{SHUT}/objects", f"{SHUT}/objects/d/his"):
+            self.assertEqual(refused(self.app.request("GET", path, ANON)), (401, "authentication_required"))
+
+    def test_bytes_in_memory_are_the_owners_too(self) -> None:
+        self.assertEqual([self.app.get("d/his", "shut").body for _ in range(2)], [b"hello"] * 2)
+        self.assertEqual(self.app.request("GET", f"{SHUT}/objects/d/his", OTHER).status, 404)
+
+    def test_the_rule_is_for_private_buckets(self) -> None:
+        change = {"owner_only_reads": True, "visibility": "public"}
+        for method, path, body in (
+            ("POST", "/admin/buckets", {**change, "name": "new"}),
+            ("PATCH", "/admin/buckets/open", {"owner_only_reads": True}),
+            ("PATCH", "/admin/buckets/shut", {"visibility": "public"}),
+            ("PATCH", "/admin/buckets/shut", change),
+        ):
+            sent = {**SERVICE, "Content-Type": "application/json"}
+            response = self.app.request(method, path, sent, json.dumps(body).encode())
+            self.assertEqual(refused(response), (422, "validation_failed"))
+            self.assertIn("owner_only_reads", json.loads(response.body)["error"]["details"])

@@ -48,6 +48,7 @@ class Admin(TestCase):
             "max_bucket_bytes": 100,
             "allowed_content_types": ["image/*"],
             "owner_only_writes": True,
+            "owner_only_reads": False,
         }
         response = self.app.post("/admin/buckets", given, SERVICE)
         self.assertEqual((response.status, response.header("location")), (201, "/admin/buckets/b.new"))

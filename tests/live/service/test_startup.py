@@ -241,7 +241,11 @@ async def test_keys_and_buckets_are_made_once_and_shown_only_on_a_terminal(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700
     assert first["dsn"] == database
-    assert run_sql(database, BUCKETS) == [("private", "private"), ("public", "public")]
+    assert run_sql(database, BUCKETS) == [
+        ("personal", "private"),
+        ("private", "private"),
+        ("public", "public"),
+    ]
 
     # What an operator has deleted or revoked is not restored.
     run_sql(database, "delete from storage.buckets where name = 'private'")
@@ -250,7 +254,7 @@ async def test_keys_and_buckets_are_made_once_and_shown_only_on_a_terminal(
     second = await made()
     assert second["anon_key"] == first["anon_key"]
     assert second["service_key"] not in (first["service_key"], first["anon_key"])
-    assert run_sql(database, BUCKETS) == [("public", "public")]
+    assert run_sql(database, BUCKETS) == [("personal", "private"), ("public", "public")]
     active = run_sql(database, "select kind from auth.project_keys where revoked_at is null order by kind")
     assert active == [("anon",), ("service",)]
 

@@ -19,7 +19,7 @@ from project_service.lifecycle import start
 from project_service.storage import postgres
 from project_service.storage.assemble import Rows, sql_rows
 from project_service.storage.values import Conditions, Link
-from tests.contracts.storage.rows import ALICE, ETAG, SERVICE, bucket_b, put, refused
+from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, bucket_b, put, refused
 from tests.live.services import pool_on
 from tests.live.sql import run_sql
 from tests.live.waiting import until
@@ -181,6 +181,12 @@ def cursor(module_database: str) -> Iterator[Any]:
                 " order by md5(n::text)",
                 (bucket, OBJECTS - 1),
             )
+        # Ten of them are Alice's, in four folders, and the others Bob's.
+        made.execute(
+            "update storage.objects set owner = case when key ~ '[05]777$' or key ~ '0[12]80[0-2]$'"
+            " then %s::uuid else %s::uuid end",
+            (str(ALICE.user_id), str(BOB.user_id)),
+        )
         made.execute("analyze storage.objects")
         yield made
 
@@ -242,6 +248,34 @@ def test_a_page_is_in_order(cursor: Any, bucket: str, recursive: bool, shown: li
     objects, folders, last = cursor.fetchone()
     assert [one["key"] for one in json.loads(objects)] + json.loads(folders) == shown
     assert last == shown[-1]
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+@pytest.mark.parametrize("prefix", ["", "d00"])
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_a_page_of_own_objects_reads_about_the_rows_it_shows(
+    cursor: Any, mode: str, prefix: str, recursive: bool
+) -> None:
+    """However many objects of others lie between them."""
+    cursor.execute(
+        "select key from storage.objects where bucket = 'folders' and owner = %s order by key",
+        (str(ALICE.user_id),),
+    )
+    own = [key for (key,) in cursor.fetchall() if key.startswith(prefix)]
+    assert 0 < len(own) < LIMIT
+    sql, params = postgres.json_query("folders", prefix, None, LIMIT, recursive, ALICE.user_id)
+    cursor.execute(sql, params)
+    objects, folders, last = cursor.fetchone()
+    shown = [one["key"] for one in json.loads(objects)] + json.loads(folders)
+    assert last is None
+    assert shown == (own if recursive else sorted({key.split("/")[0] + "/" for key in own}))
+    cursor.execute(f"set plan_cache_mode = {mode}")
+    cursor.execute(f"prepare page as {numbered(sql)}")
+    values = ", ".join(["%s"] * len(params))
+    cursor.execute(f"explain (analyze, timing off, costs off, format json) execute page ({values})", params)
+    plan = cursor.fetchone()[0][0]["Plan"]
+    cursor.execute("deallocate page; reset plan_cache_mode")
+    assert 0 < looked_at(plan) <= len(own) + 1
 
 
 def test_the_measure_notices_a_query_that_reads_a_whole_folder(cursor: Any) -> None:
