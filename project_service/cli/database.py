@@ -211,7 +211,7 @@ def reset(invocation: Invocation, yes: bool, seed: IO[str] | None) -> None:
         storage = project.storage
         for bucket in await storage.buckets.all():
             await storage.objects.delete_prefix(bucket, "")
-        invocation.show({"reset": True, "tables": len(tables)}, f"reset, with {len(tables)} tables")
+        invocation.show({"reset": True, "tables": len(tables)}, f"reset; tables emptied: {len(tables)}")
 
     invocation.run(operation, store=True)
 
