@@ -72,7 +72,7 @@ class ApiError(Exception):
 
 
 class Away(Exception):
-    """The database or the store cannot be reached. This is not a fault of ours, and may be over soon."""
+    """The database or the store cannot be reached. This is not a bug in the service, and may be over soon."""
 
 
 def challenge(error: str | None = None, description: str | None = None) -> Headers:
@@ -122,7 +122,7 @@ def method_not_allowed(allowed: tuple[str, ...]) -> ApiError:
     return ApiError(
         405,
         "method_not_allowed",
-        "This path does not have that method.",
+        "This path does not allow that method; see Allow.",
         headers=(("Allow", ", ".join(allowed)),),
     )
 
@@ -177,7 +177,12 @@ def service_key_required(message: str = "This path needs the service key.") -> A
 
 
 def authentication_required() -> ApiError:
-    return ApiError(401, "authentication_required", "This needs a signed-in end user.", headers=challenge())
+    return ApiError(
+        401,
+        "authentication_required",
+        "This path needs an access token in the header Authorization.",
+        headers=challenge(),
+    )
 
 
 def invalid_token(message: str = "The access token is not valid.") -> ApiError:
@@ -199,7 +204,7 @@ def refused_by_project(status: int, message: str) -> ApiError:
 
 
 def overloaded() -> ApiError:
-    message = "The service has more to do than it can; try again shortly."
+    message = "The service is overloaded; try again shortly."
     return ApiError(503, "overloaded", message, counted=True)
 
 

@@ -267,7 +267,7 @@ def observer(out: LogOutput, log_format: str, levels: Levels) -> ILogObserver:
 
 
 class Requests(list[AccessEntry]):
-    """The requests of an access event. As text, for observers that do not know it, one line for each."""
+    """The requests of one access event. ``str()`` gives a line for each, for observers that do not know the type."""
 
     def __str__(self) -> str:
         return "\n".join(map(_line_of, self))

@@ -43,7 +43,7 @@ class Accounts:
     async def sign_up(
         self, email: str, password: str, metadata: Mapping[str, Any], origin: Origin
     ) -> IssuedSession | User:
-        """Create a user. Returns his first session, or only the user if his address has to be confirmed first.
+        """Create a user. Returns the first session, or only the user if the address has to be confirmed first.
 
         Raises ``signup_disabled``, ``validation_failed``, ``weak_password``, ``email_taken``, ``rate_limited``,
         ``overloaded`` and, if addresses have to be confirmed but there is no mail server, ``email_not_configured``.
@@ -196,7 +196,7 @@ class Accounts:
     async def _prove(
         self, caller: Claims, account: Account, password: Candidates, action: str, origin: Origin
     ) -> None:
-        """Returns if the caller knows his password. Failures are limited as those of a login are, because a stolen
+        """Returns if the caller knows the password. Failures are limited as those of a login are, because a stolen
         access token must not be enough.
 
         The change itself has to be made on condition of a ``Proof``, because the password may be changed while it is

@@ -71,8 +71,8 @@ class Administration:
         metadata: Mapping[str, Any] | None = None,
         confirmed: bool = True,
     ) -> Account:
-        """Create a user with a ``password``, with an imported bcrypt ``password_hash``, or with neither; then he sets
-        one by "forgotten password". An imported user may keep his ``user_id``.
+        """Create a user with a ``password``, with an imported bcrypt ``password_hash``, or with neither; then the
+        user sets one by "forgotten password". An imported user may keep a ``user_id``.
 
         Raises ``email_taken``, ``id_taken``, ``weak_password`` and ``validation_failed``.
         """

@@ -53,7 +53,7 @@ class Context:
         return session, refresh
 
     def user_event(self, action: str, caller: Claims, origin: Origin) -> Event:
-        """The entry of the audit for what a user did to his own account."""
+        """The entry of the audit for what a user did to their own account."""
         return Event(self.now(), action, actor="user", user_id=caller.sub, email=caller.email, origin=origin)
 
     def issued(self, user: User, session_id: str, refresh: OpaqueToken, now: datetime) -> IssuedSession:

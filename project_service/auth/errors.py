@@ -12,7 +12,7 @@ def _challenged(code: str, message: str) -> ApiError:
 
 
 def invalid_credentials() -> ApiError:
-    """For an unknown email as for a wrong password."""
+    """401. The same for an unknown email and for a wrong password, so that accounts cannot be guessed."""
     return _challenged("invalid_credentials", "The email or the password is wrong.")
 
 
@@ -54,7 +54,7 @@ def weak_password(why: str) -> ApiError:
 
 def invalid_one_time_token() -> ApiError:
     """The token is unknown, used, expired or for another purpose; the response does not say which."""
-    return ApiError(422, "invalid_one_time_token", "The token is not valid any more; ask for a new one.")
+    return ApiError(422, "invalid_one_time_token", "The token is not valid, or no longer; ask for a new one.")
 
 
 def email_not_configured() -> ApiError:
@@ -67,7 +67,9 @@ def user_not_found() -> ApiError:
 
 def user_in_use() -> ApiError:
     """A foreign key of one of the project's own tables refers to the user."""
-    return ApiError(409, "user_in_use", "Rows of other tables refer to this user, so he cannot be deleted.")
+    return ApiError(
+        409, "user_in_use", "Rows of other tables refer to this user, so the user cannot be deleted."
+    )
 
 
 def session_not_found() -> ApiError:

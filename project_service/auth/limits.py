@@ -59,15 +59,15 @@ class Throttle:
         return await self._reserve("mail", address_block(origin.address), self._per_address())
 
     async def reserve_password_check(self, session_id: str) -> Reservation:
-        """A check of a signed-in user's password, counted by his session: what others do, at the login or from the
-        same address, must not keep him from his own account."""
+        """A check of a signed-in user's password, counted by session: what others do, at the login or from the
+        same address, must not keep them from their own account."""
         return await self._reserve("session", session_id, self._per_email())
 
     async def finish(self, reservation: Reservation, outcome: Outcome, event: Event | None = None) -> None:
         """Store the outcome of an attempt, and record it in the audit as ``event`` if there is one."""
         # If there are no limits nothing was counted, and the query can be spared.
         if event is not None or reservation.is_counted:
-            await self.repository.finish_attempt(reservation, outcome, event)
+            await self.repository.record_outcome(reservation, outcome, event)
 
     async def during(self, reservation: Reservation, step: Awaitable[T]) -> T:
         """The result of ``step``, a step of the attempt. If it raises, the attempt is released first."""

@@ -265,7 +265,7 @@ class Sender(smtp.ESMTPSender):
 
 
 class Visitor(Sender):
-    """A client that leaves at the point where a mail would begin: it has connected and logged in."""
+    """An SMTP client for ``check``: it connects, logs in, and quits without sending a mail."""
 
     _logged_in = False
 

@@ -116,7 +116,7 @@ with u as (update auth.users set disabled_at = null where id = %(id)s::uuid retu
 a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
-# Deletes a user; sessions and tokens go with him, and the workers are notified.
+# Deletes a user; sessions and tokens go too, and the workers are notified.
 _DELETE = f"""
 with u as (delete from auth.users where id = %(id)s::uuid and {_PROVEN} returning id),
 a as ({RECORD} from u)
@@ -203,7 +203,7 @@ update auth.throttle set failed = '{{}}', pending = '{{}}'
 # One-time tokens, for what is done by mail.
 
 # A token for the user of an address, if there is one. An entry of the audit is written for an unknown address too, so
-# that both responses take the time of a commit. Without the lock a user who is being deleted would be seen, and his
+# that both responses take the time of a commit. Without the lock a user who is being deleted would be seen, and the
 # token would violate its foreign key.
 _ISSUE = f"""
 with u as (
@@ -478,7 +478,7 @@ class PostgresRepository:
         account = None if columns[0] is None else _account(tuple(columns))
         return Reservation(verdict, wait_seconds, mark, "login", email.key, address, address_mark, account)
 
-    async def finish_attempt(
+    async def record_outcome(
         self, reservation: Reservation, outcome: Outcome, event: Event | None = None
     ) -> None:
         sql = _FINISH_LOGIN if reservation.scope == "login" else _FINISH

@@ -98,7 +98,7 @@ class Rotation:
 
 @frozen
 class Proof:
-    """Why a user may change his account: the hash of the password that he has sent, and the session that he used."""
+    """Why a user may change their account: the hash of the password that was sent, and the session that was used."""
 
     password_hash: bytes = field(repr=False)
     session_id: str
@@ -147,11 +147,11 @@ class Repository(Protocol):
         """
 
     async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
-        """Disable the user, which ends all sessions, or enable him again."""
+        """Disable the user, which ends all sessions, or enable them again."""
 
     async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
         """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``. Raises
-        ``user_in_use`` if rows of the project's own tables refer to him."""
+        ``user_in_use`` if rows of the project's own tables refer to the user."""
 
     async def start_session(
         self, account: Account, new_hash: bytes | None, session: NewSession, event: Event
@@ -198,7 +198,7 @@ class Repository(Protocol):
     ) -> Reservation:
         """As ``reserve_attempt``, under both limits, with the account of ``email``."""
 
-    async def finish_attempt(
+    async def record_outcome(
         self, reservation: Reservation, outcome: Outcome, event: Event | None = None
     ) -> None:
         """Store the outcome of an attempt, and the ``event`` if there is one.
@@ -220,7 +220,7 @@ class Repository(Protocol):
         expires_at: datetime,
         event: Event,
     ) -> User | None:
-        """Store a token for the user of ``email``, in place of his older one. None if there is nobody to mail it to:
+        """Store a token for the user of ``email``, in place of an older one. None if there is nobody to mail it to:
         no such user, a disabled one, one whose address is confirmed already (for confirmation), or one whose last
         token is younger than ``pause``.
         """

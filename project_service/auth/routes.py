@@ -229,7 +229,7 @@ def origin_of(request: Request) -> Origin:
 
 
 def signed_in(request: Request) -> Claims:
-    """The claims of the caller's access token. Raises ``authentication_required`` if he has only a project key."""
+    """The claims of the caller's access token. Raises ``authentication_required`` if there is only a project key."""
     if request.caller.user is None:
         raise authentication_required()
     return request.caller.user
@@ -273,7 +273,7 @@ class AuthRoutes:
     @_public(
         "/auth/signup",
         "signUp",
-        "Make a user and his first session",
+        "Make a user and a first session",
         _created("The new user's session", SESSION),
         _answer(
             "With auth.confirm_email: the user must first post the token that was mailed to /auth/verify",
@@ -399,7 +399,7 @@ class AuthRoutes:
         "/auth/user",
         "changeUser",
         "Change the password (the other sessions end), the metadata, or both",
-        _answer("The user as he is now", exactly(user=USER)),
+        _answer("The user as it is now", exactly(user=USER)),
         body=UserChanges,
         hashes=True,
         errors=(*_GUESSED, _WEAK),
@@ -417,7 +417,7 @@ class AuthRoutes:
         "DELETE",
         "/auth/user",
         "deleteUser",
-        "Delete the signed-in user with all his sessions",
+        "Delete the signed-in user with all sessions",
         NOTHING,
         body=UserDeletion,
         hashes=True,
@@ -521,7 +521,7 @@ class AdminRoutes:
         "POST",
         "/admin/users",
         "createUser",
-        "Make a user with a password, an imported bcrypt hash, or neither (then he recovers one)",
+        "Make a user with a password, an imported bcrypt hash, or neither (who then recovers one)",
         _created("The new user", exactly(user=ADMIN_USER)),
         body=NewUser,
         hashes=True,
@@ -558,7 +558,7 @@ class AdminRoutes:
         "PATCH",
         "/admin/users/<user_id>",
         "updateUser",
-        "Disable a user or set his password (either ends every session), or set his metadata",
+        "Disable a user or set the password (either ends every session), or set the metadata",
         _ONE_USER,
         parameters=_ONE,
         body=AdminChanges,

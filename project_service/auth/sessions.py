@@ -135,8 +135,8 @@ class SessionService:
         return self.context.issued(rotation.user, rotation.session_id, successor, now)
 
     async def log_out(self, caller: Claims, scope: str | None, origin: Origin) -> None:
-        """End the caller's session (``local``, the default), all of his sessions (``global``), or all except this one
-        (``others``). Raises ``validation_failed`` for another scope."""
+        """End the caller's session (``local``, the default), all of their sessions (``global``), or all except this
+        one (``others``). Raises ``validation_failed`` for another scope."""
         scope = "local" if scope is None else scope
         if scope not in SCOPES:
             raise validation_failed({"scope": f"must be one of {', '.join(SCOPES)}"})

@@ -176,7 +176,7 @@ def email_of(user: User) -> Email:
 
 @frozen
 class SessionInfo:
-    """One session in a user's list of his own."""
+    """One session in a user's own list."""
 
     id: str
     created_at: datetime

@@ -102,7 +102,7 @@ def _buckets(project: Project) -> Buckets:
 @click.option(
     "--per-user",
     is_flag=True,
-    help="As --owner-only-reads --owner-only-writes: each user has his own objects.",
+    help="As --owner-only-reads --owner-only-writes: each user has objects of their own.",
 )
 @common_options
 def create(invocation: Invocation, name: str, per_user: bool, **given: Any) -> None:

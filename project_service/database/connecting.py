@@ -154,8 +154,8 @@ def milliseconds(seconds: float) -> str:
 
 
 def _reason(fault: Exception) -> str:
-    """A reason that may be shown: without the server's address, and without libpq's text, which names user and
-    host."""
+    """Why a connection failed, as text that may be shown: without the server's address, and without libpq's own
+    text, which names user and host."""
     if isinstance(fault, DatabaseGone):
         return str(fault)
     text = str(fault)

@@ -284,7 +284,8 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
 
     @property
     def altered(self) -> bool:
-        """Whether SQL has changed settings on which the meaning of the next message depends."""
+        """Whether SQL has changed a session setting (encoding, quoting, user, read-only) that would make the next
+        statement mean something else."""
         return self._remembered is not None and self._reported() != self._remembered
 
     def _reported(self) -> tuple[str | None, ...]:
@@ -403,7 +404,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
 
     @property
     def cursor(self) -> Any:
-        """The one that ``execute`` uses. Raises ``DatabaseGone``."""
+        """The psycopg2 cursor that ``execute`` uses, made on first use. Raises ``DatabaseGone``."""
         if self._discarded or self._connection is None or self._connection.closed:
             raise DatabaseGone("connection lost")
         if self._cursor is None:

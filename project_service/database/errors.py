@@ -48,7 +48,7 @@ def translate(failure: BaseException) -> ApiError | None:
     if not isinstance(failure, psycopg2.Error) or failure.pgcode is None:
         return None
     if _CHOSEN.match(failure.pgcode):
-        message = failure.diag.message_primary or "The project refuses this."
+        message = failure.diag.message_primary or "A trigger of the project refused this change."
         return errors.refused_by_project(int(failure.pgcode[2:]), message[:MAX_MESSAGE_CHARS])
     made = _EXACT.get(failure.pgcode) or _CLASSES.get(failure.pgcode[:2])
     return _because(made(), describe(failure)) if made is not None else None

@@ -79,7 +79,8 @@ class Embedded:
             raise
 
     def _refuse_another_users_data(self) -> None:
-        """Root could work on it, but would leave files that its owner cannot use."""
+        """Raise if the data directory belongs to another user. Root could use it, but would leave files that the
+        owner cannot read."""
         file = self.data_dir / SECRETS_FILE
         owner = file.stat().st_uid if file.exists() else os.geteuid()
         if owner != os.geteuid():

@@ -55,7 +55,7 @@ def alive(identity: Identity, proc: Path = PROC) -> bool:
     return identify(identity.pid, proc) == identity
 
 
-def works_on(pid: int, directory: Path, proc: Path = PROC) -> bool:
+def uses_directory(pid: int, directory: Path, proc: Path = PROC) -> bool:
     """Whether ``directory`` is among the process's arguments, or is its working directory."""
     home = proc / str(pid)
     try:
@@ -109,7 +109,7 @@ async def stop_leftover(identity: Identity | None, directory: Path, stops: Stops
 
     Returns when the process is gone; raises ``RuntimeError`` if it does not end.
     """
-    if identity is not None and alive(identity) and works_on(identity.pid, directory):
+    if identity is not None and alive(identity) and uses_directory(identity.pid, directory):
         log.info(
             "stopping what a killed service left: pid {pid} on {where}",
             pid=identity.pid,
@@ -159,7 +159,7 @@ def drop_stale_lock_files(lock_files: tuple[Path, ...], directory: Path) -> None
             pid = _first_line(file)
         except (OSError, ValueError):
             continue
-        if (PROC / str(pid)).exists() and not works_on(pid, directory):
+        if (PROC / str(pid)).exists() and not uses_directory(pid, directory):
             log.info("removing the stale lock file {file}", file=str(file))
             file.unlink(missing_ok=True)
 

@@ -364,7 +364,7 @@ class Cluster(Program):
         return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC", "HOME": str(self._home)}
 
     async def ready(self) -> None:
-        """Run a query as the owner. The owner and his database are created first if they are missing."""
+        """Run a query as the owner. The owner and the database are created first if they are missing."""
         with closing(await self._connect(self.admin_dsn)) as admin:
             await _make_owner(admin, self._secrets.owner_password)
         with closing(await self._connect(self.dsn)) as owner:

@@ -213,10 +213,10 @@ class Program(ABC):
 
     @abstractmethod
     async def ready(self) -> None:
-        """Return if the program works."""
+        """Return when the program is ready."""
 
     def cleanup(self) -> None:  # noqa: B027  # a program need not leave anything
-        """Called after each end."""
+        """Called each time the child process has ended, to remove what it leaves."""
 
     def retry(self) -> bool:
         """When a first start has failed: whether another program took what ``prepare`` had chosen, so that a second

@@ -162,7 +162,8 @@ class Callers:
     revocations: Revocations
 
     def at_once(self, access: Access, headers: HeaderView) -> Caller | None:
-        """As ``identify``, without waiting: None if ``revocations`` has to catch up first, which is rare."""
+        """As ``identify``, but without waiting. None if the list of revocations has to be refreshed first, which is
+        rare; then call ``identify``."""
         if self.revocations.current:
             cached: _Cached | None = headers.caller
             if (

@@ -75,12 +75,14 @@ _DATABASE = (errors.database_unavailable(),)
 class Operation:
     """One operation of the document, or the same one under several methods.
 
-    ``name`` is the operation's id. ``errors`` are made by the very functions that raise them, so that status, code,
-    message and headers cannot drift; those that follow from the route's demands are added by ``refusals_of``.
-    ``needs`` are the errors for what the operation cannot do without, if it is away. ``methods`` empty: all of the
-    route's. ``path`` stands in for the route's pattern where that one takes more than one kind of path.
-    ``reads_bearer``: a route with ``bearer="own"`` that looks at the token by itself.
-    ``open_ended``: why any other status may be returned.
+    - ``name`` is the operation's id.
+    - ``errors`` are made by the very functions that raise them, so that status, code, message and headers cannot
+      drift. Those that follow from what the route demands are added by ``refusals_of``.
+    - ``needs`` are the errors that are returned while the database or the store is away.
+    - ``methods``: those of the route that this describes; if empty, all of them.
+    - ``path`` replaces the route's pattern where the pattern takes more than one kind of path.
+    - ``reads_bearer``: the handler of a route with ``bearer="own"`` looks at the token itself.
+    - ``open_ended``: why any other status may be returned.
     """
 
     name: str

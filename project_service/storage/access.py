@@ -71,8 +71,8 @@ def read_user_id(name: str, value: object) -> UUID:
 
 
 def is_owner_only(rules: BucketRules, writer: Writer) -> bool:
-    """Whether ``writer`` may change only objects of his own: nobody may change what he may not see. The service key
-    passes this rule."""
+    """Whether ``writer`` may change only objects of their own: nobody may change what they may not see. The service
+    key passes this rule."""
     return (rules.owner_only_writes or rules.owner_only_reads) and not writer.is_service
 
 

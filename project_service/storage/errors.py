@@ -54,11 +54,11 @@ def object_exists() -> ApiError:
 
 
 def precondition_failed() -> ApiError:
-    return ApiError(412, "precondition_failed", "The object is not in the state that the request asks for.")
+    return ApiError(412, "precondition_failed", "The object does not match the conditions of the request.")
 
 
 def not_owner() -> ApiError:
-    return ApiError(403, "not_owner", "In this bucket only its owner may overwrite or delete an object.")
+    return ApiError(403, "not_owner", "Only the owner of this object may overwrite, move or delete it.")
 
 
 def bucket_full() -> ApiError:
@@ -72,7 +72,7 @@ def bucket_full() -> ApiError:
 
 
 def upload_expired() -> ApiError:
-    return ApiError(408, "request_timeout", "The upload took too long without progress and was given up.")
+    return ApiError(408, "request_timeout", "The upload made no progress for too long and was cancelled.")
 
 
 def content_type_not_allowed(content_type: str) -> ApiError:
@@ -94,12 +94,12 @@ def range_not_satisfiable(size: int) -> ApiError:
     )
 
 
-def piece_of_an_object() -> ApiError:
+def partial_upload_not_supported() -> ApiError:
     """400 for a ``Content-Range`` in an upload (RFC 9110 section 14.5): a piece would replace the whole object."""
     return errors.bad_request("bad_request", "An object is uploaded whole; Content-Range is not supported.")
 
 
-def owner_not_taken() -> ApiError:
+def owner_header_not_allowed() -> ApiError:
     """400 for ``X-Object-Owner`` where no object is made."""
     message = "X-Object-Owner is for uploads and copies; PATCH of the object changes its owner."
     return errors.bad_request("bad_request", message)
@@ -151,5 +151,6 @@ _REFUSALS = {
 
 
 def refused(*outcomes: str) -> ApiError:
-    """The error for the outcomes of a change that the database refused."""
+    """The error for the outcomes of a change that the database refused. ``access`` raises the same ones for the same
+    refusals."""
     return _REFUSALS[min(outcomes, key=list(_REFUSALS).index)]()

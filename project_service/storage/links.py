@@ -55,7 +55,7 @@ class Links:
     async def make(
         self, bucket: str, key: str, seconds: int, uses: int, owner: UUID | None = None
     ) -> tuple[str, datetime]:
-        """A new token and when it expires. ``uses`` 0: any number until then. With ``owner`` it opens his objects
+        """A new token and when it expires. ``uses`` 0: any number until then. With ``owner`` it opens their objects
         only."""
         token = self.new_token()
         expires_at = self.now() + timedelta(seconds=seconds)

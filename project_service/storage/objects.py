@@ -32,7 +32,8 @@ class Objects:
     async def copy(
         self, bucket: Bucket, source: str, target: str, writer: Writer, conditions: Conditions
     ) -> Switched:
-        """Make a second object of the same bytes, copied inside the store."""
+        """Copy the object at ``source`` to ``target`` in the same bucket, inside the store. Raises
+        ``object_not_found`` where the caller may not see the source, and what an upload of the target raises."""
         await self.uploads.check(bucket, target, writer, conditions)
         owner = access.only_owner(bucket.rules, writer)
         row = await self._existing(bucket, source, owner)

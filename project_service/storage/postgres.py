@@ -243,7 +243,8 @@ def _within(start: str, bounded: bool, owned: bool) -> str:
     if not owned:
         return f"o.bucket = %s and o.key >= {start}" + (" and o.key < %s" if bounded else "")
     # Whole rows are compared, which only the index on these three columns can do in order. With "owner = ..." a plan
-    # for any parameters may walk through everybody's keys and skip those of others: it does not know how few are his.
+    # for any parameters may walk through everybody's keys and skip those of others: it does not know how
+    # few are the caller's.
     end = (
         "(o.bucket, o.owner, o.key) < (%s, %s::uuid, %s)"
         if bounded

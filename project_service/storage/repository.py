@@ -75,7 +75,7 @@ class ObjectRows(Protocol):
     ) -> Page:
         """Up to ``limit`` objects and folders under ``prefix`` after the entry ``after``, ordered by key.
 
-        With ``owner`` as if there were only his objects.
+        With ``owner`` as if there were only their objects.
         """
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]: ...

@@ -82,7 +82,7 @@ def decode_page_token(token: str, prefix: str, recursive: bool) -> str:
 def refuse_partial(headers: HeaderView) -> None:
     """Raise for an upload with ``Content-Range``: a piece would replace the whole object (RFC 9110 section 14.5)."""
     if headers.get(b"content-range") is not None:
-        raise errors.piece_of_an_object()
+        raise errors.partial_upload_not_supported()
 
 
 def refuse_form(headers: HeaderView) -> None:

@@ -58,7 +58,8 @@ class _Stock:
 
 @define(eq=False)
 class Reservations:
-    """``release_unused`` has to be called about every ``UNUSED_SECONDS``."""
+    """Versions that are reserved in ``storage.uploads`` before their first byte is sent, taken from a stock for each
+    bucket. ``release_unused`` has to be called about every ``UNUSED_SECONDS``."""
 
     rows: ObjectRows
     clock: IReactorTime

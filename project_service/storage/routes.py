@@ -148,7 +148,7 @@ _CONDITIONS_FAILED: tuple[ApiError, ...] = (errors.object_exists(), errors.preco
 _WRITE_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, errors.not_owner(), BAD_KEY, *_CONDITIONS_FAILED)
 _UPLOAD_REFUSED: tuple[ApiError, ...] = (
     service_key_required(),
-    errors.piece_of_an_object(),
+    errors.partial_upload_not_supported(),
     *_WRITE_REFUSED,
     errors.bucket_full(),
     errors.upload_expired(),
@@ -475,7 +475,7 @@ class StorageRoutes:
             "Delete an object",
             (Answer(204, "It is gone."),),
             (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
-            errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.owner_not_taken(), errors.object_in_use()),
+            errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.owner_header_not_allowed(), errors.object_in_use()),
             needs=DATABASE_AND_STORE,
         ),
         bearer="required",
@@ -498,7 +498,7 @@ class StorageRoutes:
             (json_answer(200, "The metadata as it is now", _DETAILS),),
             (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
             body_of(ObjectChanges),
-            (NO_BUCKET, _NO_OBJECT, BAD_KEY, errors.owner_not_taken(), *_CONDITIONS_FAILED),
+            (NO_BUCKET, _NO_OBJECT, BAD_KEY, errors.owner_header_not_allowed(), *_CONDITIONS_FAILED),
         ),
         key="service",
     )
@@ -571,7 +571,7 @@ class StorageRoutes:
             (json_answer(200, "The metadata under the new key", _OBJECT),),
             (IN_BUCKET, *_WRITE_IF),
             body_of(FromTo),
-            (*_WRITE_REFUSED, _NO_OBJECT, errors.owner_not_taken(), errors.object_in_use()),
+            (*_WRITE_REFUSED, _NO_OBJECT, errors.owner_header_not_allowed(), errors.object_in_use()),
             DATABASE_AND_STORE,
         ),
         bearer="required",
@@ -599,7 +599,13 @@ class StorageRoutes:
             ),
             (IN_BUCKET,),
             body_of(Keys),
-            (NO_BUCKET, errors.not_owner(), BAD_KEY, errors.owner_not_taken(), errors.object_in_use()),
+            (
+                NO_BUCKET,
+                errors.not_owner(),
+                BAD_KEY,
+                errors.owner_header_not_allowed(),
+                errors.object_in_use(),
+            ),
             DATABASE_AND_STORE,
         ),
         bearer="required",
@@ -626,7 +632,7 @@ class StorageRoutes:
         """As ``_writable``, for a request that makes no object, and so must not name an owner in a header."""
         writable = await self._writable(request)
         if b"x-object-owner" in request.headers:
-            raise errors.owner_not_taken()
+            raise errors.owner_header_not_allowed()
         return writable
 
     async def _check_again(self, bucket: Bucket, key: str, content_type: str, size: int) -> None:

@@ -177,8 +177,8 @@ class Sweeper:
             return
         if stat.size == row.size and stat.etag == row.etag:
             return
-        in_parts = "-" in row.etag or "-" in stat.etag
-        (report.unproven if stat.size == row.size and in_parts else report.torn).append(name)
+        is_multipart = "-" in row.etag or "-" in stat.etag
+        (report.unproven if stat.size == row.size and is_multipart else report.torn).append(name)
 
     async def _give_up_stale(self, stale_after: timedelta) -> int:
         count = 0

@@ -50,14 +50,14 @@ T = TypeVar("T")
 
 # S3 API Reference, "Multipart upload limits".
 MAX_PARTS = 10_000
-PARTS_ALIKE = 1000
+PARTS_PER_SIZE = 1000
 # S3 allows 2 KB of user metadata in all.
 _MAX_METADATA_BYTES = 1800
 GROWING_BYTES = 1024 * 1024
 # One CopyObject takes at most 5 GiB (S3 API Reference, CopyObject); above, parts of this size are copied.
 COPY_PART_BYTES = 1024 * 1024 * 1024
 # How many parts of one upload are in memory at most.
-PARTS_HELD = 2
+MAX_PARTS_IN_MEMORY = 2
 
 
 class State(Enum):
@@ -85,12 +85,12 @@ class PartSizes:
     def up_to(cls, expected: int, part_bytes: int) -> PartSizes:
         """For an object of at most ``expected`` bytes, beginning with ``part_bytes``."""
         missing = max(0, expected - MAX_PARTS * part_bytes)
-        steps = sum(range(MAX_PARTS // PARTS_ALIKE)) * PARTS_ALIKE
+        steps = sum(range(MAX_PARTS // PARTS_PER_SIZE)) * PARTS_PER_SIZE
         return cls(part_bytes, -(-missing // steps))
 
     def of(self, number: int) -> int:
         """The size of a part; the first has the number 1."""
-        return self.first + (number - 1) // PARTS_ALIKE * self.step
+        return self.first + (number - 1) // PARTS_PER_SIZE * self.step
 
 
 @frozen
@@ -157,8 +157,8 @@ def unobserved(step: str) -> None:
 class Upload:
     """One version on its way into the store, made by ``Uploads.begin`` and used as the module's docstring shows.
 
-    At most ``PARTS_HELD`` parts are in memory. ``write`` returns when there is room for more, which slows down a
-    client that is faster than the store. An object that fits into one part is sent by ``store`` in a single request.
+    At most ``MAX_PARTS_IN_MEMORY`` parts are in memory. ``write`` returns when there is room for more, which slows
+    down a client that is faster than the store. An object that fits into one part goes out in one request.
     """
 
     def __init__(
@@ -351,7 +351,7 @@ class Upload:
         self._sending.append((sending, part))
 
     async def _make_room(self) -> None:
-        if len(self._sending) == PARTS_HELD:
+        if len(self._sending) == MAX_PARTS_IN_MEMORY:
             await self._part_sent()
         size = self._sizes.of(len(self._etags) + len(self._sending) + 1)
         spare, self._spare = self._spare, None

@@ -78,7 +78,10 @@ def readable_by_all() -> ApiError:
 
 @frozen
 class BucketRules:
-    """What an operator decides about a bucket. None means no limit of its own."""
+    """What an operator decides about a bucket. None means no limit of its own.
+
+    The order of the members is that of the columns in SQL.
+    """
 
     visibility: Visibility = member(_VISIBILITY, default="private")
     max_object_bytes: int | None = member(_OBJECT_LIMIT, default=None)

@@ -310,8 +310,8 @@ class Root:
         raise errors.unacceptable_media([wanted.shown for wanted in head.accept])
 
     def query(self, schema: str) -> Sql:
-        """What to ask as the caller: what he may use. There always is a query, so that the database, or the
-        pre-request function, can refuse him."""
+        """What to ask as the caller: what they may use. There always is a query, so that the database, or the
+        pre-request function, can refuse them."""
         return rights_sql(schema) if self.config.openapi == "follow-privileges" else _NOTHING
 
     async def reply(

@@ -327,7 +327,8 @@ def _body_schema(routine: Routine) -> dict[str, Any]:
 
 
 def _argument_schema(routine: Routine, argument: Argument) -> dict[str, Any]:
-    """The JSON Schema of an argument. Types of the function's own schema are shown without it."""
+    """The JSON Schema of an argument. Types of the function's own schema are shown without the
+    schema's name."""
     return schema_of(argument.type.removeprefix(f"{routine.schema}."))
 
 

@@ -48,7 +48,8 @@ def read_utf8(value: bytes) -> str:
 
 
 def options_reply(cache: SchemaCache, head: Head) -> Reply:
-    """The reply with ``Allow``. Raises PGRST202 and PGRST205 for what the schema cache does not have."""
+    """The reply to OPTIONS, with ``Allow``. Raises PGRST202 or PGRST205 if the schema cache does not have the
+    function or relation."""
     return Reply(200, (_allow(_methods(cache, head)), ("Content-Type", "application/json"), VARY))
 
 

@@ -310,7 +310,8 @@ class Readiness:
                 self._end(WORKS)
 
     def ended(self, worker: _Worker) -> None:
-        """To be called when a worker has ended. The round fails, even if this worker has answered already."""
+        """To be called when a worker has ended. The poll that is under way fails, even if this worker has already
+        answered it."""
         self._asking = [one for one in self._asking if one is not worker]
         self._end(FAILS)
 

@@ -85,7 +85,7 @@ class Worker:
         self._supervisor = SupervisorPipe(reactor, self._works, self.stop, certificates.renew, 0, STATUS_FD)
         ports = adopt(reactor, server.listen, FIRST_PORT_FD, certificates)
         self._application = Application(
-            reactor, self._settings, ports, admin, processes, self._supervisor.all_work
+            reactor, self._settings, ports, admin, processes, self._supervisor.check_all_workers
         )
 
     @property
@@ -182,7 +182,7 @@ class SupervisorPipe:
         except OSError:
             return  # the supervisor has ended, and the other pipe shows it
 
-    async def all_work(self) -> None:
+    async def check_all_workers(self) -> None:
         """Raises ``NotReady`` unless every worker is there and ready."""
         waiting: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiting)

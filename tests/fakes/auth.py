@@ -340,7 +340,7 @@ class MemoryRepository:
         self._finish("login", email.key, by_email.mark, "released")
         return evolve(by_email, verdict=by_address.verdict, wait_seconds=by_address.wait_seconds, mark=None)
 
-    async def finish_attempt(
+    async def record_outcome(
         self, reservation: Reservation, outcome: Outcome, event: Event | None = None
     ) -> None:
         self._finish(reservation.scope, reservation.subject, reservation.mark, outcome)

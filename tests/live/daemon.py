@@ -17,7 +17,7 @@ from types import TracebackType
 
 import requests
 
-from project_service.embedded.leftovers import PROC, identify, works_on
+from project_service.embedded.leftovers import PROC, identify, uses_directory
 
 ROOT = Path(__file__).parents[2]
 READY = re.compile(r"ready on (http://[^\s\"]+)")  # a line of text, or of JSON
@@ -163,7 +163,7 @@ def children_on(data_dir: Path) -> list[int]:
     """The pids of all processes that work in or on a data directory."""
     directories = [data_dir, *(data_dir / name for name in ("postgres", "postgres.new", "store"))]
     pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if identify(pid) and any(works_on(pid, one) for one in directories)]
+    return [pid for pid in pids if identify(pid) and any(uses_directory(pid, one) for one in directories)]
 
 
 def workers_of(daemon: Daemon) -> set[int]:

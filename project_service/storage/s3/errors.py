@@ -60,9 +60,9 @@ class ReaderLeft(Exception):
 
 UNTRUSTED = "untrusted certificate"
 NO_TLS = "no TLS"
-UNREADABLE = "an answer that cannot be read"
+UNREADABLE = "an unreadable response"
 NO_SIZE = "no size of an object"
-NO_NEXT_PAGE = "a list that does not say where it goes on"
+NO_NEXT_PAGE = "a listing without its continuation token"
 SAME_PAGE = "a list that repeats a page"
 
 

@@ -80,8 +80,9 @@ class Operator:
 
     ``sql`` is PostgreSQL's operator; for full-text search it is the function that makes the tsquery.
     ``quantified_sql`` is the operator before ``ANY (array)`` and ``ALL (array)``, None if the modifiers ``any`` and
-    ``all`` are not allowed. ``operand`` is what follows the dot: a single value; a pattern, in which ``*`` stands for
-    ``%`` (which would have to be escaped in a URL); a list in brackets; one of the key words of ``Is``; or the words
+    ``all`` are not allowed. ``operand`` is what follows the dot: a single value, which passes the column's data
+    representation; a pattern of LIKE, in which ``*`` stands for ``%`` (regular expressions, in which it has a meaning
+    of its own, are values); a list in brackets; one of the key words of ``Is``; or the words
     to search for.
     """
 

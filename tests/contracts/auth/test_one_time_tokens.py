@@ -85,9 +85,9 @@ async def test_a_reset_lets_a_locked_out_owner_in(repository: Repository) -> Non
     limit, none = Limit(1, HOUR), Limit(0, HOUR)
     for one in (email, other):
         reservation = await repository.reserve_login(one, client, limit, Limit(2, HOUR), NOW)
-        await repository.finish_attempt(reservation, "failed")
+        await repository.record_outcome(reservation, "failed")
     of_mails = await repository.reserve_attempt("mail", email.key, limit, NOW)
-    await repository.finish_attempt(of_mails, "failed")
+    await repository.record_outcome(of_mails, "failed")
     key, _ = await issue(repository, email)
     await repository.reset_password(key, OTHER_HASH, event())
     assert (await repository.reserve_attempt("mail", email.key, limit, NOW)).verdict == "refused"

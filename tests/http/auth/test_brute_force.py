@@ -167,7 +167,7 @@ class BruteForce(TestCase):
         recorded = [event.result for event in self.app.repository.events if event.action == "login"]
         assert recorded == ["invalid_credentials"] * 30
         # The database is not even asked then.
-        self.patch(self.app.repository, "finish_attempt", None)
+        self.patch(self.app.repository, "record_outcome", None)
         assert self.app.log_in().status == 200
 
     def test_each_limit_works_without_the_other(self) -> None:

@@ -92,7 +92,7 @@ class Broken(TestCase):
     def test_a_copy_whose_client_has_left_is_waited_for(self) -> None:
         """It keeps its slot until then: otherwise a hundred bytes and a hang-up would fill a store past every
         quota."""
-        for in_parts, answered in ((False, None), (False, StoreError(403, "AccessDenied")), (True, None)):
+        for is_multipart, answered in ((False, None), (False, StoreError(403, "AccessDenied")), (True, None)):
             app = StorageApp()
             app.put("a", b"first")
             answer: Deferred[None] = Deferred()
@@ -117,7 +117,7 @@ class Broken(TestCase):
             with (
                 patch.object(MemoryStore, "copy", slow),
                 patch.object(MemoryStore, "copy_part", slow),
-                patch.object(upload, "COPY_PART_BYTES", 4 if in_parts else 5),
+                patch.object(upload, "COPY_PART_BYTES", 4 if is_multipart else 5),
             ):
                 sent = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
                 client.send(head(sent, path="/storage/buckets/open/copy") + body)

@@ -66,7 +66,7 @@ def waiting(database: str, count: int) -> Callable[[], Awaitable[bool]]:
 async def test_an_attempt_waits_for_the_one_in_progress_and_counts_it(database: str, pool: Pool) -> None:
     repository, now, limit = PostgresRepository(pool), datetime.now(UTC), Limit(1, timedelta(hours=1))
     first = await repository.reserve_attempt("t", "subject", limit, now)
-    await repository.finish_attempt(first, "released")
+    await repository.record_outcome(first, "released")
     other = psycopg2.connect(database)
     try:
         with other.cursor() as cursor:
@@ -168,7 +168,7 @@ async def test_an_audit_entry_has_who_did_what_to_whom_when_and_from_where(datab
     user = (await made(repository, email, first)).user
     wrong = Event(NOW, "login", "invalid_credentials", "operator", user.id, user.email, HERE)
     reservation = await repository.reserve_login(email, "192.0.2.0", Limit(9, HOUR), Limit(9, HOUR), NOW)
-    await repository.finish_attempt(reservation, "failed", wrong)
+    await repository.record_outcome(reservation, "failed", wrong)
     child = digest()
     await rotate(repository, first.digest, child)
     await rotate(repository, child, digest())

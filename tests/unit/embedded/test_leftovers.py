@@ -27,7 +27,7 @@ from project_service.embedded.leftovers import (
     postmaster_of,
     remembered,
     stop_leftover,
-    works_on,
+    uses_directory,
 )
 from project_service.lifecycle import start
 from tests.temporary import temporary_directory
@@ -85,10 +85,10 @@ class Identities(TestCase):
         by_option = fake_proc(self, 7, line, b"weed\0-dir=" + os.fsencode(here) + b"\0")
         by_directory = fake_proc(self, 7, line, b"anything\0", cwd=here)
         for proc in (by_argument, by_option, by_directory):
-            self.assertTrue(works_on(7, here, proc))
-            self.assertFalse(works_on(7, there, proc))
+            self.assertTrue(uses_directory(7, here, proc))
+            self.assertFalse(uses_directory(7, there, proc))
         inside = fake_proc(self, 7, line, b"editor\0" + os.fsencode(here / "notes.txt") + b"\0")
-        self.assertFalse(works_on(7, here, inside))
+        self.assertFalse(uses_directory(7, here, inside))
 
 
 class PidFiles(TestCase):

@@ -148,7 +148,7 @@ class Pipe(TestCase):
 
     def test_all_requests_waiting_in_a_worker_share_one_question(self) -> None:
         for verdict in (b"works", b"fails"):
-            first, leaving, last = (start(self.pipe.all_work()) for _ in range(3))
+            first, leaving, last = (start(self.pipe.check_all_workers()) for _ in range(3))
             leaving.addErrback(lambda _: None)
             leaving.cancel()
             self.assertEqual(self.sent(), b"all\n")
@@ -160,10 +160,10 @@ class Pipe(TestCase):
                     self.failureResultOf(one, RuntimeError)
 
     def test_a_cancelled_request_is_forgotten(self) -> None:
-        first = start(self.pipe.all_work())
+        first = start(self.pipe.check_all_workers())
         first.cancel()
         self.failureResultOf(first, CancelledError)
-        second = start(self.pipe.all_work())
+        second = start(self.pipe.check_all_workers())
         self.assertEqual(self.sent(), b"all\nall\n")
         self.receive(b"all works\nall works\n")
         self.successResultOf(second)
