@@ -44,6 +44,7 @@ from project_service.tables.sql.expressions import (
     path_sql,
     returned_columns,
     value_sql,
+    without_repetitions,
 )
 from project_service.tables.sql.fragment import (
     MAX_BIGINT,
@@ -172,10 +173,13 @@ def _embedded_columns(embedded: Embedded, grouped: bool) -> Iterator[tuple[str, 
 
 def _embedded_value(embedded: Embedded, grouped: bool) -> str:
     alias = ident(embedded.alias)
-    if embedded.to_one:
-        return f"row_to_json({alias}.*)" + ("::jsonb" if grouped else "")
-    rows = f"{alias}.pgrst_rows"
-    return f"COALESCE({rows}::jsonb, '[]')" if grouped else f"COALESCE({rows}, '[]')"
+    value = f"row_to_json({alias}.*)" if embedded.to_one else f"{alias}.pgrst_rows"
+    if grouped:
+        value += "::jsonb"
+    elif embedded.plan.shows_records(embedded.plan.computed):
+        # Here too, for CSV, whose cells hold embedded rows as JSON.
+        value = without_repetitions(value)
+    return value if embedded.to_one else f"COALESCE({value}, '[]')"
 
 
 def _grouped_as_json(embedded: Embedded, columns: Mapping[str, bool]) -> frozenset[str]:

@@ -12,8 +12,8 @@ from project_service.tables.plan.media import Rendering
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.request.syntax import Range
+from project_service.tables.sql.expressions import without_repetitions
 from project_service.tables.sql.fragment import (
-    MAX_BIGINT,
     NOTHING,
     PROBE,
     ROW,
@@ -297,7 +297,7 @@ def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -
         )
     item = f"{ROWS}.{SCALAR}" if scalar else ROW
     if rendering.records:
-        item = _without_repetitions(item)
+        item = without_repetitions(item)
     if rendering.form == "ndjson":
         return f"coalesce(string_agg({_ndjson_row(item)} || E'\\n', ''), '')"
     return _json(item, rendering, single)
@@ -344,39 +344,11 @@ def _row_sql(rendering: Rendering, scalar: bool) -> str:
     if rendering.form == "geojson":
         return f"ST_AsGeoJSON({ROW})"
     if rendering.records:
-        item = _without_repetitions(item)
+        item = without_repetitions(item)
     if rendering.form == "ndjson":
         return _ndjson_row(item)
     text = _json_row(item)
     return f"json_strip_nulls({text})" if rendering.nulls_stripped else text
-
-
-def _without_repetitions(item: str) -> str:
-    """A value as JSON in which no object has a key twice, on any level: of several the last one stays, as in parsers
-    of JSON. The other values stay as they are written, which ``jsonb`` would change.
-
-    ``pgrst_node`` has all values by their paths; in the order of the paths, each text stands where it belongs, and
-    the end of an object or array after all that is in it.
-    """
-    return f"""(WITH RECURSIVE pgrst_node AS (
-SELECT '{{}}'::int8[] AS path, '' AS head, pg_catalog.to_json({item}) AS value
-UNION ALL
-SELECT path || number, CASE WHEN number > 1 THEN ',' ELSE '' END || key, member.value
-FROM pgrst_node CROSS JOIN LATERAL (
-  SELECT row_number() OVER (ORDER BY number) AS number, key, value FROM (
-    SELECT DISTINCT ON (name) to_json(name)::text || ':' AS key, value, number
-    FROM json_each(CASE json_typeof(pgrst_node.value) WHEN 'object' THEN pgrst_node.value END)
-      WITH ORDINALITY AS pgrst_each (name, value, number) ORDER BY name, number DESC) AS pgrst_last
-  UNION ALL
-  SELECT number, '', value
-  FROM json_array_elements(CASE json_typeof(pgrst_node.value) WHEN 'array' THEN pgrst_node.value END)
-    WITH ORDINALITY AS pgrst_elements (value, number)) AS member)
-SELECT string_agg(written, '' ORDER BY path)::json FROM (
-  SELECT path, head || CASE json_typeof(value) WHEN 'object' THEN '{{' WHEN 'array' THEN '[' ELSE value::text END
-    AS written FROM pgrst_node
-  UNION ALL
-  SELECT path || {MAX_BIGINT}, CASE json_typeof(value) WHEN 'object' THEN '}}' ELSE ']' END FROM pgrst_node
-  WHERE json_typeof(value) IN ('object', 'array')) AS pgrst_written)"""
 
 
 def _json_row(item: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from typing import Any
 
@@ -390,3 +391,8 @@ async def test_rows_without_a_declared_type_have_no_key_twice(tables: Tables) ->
     assert [line["a"] for line in lines] == list(range(2, len(lines) + 2))
     _, _, body = await tables.request("GET", "/rpc/same", headers={"Accept": "text/csv"})
     assert body == b'pgrst_scalar\n"(1,2)"'
+    for path in ("/books?select=authors(pair)&limit=1", "/authors?select=books(authors(pair))&limit=1"):
+        _, _, body = await tables.request("GET", path, headers={"Accept": "text/csv"})
+        cell = next(csv.reader(body.decode().splitlines()[1:]))[0]
+        assert '"pair"' in cell, cell
+        json.loads(cell, object_pairs_hook=without_repetitions)
