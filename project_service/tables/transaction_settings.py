@@ -250,7 +250,7 @@ def settings_text(pairs: Pairs) -> str:
 
     Raises ``ValueError`` for a value with a NUL.
     """
-    sets = [f"set_config({literal(name)}, {_quoted(value)}, true)" for name, value in pairs]
+    sets = [f"set_config({_quoted(name)}, {_quoted(value)}, true)" for name, value in pairs]
     return _select([*_CONNECTIONS_OWN, *sets])
 
 

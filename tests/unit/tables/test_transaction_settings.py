@@ -7,7 +7,7 @@ import re
 from typing import Any, cast
 
 from attrs import evolve
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -210,6 +210,7 @@ class Preambles(SynchronousTestCase):
             preamble_of(CONFIG, CACHE, RequestHeaders.of(()), asked(), identity),
         )
 
+    @example([("%%", "%%")])
     @given(st.lists(st.tuples(_TEXTS, _TEXTS), max_size=5))
     def test_settings_are_escaped_for_postgresql_and_psycopg2(self, pairs: list[tuple[str, str]]) -> None:
         """In PostgreSQL's literals, with a sign doubled that means something to psycopg2."""
