@@ -268,8 +268,8 @@ class Verifier:
 
     ``is_revoked`` says whether a session has ended, and raises if that cannot be known at the moment.
 
-    A signature is checked only once: the claims of the most recently used tokens are cached. Expiry and revocation
-    are checked every time.
+    A signature is checked only once: the claims of the most recently used tokens are cached. What depends on the
+    time, and revocation, is checked every time.
     """
 
     def __init__(
@@ -296,14 +296,18 @@ class Verifier:
     def verify(self, token: str) -> Claims:
         """The claims of a valid token. Raises ``invalid_token``, ``expired_token`` or ``session_revoked``, and
         ``database_unavailable`` if it is unknown whether the session has ended."""
-        claims = self._claims(token)
-        if claims.exp + LEEWAY_SECONDS <= self._now():
+        claims, starts = self._claims(token)
+        now = self._now()
+        if claims.exp + LEEWAY_SECONDS <= now:
             raise expired_token()
+        if starts > now + LEEWAY_SECONDS:
+            raise invalid_token("The access token is not valid yet.")
         if self._is_revoked(claims.sid):
             raise session_revoked()
         return claims
 
-    def _check(self, token: str) -> Claims:
+    def _check(self, token: str) -> tuple[Claims, float]:
+        """The claims, and from when on the token is valid, in Unix seconds."""
         if len(token) > MAX_TOKEN_CHARACTERS:
             raise invalid_token()
         try:
@@ -324,11 +328,10 @@ class Verifier:
         exp, issued, starts = times = (payload["exp"], payload["iat"], payload.get("nbf", 0))
         if not all(map(_is_number, times)):
             raise invalid_token()
-        if max(issued, starts) > self._now() + LEEWAY_SECONDS:
-            raise invalid_token("The access token is not valid yet.")
         sub, sid = (_id(payload[name]) for name in ("sub", "sid"))
         email, role = (_text(payload.get(name)) for name in ("email", "role"))
-        return Claims(sub=sub, email=email, role=role, sid=sid, exp=int(exp), raw=dict(payload))
+        claims = Claims(sub=sub, email=email, role=role, sid=sid, exp=int(exp), raw=dict(payload))
+        return claims, max(issued, starts)
 
 
 def _text(value: object) -> str:

@@ -4,6 +4,7 @@ are rejected."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -147,6 +148,18 @@ class Good(Base):
         self.verifier.verify(self.good)
         self.revoked.known = False
         assert self.assertRaises(ApiError, self.verifier.verify, self.good).code == "database_unavailable"
+
+    def test_times_count_though_a_token_is_cached(self) -> None:
+        """The clock may be set back, and a token that was seen after its end is not valid before its beginning."""
+        for seen_at in (NOW, NOW + 10**6):
+            verifier = Verifier(self.issuer, self.revoked.is_revoked, lambda: self.now)
+            self.now = float(seen_at)
+            with contextlib.suppress(ApiError):
+                verifier.verify(self.good)
+            self.now = NOW - 3600.0
+            assert self.assertRaises(ApiError, verifier.verify, self.good).code == "invalid_token"
+            self.now = NOW
+            verifier.verify(self.good)
 
     def test_the_least_recently_used_token_is_evicted_first(self) -> None:
         verifier = Verifier(self.issuer, self.revoked.is_revoked, lambda: self.now, capacity=2)
