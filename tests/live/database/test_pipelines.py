@@ -205,8 +205,8 @@ def service(
         module_database,
         store_settings,
         tmp_path_factory.mktemp("pipelines"),
-        # A machine with much else to do may let connections wait for long.
-        database={"statement_timeout_seconds": 2.0, "acquire_timeout_seconds": 60.0},
+        # A machine with much else to do may let connections wait for long, and reads for a lock too.
+        database={"statement_timeout_seconds": 10.0, "acquire_timeout_seconds": 60.0},
     )
     settings = evolve(
         settings, stages={"dev": Stage(databases={"main": main, "alone": evolve(main, pool_size=3)})}
@@ -256,7 +256,7 @@ def expected(caller: Caller, path: str, mark: str) -> tuple[int, Any]:  # noqa: 
                 "sub": caller.sub,
                 "mark": mark,
                 "tenant": None,
-                "timeout": "2s",
+                "timeout": "10s",
                 "path": '"public", "public"',
                 "method": "GET",
                 "read_only": "on",
