@@ -181,7 +181,7 @@ class Application:
         factory.throttle.ports = ports
         self._ports += ports
 
-    async def works(self) -> None:
+    async def check_ready(self) -> None:
         """Raises if a part that this process needs does not work."""
         if self._assembled is None:
             raise RuntimeError("not started")

@@ -169,17 +169,17 @@ def import_(invocation: Invocation, bucket: str, source: str, prefix: str, overw
         raise click.BadParameter("there is no such directory", param_hint="DIRECTORY")
 
     async def operation(project: Project) -> None:
-        parts = project.storage
-        target = await parts.buckets.fresh(bucket)
+        storage = project.storage
+        target = await storage.buckets.fresh(bucket)
         limit = target.rules.max_object_bytes or project.settings.storage.max_object_bytes
         conditions = Conditions() if overwrite else Conditions(if_none_match=("*",))
-        importing = _Import(parts.buckets, parts.objects, target, limit, conditions)
+        importing = _Import(storage.buckets, storage.objects, target, limit, conditions)
         try:
             async with _files_of(project, source) as files:
                 async for name, read in files:
                     await importing.bring(prefix + name, read)
         finally:
-            await parts.reservations.release_all()
+            await storage.reservations.release_all()
         importing.show(invocation)
         if importing.refused:
             raise Failed("not everything could be imported")

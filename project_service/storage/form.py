@@ -99,7 +99,7 @@ class FormReader:
         self._lines: list[bytes] = []
         self._part = _Part("", None, None, "")
         self._value = bytearray()
-        self._parts = 0
+        self._part_count = 0
         self._around = 0
         self._seen: set[str] = set()
         self._complete = False
@@ -203,8 +203,8 @@ class FormReader:
             raise errors.invalid_multipart(why)
 
     def _begin_headers(self) -> None:
-        self._parts += 1
-        if self._parts > MAX_PARTS:
+        self._part_count += 1
+        if self._part_count > MAX_PARTS:
             raise errors.invalid_multipart(f"it has more than {MAX_PARTS} parts")
         self._lines = []
         self._stage = self._headers

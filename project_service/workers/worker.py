@@ -96,7 +96,7 @@ class Worker:
         return share(self._assignment.source.read_again(os.environ), self._assignment.processes)
 
     async def _works(self) -> None:
-        await self._application.works()
+        await self._application.check_ready()
 
     def run(self) -> None:
         reactor = self._reactor

@@ -122,11 +122,11 @@ class S3Store:
 
     async def complete_multipart(self, key: str, upload_id: str, etags: Sequence[str]) -> str:
         """Make one object of the parts; its ETag. Completing again what is complete is no error."""
-        parts = "".join(
+        part_elements = "".join(
             f'<Part><PartNumber>{number}</PartNumber><ETag>"{escape(etag)}"</ETag></Part>'
             for number, etag in enumerate(etags, 1)
         )
-        body = document("CompleteMultipartUpload", parts)
+        body = document("CompleteMultipartUpload", part_elements)
         query = {"uploadId": upload_id}
         try:
             response = await self.requests.send(

@@ -154,9 +154,9 @@ class ResponseParser:
         self.complete = False
         self.headers = {name.lower(): value for name, value in sent.items()}
         if self.code >= 200:
-            self._frame(head)
+            self._decide_body_length(head)
 
-    def _frame(self, head: bytes) -> None:
+    def _decide_body_length(self, head: bytes) -> None:
         """Decide how the body is delimited (RFC 9112 section 6.3).
 
         llhttp has already refused contradicting lengths, and a length beside a transfer coding.

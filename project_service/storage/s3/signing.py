@@ -115,10 +115,11 @@ class Address:
 
 
 def _host_of(origin: str) -> str:
-    parts = urlsplit(origin)
-    host = parts.hostname or ""
+    split_url = urlsplit(origin)
+    host = split_url.hostname or ""
     host = f"[{host}]" if ":" in host else host
-    return host if parts.port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f"{host}:{parts.port}"
+    port = split_url.port
+    return host if port in (None, _DEFAULT_PORTS.get(split_url.scheme)) else f"{host}:{port}"
 
 
 def _encoded(query: Mapping[str, str]) -> str:

@@ -266,8 +266,8 @@ select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc')
   bt.typtype = 'c' or coalesce(p.proargmodes::text[] && '{t,b,o}', false) as is_composite,
   case when bt.typtype = 'c' then json_build_array(bn.nspname, rc.relname) end as returns,
   coalesce(p.proconfig, '{}') as settings, p.prolang = (select oid from pg_language where lanname = 'sql') as is_sql,
-  (select json_agg(coalesce(nullif(o.name, ''), 'column' || o.place) order by o.place)
-   from (select name, row_number() over (order by idx) as place
+  (select json_agg(coalesce(nullif(o.name, ''), 'column' || o.position) order by o.position)
+   from (select name, row_number() over (order by idx) as position
          from unnest(p.proargmodes, coalesce(p.proargnames, '{}')) with ordinality as args(mode, name, idx)
          where mode in ('t', 'b', 'o')) as o) as columns,
   (select json_agg(json_build_array(
@@ -276,8 +276,8 @@ select n.nspname as schema, p.proname as name, obj_description(p.oid, 'pg_proc')
         when 'bit' then 'bit varying' when 'character' then 'character varying'
         else regexp_replace(format_type(a.type, null), '\\[\\]$', '') end
         || case when format_type(a.type, null) like '%%[]' then '[]' else '' end,
-      a.place <= p.pronargs - p.pronargdefaults, a.mode = 'v') order by a.place)
-   from (select name, type, mode, row_number() over (order by idx) as place
+      a.position <= p.pronargs - p.pronargdefaults, a.mode = 'v') order by a.position)
+   from (select name, type, mode, row_number() over (order by idx) as position
          from unnest(coalesce(p.proargnames, '{}'), coalesce(p.proallargtypes, p.proargtypes::oid[]),
                      coalesce(p.proargmodes, '{}')) with ordinality as args(name, type, mode, idx)
          where type is not null and (mode is null or mode in ('i', 'b', 'v'))) as a) as arguments

@@ -189,4 +189,4 @@ async def test_a_port_that_fails_to_close_does_not_stop_the_shutdown(
         path.unlink()
     assert len(logged_errors.flush("a port did not close cleanly")) == 1
     with pytest.raises(ApiError, match="shutting_down"):
-        await api.application.works()
+        await api.application.check_ready()
