@@ -201,7 +201,8 @@ class Repository(Protocol):
     async def record_outcome(
         self, reservation: Reservation, outcome: Outcome, event: Event | None = None
     ) -> None:
-        """Store the outcome of an attempt, and the ``event`` if there is one.
+        """Store the outcome of an attempt (login, sign-up, mail) that counts against a limit, and the ``event`` if
+        there is one.
 
         "failed" counts the attempt as a failure, "released" does not count it, and "cleared" clears the counter; in
         the counter of a login's address it is the same as "released".

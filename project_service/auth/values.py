@@ -186,7 +186,8 @@ class SessionInfo:
     address: str
 
     def view(self, current: str) -> dict[str, Any]:
-        """``current`` is the id of the session that asks."""
+        """The session as ``/auth/sessions`` shows it. ``current`` is the id of the session that makes the request,
+        which is marked."""
         return {
             "id": self.id,
             "created_at": timestamp(self.created_at),

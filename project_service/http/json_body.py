@@ -18,7 +18,9 @@ or a ``validation_failed`` that names every unknown, missing or invalid member w
 
 A ``Kind`` is one kind of value. Those of JSON are here; a part adds its own, such as a bcrypt hash, by a function
 that takes the member's name and value and returns the value as handlers use it, or raises ``validation_failed``.
-Rules that depend on settings, the caller or the database are not for a ``Kind``: they belong to the domain.
+Rules that depend on settings, the caller or the database are not for a ``Kind``: they belong to the domain. Text may
+hold NUL, which PostgreSQL cannot store: whatever keeps a text in the database rejects it first, as
+``auth.values.check_metadata`` does.
 
 msgspec would not do: it reports only the first fault, in its own words, takes the last of several equal keys, and
 refuses 60.0 as a whole number.

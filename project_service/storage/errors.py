@@ -24,7 +24,8 @@ def bucket_exists() -> ApiError:
 
 
 def bucket_not_empty() -> ApiError:
-    return ApiError(409, "bucket_not_empty", "The bucket still holds objects; force=true deletes them too.")
+    message = "The bucket still holds objects; add ?force=true to delete them too."
+    return ApiError(409, "bucket_not_empty", message)
 
 
 def bucket_in_use() -> ApiError:
@@ -54,7 +55,11 @@ def object_exists() -> ApiError:
 
 
 def precondition_failed() -> ApiError:
-    return ApiError(412, "precondition_failed", "The object does not match the conditions of the request.")
+    message = (
+        "The object does not match the conditions of the request "
+        "(If-Match, If-None-Match, If-Unmodified-Since)."
+    )
+    return ApiError(412, "precondition_failed", message)
 
 
 def not_owner() -> ApiError:
@@ -151,6 +156,6 @@ _REFUSALS = {
 
 
 def refused(*outcomes: str) -> ApiError:
-    """The error for the outcomes of a change that the database refused. ``access`` raises the same ones for the same
-    refusals."""
+    """The error for the outcomes of a change that the database refused. A refusal by ``access`` is made by the same
+    function."""
     return _REFUSALS[min(outcomes, key=list(_REFUSALS).index)]()

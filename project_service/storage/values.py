@@ -80,7 +80,7 @@ def readable_by_all() -> ApiError:
 class BucketRules:
     """What an operator decides about a bucket. None means no limit of its own.
 
-    The order of the members is that of the columns in SQL.
+    Fields that only describe a bucket belong here too. Their order is that of the columns in SQL.
     """
 
     visibility: Visibility = member(_VISIBILITY, default="private")

@@ -57,8 +57,8 @@ class BruteForce(TestCase):
         assert self.app.call("PATCH", operators, body, X_Service_Key="service-key").status == 200
         assert self.app.log_in(password="a third good one").status == 200
 
-    def test_failures_of_others_do_not_keep_a_signed_in_user_from_his_settings(self) -> None:
-        """Neither those at his account nor those from his address."""
+    def test_failures_of_others_do_not_keep_a_signed_in_user_from_the_settings(self) -> None:
+        """Neither those at the same account nor those from the same address."""
         token = self.app.log_in().data["access_token"]
         self.guess(3)
         for number in range(2):

@@ -258,7 +258,7 @@ class Ranges(TestCase):
             "left": 200,
         }
         self.assertEqual(dates, expected)
-        # Who has such a date does not get 304 for it either, unless he saw the object later.
+        # Who has such a date does not get 304 for it either, unless they saw the object later.
         for key, date, status in (
             ("k", FIRST, 200),
             ("once", FIRST, 304),

@@ -116,7 +116,7 @@ async def _all_three_parts(settings: Settings) -> None:
             assert (status, len(rows)) == (200, 1)
 
         await sixty_times(write_and_read)
-        # Each user sees only his own rows, whichever connection serves him.
+        # Users see only their own rows, whichever connection serves them.
         for token in tokens:
             assert len((await api.request("GET", NOTES, token=token))[2]) == 30
         assert (await api.request("GET", NOTES))[2] == []

@@ -176,7 +176,7 @@ class SharedState:
             assert self.ask("GET", "/auth/user", 200, headers=bearer).json()["data"]["user"]["email"] == email
 
     def _logged_in(self) -> tuple[str, dict[str, str]]:
-        """Somebody's address, and his token in a header."""
+        """Somebody's address, and their token in a header."""
         email = self._random.choice(sorted(self.passwords))
         account = {"email": email, "password": self.passwords[email]}
         session = self.ask("POST", "/auth/login", 200, json=account).json()["data"]
