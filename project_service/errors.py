@@ -142,7 +142,7 @@ def unsupported_media_type(expected: str) -> ApiError:
 def content_encoded() -> ApiError:
     """415 for a body with a content coding. ``Accept-Encoding`` says which are accepted (RFC 9110 section
     12.5.3)."""
-    message = "The body must be sent without a Content-Encoding header (not compressed)."
+    message = "The body must not be compressed: send it without Content-Encoding."
     return ApiError(415, "unsupported_media_type", message, headers=(("Accept-Encoding", "identity"),))
 
 

@@ -1,7 +1,7 @@
-"""``GET /`` in a browser: what this service is, what of it works, where its parts are, and first requests to make.
+"""``GET /`` in a browser: what this service is, which parts are ready, where they are, and first requests to make.
 
-It is public and shows no more than ``/ready`` and ``/openapi.json`` do. Programs, which do not ask for HTML, get the
-404 of any other path where nothing is.
+It is public and shows no more than ``/ready`` and ``/openapi.json`` do. Programs, which do not ask for HTML, get 404
+as on any unknown path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ h1 small { font-weight: normal; color: #666 }
 h2 { margin-top: 2rem }
 th { text-align: left; font-weight: normal; padding-right: 2rem; vertical-align: top }
 pre { background: #f4f4f4; padding: 1rem; overflow-x: auto }
-.works { color: #06702c } .away { color: #b00020; font-weight: bold }
+.ready { color: #06702c } .not-ready { color: #b00020; font-weight: bold }
 """
 _STYLE_HASH = b64encode(sha256(_STYLE.encode()).digest()).decode()
 _VARY = ("Vary", "Accept")
@@ -110,9 +110,7 @@ class FrontPage:
             return _NOT_HERE
         away = await self.health.away()
         states = {
-            name: '<td class="away">does not answer as it should'
-            if name in away
-            else '<td class="works">works'
+            name: '<td class="not-ready">not ready' if name in away else '<td class="ready">ready'
             for name in self.health.checks
         }
         return _table(states.items())

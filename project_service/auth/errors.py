@@ -54,7 +54,9 @@ def weak_password(why: str) -> ApiError:
 
 def invalid_one_time_token() -> ApiError:
     """The token is unknown, used, expired or for another purpose; the response does not say which."""
-    return ApiError(422, "invalid_one_time_token", "The token is not valid, or no longer valid.")
+    return ApiError(
+        422, "invalid_one_time_token", "The token is not valid, or no longer valid; ask for a new one."
+    )
 
 
 def email_not_configured() -> ApiError:

@@ -8,7 +8,6 @@ greater numbers, so that every database comes to be in the same way.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,18 +16,18 @@ from functools import partial
 from pathlib import Path
 
 import psycopg2
-from attrs import field, frozen
+from attrs import frozen
 
 from project_service.cli.invocation import Failed, Invocation, Project
 from project_service.database.connection import Connection
+from project_service.database.listener import PROJECT_MIGRATIONS
+from project_service.database.migrate import Migration
 from project_service.database.pool import Transaction, in_transaction
 from project_service.lifecycle import timestamp
 
 _NAME = re.compile(r"([0-9]{1,18})_.+\.sql", re.ASCII)
 # Of a file whose statement cannot run inside a transaction, such as CREATE INDEX CONCURRENTLY: its first line.
 NO_TRANSACTION = "-- no transaction"
-# Held while files are applied, so that two hosts that deploy at once take turns.
-_LOCK = 0x70726A6D
 _HISTORY = """
 create schema if not exists _project_service;
 create table if not exists _project_service.project_migrations (
@@ -52,19 +51,8 @@ class FileFailed(Exception):
     """A file was not applied; the message says why. Those before it have been."""
 
 
-@frozen
-class NumberedFile:
-    number: int
-    name: str
-    text: str = field(repr=False)
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-    @property
-    def in_transaction(self) -> bool:
-        return not self.text.lower().startswith(NO_TRANSACTION)
+def _in_transaction(one: Migration) -> bool:
+    return not one.sql.lower().startswith(NO_TRANSACTION)
 
 
 @frozen
@@ -77,10 +65,10 @@ class Applied:
     at: datetime
 
 
-def read_folder(folder: Path) -> list[NumberedFile]:
+def read_folder(folder: Path) -> list[Migration]:
     """The numbered files of ``folder``, in order. Raises ``FolderRefused`` for SQL files without a number, two of the
     same number, and what is not UTF-8. Other files are not looked at."""
-    files: dict[int, NumberedFile] = {}
+    files: dict[int, Migration] = {}
     faults = []
     for path in sorted(folder.glob("*.sql")):
         match = _NAME.fullmatch(path.name)
@@ -99,13 +87,13 @@ def read_folder(folder: Path) -> list[NumberedFile]:
         if "\0" in text:
             # libpq would end the message there and silently leave out the rest.
             faults.append(f"{path.name} has a NUL character in it")
-        files[number] = NumberedFile(number, path.name, text)
+        files[number] = Migration(number, path.name, text)
     if faults:
         raise FolderRefused(faults)
     return [files[number] for number in sorted(files)]
 
 
-def pending(files: Sequence[NumberedFile], history: Mapping[int, Applied]) -> list[NumberedFile]:
+def pending(files: Sequence[Migration], history: Mapping[int, Applied]) -> list[Migration]:
     """The files that are still to be applied. Raises ``FolderRefused`` where one that was applied has changed or is
     gone, and where one that was not would have come before one that was."""
     by_number = {one.number: one for one in files}
@@ -141,19 +129,19 @@ async def history(connection: Connection) -> dict[int, Applied]:
     return {number: Applied(number, name, sha256, at) for number, name, sha256, at in rows}
 
 
-async def apply(connection: Connection, files: Sequence[NumberedFile]) -> list[NumberedFile]:
+async def apply(connection: Connection, files: Sequence[Migration]) -> list[Migration]:
     """Apply what is pending, and return it. Several may call this at once: they take turns.
 
     ``connection`` has no statement timeout. Raises ``FolderRefused`` before anything is applied, and ``FileFailed``
     for the first file that fails; those before it stay applied.
     """
-    await connection.query("select pg_advisory_lock(%s)", (_LOCK,))
+    await connection.query("select pg_advisory_lock(%s)", (PROJECT_MIGRATIONS,))
     try:
         todo = pending(files, await history(connection))
         if todo:
             await connection.execute(_HISTORY)
         for one in todo:
-            if one.in_transaction:
+            if _in_transaction(one):
                 await in_transaction(connection, partial(_apply, one))
             else:
                 await _run(one, connection)
@@ -162,17 +150,17 @@ async def apply(connection: Connection, files: Sequence[NumberedFile]) -> list[N
         return todo
     finally:
         if connection.usable:
-            await connection.query("select pg_advisory_unlock(%s)", (_LOCK,))
+            await connection.query("select pg_advisory_unlock(%s)", (PROJECT_MIGRATIONS,))
 
 
-async def try_out(connection: Connection, files: Sequence[NumberedFile]) -> list[NumberedFile]:
+async def try_out(connection: Connection, files: Sequence[Migration]) -> list[Migration]:
     """Run what is pending in one transaction that is undone, and return it. Of files without a transaction, and those
     after one, nothing is run. Raises as ``apply``."""
     todo = pending(files, await history(connection))
 
     async def tried(transaction: Transaction) -> None:
         for one in todo:
-            if not one.in_transaction:
+            if not _in_transaction(one):
                 break
             await _run_inside(one, transaction)
         raise _Undo
@@ -186,28 +174,28 @@ class _Undo(Exception):
     """Rolls a transaction back."""
 
 
-async def _apply(one: NumberedFile, transaction: Transaction) -> None:
+async def _apply(one: Migration, transaction: Transaction) -> None:
     await _run_inside(one, transaction)
     # The file may have taken another role.
     await transaction.query("reset role")
     await transaction.query(_RECORD, (one.number, one.name, one.sha256))
 
 
-async def _run_inside(one: NumberedFile, transaction: Transaction) -> None:
+async def _run_inside(one: Migration, transaction: Transaction) -> None:
     before = await transaction.query("select pg_current_xact_id()::text")
     await _run(one, transaction)
     if await transaction.query("select pg_current_xact_id()::text") != before:
         raise FileFailed(f"{one.name} has COMMIT or ROLLBACK in it; a file is one transaction by itself")
 
 
-async def _run(one: NumberedFile, runs: Transaction | Connection) -> None:
+async def _run(one: Migration, runs: Transaction | Connection) -> None:
     try:
         # As psql would begin, whatever the file before has set.
         await runs.query("reset role; reset search_path")
         # None, so that psycopg2 leaves percent signs in the text alone.
-        await runs.query(one.text, None)
+        await runs.query(one.sql, None)
     except psycopg2.Error as fault:
-        line = _line_of(fault, one.text)
+        line = _line_of(fault, one.sql)
         raise FileFailed(f"{one.name}{line}: {fault.diag.message_primary or str(fault).strip()}") from fault
 
 
@@ -238,9 +226,7 @@ async def run_folder(
     invocation.show([one.name for one in done], *lines)
 
 
-def _show_status(
-    invocation: Invocation, applied: Mapping[int, Applied], files: Sequence[NumberedFile]
-) -> None:
+def _show_status(invocation: Invocation, applied: Mapping[int, Applied], files: Sequence[Migration]) -> None:
     shown = [(one.name, timestamp(one.at)) for one in applied.values()]
     waiting = [(one.name, "pending") for one in pending(files, applied)]
     invocation.show(

@@ -18,6 +18,7 @@ from project_service.lifecycle import Backoff, Sleep, start
 
 # The numbers of all advisory locks. They are arbitrary but never change, since other versions may run beside.
 MIGRATIONS = 0x70726A73
+PROJECT_MIGRATIONS = 0x70726A6D
 AUTH_UPKEEP = 7_201_501_002
 SWEEPER = 7_201_501_003
 

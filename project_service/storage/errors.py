@@ -24,8 +24,7 @@ def bucket_exists() -> ApiError:
 
 
 def bucket_not_empty() -> ApiError:
-    message = "The bucket still holds objects; add ?force=true to delete them too."
-    return ApiError(409, "bucket_not_empty", message)
+    return ApiError(409, "bucket_not_empty", "The bucket still holds objects; force=true deletes them too.")
 
 
 def bucket_in_use() -> ApiError:

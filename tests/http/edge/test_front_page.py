@@ -57,8 +57,8 @@ class FrontPageTests(TestCase):
 
     def test_it_shows_what_is_away_and_no_reason(self) -> None:
         text = page(app_of(database=works, store=broken)).body.decode()
-        self.assertRegex(text, r"<th>database<td[^>]*>works\n")
-        self.assertRegex(text, r"<th>store<td[^>]*>does not answer")
+        self.assertRegex(text, r"<th>database<td[^>]*>ready\n")
+        self.assertRegex(text, r"<th>store<td[^>]*>not ready\n")
         self.assertNotIn("hunter2", text)
 
     def test_it_shows_no_state_if_health_has_an_address_of_its_own(self) -> None:

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from openapi_spec_validator import validate
 
 from project_service.settings.model import Store
 from tests.live.cli.command_here import Command, beside_the_reactor, commands_of, failed
+from tests.live.npm import install
 from tests.live.sql import run_sql
 from tests.live.storage.cli import config_file
 
@@ -100,14 +100,8 @@ def run(*argv: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @beside_the_reactor
 def test_typescript(project: Command, tmp_path: Path) -> None:
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed (.ci/run installs it)")
+    install(tmp_path, "@supabase/postgrest-js@2", "typescript@5")
     assert project("types", "typescript", "--output", str(tmp_path / "database.ts")).out == ""
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-    packages = ("@supabase/postgrest-js@2", "typescript@5")
-    install = run("npm", "install", "--loglevel=error", "--no-audit", "--no-fund", *packages, cwd=tmp_path)
-    if install.returncode:
-        pytest.skip(f"npm could not install {', '.join(packages)}: {install.stderr.strip()[:200]}")
     for name, program in (("used.ts", USED), ("refused.ts", REFUSED)):
         (tmp_path / name).write_text(program)
     strict = ("npx", "tsc", "--noEmit", "--strict", "--target", "es2022", "--module", "nodenext")

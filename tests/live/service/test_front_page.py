@@ -32,4 +32,4 @@ def test_a_browser_shows_it_and_its_commands_work(tmp_path: Path) -> None:
         shown = subprocess.run(
             [browser(), *flags, "--dump-dom", url], capture_output=True, text=True, check=True, timeout=60
         )
-    assert len(re.findall('class="works">works', shown.stdout)) == 4, shown.stdout
+    assert len(re.findall('class="ready">ready', shown.stdout)) == 4, shown.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -17,6 +16,7 @@ import pytest
 import requests
 
 from tests.live.daemon import ROOT, Daemon, eventually
+from tests.live.npm import install
 
 PAGE = (ROOT / "docs" / "schema.rst").read_text("utf-8")
 BLOCK = re.compile(r"\.\. code-block:: \w+\n   :name: (\S+)\n\n((?:   .*\n|\n)+)")
@@ -93,21 +93,6 @@ def signed_up(project: Project) -> str:
     return str(answer["data"]["access_token"])
 
 
-def install(project: Project, *packages: str) -> None:
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed (.ci/run installs it)")
-    done = subprocess.run(
-        ["npm", "install", "--loglevel=error", "--no-audit", "--no-fund", *packages],
-        cwd=project.folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"npm could not install {', '.join(packages)}: {done.stderr.strip()[:200]}")
-
-
 def test_numbered_files_are_applied_once(project: Project) -> None:
     assert project.sh(EXAMPLES["apply"]) == "nothing to apply\n"
     assert "pending" not in project.sh(f"{EXAMPLES['apply'].strip()} --status")
@@ -154,7 +139,7 @@ def test_alembic(project: Project) -> None:
 
 
 def test_dbmate(project: Project) -> None:
-    install(project, "dbmate")
+    install(project.folder, "dbmate")
     own = project.folder / "boxes"
     (own / "migrations").mkdir(parents=True)
     (own / "migrations" / "0001_boxes.sql").write_text(DBMATE)
@@ -176,8 +161,7 @@ def test_types_and_what_uses_them(project: Project) -> None:
     assert requests.post(f"{rest}/notes", json=note, headers=headers, timeout=30).ok
     assert json.loads((project.folder / "openapi.json").read_text())["openapi"] == "3.1.0"
 
-    (project.folder / "package.json").write_text('{"type": "module"}')
-    install(project, "@supabase/postgrest-js@2", "typescript@5", "@types/node@22")
+    install(project.folder, "@supabase/postgrest-js@2", "typescript@5", "@types/node@22")
     (project.folder / "used.ts").write_text(USED)
     project.sh("npx tsc --strict --target es2022 --module nodenext used.ts")
     assert json.loads(project.sh(f"node used.js {project.address} {key} {token}")) == ["tagged"]
