@@ -64,6 +64,15 @@ def small_heap() -> None:
     tune_memory()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_colours() -> Iterator[None]:
+    """Programs that tests run print plain text, also where the environment asks for colours, as that of CI does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("FORCE_COLOR", raising=False)
+        patch.setenv("NO_COLOR", "1")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def logged_errors(request: pytest.FixtureRequest) -> Iterator[LoggedErrors]:
     """Fails a test that logs an error or drops a failed Deferred, as trial does for its own tests.

@@ -76,7 +76,7 @@ class Page(HTMLParser):
 
 def made_site(source: Path, target: Path) -> tuple[int, str]:
     """Makes a site as ``make docs`` does; the exit code and the warnings."""
-    options = ["-b", "html", "-n", "-W", "--keep-going", "-q", "--no-color", "-d", f"{target}.doctrees"]
+    options = ["-b", "html", "-n", "-W", "--keep-going", "-q", "-d", f"{target}.doctrees"]
     options += ["-c", str(ROOT / "docs")]
     made = subprocess.run(
         [sys.executable, "-m", "sphinx", *options, source, target],
