@@ -79,7 +79,7 @@ def issuer_of(settings: Settings) -> Issuer:
 
 
 def assemble(settings: Settings, pool: Pool, listener: Listener, reactor: Any, processes: int) -> Auth:
-    """Authentication with PostgreSQL, bcrypt threads and SMTP.
+    """Authentication with PostgreSQL, bcrypt threads, and mails by SMTP or in a folder.
 
     Ended sessions are read by ``listener``, everything else by ``pool``. It subscribes to ``listener``, so call it
     before that is started. ``processes`` is the number of workers that share this machine's CPUs. The key file must
@@ -143,6 +143,9 @@ async def clean(repository: Repository, context: Context) -> None:
 
 
 def _mailer(settings: Settings, reactor: Any) -> mail.Mailer | None:
-    if settings.smtp.host is None or settings.smtp.sender is None:
-        return None
-    return mail.Outbox(mail.MailServer(reactor, settings.smtp).send, reactor)
+    smtp = settings.smtp
+    if smtp.host is not None and smtp.sender is not None:
+        return mail.Outbox(mail.MailServer(reactor, smtp).send, reactor)
+    if smtp.host is None and smtp.mail_dir is not None:
+        return mail.Outbox(mail.MailFolder(reactor, Path(smtp.mail_dir), smtp.sender).send, reactor)
+    return None

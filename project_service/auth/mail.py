@@ -1,18 +1,24 @@
-"""Mails: how they are composed, and sent by an ``Outbox`` through the ``MailServer``, with Twisted's SMTP client."""
+"""Mails: how they are composed, and sent by an ``Outbox``: through the ``MailServer``, with Twisted's SMTP client, or
+into a ``MailFolder``."""
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import string
 import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate, parseaddr
-from importlib.resources import files
+from importlib import resources
 from io import BytesIO
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -25,12 +31,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import connectionDone
 from twisted.internet.ssl import optionsForClientTLS
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.mail import smtp
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
-from project_service import certificates
+from project_service import certificates, files
 from project_service.email_addresses import envelope
 from project_service.lifecycle import start, with_timeout
 from project_service.settings.model import Smtp
@@ -49,7 +56,11 @@ MAX_CONCURRENT = 4
 # Mails that wait to be sent, and as many that pause between two tries.
 MAX_WAITING = 1000
 
-# The sender where none is set and no mail is sent.
+# A folder of mails keeps this many. They are small, and a run of tests may want to see all of its own.
+MAX_STORED = 1000
+_FILE_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}\.eml")
+
+# The sender where none is set and no mail leaves this machine.
 _NOBODY = "nobody@localhost.test"
 
 # What to tell the operator. Twisted's own texts contain the conversation, so they are not used. ``code`` is the
@@ -88,7 +99,7 @@ def compose(template: str, recipient: str, token: str, url: str | None, hours: i
     The token is on a line of its own. Paragraphs with ``$link`` are left out if there is no ``url``. ``hours`` is how
     long the token is valid.
     """
-    source = files("project_service.auth").joinpath(f"templates/{template}.txt").read_text("utf-8")
+    source = resources.files("project_service.auth").joinpath(f"templates/{template}.txt").read_text("utf-8")
     subject, _, body = source.partition("\n\n")
     paragraphs = [part for part in body.strip().split("\n\n") if url is not None or "$link" not in part]
     text = string.Template("\n\n".join(paragraphs)).substitute(
@@ -180,6 +191,57 @@ class Outbox:
         self._pausing -= 1
         self._waiting.append((write, pauses))
         self._begin()
+
+
+@frozen
+class MailFolder:
+    """In place of a mail server, for development and tests: mails become files, which mail programs can open. Their
+    names sort by time. Several processes may use one folder."""
+
+    log = Logger()
+
+    reactor: Any
+    path: Path
+    sender: str | None
+    clock: Callable[[], float] = time.time
+    new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+
+    async def send(self, mail: Mail) -> None:
+        """Returns when ``mail`` is on the disk. Raises ``OSError``."""
+        file = await deferToThreadPool(self.reactor, self.reactor.getThreadPool(), self.write, mail)
+        # Mails have tokens in them, so the log names the file only.
+        self.log.info("a mail was written to {file}", file=str(file))
+
+    def write(self, mail: Mail) -> Path:
+        """Write ``mail`` to a new file, which only we can read, and remove the oldest beyond ``MAX_STORED``."""
+        now, message_id = self.clock(), self.new_id()
+        stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        file = self.path / f"{stamp}-{message_id[:8]}.eml"
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.write(file, message(mail, self.sender or _NOBODY, now, message_id))
+        for one in self._mails()[:-MAX_STORED]:
+            one.unlink(missing_ok=True)
+        return file
+
+    def empty(self) -> None:
+        """Remove all mails. Other files stay. Raises ``OSError``."""
+        for one in self._mails():
+            one.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Raises ``OSError`` if mails cannot be written here. The folder is not made: it would belong to whoever
+        checks, and only its owner can write to it."""
+        nearest = next(one for one in (self.path, *self.path.parents) if one.exists())
+        if not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(nearest))
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(nearest))
+
+    def _mails(self) -> list[Path]:
+        """The files that are ours, the oldest first."""
+        if not self.path.exists():
+            return []
+        return sorted(one for one in self.path.iterdir() if _FILE_NAME.fullmatch(one.name))
 
 
 class MailServerError(Exception):
@@ -297,6 +359,8 @@ def why(fault: BaseException) -> str:
         fault = fault.__cause__
     if isinstance(fault, SSL.Error):
         return _why_no_tls(fault)
+    if isinstance(fault, OSError) and fault.filename is not None:
+        return f"{fault.strerror}: {fault.filename}"
     for kind, words in _REASONS:
         if isinstance(fault, kind):
             return words.format(code=getattr(fault, "code", None), kind=type(fault).__name__)

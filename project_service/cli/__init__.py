@@ -29,7 +29,10 @@ COMMANDS = {
     "keys": ("keys:project_keys", "The project keys that clients send."),
     "migrate": ("database:migrate", "Bring the database to the form that this version needs."),
     "openapi": ("describe:openapi", "Print the description of a database's table API."),
-    "reset": ("database:reset", "Empty an embedded project, for tests: rows, users, sessions and objects."),
+    "reset": (
+        "database:reset",
+        "Empty an embedded project, for tests: rows, users, sessions, mails and objects.",
+    ),
     "sql": ("database:sql", "Run an SQL file, or a folder of numbered ones, as the owner of the database."),
     "storage": ("storage:storage", "The objects in the buckets: verify, sweep, import."),
     "types": (

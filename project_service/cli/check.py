@@ -18,7 +18,7 @@ from attrs import asdict, frozen
 from twisted.internet.defer import CancelledError
 
 from project_service.auth import tokens
-from project_service.auth.mail import MailServer
+from project_service.auth.mail import MailFolder, MailServer
 from project_service.auth.tokens import LEEWAY_SECONDS
 from project_service.certificates import day, why_not
 from project_service.cli.invocation import (
@@ -228,6 +228,9 @@ async def _tables(project: Project, database: StageDatabase) -> str:
 
 async def _mail_server(project: Project) -> str:
     settings = project.settings.smtp
+    if settings.host is None and settings.mail_dir is not None:
+        MailFolder(project.reactor, Path(settings.mail_dir), None).check()
+        return f"none; mails are written to {settings.mail_dir}"
     if settings.host is None:
         return "none is configured"
     await MailServer(project.reactor, settings).reach()

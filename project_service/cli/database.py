@@ -15,6 +15,7 @@ import psycopg2
 from click.core import ParameterSource
 from psycopg2 import extensions
 
+from project_service.auth.mail import MailFolder
 from project_service.cli.invocation import USAGE, Failed, Invocation, Project, common_options, end
 from project_service.cli.project_migrations import run_folder
 from project_service.database.connection import Connection
@@ -182,7 +183,7 @@ _NOBODY = (
 )
 @common_options
 def reset(invocation: Invocation, yes: bool, seed: IO[str] | None) -> None:
-    """Empty an embedded project, for tests: rows, users, sessions and objects.
+    """Empty an embedded project, for tests: rows, users, sessions, mails and objects.
 
     The tables of exposed schemas are emptied and their identities restarted. Sessions are refused everywhere within
     a second. The schema, the history of migrations, keys and buckets stay. It works with the service running or not.
@@ -211,6 +212,8 @@ def reset(invocation: Invocation, yes: bool, seed: IO[str] | None) -> None:
         storage = project.storage
         for bucket in await storage.buckets.all():
             await storage.objects.delete_prefix(bucket, "")
+        if project.settings.smtp.mail_dir is not None:
+            MailFolder(project.reactor, Path(project.settings.smtp.mail_dir), None).empty()
         invocation.show({"reset": True, "tables": len(tables)}, f"reset; tables emptied: {len(tables)}")
 
     invocation.run(operation, store=True)

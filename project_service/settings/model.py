@@ -144,6 +144,12 @@ class Smtp:
     password: Secret | None = key(optional(secret), None)
     sender: str | None = key(optional(mailbox), None)
     tls: str = key(choice("starttls", "tls", "none"), "starttls")
+    mail_dir: str | None = key(optional(text), None)
+
+    @property
+    def sends(self) -> bool:
+        """Whether mails go anywhere: to a mail server, or into a folder."""
+        return self.host is not None or self.mail_dir is not None
 
 
 # PostgREST's default of "db-hoisted-tx-settings".
@@ -260,7 +266,7 @@ class Settings:
         if new.store.endpoint_url != self.store.endpoint_url:
             sections["store"] = self.store
         # The mail server is only used after a restart, and until then nobody could confirm an address.
-        if self.smtp.host is None and new.smtp.host is not None:
+        if not self.smtp.sends and new.smtp.sends:
             sections["auth"] = attrs.evolve(sections["auth"], confirm_email=self.auth.confirm_email)
         return attrs.evolve(self, **sections)
 

@@ -173,8 +173,10 @@ class Launch:
 
 
 def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
-    """``settings`` with what embedded mode fills in: the key file below ``data_dir``, the database dev/main, and the
-    schema of extensions in the search path."""
+    """``settings`` with what embedded mode fills in: the key file and the folder of mails below ``data_dir``, the
+    database dev/main, and the schema of extensions in the search path."""
+    if _embeds_a_server(settings) and settings.smtp.mail_dir is None:
+        settings = evolve(settings, smtp=evolve(settings.smtp, mail_dir=str(data_dir / "mail")))
     if settings.auth.jwt_keys_file is None:
         settings = evolve(settings, auth=evolve(settings.auth, jwt_keys_file=str(data_dir / "jwt-keys.json")))
     if not settings.stages:
@@ -195,6 +197,12 @@ def _path_in(environ: Mapping[str, str], variable: str) -> Path | None:
         # Probably made from another variable that is not set. It must not mean an embedded database.
         raise BadSettings([Fault("environment", variable, "is empty; name a path, or unset it")])
     return Path(environ[variable]) if variable in environ else None
+
+
+def _embeds_a_server(settings: Settings) -> bool:
+    """Whether a data directory would hold the database or the store. If it holds neither, the service may well be in
+    production, where mails in a folder would reach nobody."""
+    return settings.database.dsn is None or settings.store.endpoint_url is None
 
 
 def absolute_path(path: Path) -> Path:
@@ -446,8 +454,8 @@ def _contradictions(
         yield "auth.jwt_keys_file", reason, "token keys"
     if smtp.host is not None and smtp.sender is None:
         yield "smtp.sender", "is missing", "mail server"
-    if auth.confirm_email and smtp.host is None:
-        yield "auth.confirm_email", "needs [smtp] host", "mail server"
+    if auth.confirm_email and not smtp.sends and not (embedded and _embeds_a_server(settings)):
+        yield "auth.confirm_email", "needs [smtp] host (or mail_dir, to try it)", "mail server"
 
 
 def _is_set(given: Mapping[str, _Given], name: str) -> bool:

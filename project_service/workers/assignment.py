@@ -116,8 +116,8 @@ class Assignment:
     def of(cls, launch: Launch, settings: Settings, processes: int) -> Assignment:
         """The assignment of every worker of ``launch``.
 
-        The addresses of embedded servers are passed on as command line options, since those win over the
-        configuration file whenever a worker reads it again.
+        What embedded mode fills in is passed on as command line options, since those win over the configuration file
+        whenever a worker reads it again: the addresses of embedded servers, and the folder of mails.
         """
         options = dict(launch.source.options)
         if launch.embeds_database and settings.database.dsn is not None:
@@ -125,6 +125,8 @@ class Assignment:
         if launch.embeds_store and settings.store.secret_access_key is not None:
             options |= {f"store.{name}": getattr(settings.store, name) for name in _STORE_SETTINGS}
             options["store.secret_access_key"] = settings.store.secret_access_key.reveal()
+        if settings.smtp.mail_dir is not None:
+            options["smtp.mail_dir"] = settings.smtp.mail_dir
         return cls(evolve(launch.source, options=options), processes, settings)
 
     def to_json(self) -> bytes:

@@ -18,11 +18,23 @@ from twisted.mail.smtp import SMTPDeliveryError
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from project_service.auth.mail import PAUSES, Mail, MailServer, MailServerError, Outbox, compose, message
+from project_service.auth import mail as mails
+from project_service.auth.mail import (
+    PAUSES,
+    Mail,
+    MailFolder,
+    MailServer,
+    MailServerError,
+    Outbox,
+    compose,
+    message,
+    why,
+)
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Smtp
 from tests.captured_log import captured_logs
 from tests.fakes.common import held
+from tests.temporary import temporary_directory
 
 
 class Mails(TestCase):
@@ -75,6 +87,58 @@ class Mails(TestCase):
             parts[field] += "\r\nBcc: everyone@example.test"
             with self.assertRaises(ValueError):
                 message(Mail(**parts), "noreply@example.test", 0, "id")
+
+    def test_a_folder_has_mails_by_time_that_only_the_service_can_read(self) -> None:
+        folder = temporary_directory(self) / "mail"
+        now = 1_795_230_245.5
+        outbox = MailFolder(None, folder, None, lambda: now)
+        for text, seconds in (("second", 60), ("first", 0), ("third", 60.25)):
+            now = 1_795_230_245.5 + seconds
+            outbox.write(Mail("ada@bücher.test", "Grüße", text))
+        names = sorted(one.name for one in folder.iterdir())
+        self.assertEqual(
+            [name.rpartition("-")[0] for name in names],
+            ["20261121T030405.500000Z", "20261121T030505.500000Z", "20261121T030505.750000Z"],
+        )
+        mails = [email.message_from_bytes((folder / name).read_bytes(), policy=default) for name in names]
+        self.assertEqual([mail.get_content().strip() for mail in mails], ["first", "second", "third"])
+        for name, mail in zip(names, mails, strict=True):
+            assert mail["From"] and mail["Date"] and mail["Message-ID"], mail
+            self.assertEqual((mail["To"], mail["Subject"]), ("ada@xn--bcher-kva.test", "Grüße"))
+            self.assertEqual((folder / name).stat().st_mode & 0o777, 0o600)
+        self.assertEqual(folder.stat().st_mode & 0o777, 0o700)
+
+    def test_a_folder_keeps_the_newest_mails_and_all_files_of_others(self) -> None:
+        folder = temporary_directory(self)
+        (folder / "0-mine.eml").write_text("x")
+        now = 0.0
+        outbox = MailFolder(None, folder, "noreply@example.test", lambda: now)
+        with patch.object(mails, "MAX_STORED", 2):
+            for now in (1.0, 2.0, 3.0, 4.0):  # noqa: B007  # the clock reads it
+                outbox.write(Mail("ada@example.test", "s", "t"))
+        names = sorted(one.name for one in folder.iterdir())
+        self.assertEqual([name[:15] for name in names], ["0-mine.eml", "19700101T000003", "19700101T000004"])
+        outbox.empty()
+        self.assertEqual([one.name for one in folder.iterdir()], ["0-mine.eml"])
+
+    def test_a_folder_is_checked_and_not_made(self) -> None:
+        folder = temporary_directory(self)
+        MailFolder(None, folder / "not" / "yet", None).check()
+        MailFolder(None, folder / "not", None).empty()
+        self.assertEqual(list(folder.iterdir()), [])
+        (folder / "file").write_text("")
+        with self.assertRaises(NotADirectoryError) as raised:
+            MailFolder(None, folder / "file" / "mail", None).check()
+        self.assertEqual(why(raised.exception), f"Not a directory: {folder / 'file'}")
+        with patch("os.access", lambda path, mode: False), self.assertRaises(PermissionError):
+            MailFolder(None, folder, None).check()
+
+    def test_the_log_says_why_a_folder_cannot_be_written(self) -> None:
+        file = temporary_directory(self) / "mail"
+        file.write_text("not a folder")
+        with self.assertRaises(OSError) as raised:
+            MailFolder(None, file, None).write(Mail("ada@example.test", "s", "TOKEN"))
+        self.assertEqual(why(raised.exception), f"File exists: {file}")
 
     def test_a_mail_that_fails_is_tried_again_for_half_an_hour(self) -> None:
         clock, tried = Clock(), []

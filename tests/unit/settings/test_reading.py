@@ -158,8 +158,27 @@ class Faults(TestCase):
     def test_mail_needs_a_server_and_a_sender(self) -> None:
         self.assertEqual(faults("[smtp]\nhost = 'mail.test'\n"), ["smtp.sender is missing"])
         confirm = "[auth]\nconfirm_email = true\n"
-        self.assertEqual(faults(confirm), ["auth.confirm_email needs [smtp] host"])
+        elsewhere = "[database]\ndsn = 'postgresql:///x'\n[store]\nendpoint_url = 'http://s3.test'\n"
+        elsewhere += "access_key_id = 'a'\nsecret_access_key = 's'\n"
+        needed = ["auth.confirm_email needs [smtp] host (or mail_dir, to try it)"]
+        self.assertEqual(faults(confirm + elsewhere), needed)
+        assert loaded(f"{confirm}[smtp]\nmail_dir = 'm'\n{elsewhere}").auth.confirm_email
         assert loaded(f"{confirm}[smtp]\nhost = 'mail.test'\nsender = 'a@mail.test'\n").auth.confirm_email
+
+    def test_where_a_server_is_embedded_mails_go_to_a_folder_of_the_data_directory(self) -> None:
+        """If neither is, a service may be in production, and nobody would read them."""
+        database = "[database]\ndsn = 'postgresql:///x'\n"
+        store = "[store]\nendpoint_url = 'http://s3.test'\naccess_key_id = 'a'\nsecret_access_key = 's'\n"
+        confirm = "[auth]\nconfirm_email = true\n"
+        for toml, folder in (
+            ("", "/data/mail"),
+            (database, "/data/mail"),
+            (store, "/data/mail"),
+            ("[smtp]\nmail_dir = '/m'\n", "/m"),
+        ):
+            self.assertEqual(loaded(confirm + toml).smtp.mail_dir, folder)
+        assert loaded(database + store).smtp.mail_dir is None
+        assert loaded(f"{database}{store}[smtp]\nmail_dir = '/m'\n").smtp.mail_dir == "/m"
 
     def test_values_that_would_only_fail_later_are_faults(self) -> None:
         for toml, words in {

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.model import SECTIONS, Settings, StageDatabase
+from project_service.settings.model import SECTIONS, Settings, Smtp, StageDatabase
 from project_service.settings.reading import Source
 
 SAMPLE = Path(__file__).parents[3] / "etc" / "project-service.toml"
@@ -65,6 +65,16 @@ class Sample(TestCase):
         self.assertEqual((current.auth.confirm_email, current.auth.password_min_bytes), (False, 9))
         waiting = old.waiting_for_restart(new)
         self.assertEqual(waiting, ["auth.confirm_email", "smtp.host", "smtp.sender"])
+
+    def test_confirm_email_needs_no_restart_where_mails_go_to_a_folder(self) -> None:
+        old = Settings(smtp=Smtp(mail_dir="/m"))
+        new = attrs.evolve(
+            old,
+            smtp=Smtp(host="mail.test", sender="a@mail.test", mail_dir="/m"),
+            auth=attrs.evolve(old.auth, confirm_email=True),
+        )
+        current = old.changed_without_restart(new)
+        self.assertEqual((current.auth.confirm_email, current.smtp.host), (True, None))
 
     def compare(self, name: str, cls: type, documented: dict[str, Any]) -> None:
         fields = {field.name: field for field in attrs.fields(cls)}

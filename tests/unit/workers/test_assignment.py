@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
+from project_service.settings.model import Secret, Settings, Smtp, Stage, StageDatabase, Store
 from project_service.settings.reading import Launch, Source
 from project_service.workers.assignment import Assignment, TooManyWorkers, share, totals, worker_count
 
@@ -22,7 +22,7 @@ class Assignments(TestCase):
         store = Store(
             endpoint_url="http://127.0.0.1:1", access_key_id="a", secret_access_key=Secret("s"), bucket="mine"
         )
-        found = Settings().with_database("postgresql:///x").with_store(store)
+        found = Settings(smtp=Smtp(mail_dir="/data/mail")).with_database("postgresql:///x").with_store(store)
         launch = Launch(Settings(), Source(None, options, Path("/data")))
         assignment = Assignment.of(launch, found, 2)
         self.assertEqual(
@@ -37,6 +37,8 @@ class Assignments(TestCase):
                 "store.secret_access_key": "s",
                 "store.session_token": None,
                 "store.credentials_file": None,
+                # Or a worker that reads its settings again would miss it, since it finds both servers named.
+                "smtp.mail_dir": "/data/mail",
             },
         )
         self.assertEqual((assignment.source.config, assignment.source.data_dir), (None, Path("/data")))

@@ -1,0 +1,68 @@
+"""Mails without a mail server: embedded mode writes them to files."""
+
+from __future__ import annotations
+
+import email
+import re
+from email.message import EmailMessage
+from email.policy import default
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.live.daemon import Daemon, eventually
+from tests.live.service.documented import shell
+
+TOKEN = re.compile(r"^[A-Za-z0-9_-]{43}$", re.MULTILINE)
+ADA = {"email": "ada@example.test", "password": "correct horse battery"}
+
+
+def test_addresses_are_confirmed_and_passwords_recovered_by_mails_in_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROJECT_SERVICE__AUTH__CONFIRM_EMAIL", "true")
+    monkeypatch.setenv("PROJECT_SERVICE__AUTH__RECOVER_URL", "http://localhost:3000/reset")
+    folder = tmp_path / "var" / "mail"
+    with Daemon(tmp_path / "var", "--workers", "2") as daemon:
+        url = daemon.wait_until_ready()
+
+        def post(path: str, body: dict[str, str]) -> Any:
+            answer = requests.post(f"{url}/auth/{path}", json=body, timeout=30)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["data"]
+
+        def newest(number: int) -> tuple[EmailMessage, str]:
+            eventually(lambda: len(list(folder.glob("*.eml"))) == number, f"{number} mails")
+            last = sorted(folder.glob("*.eml"))[-1]
+
+            def is_logged() -> bool:
+                daemon.collect()
+                return f"a mail was written to {last}" in daemon.text
+
+            eventually(is_logged, last.name)
+            mail = email.message_from_bytes(last.read_bytes(), policy=default)
+            text = mail.get_body(("plain",))
+            assert text is not None
+            return mail, TOKEN.findall("\n".join(text.get_content().splitlines()))[0]
+
+        assert post("signup", ADA)["session"] is None
+        mail, confirmation = newest(1)
+        assert (mail["To"], mail["Subject"]) == ("ada@example.test", "Confirm your email address")
+        # Each worker reads its settings again, and must still accept confirm_email.
+        daemon.reload("the configuration was reloaded")
+        assert post("verify", {"token": confirmation})["user"]["email"] == "ada@example.test"
+        post("recover", {"email": "ada@example.test"})
+        mail, recovery = newest(2)
+        assert f"http://localhost:3000/reset?token={recovery}" in mail.as_string()
+        post("reset", {"token": recovery, "password": "a brand new one"})
+        assert f"ok    mail server: none; mails are written to {folder}" in shell(
+            tmp_path, "project-service check"
+        )
+        # A test that waits for a mail must not see one of the test before.
+        shell(tmp_path, "project-service reset --yes")
+        assert list(folder.iterdir()) == []
+        assert daemon.stop() == 0
+        assert "was not reloaded" not in daemon.text
+        assert not any(token in daemon.text for token in (confirmation, recovery))
