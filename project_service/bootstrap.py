@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +82,11 @@ def shell_variables(data_dir: Path) -> dict[str, str]:
 
 def welcome(credentials: Credentials, path: Path, on_terminal: bool) -> list[str]:
     """What to print when the service is ready. The keys themselves are only printed on a terminal."""
-    url, anon, shown = credentials.base_url, "$ANON_KEY", [f"  keys: {path}"]
+    shown = [f"  keys: {path}"]
     if on_terminal:
-        anon = credentials.anon_key
-        shown = [f"  anon key     {anon}", f"  service key  {credentials.service_key}"]
-    curl = f'curl -H "apikey: {anon}" {url}/storage/buckets/public/objects'
-    return ["", f"project-service is ready on {url}", *shown, "", "Try:", f"  {curl}", ""]
+        shown = [f"  anon key     {credentials.anon_key}", f"  service key  {credentials.service_key}"]
+    env = shlex.join(
+        [str(Path(sys.executable).with_name("project-service")), "env", "--data-dir", str(path.parent)]
+    )
+    tried = [f'  eval "$({env})"', '  curl -H "apikey: $ANON_KEY" $URL/storage/buckets/public/objects']
+    return ["", f"project-service is ready on {credentials.base_url}", *shown, "", "Try:", *tried, ""]
