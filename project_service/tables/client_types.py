@@ -152,15 +152,15 @@ class TypeCatalog:
     def called(self, schema: str) -> Mapping[str, list[Function]]:
         """The functions of ``schema`` that requests can call, by name: those whose arguments all have names, or that
         have a single one without."""
-        found: dict[str, list[Function]] = defaultdict(list)
+        by_name: dict[str, list[Function]] = defaultdict(list)
         for one in self.functions:
             named = all(argument.name for argument in one.arguments)
             takes_row = any(
                 self.types[argument.type].relation not in (None, "c") for argument in one.arguments
             )
             if one.schema == schema and (named or len(one.arguments) == 1) and not takes_row:
-                found[one.name].append(one)
-        return found
+                by_name[one.name].append(one)
+        return by_name
 
 
 def catalog_of(
@@ -374,19 +374,19 @@ def _ts_given(catalog: TypeCatalog, column: Column, optional: bool) -> str:
 
 def _ts_relationships(catalog: TypeCatalog, one: Relation) -> list[str]:
     keys = [
-        way
-        for way in catalog.relationships.get((one.schema, one.name), ())
-        if way.cardinality in ("m2o", "o2o") and way.pairs and not way.is_parent
+        link
+        for link in catalog.relationships.get((one.schema, one.name), ())
+        if link.cardinality in ("m2o", "o2o") and link.pairs and not link.is_parent
     ]
     lines = []
-    for way in sorted(keys, key=lambda way: (way.constraint, way.target, way.pairs)):
+    for link in sorted(keys, key=lambda link: (link.constraint, link.target, link.pairs)):
         lines += [
             "  {",
-            f"    foreignKeyName: {_quoted(way.constraint)}",
-            f"    columns: [{', '.join(_quoted(ours) for ours, _ in way.pairs)}]",
-            f"    isOneToOne: {str(way.cardinality == 'o2o').lower()}",
-            f"    referencedRelation: {_quoted(way.target[1])}",
-            f"    referencedColumns: [{', '.join(_quoted(theirs) for _, theirs in way.pairs)}]",
+            f"    foreignKeyName: {_quoted(link.constraint)}",
+            f"    columns: [{', '.join(_quoted(ours) for ours, _ in link.pairs)}]",
+            f"    isOneToOne: {str(link.cardinality == 'o2o').lower()}",
+            f"    referencedRelation: {_quoted(link.target[1])}",
+            f"    referencedColumns: [{', '.join(_quoted(theirs) for _, theirs in link.pairs)}]",
             "  },",
         ]
     return ["Relationships: [", *lines, "]"] if lines else ["Relationships: []"]

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 _PARAMETER = frozenset({"name", "in", "description", "required", "collectionFormat", "schema"})
 # Members of a schema that hold values and not schemas.
 _LITERAL = frozenset({"default", "enum", "required", "properties"})
-# PostgreSQL's types that JSON Schema has a format for. The names of others are kept as formats, which tools ignore.
+# PostgreSQL's types that JSON Schema has a format for. The names of others become formats, which tools ignore.
 _FORMATS = {"timestamp with time zone": "date-time"}
 _METHODS = ("get", "post", "patch", "delete", "put")
 
@@ -107,9 +107,9 @@ def _input(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parameter(one: Mapping[str, Any]) -> dict[str, Any]:
     schema = _schema({name: value for name, value in one.items() if name not in _PARAMETER})
-    kept = {name: one[name] for name in ("name", "in", "description", "required") if name in one}
+    plain = {name: one[name] for name in ("name", "in", "description", "required") if name in one}
     repeated = {"style": "form", "explode": True} if one.get("collectionFormat") == "multi" else {}
-    return {**kept, **repeated, "schema": schema}
+    return {**plain, **repeated, "schema": schema}
 
 
 def _operation(one: Mapping[str, Any], bodies: Mapping[str, Any]) -> dict[str, Any]:
