@@ -7,7 +7,8 @@
                   upload form, chunk by chunk
 ``buckets``       buckets and their rules
 ``objects``       changes of objects, in the order of steps that makes every crash harmless
-``upload``        a new version, until it is an object's or has been given up. ``reservations`` begins one
+``upload``        a new version, until it is an object's or has been given up. ``reservations`` begins one;
+                  ``parts`` sends its bytes
 ``download``      the bytes of an object on their way to the client, or kept in memory
 ``links``         download links
 ``sweeper``       bytes that are no object's any more. ``durations``: how long things last

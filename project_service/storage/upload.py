@@ -16,10 +16,8 @@ the version that it replaces into garbage. ``docs/storage.rst`` has the diagram.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Coroutine
 from enum import Enum
-from mmap import MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 from uuid import UUID
@@ -36,7 +34,7 @@ from project_service.lifecycle import shield, start
 from project_service.storage import access, errors
 from project_service.storage.conditions import without_date
 from project_service.storage.durations import RENEWAL_SECONDS
-from project_service.storage.keys import DEFAULT_CONTENT_TYPE
+from project_service.storage.parts import Parts, PartSizes
 from project_service.storage.repository import GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.reservations import Reservations
 from project_service.storage.s3.errors import StoreError
@@ -48,16 +46,10 @@ _log = Logger()
 T = TypeVar("T")
 
 
-# S3 API Reference, "Multipart upload limits".
-MAX_PARTS = 10_000
-PARTS_PER_SIZE = 1000
 # S3 allows 2 KB of user metadata in all.
 _MAX_METADATA_BYTES = 1800
-GROWING_BYTES = 1024 * 1024
 # One CopyObject takes at most 5 GiB (S3 API Reference, CopyObject); above, parts of this size are copied.
 COPY_PART_BYTES = 1024 * 1024 * 1024
-# How many parts of one upload are in memory at most.
-MAX_PARTS_IN_MEMORY = 2
 
 
 class State(Enum):
@@ -68,29 +60,6 @@ class State(Enum):
     STORED = "stored"  # all of its bytes are in the store, where no reader sees them
     COMMITTED = "committed"  # it is an object's current version
     GIVEN_UP = "given up"  # it is garbage, or reserved until the sweeper comes
-
-
-@frozen
-class PartSizes:
-    """The sizes of an upload's parts. They grow every thousand parts if S3's 10,000 would not be enough otherwise.
-
-    Parts become large only after many bytes have been sent, so that a client which merely declares a large object
-    costs no memory.
-    """
-
-    first: int
-    step: int
-
-    @classmethod
-    def up_to(cls, expected: int, part_bytes: int) -> PartSizes:
-        """For an object of at most ``expected`` bytes, beginning with ``part_bytes``."""
-        missing = max(0, expected - MAX_PARTS * part_bytes)
-        steps = sum(range(MAX_PARTS // PARTS_PER_SIZE)) * PARTS_PER_SIZE
-        return cls(part_bytes, -(-missing // steps))
-
-    def of(self, number: int) -> int:
-        """The size of a part; the first has the number 1."""
-        return self.first + (number - 1) // PARTS_PER_SIZE * self.step
 
 
 @frozen
@@ -106,50 +75,6 @@ class SizeLimit:
             raise errors.bucket_full() if self.by_quota else payload_too_large(self.max_bytes)
 
 
-class PartBuffer:
-    """The bytes of one part. It grows up to ``GROWING_BYTES``, and is then replaced by a mapping for the whole part.
-
-    A buffer that kept growing would be moved by the allocator again and again, which fragments memory. The system
-    provides memory only for those pages of the mapping that were written to, so a client that stalls holds no more
-    than it has sent.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.used = 0
-        self.size = size
-        self._bytes: bytearray | mmap = bytearray()
-
-    @property
-    def full(self) -> bool:
-        return self.used >= self.size
-
-    def take(self, data: memoryview) -> int:
-        """Copy as much of ``data`` as there is room for; returns the number of bytes copied."""
-        count = min(len(data), self.size - self.used)
-        end = self.used + count
-        if end > GROWING_BYTES and isinstance(self._bytes, bytearray):
-            room = mmap(-1, self.size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-            room[: self.used] = self._bytes[: self.used]
-            self._bytes = room
-        self._bytes[self.used : end] = data[:count]
-        self.used = end
-        return count
-
-    def view(self) -> memoryview:
-        return memoryview(self._bytes)[: self.used]
-
-    def clear(self) -> None:
-        self.used = 0
-
-    def drop(self) -> None:
-        """Give the memory back at once, even where somebody still has a view of it.
-
-        A view may live on in the traceback of a failure until the garbage collector finds it.
-        """
-        if isinstance(self._bytes, mmap):
-            self._bytes.madvise(MADV_DONTNEED)
-
-
 def unobserved(step: str) -> None:
     """The ``steps`` of production, where nothing is to be interrupted."""
 
@@ -157,8 +82,7 @@ def unobserved(step: str) -> None:
 class Upload:
     """One version on its way into the store, made by ``Uploads.begin`` and used as the module's docstring shows.
 
-    At most ``MAX_PARTS_IN_MEMORY`` parts are in memory. ``write`` returns when there is room for more, which slows
-    down a client that is faster than the store. An object that fits into one part goes out in one request.
+    Its bytes are sent as ``Parts`` says, so little of it is in memory at any time.
     """
 
     def __init__(
@@ -168,18 +92,11 @@ class Upload:
         self.version = version
         self.bucket = bucket
         self.size = 0
-        self._content_type = DEFAULT_CONTENT_TYPE
         self.etag = ""
         self._uploads = uploads
         self._path = store_path(bucket, version)
         self._limit = limit
-        self._sizes = sizes
-        self._metadata: dict[str, str] = {}
-        self._filling = PartBuffer(sizes.of(1))
-        self._spare: PartBuffer | None = None
-        self._upload_id: str | None = None
-        self._etags: list[str] = []
-        self._sending: deque[tuple[Deferred[str], PartBuffer]] = deque()
+        self._parts = Parts(uploads.store, self._path, sizes)
         self._renewed = uploads.clock.seconds()
         # True while a request to the store for the version's bytes has no response: they may still appear.
         self._unanswered = False
@@ -203,10 +120,10 @@ class Upload:
 
     def describe(self, content_type: str, key: str | None) -> None:
         """Set the metadata that the store gets; ``key`` is None if it is not known before the first byte."""
-        self._content_type = content_type
+        self._parts.content_type = content_type
         encoded = quote(key or "")
         if encoded and len(encoded) <= _MAX_METADATA_BYTES:
-            self._metadata = {"key": encoded}
+            self._parts.metadata = {"key": encoded}
 
     async def write(self, data: bytes) -> None:
         """Raises ``payload_too_large`` beyond the limit, ``upload_expired`` once the sweeper has given the upload up,
@@ -215,12 +132,7 @@ class Upload:
         self.size += len(data)
         self._limit.check(self.size)
         await self._keep_alive()
-        left = memoryview(data)
-        while left:
-            if self._filling.full:
-                await self._send_part()
-                await self._make_room()
-            left = left[self._filling.take(left) :]
+        await self._parts.write(data)
 
     async def store(self) -> None:
         """Send the rest. Afterwards the store has all bytes."""
@@ -309,64 +221,34 @@ class Upload:
             try:
                 return await self._copy_in_parts(row)
             except Exception as problem:
-                await self._drop_parts()
+                await self._parts.abort()
                 if not isinstance(problem, StoreError) or not problem.not_offered:
                     raise
         # In one piece also for stores that cannot copy parts (Storj): they may take larger objects at once than AWS.
         return await self._uploads.store.copy(row.path, self._path)
 
     async def _copy_in_parts(self, row: ObjectRow) -> str:
-        store = self._uploads.store
-        self._upload_id = upload_id = await store.start_multipart(self._path, row.content_type, {})
+        store, parts = self._uploads.store, self._parts
+        parts.upload_id = upload_id = await store.start_multipart(self._path, row.content_type, {})
         for number, first in enumerate(range(0, row.size, COPY_PART_BYTES), 1):
             if self._client_left:
                 raise errors.upload_expired()
             await self._keep_alive()
             last = min(first + COPY_PART_BYTES, row.size) - 1
-            self._etags.append(await store.copy_part(row.path, self._path, upload_id, number, first, last))
-        return await store.complete_multipart(self._path, upload_id, self._etags)
-
-    # Parts.
+            parts.etags.append(await store.copy_part(row.path, self._path, upload_id, number, first, last))
+        return await parts.complete()
 
     async def _finish(self) -> str:
         """Send what is left; the ETag of the whole."""
-        store = self._uploads.store
-        if self._upload_id is None:
-            return await store.put(self._path, self._filling.view(), self._content_type, self._metadata)
-        await self._send_part()
-        while self._sending:
-            await self._part_sent()
+        parts = self._parts
+        if parts.upload_id is None:
+            return await parts.put_whole()
+        await parts.send_rest()
+        while parts.sending:
+            await parts.part_sent()
             # These parts may have taken long, and so may completing the upload.
             await self._keep_alive()
-        return await store.complete_multipart(self._path, self._upload_id, self._etags)
-
-    async def _send_part(self) -> None:
-        """Begin to send the part that was being filled."""
-        store = self._uploads.store
-        if self._upload_id is None:
-            self._upload_id = await store.start_multipart(self._path, self._content_type, self._metadata)
-        part, self._filling = self._filling, PartBuffer(0)
-        number = len(self._etags) + len(self._sending) + 1
-        sending = start(store.put_part(self._path, self._upload_id, number, part.view()))
-        self._sending.append((sending, part))
-
-    async def _make_room(self) -> None:
-        if len(self._sending) == MAX_PARTS_IN_MEMORY:
-            await self._part_sent()
-        size = self._sizes.of(len(self._etags) + len(self._sending) + 1)
-        spare, self._spare = self._spare, None
-        self._filling = spare if spare is not None and spare.size == size else PartBuffer(size)
-
-    async def _part_sent(self) -> None:
-        """Wait until the store has the part that was sent first. Its buffer is used for another part."""
-        sending, part = self._sending.popleft()
-        try:
-            self._etags.append(await sending)
-        except BaseException:
-            part.drop()
-            raise
-        part.clear()
-        self._spare = part
+        return await parts.complete()
 
     # Giving up.
 
@@ -376,37 +258,18 @@ class Upload:
         self.state = State.GIVEN_UP
         uploads, version = self._uploads, self.version
         # First, because everything else may take time or fail.
-        self._stop_sending()
+        self._parts.stop()
         if self._copying is not None:
             await self._copying
         # Where the store has not answered, it may still make the bytes after the deletion below. The version then
         # stays reserved, and the sweeper deletes it again later.
         claimed = [] if self._unanswered else await uploads.garbage.discard([version])
-        await self._drop_parts()
+        await self._parts.abort()
         # After a long pause of this process the sweeper may have deleted nothing, because the bytes came later.
         if self._unanswered or (not claimed and await uploads.garbage.unknown([version])):
             await uploads.removal.try_to_delete(version, self.bucket)
         else:
             await uploads.removal.remove(claimed, self.bucket)
-
-    def _stop_sending(self) -> None:
-        """Cancel what is being sent, send nothing more, and give up the memory."""
-        self._filling.drop()
-        self._filling, self._spare = PartBuffer(0), None
-        while self._sending:
-            sending, part = self._sending.popleft()
-            sending.addErrback(lambda _: "")
-            sending.cancel()
-            part.drop()
-
-    async def _drop_parts(self) -> None:
-        """Drop the parts that are at the store. Failures are left to the sweeper."""
-        upload_id, self._upload_id, self._etags = self._upload_id, None, []
-        if upload_id is not None:
-            try:
-                await self._uploads.store.abort_multipart(self._path, upload_id)
-            except Exception as problem:
-                _log.warn("A multipart upload is left to the sweeper: {kind}", kind=type(problem).__name__)
 
 
 @frozen(eq=False)

@@ -18,7 +18,8 @@ from project_service.http.admission import LimitedSlot, Limits
 from project_service.http.body import Body
 from project_service.http.exchange import Exchange, Stream
 from project_service.http.routing import Policy, Router
-from project_service.storage.upload import PartBuffer, Upload
+from project_service.storage.parts import PartBuffer
+from project_service.storage.upload import Upload
 from tests.fakes.common import App, Client, raw_request
 from tests.http.storage.app import OBJECTS, USER, StorageApp
 from tests.http.toy_app import app_of, echo, hello

@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 
 from project_service.lifecycle import start
 from project_service.storage.durations import RENEWAL_SECONDS
+from project_service.storage.parts import PartSizes
 from project_service.storage.s3.client import DELETES_AT_ONCE
 from project_service.storage.s3.connection import SLICE
 from project_service.storage.s3.errors import (
@@ -30,7 +31,7 @@ from project_service.storage.s3.errors import (
 )
 from project_service.storage.s3.signing import INLINE_DIGEST_BYTES
 from project_service.storage.s3.xml import OpenMultipart
-from project_service.storage.upload import COPY_PART_BYTES, PartSizes, SizeLimit, Upload, Uploads
+from project_service.storage.upload import COPY_PART_BYTES, SizeLimit, Upload, Uploads
 from project_service.storage.values import ObjectRow, store_path
 from tests.unit.storage.test_s3_requests import IDLE, NOW, RETRY, Case
 

@@ -21,12 +21,12 @@ from project_service.http.caller import Caller, Claims
 from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.lifecycle import start, timestamp
-from project_service.storage import access, durations, upload
+from project_service.storage import access, durations, parts
 from project_service.storage.buckets import parse_rules
+from project_service.storage.parts import GROWING_BYTES, PartBuffer, PartSizes
 from project_service.storage.routes import translated
 from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
 from project_service.storage.sweeper import version_at
-from project_service.storage.upload import GROWING_BYTES, PartBuffer, PartSizes
 from project_service.storage.values import Bucket, BucketRules, store_path
 
 
@@ -98,6 +98,8 @@ class Small(SynchronousTestCase):
         self.assertEqual(set(each[:1000]), {part_bytes})
         self.assertEqual(each, sorted(each))
         self.assertLessEqual(each[-1], max(part_bytes, expected // count * 2))
+        for some in (0, 1, 999, 1000, 1001, 2000, 5432, count):
+            self.assertEqual(sizes.total(some), sum(each[:some]))
         if expected <= count * part_bytes:
             self.assertEqual(each[-1], part_bytes)
 
@@ -161,7 +163,7 @@ class Buffers(SynchronousTestCase):
             made.append(mmap(fileno, size, flags=flags))
             return made[-1]
 
-        self.patch(upload, "mmap", noted)
+        self.patch(parts, "mmap", noted)
         buffer = PartBuffer(4 * GROWING_BYTES)
         for turn in range(1, 30):
             buffer.take(memoryview(b"x" * (GROWING_BYTES // 10)))
