@@ -197,3 +197,12 @@ class Architecture(TestCase):
         self.assertEqual(modules - named, set())
         # Tables of the database and settings are named too, with a dot or in capitals; these are other words.
         self.assertEqual(named - modules - packages - OTHER_NAMES, set())
+
+    def test_the_page_names_the_newest_definition_of_each_sql_function(self) -> None:
+        page = (ROOT / "docs" / "architecture.rst").read_text("utf-8")
+        defined: dict[str, list[str]] = {}
+        for path in sorted((PACKAGE / "database" / "migrations").glob("*.sql")):
+            for name in re.findall(r"create (?:or replace )?function ([\w.]+)\(", path.read_text("utf-8")):
+                defined.setdefault(name, []).append(path.name[:4])
+        newest = {name: numbers[-1] for name, numbers in defined.items() if len(set(numbers)) > 1}
+        self.assertEqual(dict(re.findall(r"^``([\w.]+)\(\)`` +(\d{4})$", page, re.MULTILINE)), newest)
