@@ -109,9 +109,22 @@ def compose(template: str, recipient: str, token: str, url: str | None, hours: i
 
 
 def with_token(url: str, token: str) -> str:
-    """``url`` with ``token`` as another parameter of its query."""
+    """``url`` with ``token`` as another parameter.
+
+    It is added to the query. If the fragment is a route of the page's own (``#/reset``, ``#!/reset``), it is added
+    there, since routers in a page read parameters from the fragment alone.
+    """
     base, hash_mark, fragment = url.partition("#")
-    return f"{base}{'&' if '?' in base else '?'}token={quote(token, safe='')}{hash_mark}{fragment}"
+    parameter = f"token={quote(token, safe='')}"
+    if fragment.startswith(("/", "!/")):
+        return f"{base}#{_with_parameter(fragment, parameter)}"
+    return f"{_with_parameter(base, parameter)}{hash_mark}{fragment}"
+
+
+def _with_parameter(path: str, parameter: str) -> str:
+    if "?" not in path:
+        return f"{path}?{parameter}"
+    return f"{path}{parameter}" if path.endswith(("?", "&")) else f"{path}&{parameter}"
 
 
 def message(mail: Mail, sender: str, now: float, message_id: str) -> bytes:

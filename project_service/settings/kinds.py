@@ -13,7 +13,7 @@ from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import orjson
 from attrs import frozen
@@ -310,23 +310,43 @@ def dsn(value: Any) -> Secret:
 
 
 def url(value: Any) -> str:
-    """An http or https address; a trailing slash is removed."""
-    text(value)
+    """An http or https address without query and fragment; a trailing slash is removed."""
+    parsed = _web_address(value)
+    if parsed.username or parsed.password or parsed.query or parsed.fragment:
+        raise ValueError("must not hold a user name, password, query or fragment")
+    return str(value).rstrip("/")
+
+
+def page_url(value: Any) -> str:
+    """The http or https address of a page, which may have a query and a fragment, as it was written."""
+    parsed = _web_address(value)
+    if parsed.username or parsed.password:
+        raise ValueError("must not hold a user name or password")
+    return str(value)
+
+
+def token_page_url(value: Any) -> str:
+    """The address of a page to which mails link, with a parameter ``token`` added."""
+    if re.search("[?&]token=", page_url(value)):
+        raise ValueError("must not have the parameter token, which mails add")
+    return str(value)
+
+
+def _web_address(value: Any) -> SplitResult:
+    address = text(value)
     try:
-        parsed = urlsplit(value)
+        parsed = urlsplit(address)
     except ValueError:
         raise ValueError("must be an http or https address") from None
     # urlsplit silently removes line breaks, which would end a header or a line of a mail.
-    usable = value.isprintable() and " " not in value
+    usable = address.isprintable() and " " not in address
     if parsed.scheme not in ("http", "https") or not parsed.hostname or not usable:
         raise ValueError("must be an http or https address")
-    if parsed.username or parsed.password or parsed.query or parsed.fragment:
-        raise ValueError("must not hold a user name, password, query or fragment")
     try:
         _ = parsed.port
     except ValueError:
         raise ValueError("must have a port from 0 to 65535") from None
-    return str(value).rstrip("/")
+    return parsed
 
 
 def web_origin(value: Any) -> str:

@@ -41,6 +41,7 @@ from project_service.settings.kinds import (
     store_keys_file,
     table_of,
     text,
+    token_page_url,
     url,
     visible_ascii,
     web_origin,
@@ -120,8 +121,8 @@ class Auth:
     login_failures_max_per_address: int = key(integer(0, MAX_INTEGER), 100, reloads=True)
     login_failures_window_seconds: int = key(integer(1, MAX_INTEGER), 900, reloads=True)
     signups_max_per_address: int = key(integer(0, MAX_INTEGER), 30, reloads=True)
-    recover_url: str | None = key(optional(url), None, reloads=True)
-    verify_url: str | None = key(optional(url), None, reloads=True)
+    recover_url: str | None = key(optional(token_page_url), None, reloads=True)
+    verify_url: str | None = key(optional(token_page_url), None, reloads=True)
     audit_days: int = key(integer(1, 36500), 90, reloads=True)
 
 

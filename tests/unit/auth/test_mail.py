@@ -8,7 +8,10 @@ from email.policy import default
 from functools import partial
 from typing import Any
 from unittest.mock import patch
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionRefusedError, DNSLookupError, NoRouteError
 from twisted.internet.task import Clock
@@ -29,12 +32,22 @@ from project_service.auth.mail import (
     compose,
     message,
     why,
+    with_token,
 )
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Smtp
 from tests.captured_log import captured_logs
 from tests.fakes.common import held
 from tests.temporary import temporary_directory
+
+# The path of an address, or of a route in its fragment, with the parameters after it.
+Parts = tuple[str, list[tuple[str, str]]]
+pairs = st.lists(st.tuples(st.text(min_size=1), st.text()), max_size=3)
+
+
+def with_query(parts: Parts) -> str:
+    path, parameters = parts
+    return f"{path}?{urlencode(parameters)}" if parameters else path
 
 
 class Mails(TestCase):
@@ -46,6 +59,43 @@ class Mails(TestCase):
             assert "$" not in mail.text
             linked = compose(template, "ada@example.test", "TOKEN", "https://x.test/a", 1)
             assert "https://x.test/a?token=TOKEN" in linked.text.splitlines()
+
+    def test_the_token_is_added_where_a_page_looks_for_it(self) -> None:
+        for url, link in (
+            ("https://x.test", "https://x.test?token=T"),
+            ("https://x.test/y/", "https://x.test/y/?token=T"),
+            ("https://x.test/y?a=b", "https://x.test/y?a=b&token=T"),
+            ("https://x.test/y?", "https://x.test/y?token=T"),
+            ("https://x.test/y?a=b&", "https://x.test/y?a=b&token=T"),
+            ("https://x.test/y#form", "https://x.test/y?token=T#form"),
+            ("https://x.test/y?a=b#", "https://x.test/y?a=b&token=T#"),
+            ("https://x.test/#/reset", "https://x.test/#/reset?token=T"),
+            ("https://x.test/#!/reset", "https://x.test/#!/reset?token=T"),
+            ("https://x.test/?a=b#/reset?c=d", "https://x.test/?a=b#/reset?c=d&token=T"),
+        ):
+            self.assertEqual(with_token(url, "T"), link)
+
+    @given(
+        st.tuples(st.sampled_from(["", "/", "/a", "/a/"]), pairs),
+        st.one_of(st.none(), st.tuples(st.sampled_from(["", "form", "/", "/reset", "!/reset"]), pairs)),
+        st.text(min_size=1),
+    )
+    def test_a_token_is_read_back_and_nothing_else_of_the_address_changes(
+        self, page: Parts, fragment: Parts | None, token: str
+    ) -> None:
+        base, hash_ = f"https://x.test{with_query(page)}", None if fragment is None else with_query(fragment)
+        assume(token.isprintable())
+        before = urlsplit(base if hash_ is None else f"{base}#{hash_}")
+        after = urlsplit(with_token(before.geturl(), token))
+        in_page = fragment is not None and fragment[0].startswith(("/", "!/"))
+        old, new = (urlsplit(one.fragment) if in_page else one for one in (before, after))
+        self.assertEqual(parse_qsl(new.query, True), [*parse_qsl(old.query, True), ("token", token)])
+        self.assertEqual(new.path, old.path)
+        self.assertEqual(after._replace(query="", fragment=""), before._replace(query="", fragment=""))
+        if in_page:
+            self.assertEqual(after.query, before.query)
+        else:
+            self.assertEqual(after.fragment, before.fragment)
 
     def test_the_message_is_rfc_5322(self) -> None:
         mail = Mail("zoë@bücher.test", "Ein Betreff mit ü", "Zeile eins\n.\nFrom hier\n")

@@ -209,6 +209,19 @@ class Values(TestCase):
                 self.assertEqual(self.refused(name, f'"{value}"'), "must be an http or https address")
         self.assertTrue(self.refused("server.cors_origins", '["http://[::1"]').startswith("must be origins"))
 
+    def test_pages_of_links_may_have_queries_and_fragments(self) -> None:
+        for name in ("auth.recover_url", "auth.verify_url"):
+            for value in ("https://x.test/a/?b=c", "https://x.test/#/reset?a=b", "https://x.test/?c=token"):
+                self.assertEqual(
+                    getattr(self.loaded(name, f'"{value}"').auth, name.removeprefix("auth.")), value
+                )
+            for value in ("https://x.test/?token=", "https://x.test/#/a?b=c&token=d"):
+                why = "must not have the parameter token, which mails add"
+                self.assertEqual(self.refused(name, f'"{value}"'), why)
+            for value in ("https://ada@x.test/", "https://:secret@x.test/"):
+                self.assertEqual(self.refused(name, f'"{value}"'), "must not hold a user name or password")
+        self.assertIn("query or fragment", self.refused("server.public_url", '"https://x.test/?a=b"'))
+
     def test_connection_strings_that_libpq_would_refuse_later_are_faults(self) -> None:
         for dsn, why in (
             ("postgresql://u@a.test:bad/x", "has a port that is not from 1 to 65535"),
