@@ -7,6 +7,7 @@
                   upload form, chunk by chunk
 ``buckets``       buckets and their rules
 ``objects``       changes of objects, in the order of steps that makes every crash harmless
+``receiving``     an upload request, from its checks to the object; and dry runs
 ``upload``        a new version, until it is an object's or has been given up. ``reservations`` begins one;
                   ``parts`` sends its bytes
 ``download``      the bytes of an object on their way to the client, or kept in memory

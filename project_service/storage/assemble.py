@@ -27,6 +27,7 @@ from project_service.storage.durations import START_TIMEOUT_SECONDS, UNUSED_SECO
 from project_service.storage.links import NO_REFERRER, Links
 from project_service.storage.objects import Objects
 from project_service.storage.postgres import SqlBuckets, SqlGarbage, SqlLinks, SqlObjects
+from project_service.storage.receiving import Receiver
 from project_service.storage.repository import BucketRows, GarbageRows, LinkRows, ObjectRows
 from project_service.storage.reservations import Reservations
 from project_service.storage.routes import LinkRoutes, StorageRoutes, translated
@@ -156,10 +157,11 @@ def build(
     )
     buckets = Buckets(rows.buckets, reactor)
     objects = Objects(rows.objects, uploads, buckets)
+    receiver = Receiver(buckets, uploads, current_settings)
     sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
     downloads = Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), now)
     links = Links(rows.links, now, lambda: token_urlsafe(32))
-    routes = StorageRoutes(buckets, rows.objects, objects, uploads, downloads, links, current_settings)
+    routes = StorageRoutes(buckets, rows.objects, objects, receiver, downloads, links, current_settings)
     loops = (
         Every(settings.sweep_seconds, _sweeping(sweeper, sweep_lock), reactor, "storage sweeper", outage_of),
         Every(UNUSED_SECONDS, reservations.release_unused, reactor, "reservations", outage_of),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from uuid import UUID
 
-from attrs import evolve, frozen
+from attrs import frozen
 from orjson import Fragment
 from twisted.logger import Logger
 
@@ -40,7 +40,7 @@ from project_service.http.describe import (
     in_path,
     obj,
 )
-from project_service.http.json_body import Kind, body_of, member, or_null, read_members, text, whole
+from project_service.http.json_body import TEXT, Kind, body_of, member, or_null, read_members, text, whole
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.routing import Handler, endpoint
@@ -50,13 +50,12 @@ from project_service.storage import access, errors, keys, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.conditions import write_conditions
 from project_service.storage.download import NO_SNIFFING, Downloads, Terms
-from project_service.storage.form import FileStart, FormReader, boundary_of
 from project_service.storage.links import LINK_HEADERS, MAX_EXPIRES_IN_SECONDS, MAX_USES, Links, as_shown
 from project_service.storage.objects import Objects
+from project_service.storage.receiving import Destination, Receiver
 from project_service.storage.repository import ObjectRows
 from project_service.storage.requests import DEFAULT_PAGE_KEYS, MAX_AGE_SECONDS, MAX_PAGE_KEYS
 from project_service.storage.s3.errors import kind_of
-from project_service.storage.upload import SizeLimit, Uploads
 from project_service.storage.values import Bucket, ObjectRow, Writer
 
 _log = Logger()
@@ -66,6 +65,8 @@ OBJECTS = f"{BUCKET}/objects"
 OBJECT = f"{OBJECTS}/<path:key>"
 TAG = "storage"
 MAX_BULK_KEYS = 1000
+# Up to here every JSON parser reads whole numbers exactly (RFC 8259 section 6).
+MAX_SAFE_INTEGER = 2**53 - 1
 # Cache-Control of objects and listings of a private bucket.
 NOT_SHARED = ("Cache-Control", "private, no-store")
 # Otherwise a cache may store a 404 (RFC 9110 section 15.1), and so hide an object that is uploaded a moment later.
@@ -120,6 +121,9 @@ _SIGNED_URL = Named(
 IN_BUCKET = in_path("bucket", "The bucket's name.")
 _KEY_IN_PATH = in_path("key", "The object's key; its / may be sent as they are or as %2F.", KEY)
 _INLINE = Parameter("inline", "true: to be shown in the browser, in a sandbox; else to be saved.", BOOLEAN)
+_DRY_RUN = Parameter(
+    "dry_run", "true: say whether the upload that the JSON body plans would be accepted.", BOOLEAN
+)
 _WRITE_IF = (
     in_header("If-Match", "Only if the object is this very one."),
     in_header("If-None-Match", "*: only if there is no object with that key."),
@@ -219,6 +223,17 @@ class Keys:
 
 
 @frozen
+class PlannedUpload:
+    """The body of a dry run."""
+
+    key: str = member(text(KEY))
+    size: int = member(whole(0, MAX_SAFE_INTEGER), schema={"description": "In bytes."})
+    content_type: str | None = member(
+        TEXT, default=None, schema={"description": "As the upload's; without it one is guessed from the key."}
+    )
+
+
+@frozen
 class ObjectChanges:
     """null removes an owner, or an age of the object's own."""
 
@@ -276,7 +291,7 @@ class StorageRoutes:
     buckets: Buckets
     rows: ObjectRows
     objects: Objects
-    uploads: Uploads
+    receiver: Receiver
     downloads: Downloads
     links: Links
     current_settings: Callable[[], StorageSettings]
@@ -331,8 +346,11 @@ class StorageRoutes:
             "uploadForm",
             TAG,
             "Upload an object from a form; an existing one is replaced",
-            (json_answer(201, "The object's metadata", _OBJECT),),
-            (IN_BUCKET, *_WRITE_IF, _OWNER_HEADER, _MAX_AGE_HEADER),
+            (
+                json_answer(201, "The object's metadata", _OBJECT),
+                Answer(204, "With dry_run: the upload would be accepted now."),
+            ),
+            (IN_BUCKET, _DRY_RUN, *_WRITE_IF, _OWNER_HEADER, _MAX_AGE_HEADER),
             RequestBody(
                 {
                     "multipart/form-data": obj(
@@ -345,9 +363,11 @@ class StorageRoutes:
                             **whole(0, MAX_AGE_SECONDS).schema,
                             "description": "As max-age in Cache-Control.",
                         },
-                    )
+                    ),
+                    **body_of(PlannedUpload).content,
                 },
-                summary="These fields may come before or after the file; others are read past.",
+                summary="The form's fields may come before or after the file; others are read past. JSON is for "
+                "dry_run=true alone.",
             ),
             (
                 *_UPLOAD_REFUSED,
@@ -359,36 +379,11 @@ class StorageRoutes:
         bearer="required",
     )
     async def upload_form(self, request: Request) -> Reply:
-        bucket, writer = await self._writable(request)
-        headers, body = request.headers, request.body
-        conditions = write_conditions(headers)
-        requests.refuse_partial(headers)
-        limit, least = self._limit(bucket), requests.least_size(body.length, requests.FORM_OVERHEAD_BYTES)
-        limit.check(least)
-        form = FormReader(boundary_of(headers.text(b"content-type")))
-        fields = requests.FormFields(requests.parse_max_age(headers))
-        async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
-            while chunk := await body.next_chunk():
-                for event in form.feed(chunk):
-                    if isinstance(event, bytes):
-                        await upload.write(event)
-                    elif isinstance(event, FileStart):
-                        fields.filename, fields.content_type = event.filename, event.content_type
-                        known_type = requests.chosen_type(bucket, event.content_type, fields.key)
-                        upload.describe(known_type, fields.key)
-                    else:
-                        fields.add(event, writer)
-                        if event.name == "key":
-                            await self.uploads.check(bucket, event.value, writer, conditions, least)
-            form.finish()
-            key = fields.object_key()
-            content_type = requests.chosen_type(bucket, fields.content_type, key)
-            await self._check_again(bucket, key, content_type, upload.size)
-            await upload.store()
-            if fields.owner is not None:
-                writer = evolve(writer, user_id=fields.owner)
-            switched = await upload.commit(key, content_type, fields.max_age_seconds, writer, conditions)
-        return _created(request, bucket, switched.row)
+        if requests.flag(request, "dry_run"):
+            return await self._dry_run(request)
+        to = await self._destination(request)
+        switched = await self.receiver.form(request, to)
+        return _created(request, to.bucket, switched.row)
 
     @endpoint(
         "PUT",
@@ -417,31 +412,12 @@ class StorageRoutes:
     )
     async def upload_raw(self, request: Request) -> Reply:
         key = keys.parse_key(request.path_args["key"])
-        bucket, writer = await self._writable(request)
-        headers, body = request.headers, request.body
-        conditions = write_conditions(headers)
-        requests.refuse_partial(headers)
-        requests.refuse_form(headers)
-        requests.require_body(request)
-        limit, least = self._limit(bucket), requests.least_size(body.length)
-        limit.check(least)
-        max_age = requests.parse_max_age(headers)
-        declared = keys.content_type_of_body(headers.text(b"content-type"))
-        content_type = requests.chosen_type(bucket, declared, key)
-        digest = requests.ContentMD5.of(headers)
-        await self.uploads.check(bucket, key, writer, conditions, least)
-        async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
-            upload.describe(content_type, key)
-            while chunk := await body.next_chunk():
-                digest.update(chunk)
-                await upload.write(chunk)
-            digest.check()
-            await self._check_again(bucket, key, content_type, upload.size)
-            await upload.store()
-            switched = await upload.commit(key, content_type, max_age, writer, conditions)
+        to = await self._destination(request)
+        declared = keys.content_type_of_body(request.headers.text(b"content-type"))
+        switched = await self.receiver.body(request, to, key, declared)
         if switched.replaced is not None:
             return json_reply(switched.row.as_json())
-        return _created(request, bucket, switched.row)
+        return _created(request, to.bucket, switched.row)
 
     @endpoint(
         "GET",
@@ -635,24 +611,20 @@ class StorageRoutes:
             raise errors.owner_header_not_allowed()
         return writable
 
-    async def _check_again(self, bucket: Bucket, key: str, content_type: str, size: int) -> None:
-        """Check the bucket's rules at the end of an upload. It may have taken days, so that they may have changed, or
-        the bucket may have been replaced by another of its name."""
-        current = await self.buckets.same(bucket)
-        self._limit(current).check(size)
-        requests.chosen_type(current, content_type, key)
+    async def _destination(self, request: Request) -> Destination:
+        bucket, writer = await self._writable(request)
+        return Destination(bucket, writer, write_conditions(request.headers))
 
-    def _limit(self, bucket: Bucket) -> SizeLimit:
-        """The greatest size that an object may have, as far as is known now: the commit has the last word on a
-        quota."""
-        own = self.current_settings().max_object_bytes
-        if bucket.rules.max_object_bytes is not None:
-            own = min(own, bucket.rules.max_object_bytes)
-        if bucket.rules.max_bucket_bytes is None:
-            return SizeLimit(own)
-        # The larger of the two, since in a bucket beyond its quota objects may still be replaced by smaller ones.
-        quota = max(bucket.rules.max_bucket_bytes, bucket.total_bytes)
-        return SizeLimit(min(own, quota), by_quota=quota < own)
+    async def _dry_run(self, request: Request) -> Reply:
+        """Whether an upload with these headers and the key, size and type in the body would be accepted now."""
+        await self._writable(request)
+        planned = await request.read_json(PlannedUpload)
+        key = keys.parse_key(planned.key)
+        # Again, because the body may have taken hours, and the rules may have changed since.
+        to = await self._destination(request)
+        requests.parse_max_age(request.headers)
+        await self.receiver.check(to, key, planned.content_type, planned.size)
+        return Reply(204)
 
 
 @frozen(eq=False)
