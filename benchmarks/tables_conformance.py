@@ -40,6 +40,7 @@ BASE: dict[str, Any] = {
     "plan": False,
     "unfiltered_writes": "allow",
     "server_timing": True,
+    "error_hints": False,
     "app_settings": {"app_host": "localhost", "external_api_secret": "0123456789abcdef"},
 }
 # Those that the service has one of for all its databases, or none.

@@ -187,6 +187,7 @@ class StageDatabase:
     app_settings: dict[str, str] = key(table_of(text), attrs.Factory(dict), shown=False)
     server_timing: bool = key(flag, False)
     error_verbosity: str = key(choice("verbose", "minimal"), "verbose")
+    error_hints: bool = key(flag, True)
     openapi: str = key(choice("follow-privileges", "ignore-privileges", "disabled"), "follow-privileges")
     openapi_security_active: bool = key(flag, False)
     openapi_server_proxy_uri: str | None = key(optional(url), None)

@@ -25,6 +25,7 @@ from project_service.tables.access import Identities, Identity
 from project_service.tables.endpoints import AT_ROOT, BELOW
 from project_service.tables.errors import READ_ONLY, VARY, TableError, as_utf8
 from project_service.tables.execution import Executor, Row
+from project_service.tables.hints import Hints
 from project_service.tables.openapi import document, public_url, rights_sql
 from project_service.tables.outcome import as_bytes
 from project_service.tables.planner import Planner
@@ -178,6 +179,7 @@ class TableService:
     executor: Executor
     root: Root
     streams: Streams
+    hints: Hints
     in_thread: InThread
 
     async def answer(self, incoming: RawRequest) -> Reply | StreamReply:  # noqa: PLR0912  # the whole way on one page
@@ -214,15 +216,19 @@ class TableService:
             timing.mark("plan")
         preamble = preamble_of(self.config, cache, incoming.headers, planned, identity)
         reply = None
-        if planned.compiled.history.streamed and self.streams.expected(planned):
-            reply = await self.streams.at_once(incoming, planned, preamble)
-        if reply is None:
-            outcome = await self.executor.execute(planned, preamble, incoming.resource, incoming.slot)
-            reply = (
-                reply_to(planned.request, planned.compiled, outcome, incoming.path)
-                if outcome.whole
-                else await self.streams.after(incoming, planned, outcome, preamble)
-            )
+        try:
+            if planned.compiled.history.streamed and self.streams.expected(planned):
+                reply = await self.streams.at_once(incoming, planned, preamble)
+            if reply is None:
+                outcome = await self.executor.execute(planned, preamble, incoming.resource, incoming.slot)
+                reply = (
+                    reply_to(planned.request, planned.compiled, outcome, incoming.path)
+                    if outcome.whole
+                    else await self.streams.after(incoming, planned, outcome, preamble)
+                )
+        except TableError as error:
+            await self.hints.add(error, incoming, planned, identity)
+            raise
         if incoming.method == "HEAD":
             reply = StreamReply(reply.status, reply.headers, None, no_body)
         if reply.status == 405 and not has_header(reply.headers, "Allow"):

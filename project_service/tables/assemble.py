@@ -26,6 +26,7 @@ from project_service.tables import errors
 from project_service.tables.access import identities_of
 from project_service.tables.api import Root, TableRoutes, TableService
 from project_service.tables.execution import Executor
+from project_service.tables.hints import Hints
 from project_service.tables.planner import Planner
 from project_service.tables.schema_cache.holder import CHANNEL as SYNC_CHANNEL
 from project_service.tables.schema_cache.holder import (
@@ -125,6 +126,7 @@ def assemble(
             Executor(config, pool),
             Root(config, in_thread),
             streams,
+            Hints(config, pool),
             in_thread,
         )
         listener = Listener(connector, reactor, where)

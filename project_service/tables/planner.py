@@ -6,7 +6,7 @@ have the same plan, whose parameters these are, so the plans of earlier requests
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from functools import cached_property
 
 from attrs import Factory, define, evolve, field, frozen
@@ -189,7 +189,7 @@ class Compiled:
     ``plan`` is None for reading a relation. ``headers`` are those that all replies have. ``probe`` is set where the
     result may have to be streamed. ``leaves_state`` says that running it may leave more than settings behind on the
     connection. ``shares`` allows it to run on a connection that reads share, once its ``history`` shows that it is
-    quick.
+    quick. ``named`` are the relations and functions that the request itself names, junctions included.
     """
 
     statement: Statement
@@ -200,6 +200,7 @@ class Compiled:
     leaves_state: bool = False
     shares: bool = False
     headers: Headers = ()
+    named: frozenset[Key] = frozenset()
     history: History = Factory(History)
 
     @cached_property
@@ -223,7 +224,23 @@ def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) 
         compiled,
         leaves_state=compiled.leaves_state or (cache.leaves_state and calls),
         headers=constant_headers(request.head, compiled, renamed),
+        named=frozenset([(request.head.schema, request.head.name), *_named(read)]),
     )
+
+
+def _named(plan: ReadPlan | None) -> Iterator[Key]:
+    """The relations and functions that a plan names besides its own relation, on all levels."""
+    if plan is None:
+        return
+    yield from (computed.routine for computed in plan.computed.values())
+    for embedded in plan.embeddings:
+        relationship = embedded.relationship
+        yield relationship.target
+        if relationship.junction is not None:
+            yield relationship.junction.key
+        if relationship.routine is not None:
+            yield relationship.routine
+        yield from _named(embedded.plan)
 
 
 def _read(

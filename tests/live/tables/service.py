@@ -90,6 +90,7 @@ def tables(
             app_settings={"colour": "50% blue"},
         ),
         "narrow": evolve(main, pool_size=1),
+        "literal": evolve(main, error_hints=False),
         "led": evolve(main, pool_size=1, pre_request="before_each"),
     }
     settings = settings_for(module_database, store_settings, data_dir, server={"idle_timeout_seconds": 2.0})

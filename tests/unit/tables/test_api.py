@@ -94,7 +94,9 @@ class AtRoot(SynchronousTestCase):
             cache=self.cache, current=self.cache, identify=lambda *_: identity, expected=lambda planned: False
         )
         executor = cast(Any, self.executor)
-        service = TableService(config, fakes, fakes, Planner(config), fakes, executor, root, fakes, self.here)
+        service = TableService(
+            config, fakes, fakes, Planner(config), fakes, executor, root, fakes, fakes, self.here
+        )
         headers = RequestHeaders.of(
             (("accept", accept), *((("if-none-match", known),) if known is not None else ()))
         )
@@ -206,7 +208,9 @@ class Options(SynchronousTestCase):
         config = TablesConfig(schemas=("api",), **settings)
         fakes: Any = SimpleNamespace(current=cache(), identify=lambda *_: None)
         unused = cast(Any, None)
-        service = TableService(config, fakes, fakes, Planner(config), unused, unused, unused, unused, unused)
+        service = TableService(
+            config, fakes, fakes, Planner(config), unused, unused, unused, unused, unused, unused
+        )
         return start(self.finished(service, incoming))
 
     async def finished(self, service: TableService, incoming: RawRequest) -> Reply | StreamReply:
@@ -293,7 +297,7 @@ class Large(SynchronousTestCase):
         )
         executor, unused = cast(Any, self), cast(Any, None)
         self.service = TableService(
-            CONFIG, fakes, fakes, Planner(CONFIG), unused, executor, unused, fakes, self.in_thread
+            CONFIG, fakes, fakes, Planner(CONFIG), unused, executor, unused, fakes, unused, self.in_thread
         )
 
     async def in_thread(self, function: Callable[[], T]) -> T:
