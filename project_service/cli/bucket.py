@@ -52,6 +52,12 @@ def _rules(function: Callable[..., None]) -> Callable[..., None]:
             default=None,
             help="Whether an object is seen only by its owner, who alone may change it then.",
         ),
+        click.option(
+            "--anonymous-reads/--no-anonymous-reads",
+            "anonymous_reads",
+            default=None,
+            help="Whether a public bucket's objects are shown to anybody, without a key, at /storage/public.",
+        ),
     ):
         function = option(function)
     return function
@@ -64,6 +70,7 @@ def _changes(
     content_types: tuple[str, ...],
     owner_only_writes: bool | None,
     owner_only_reads: bool | None,
+    anonymous_reads: bool | None,
 ) -> dict[str, Any]:
     """The rules that were given, by their names in ``/admin/buckets``. ``parse_rules`` checks them."""
     changes: dict[str, Any] = {}
@@ -74,7 +81,11 @@ def _changes(
             changes[name] = None if text == "none" else _bytes(name, text)
     if content_types:
         changes["allowed_content_types"] = None if "any" in content_types else list(content_types)
-    flags = {"owner_only_writes": owner_only_writes, "owner_only_reads": owner_only_reads}
+    flags = {
+        "owner_only_writes": owner_only_writes,
+        "owner_only_reads": owner_only_reads,
+        "anonymous_reads": anonymous_reads,
+    }
     return {**changes, **{name: flag for name, flag in flags.items() if flag is not None}}
 
 

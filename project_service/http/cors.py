@@ -11,7 +11,7 @@ EXPOSED = (
     "Preference-Applied, Retry-After, X-Request-Id"
 )
 MAX_AGE_SECONDS = 86400
-_ANY = (("Access-Control-Allow-Origin", "*"), ("Access-Control-Expose-Headers", EXPOSED))
+ANY = (("Access-Control-Allow-Origin", "*"), ("Access-Control-Expose-Headers", EXPOSED))
 
 
 def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) -> Headers:
@@ -23,7 +23,7 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) 
     """
     origin = headers.text(b"origin")
     if "*" in allowed:
-        return _ANY if origin is not None else for_caches(own)
+        return ANY if origin is not None else for_caches(own)
     # The response depends on the origin, so caches have to tell origins apart, even if this request named none.
     if origin is None or origin not in allowed:
         return (("Vary", "Origin"),)
@@ -38,7 +38,7 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) 
 
 def unread_headers(allowed: tuple[str, ...]) -> Headers:
     """The CORS headers of a response to what could not be read as a request, so that its origin is unknown."""
-    return _ANY if "*" in allowed else ()
+    return ANY if "*" in allowed else ()
 
 
 def for_caches(own: Headers) -> Headers:
@@ -47,7 +47,7 @@ def for_caches(own: Headers) -> Headers:
         # Compared without case, because SQL may set the header. The length comes first to keep this cheap: it runs
         # for every response.
         if len(name) == 13 and name.lower() == "cache-control" and "public" in value.lower():
-            return _ANY
+            return ANY
     return ()
 
 

@@ -426,7 +426,10 @@ class Edge:
         """``own`` with those that all responses have. Framing is not among them."""
         arrival: Arrival = request.headers.arrival
         headers = [("Date", self._date()), *own, ("X-Request-Id", request.request_id)]
-        if match is None or match.route.policy.cors:
+        policy = _DEFAULT_POLICY if match is None else match.route.policy
+        if policy.any_origin:
+            headers += cors.ANY
+        elif policy.cors:
             headers += cors.for_caches(own) if arrival.cors is None else arrival.cors
         traced = arrival.settings.trace_headers
         if traced and match is not None and (name := traced.get(match.admission)) is not None:

@@ -42,14 +42,16 @@ class Policy:
 
     ``admission`` is the admission class of its requests; path arguments may stand in it in braces. Requests without a
     class never wait. ``preflight`` makes the response to a CORS preflight, from the methods of the path and the
-    request's headers. Without ``cors``, no response has CORS headers. ``reads_by_own_rules``: the part reads queries
-    and bodies itself, so that the errors of ``Request``'s methods do not occur.
+    request's headers. Without ``cors``, no response has CORS headers; with ``any_origin``, pages of every origin may
+    read responses, whatever ``server.cors_origins`` says. ``reads_by_own_rules``: the part reads queries and bodies
+    itself, so that the errors of ``Request``'s methods do not occur.
     """
 
     admission: str = ""
     error_form: ErrorForm = ENVELOPE
     preflight: Callable[[tuple[str, ...], HeaderView], Reply] = cors.preflight
     cors: bool = True
+    any_origin: bool = False
     reads_by_own_rules: bool = False
 
 

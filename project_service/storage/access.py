@@ -30,6 +30,16 @@ def check_read(caller: Caller, bucket: Bucket) -> UUID | None:
     return only_owner(bucket.rules, writer_of(caller)) if bucket.rules.owner_only_reads else None
 
 
+def check_anonymous_read(bucket: Bucket) -> UUID | None:
+    """A download by anybody, without any key: where the bucket is public and has ``anonymous_reads``.
+
+    Returns what ``check_read`` returns. Raises ``object_not_found``, so that nobody learns which buckets there are.
+    """
+    if not bucket.rules.anonymous_reads:
+        raise errors.object_not_found()
+    return check_read(Caller(), bucket)
+
+
 def only_owner(rules: BucketRules, writer: Writer) -> UUID | None:
     """The user whose objects alone ``writer`` may see; None: all objects. The service key passes this rule."""
     return writer.user_id if rules.owner_only_reads and not writer.is_service else None

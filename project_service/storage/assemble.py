@@ -27,6 +27,7 @@ from project_service.storage.durations import START_TIMEOUT_SECONDS, UNUSED_SECO
 from project_service.storage.links import NO_REFERRER, Links
 from project_service.storage.objects import Objects
 from project_service.storage.postgres import SqlBuckets, SqlGarbage, SqlLinks, SqlObjects
+from project_service.storage.public import PublicRoutes
 from project_service.storage.receiving import Receiver
 from project_service.storage.repository import BucketRows, GarbageRows, LinkRows, ObjectRows
 from project_service.storage.reservations import Reservations
@@ -67,6 +68,7 @@ class Storage:
     services: tuple[IService, ...]
     _routes: StorageRoutes
     _link_routes: LinkRoutes
+    _public_routes: PublicRoutes
     _bucket_routes: BucketRoutes
     reservations: Reservations = field(repr=False)
     _store: Any = field(repr=False)
@@ -77,6 +79,8 @@ class Storage:
         part.mount(self._routes, wrap=translated)
         part.mount(self._link_routes, wrap=partial(translated, headers=(NO_REFERRER,)))
         part.mount(self._bucket_routes, key="service", wrap=translated)
+        pages = router.of_part(Policy(admission=ADMISSION, any_origin=True))
+        pages.mount(self._public_routes, wrap=translated)
 
     def reload(self, store: StoreSettings) -> None:
         """Sign with the key pair of ``store`` from now on; everything else about the store stays as it is."""
@@ -173,6 +177,7 @@ def build(
         loops,
         routes,
         LinkRoutes(downloads, links),
+        PublicRoutes(buckets, downloads, current_settings),
         BucketRoutes(buckets, objects),
         reservations,
         store,

@@ -21,7 +21,7 @@ from project_service.errors import Headers
 from project_service.http.body import ClientGone
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
-from project_service.storage import access, conditions, errors
+from project_service.storage import access, conditions, errors, keys
 from project_service.storage.conditions import ByteRange, parse_range
 from project_service.storage.links import LinkUse
 from project_service.storage.repository import ObjectRows, ObjectStream, Store
@@ -43,6 +43,12 @@ ANY_ORIGIN = ("Cross-Origin-Resource-Policy", "cross-origin")
 _NOT_PLAIN = re.compile(r'[^ -~]|["\\%]')
 
 
+# Types that a public page shows in the browser. Everything else is saved.
+_SHOWN = ("audio/", "image/", "video/")
+# Browsers show a PDF in a viewer of their own, where it cannot act as the site, and none within a sandbox.
+_PDF = "application/pdf"
+
+
 def content_disposition(key: str, inline: bool) -> str:
     """RFC 6266: a plain file name for old readers, and the real one."""
     name = key.rsplit("/", 1)[-1]
@@ -53,14 +59,21 @@ def content_disposition(key: str, inline: bool) -> str:
 
 # Cached, because the same objects are requested again and again.
 @lru_cache(maxsize=1024)
-def presentation(key: str, content_type: str, inline: bool) -> Headers:
-    """How a browser is to show the object of ``key``: its type, its file name, and for ``inline`` the sandbox."""
+def presentation(key: str, content_type: str, inline: bool | None, filename: str = "") -> Headers:
+    """How a browser is to show the object of ``key``: its type, its file name, and the sandbox if it is shown inline.
+
+    With ``inline`` None its type decides, and a PDF is not in the sandbox. ``filename`` "": the key's last segment.
+    """
+    kind = keys.essence(content_type)
+    shown = kind == _PDF or kind.startswith(_SHOWN) if inline is None else inline
     headers: Headers = (
         ("Content-Type", content_type),
-        ("Content-Disposition", content_disposition(key, inline)),
+        ("Content-Disposition", content_disposition(filename or key, shown)),
         NO_SNIFFING,
     )
-    return (*headers, ("Content-Security-Policy", SANDBOX)) if inline else headers
+    if not shown or (inline is None and kind == _PDF):
+        return headers
+    return (*headers, ("Content-Security-Policy", SANDBOX))
 
 
 # The memory that a cached object takes besides its bytes, rounded up.
@@ -152,13 +165,16 @@ class Terms:
     With ``owner`` an object of anybody else counts as missing.
 
     ``use`` is taken when the bytes are available and before any is sent; where that raises, nothing is sent.
+
+    ``inline`` and ``filename`` are as ``presentation`` takes them.
     """
 
-    inline: bool
+    inline: bool | None
     headers: Headers = ()
     public_max_age_seconds: int | None = None
     use: LinkUse | None = None
     owner: UUID | None = None
+    filename: str = ""
 
 
 @frozen(eq=False)
@@ -229,7 +245,7 @@ def _head(
     whole = ByteRange(0, row.size)
     if conditions.is_not_modified(sent, row):
         return 304, (*validators, NO_SNIFFING), whole
-    headers = (*presentation(row.key, row.content_type, terms.inline), *validators)
+    headers = (*presentation(row.key, row.content_type, terms.inline, terms.filename), *validators)
     if b"range" in sent.first and conditions.range_applies(sent, row, now()):
         part = parse_range(sent.text(b"range"), row.size)
         if part is not None:

@@ -7,8 +7,9 @@ earlier ones; the bodies that are current are these:
 0003_storage          ``slot``, ``delete_bucket``, ``discard_uploads``; and ``refusal``, the rule on owners and
                       conditions that all changes share
 0012_object_metadata  ``same_second``, ``change_object``
-0016_owner_only_reads ``create_bucket``, ``put_object``, ``delete_objects``, ``move_object``; and ``sees``, the rule
-                      on what a writer may see
+0016_owner_only_reads ``put_object``, ``delete_objects``, ``move_object``; and ``sees``, the rule on what a writer
+                      may see
+0017_anonymous_reads  ``create_bucket``
 ====================  =============================================================================================
 """
 
@@ -38,6 +39,7 @@ from project_service.storage.values import (
     ObjectRow,
     Page,
     Writer,
+    needs_a_public_bucket,
     readable_by_all,
 )
 
@@ -55,6 +57,13 @@ def _bucket(row: Row) -> Bucket:
     name, *rules, count, size, created_at = row
     values: Iterator[Any] = (tuple(value) if isinstance(value, list) else value for value in rules)
     return Bucket(name, BucketRules(*values), count, size, created_at)
+
+
+# Rules that do not go with the visibility, by the constraint that says so.
+_RULES_APART = {
+    "buckets_owner_only_reads": readable_by_all,
+    "buckets_anonymous_reads": needs_a_public_bucket,
+}
 
 
 def _plain(value: Any) -> Any:
@@ -81,7 +90,7 @@ class SqlBuckets:
 
     async def create(self, name: str, rules: BucketRules) -> Bucket:
         made = await self.database.query(
-            "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s)",
+            "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s, %s)",
             (
                 name,
                 rules.visibility,
@@ -90,6 +99,7 @@ class SqlBuckets:
                 _plain(rules.allowed_content_types),
                 rules.owner_only_writes,
                 rules.owner_only_reads,
+                rules.anonymous_reads,
             ),
         )
         if not made[0][0]:
@@ -106,9 +116,9 @@ class SqlBuckets:
                 await self.database.query(
                     f"update storage.buckets set {settings} where name = %(name)s", {**values, "name": name}
                 )
-            except CheckViolation:
+            except CheckViolation as violated:
                 # The other values have been checked. What the visibility is by now only the database knows.
-                raise readable_by_all() from None
+                raise _RULES_APART[str(violated.diag.constraint_name)]() from None
         return await self._existing(name)
 
     async def delete(self, name: str) -> None:

@@ -5,6 +5,7 @@ Each value has an error of its own. Pure but for Werkzeug's header parsers.
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from functools import partial
 from hashlib import md5
@@ -33,6 +34,9 @@ FORM_OVERHEAD_BYTES = 256 * 1024
 # With these a shared cache revalidates each time, whatever the age (RFC 9111, 5.2.2).
 _REVALIDATE = {"no-cache", "no-store", "private"}
 _TOKEN_VERSION = 1
+# What file systems allow.
+MAX_FILENAME_LENGTH = 255
+_NOT_IN_FILENAMES = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 
 
 def flag(request: Request, name: str) -> bool:
@@ -41,6 +45,21 @@ def flag(request: Request, name: str) -> bool:
     if value not in (None, "true", "false"):
         raise validation_failed({name: "must be true or false"})
     return value == "true"
+
+
+def shown_as(request: Request, inline: bool | None = False) -> tuple[bool | None, str]:
+    """Whether a download is to be shown inline, ``inline`` if the request does not say, and its file name, "" for the
+    key's. ``?download``, also with a name, means that it is to be saved. Raises ``validation_failed``."""
+    if not request.raw_query:
+        return inline, ""
+    name = request.query_value("download")
+    if name is None:
+        return inline if request.query_value("inline") is None else flag(request, "inline"), ""
+    flag(request, "inline")
+    if len(name) > MAX_FILENAME_LENGTH or _NOT_IN_FILENAMES.search(name):
+        why = f"must be a file name of up to {MAX_FILENAME_LENGTH} characters, without /, \\ and control characters"
+        raise validation_failed({"download": why})
+    return False, name
 
 
 def max_keys(request: Request) -> int:

@@ -119,10 +119,15 @@ _SIGNED_URL = Named(
 )
 
 IN_BUCKET = in_path("bucket", "The bucket's name.")
-_KEY_IN_PATH = in_path("key", "The object's key; its / may be sent as they are or as %2F.", KEY)
+KEY_IN_PATH = in_path("key", "The object's key; its / may be sent as they are or as %2F.", KEY)
 _INLINE = Parameter("inline", "true: to be shown in the browser, in a sandbox; else to be saved.", BOOLEAN)
 _DRY_RUN = Parameter(
     "dry_run", "true: say whether the upload that the JSON body plans would be accepted.", BOOLEAN
+)
+DOWNLOAD_NAME = Parameter(
+    "download",
+    "To be saved, under this name; without a value under the last segment of the key. It counts before inline.",
+    {"type": "string", "maxLength": requests.MAX_FILENAME_LENGTH},
 )
 _WRITE_IF = (
     in_header("If-Match", "Only if the object is this very one."),
@@ -135,7 +140,7 @@ _OWNER_HEADER = in_header(
 _MAX_AGE_HEADER = in_header(
     "Cache-Control", "max-age: for how long caches may keep the object without asking, in a public bucket."
 )
-_READ_IF = (
+READ_IF = (
     in_header("If-Match", "412 unless the object is this one."),
     in_header("If-Unmodified-Since", "412 if it has changed since."),
     in_header("If-None-Match", "304 if the object is this one."),
@@ -159,7 +164,7 @@ _UPLOAD_REFUSED: tuple[ApiError, ...] = (
     errors.content_type_not_allowed("a type that the bucket does not take"),
     validation_failed({}),
 )
-_DOWNLOAD_REFUSED: tuple[ApiError, ...] = (
+DOWNLOAD_REFUSED: tuple[ApiError, ...] = (
     _NO_OBJECT,
     errors.precondition_failed(),
     errors.range_not_satisfiable(0),
@@ -179,7 +184,7 @@ _OBJECT_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "cross-origin, if pages of every origin may read responses.",
 }
-_DOWNLOADED = (
+DOWNLOADED = (
     Answer(200, "The bytes, with the object's own Content-Type", _BYTES, _OBJECT_HEADERS),
     Answer(
         206,
@@ -398,7 +403,7 @@ class StorageRoutes:
             ),
             (
                 IN_BUCKET,
-                _KEY_IN_PATH,
+                KEY_IN_PATH,
                 *_WRITE_IF,
                 in_header("Content-MD5", "Refused unless the body has this MD5."),
                 _OWNER_HEADER,
@@ -426,20 +431,21 @@ class StorageRoutes:
             "downloadObject",
             TAG,
             "Download an object",
-            _DOWNLOADED,
-            (IN_BUCKET, _KEY_IN_PATH, _INLINE, *_READ_IF),
-            errors=(*_READ_REFUSED, BAD_KEY, *_DOWNLOAD_REFUSED),
+            DOWNLOADED,
+            (IN_BUCKET, KEY_IN_PATH, _INLINE, DOWNLOAD_NAME, *READ_IF),
+            errors=(*_READ_REFUSED, BAD_KEY, *DOWNLOAD_REFUSED),
             needs=DATABASE_AND_STORE,
         ),
     )
     async def download(self, request: Request) -> Reply | StreamReply:
         bucket, owner = await self._readable(request)
         key = keys.parse_key(request.path_args["key"])
-        inline = requests.flag(request, "inline")
+        inline, filename = requests.shown_as(request)
         if bucket.public:
-            terms = Terms(inline, public_max_age_seconds=self.current_settings().public_max_age_seconds)
+            max_age = self.current_settings().public_max_age_seconds
+            terms = Terms(inline, public_max_age_seconds=max_age, filename=filename)
         else:
-            terms = Terms(inline, (NOT_SHARED,), owner=owner)
+            terms = Terms(inline, (NOT_SHARED,), owner=owner, filename=filename)
         return await self.downloads.answer(request, bucket.name, key, terms)
 
     @endpoint(
@@ -450,7 +456,7 @@ class StorageRoutes:
             TAG,
             "Delete an object",
             (Answer(204, "It is gone."),),
-            (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
+            (IN_BUCKET, KEY_IN_PATH, *_WRITE_IF),
             errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.owner_header_not_allowed(), errors.object_in_use()),
             needs=DATABASE_AND_STORE,
         ),
@@ -472,7 +478,7 @@ class StorageRoutes:
             TAG,
             "Change metadata of an object",
             (json_answer(200, "The metadata as it is now", _DETAILS),),
-            (IN_BUCKET, _KEY_IN_PATH, *_WRITE_IF),
+            (IN_BUCKET, KEY_IN_PATH, *_WRITE_IF),
             body_of(ObjectChanges),
             (NO_BUCKET, _NO_OBJECT, BAD_KEY, errors.owner_header_not_allowed(), *_CONDITIONS_FAILED),
         ),
@@ -641,18 +647,19 @@ class LinkRoutes:
             "downloadByLink",
             TAG,
             "Download the object of a link",
-            _DOWNLOADED,
+            DOWNLOADED,
             (
                 Parameter("token", "The link's token.", {"type": "string", "minLength": 1}, required=True),
                 _INLINE,
-                *_READ_IF,
+                DOWNLOAD_NAME,
+                *READ_IF,
             ),
             errors=(
                 errors.token_not_found(),
                 errors.token_used(),
                 errors.token_expired(),
                 errors.prefetch_refused(),
-                *_DOWNLOAD_REFUSED,
+                *DOWNLOAD_REFUSED,
             ),
             needs=DATABASE_AND_STORE,
         ),
@@ -665,7 +672,8 @@ class LinkRoutes:
             if not token:
                 raise validation_failed({"token": "is required"})
             use = await self.links.use(token, request.headers)
-            terms = Terms(requests.flag(request, "inline"), LINK_HEADERS, use=use, owner=use.link.owner)
+            inline, filename = requests.shown_as(request)
+            terms = Terms(inline, LINK_HEADERS, use=use, owner=use.link.owner, filename=filename)
             return await self.downloads.answer(request, use.link.bucket, use.link.key, terms)
         except ApiError as refusal:
             raise as_shown(refusal, request.headers) from None

@@ -76,6 +76,13 @@ def readable_by_all() -> ApiError:
     )
 
 
+def needs_a_public_bucket() -> ApiError:
+    """The refusal of ``anonymous_reads`` in a private bucket."""
+    return validation_failed(
+        {"anonymous_reads": "needs a public bucket; take the rule off before the bucket becomes private"}
+    )
+
+
 @frozen
 class BucketRules:
     """What an operator decides about a bucket. None means no limit of its own.
@@ -89,10 +96,13 @@ class BucketRules:
     allowed_content_types: tuple[str, ...] | None = member(_CONTENT_TYPES, default=None)
     owner_only_writes: bool = member(FLAG, default=False)
     owner_only_reads: bool = member(FLAG, default=False)
+    anonymous_reads: bool = member(FLAG, default=False)
 
     def __attrs_post_init__(self) -> None:
         if self.owner_only_reads and self.visibility == "public":
             raise readable_by_all()
+        if self.anonymous_reads and self.visibility != "public":
+            raise needs_a_public_bucket()
 
 
 RULE_SCHEMAS = {one.name: one.metadata["kind"].schema for one in fields(BucketRules)}

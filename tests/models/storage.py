@@ -41,6 +41,11 @@ class Rules:
     allowed_content_types: tuple[str, ...] | None = None
     owner_only_writes: bool = False
     owner_only_reads: bool = False
+    anonymous_reads: bool = False
+
+    def unfit(self, public: bool) -> set[str]:
+        """Why a bucket may not have these rules together with its visibility."""
+        return {"validation_failed"} if (self.owner_only_reads if public else self.anonymous_reads) else set()
 
 
 @define
@@ -125,6 +130,11 @@ class Model:
             return {"bucket_not_found"}
         private = not self.buckets[bucket].public
         return {"authentication_required"} if private and not caller.signed_in else set()
+
+    def page(self, bucket: str, key: str) -> Stored | None:
+        """The object, if it is shown to anybody at ``/storage/public``."""
+        shown = bucket in self.buckets and self.buckets[bucket].rules.anonymous_reads
+        return self.objects.get((bucket, key)) if shown else None
 
     def unwritable(self, caller: Caller, bucket: str) -> set[str]:
         if caller.key is None:
@@ -228,6 +238,7 @@ class Model:
             "allowed_content_types": None if types is None else list(types),
             "owner_only_writes": rules.owner_only_writes,
             "owner_only_reads": rules.owner_only_reads,
+            "anonymous_reads": rules.anonymous_reads,
             "object_count": len(self.of(name)),
             "total_bytes": self.total(name),
         }

@@ -119,7 +119,7 @@ class StorageMachine(RuleBasedStateMachine):
         bucket = Bucket(public, self.made, rules)
         body = {"name": self.world.prefix + name, **sent_rules(bucket)}
         refusals = {"bucket_exists"} if name in self.model.buckets else set()
-        refusals |= {"validation_failed"} if public and rules.owner_only_reads else set()
+        refusals |= rules.unfit(public)
         if not self.refused(self.administer("POST", "", body), refusals):
             self.model.buckets[name] = bucket
             self.made += 1
@@ -130,7 +130,7 @@ class StorageMachine(RuleBasedStateMachine):
         changed = Bucket(public, -1 if there is None else there.number, rules)
         answer = self.administer("PATCH", f"/{self.world.prefix}{name}", sent_rules(changed))
         refusals = {"bucket_not_found"} if there is None else set()
-        refusals |= {"validation_failed"} if public and rules.owner_only_reads else set()
+        refusals |= rules.unfit(public)
         if not self.refused(answer, refusals):
             self.model.buckets[name] = changed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -40,6 +40,20 @@ class ObjectsMachine(StorageMachine):
             assert (answer.header("Content-Disposition") or "").startswith(
                 "inline" if inline else "attachment"
             )
+
+    @rule(data=st.data(), method=METHODS)
+    def see_a_public_page(self, data: st.DataObject, method: str) -> None:
+        bucket, key = self.bucket_and_key(data)
+        there = self.model.page(bucket, key)
+        headers, expected = self.reading(data, method, bucket, key, there)
+        path = f"/storage/public/{self.world.prefix}{bucket}/{quote(key)}"
+        answer = self.world.request(method, path, headers, None)
+        self.read(answer, method, there, expected)
+        assert answer.header("Access-Control-Allow-Origin") == "*"
+        if there is not None and answer.status < 300:
+            disposition = answer.header("Content-Disposition") or ""
+            assert disposition.startswith("inline" if there.content_type == "image/png" else "attachment")
+            assert answer.header("Cache-Control") == "public, no-cache"
 
     def reading(
         self, data: st.DataObject, method: str, bucket: str, key: str, there: Stored | None

@@ -30,6 +30,7 @@ RULES = st.builds(
     st.sampled_from([None, None, None, ("image/*", "application/octet-stream")]),
     st.booleans(),
     st.booleans(),
+    st.sampled_from([False, False, True]),
 )
 
 
@@ -95,6 +96,7 @@ def sent_rules(bucket: Bucket) -> dict[str, Any]:
         "allowed_content_types": None if types is None else list(types),
         "owner_only_writes": rules.owner_only_writes,
         "owner_only_reads": rules.owner_only_reads,
+        "anonymous_reads": rules.anonymous_reads,
     }
 
 

@@ -9,6 +9,7 @@ import pytest
 import pytest_twisted
 from attrs import asdict, evolve
 
+from project_service.errors import ApiError
 from project_service.storage.assemble import Rows
 from project_service.storage.repository import NewObject
 from project_service.storage.values import BucketRules, Conditions, Writer
@@ -412,3 +413,18 @@ async def test_a_public_bucket_cannot_have_own_objects_alone(rows: Rows) -> None
     assert await refused(rows.buckets.change("b", {"owner_only_reads": True})) == "validation_failed"
     opened = await rows.buckets.change("own", {"visibility": "public", "owner_only_reads": False})
     assert opened.rules == BucketRules("public", owner_only_writes=True)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_private_bucket_cannot_have_anonymous_reads(rows: Rows) -> None:
+    made = await rows.buckets.create("pages", BucketRules("public", anonymous_reads=True))
+    assert made.rules == BucketRules("public", anonymous_reads=True)
+    for bucket, changes in (("pages", {"visibility": "private"}), ("b", {"anonymous_reads": True})):
+        with pytest.raises(ApiError) as caught:
+            await rows.buckets.change(bucket, changes)
+        assert (caught.value.code, "anonymous_reads" in (caught.value.details or {})) == (
+            "validation_failed",
+            True,
+        )
+    closed = await rows.buckets.change("pages", {"visibility": "private", "anonymous_reads": False})
+    assert closed.rules == BucketRules()

@@ -49,6 +49,7 @@ class Admin(TestCase):
             "allowed_content_types": ["image/*"],
             "owner_only_writes": True,
             "owner_only_reads": False,
+            "anonymous_reads": True,
         }
         response = self.app.post("/admin/buckets", given, SERVICE)
         self.assertEqual((response.status, response.header("location")), (201, "/admin/buckets/b.new"))

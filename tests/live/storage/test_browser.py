@@ -19,6 +19,7 @@ from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.service import documented_clients
 from tests.live.services import held_open
+from tests.live.storage.webm import film
 
 PAGES = {
     "page.html": (
@@ -136,6 +137,62 @@ async def test_an_isolated_page_of_another_origin_shows_objects_and_sees_that_ra
         await port.stopListening()
     ranged = '206,"bytes","bytes 1-3/99",true,"svg"'.replace("99", str(len(PIXEL)))
     assert f'>[true,7,"123px",{ranged},{ranged}]<' in dom, dom
+
+
+# A page of another origin that sends nothing but what its elements send.
+PUBLIC = """<!doctype html><style>#seen { background: url("%(at)s/dot.svg?inline=true") }</style>
+<p id=seen>...</p><img src="%(at)s/dot.svg">
+<video muted preload=metadata src="%(at)s/film.webm"></video><script type=module>
+const image = document.images[0], video = document.querySelector('video')
+const event = name => new Promise((done, failed) => {
+  video.addEventListener(name, done); video.addEventListener('error', () => failed(video.error.message))
+})
+const saw = []
+try {
+  if (video.readyState < 1) await event('loadedmetadata')
+  saw.push(video.duration, video.seekable.end(0), video.videoWidth)
+  const sought = event('seeked')
+  video.currentTime = 25
+  await sought
+  saw.push(video.currentTime)
+} catch (error) { saw.push(String(error)) }
+await image.decode().catch(() => {})
+saw.push(image.naturalWidth)
+saw.push(performance.getEntriesByType('resource').filter(one => one.initiatorType === 'css').length)
+document.getElementById('seen').textContent = JSON.stringify(saw)
+</script>"""
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_page_of_another_origin_shows_public_pictures_and_seeks_in_a_video(
+    api: Api, browser: str, tmp_path: Path
+) -> None:
+    rules = {"name": "pages", "visibility": "public", "anonymous_reads": True}
+    assert (await api.request("POST", "/admin/buckets", key="service", json=rules))[0] == 201
+    for name, content_type, payload in (
+        ("dot.svg", "image/svg+xml", PIXEL),
+        ("film.webm", "video/webm", film(30, 1024 * 1024)),
+        ("page.html", *PAGES["page.html"]),
+    ):
+        path = f"/storage/buckets/pages/objects/{name}"
+        headers = {"Content-Type": content_type}
+        put = await api.request("PUT", path, key="service", data=payload, headers=headers)
+        assert put[0] == 201
+    page = PUBLIC % {"at": f"{api.base_url}/storage/public/pages"}
+    port = api.reactor.listenTCP(0, Site(IsolatedPage(page)), interface="127.0.0.1")
+    try:
+        url = f"http://127.0.0.1:{port.getHost().port}/"
+        dom = await deferToThread(shown, browser, url, tmp_path / "e")
+    finally:
+        await port.stopListening()
+    assert ">[30,30,1,25,7,1]<" in dom, dom
+    metrics = (await api.request("GET", "/metrics", key=None))[2]
+    ranged = 'route="/storage/public/<bucket>/<path:key>",status="206"'
+    assert ranged in (metrics if isinstance(metrics, str) else metrics.decode())
+    # A stored page that is shown runs no script here either.
+    url = f"{api.base_url}/storage/public/pages/page.html?inline=true"
+    dom = await deferToThread(shown, browser, url, tmp_path / "f")
+    assert ">here<" in dom and ">ran<" not in dom
 
 
 # What one page sees of objects that it, or anybody else, changes in between.

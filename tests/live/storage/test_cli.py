@@ -96,6 +96,23 @@ def test_a_bucket_from_its_creation_to_its_deletion(
 
 
 @beside_the_reactor
+def test_anonymous_reads_of_a_bucket(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = commands_of(monkeypatch, "--json", "--config", config_file(database, store_settings, tmp_path))
+    for words, shown in (
+        (("create", "pages", "--public", "--anonymous-reads"), True),
+        (("update", "pages", "--no-anonymous-reads"), False),
+        (("update", "pages", "--anonymous-reads"), True),
+    ):
+        done = run("bucket", *words)
+        assert (done.code, done.json["anonymous_reads"]) == (0, shown)
+    for words in (("update", "pages", "--private"), ("create", "others", "--anonymous-reads")):
+        done = run("bucket", *words)
+        assert (done.code, "anonymous_reads" in done.err) == (1, True)
+
+
+@beside_the_reactor
 def test_control_characters_in_keys_are_not_printed(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,83 @@
+"""``/storage/public``: objects as pages of the web, for anybody and without any key, where their bucket allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import frozen
+
+from project_service.errors import ApiError
+from project_service.http.describe import BOOLEAN, Operation, Parameter
+from project_service.http.request import Request
+from project_service.http.response import Reply, StreamReply
+from project_service.http.routing import endpoint
+from project_service.settings.model import Storage as StorageSettings
+from project_service.storage import access, errors, keys, requests
+from project_service.storage.buckets import Buckets
+from project_service.storage.download import ANY_ORIGIN, Downloads, Terms
+from project_service.storage.routes import (
+    BAD_KEY,
+    DATABASE_AND_STORE,
+    DOWNLOAD_NAME,
+    DOWNLOAD_REFUSED,
+    DOWNLOADED,
+    IN_BUCKET,
+    KEY_IN_PATH,
+    READ_IF,
+    TAG,
+)
+from project_service.storage.values import Bucket
+
+PAGE = "/storage/public/<bucket>/<path:key>"
+_INLINE = Parameter(
+    "inline",
+    "true: shown in the browser, in a sandbox; false: saved. By default images, audio, video and PDF are shown.",
+    BOOLEAN,
+)
+
+
+@frozen(eq=False)
+class PublicRoutes:
+    """Their policy says that pages of every origin may read the responses, whatever ``server.cors_origins`` says.
+
+    An Authorization header is ignored: a proxy in front may have one of its own.
+    """
+
+    buckets: Buckets
+    downloads: Downloads
+    current_settings: Callable[[], StorageSettings]
+
+    @endpoint(
+        "GET",
+        PAGE,
+        Operation(
+            "downloadPublic",
+            TAG,
+            "Show an object of a bucket with anonymous_reads",
+            DOWNLOADED,
+            (IN_BUCKET, KEY_IN_PATH, _INLINE, DOWNLOAD_NAME, *READ_IF),
+            errors=(BAD_KEY, *DOWNLOAD_REFUSED),
+            needs=DATABASE_AND_STORE,
+        ),
+        key="optional",
+        bearer="own",
+    )
+    async def show(self, request: Request) -> Reply | StreamReply:
+        key = keys.parse_key(request.path_args["key"])
+        bucket = await self._bucket(request.path_args["bucket"])
+        owner = access.check_anonymous_read(bucket)
+        inline, filename = requests.shown_as(request, None)
+        # Downloads add this header themselves where CORS allows every origin.
+        headers = () if request.any_origin else (ANY_ORIGIN,)
+        max_age = self.current_settings().public_max_age_seconds
+        terms = Terms(inline, headers, public_max_age_seconds=max_age, owner=owner, filename=filename)
+        return await self.downloads.answer(request, bucket.name, key, terms)
+
+    async def _bucket(self, name: str) -> Bucket:
+        """Raises ``object_not_found`` where there is no such bucket, as for one that has no pages."""
+        try:
+            return await self.buckets.get(name)
+        except ApiError as refusal:
+            if refusal.code != "bucket_not_found":
+                raise
+            raise errors.object_not_found() from None
