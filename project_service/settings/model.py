@@ -165,6 +165,7 @@ class StageDatabase:
     schemas: tuple[str, ...] = key(list_or_commas(own_schema, nonempty=True), ("public",))
     extra_search_path: tuple[str, ...] = key(list_or_commas(text), ("public",))
     max_rows: int = key(integer(0, 2**63 - 1), 1000)  # as far as PostgreSQL's bigint goes
+    max_rows_by_role: dict[str, int] = key(table_of(integer(0, 2**63 - 1)), attrs.Factory(dict))
     pool_size: int = key(integer(1, 10000), 10)
     unfiltered_writes: str = key(choice("refuse", "allow"), "refuse")
     anon_role: str = key(role, "anon")
@@ -196,6 +197,10 @@ class StageDatabase:
     legacy_target_names: bool = key(flag, True)
     trace_header: str | None = key(optional(header_name), None)
     hoisted_tx_settings: tuple[str, ...] = key(list_or_commas(text), HOISTED)
+
+    def max_rows_of(self, role: str) -> int:
+        """How many rows a response to requests in ``role`` has at most; 0 means no limit."""
+        return self.max_rows_by_role.get(role, 0 if role == self.service_role else self.max_rows)
 
 
 @frozen

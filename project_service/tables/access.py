@@ -218,11 +218,13 @@ _RESET = "none"
 
 @frozen
 class Identity:
-    """The role that a request acts in, and its claims as JSON. ``authenticated``: it is not the anonymous role."""
+    """The role that a request acts in, and its claims as JSON. ``authenticated``: it is not the anonymous role.
+    ``max_rows`` is how many rows it may read at once; 0 means no limit."""
 
     role: str
     claims: str
     authenticated: bool
+    max_rows: int = 0
 
 
 _NO_CLAIMS: Mapping[str, Any] = {}
@@ -295,7 +297,8 @@ class Identities:
         else:
             raise errors.anonymous_disabled()
         shown = {**claims, "role": role if is_service or claimed is None else claimed}
-        return Identity(role, _as_json(shown), role != self.config.anon_role)
+        max_rows = self.config.max_rows_of(role)
+        return Identity(role, _as_json(shown), role != self.config.anon_role, max_rows)
 
 
 def _as_json(claims: Mapping[str, Any]) -> str:

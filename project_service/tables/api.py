@@ -40,6 +40,7 @@ from project_service.tables.request.request import (
     payload_of,
 )
 from project_service.tables.response import (
+    MAX_ROWS,
     Timing,
     options_reply,
     other_methods,
@@ -56,11 +57,12 @@ from project_service.tables.values import SchemaCache, TablesConfig
 # a column, a relation.
 _MISSES = ("PGRST107", "PGRST200", "PGRST202", "PGRST204", "42703", "PGRST205")
 _BASE = "/<stage>/db/<database>/rest"
-# The headers that PostgREST exposes to pages. They go out as a second header line besides ``cors.EXPOSED``.
+# The headers that PostgREST exposes to pages, and ours of the table API. They go out as a second header line besides
+# ``cors.EXPOSED``.
 _EXPOSED = (
     "Access-Control-Expose-Headers",
     "Content-Encoding, Content-Location, Content-Range, Content-Type, Date, Location, Server, "
-    "Transfer-Encoding, Range-Unit",
+    f"Transfer-Encoding, Range-Unit, {MAX_ROWS}",
 )
 # PostgREST answers a preflight with all of these, whatever the path is, and clients may rely on that.
 _PREFLIGHT_METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE", "OPTIONS", "HEAD")
@@ -205,13 +207,14 @@ class TableService:
         if timing:
             timing.mark("parse")
         try:
-            planned = self.planner.plan(cache, shape, incoming.pairs, payload, operands)
+            planned = self.planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
         except TableError as error:
             # What the schema cache lacks may have been created since, so a newer one is tried.
             newer = await self.freshness.newer(cache) if error.code in _MISSES else None
             if newer is None:
                 raise
-            cache, planned = newer, self.planner.plan(newer, shape, incoming.pairs, payload, operands)
+            cache = newer
+            planned = self.planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
         if timing:
             timing.mark("plan")
         preamble = preamble_of(self.config, cache, incoming.headers, planned, identity)

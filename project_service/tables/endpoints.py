@@ -23,6 +23,7 @@ from project_service.http.describe import (
 from project_service.tables import errors
 from project_service.tables.errors import ANY_REQUEST, CALLING, CHANGING, FILTERED, ON_RELATION
 from project_service.tables.request import headers
+from project_service.tables.response import MAX_ROWS
 
 TAG = "tables"
 BASE = "/{stage}/db/{database}/rest"
@@ -74,6 +75,7 @@ _REPRESENTED: Mapping[str, Schema] = {
 _READ_HEADERS = {
     "Content-Range": "The range of these rows, and the total where it was asked for.",
     "Content-Location": "The request with its parameters in order.",
+    MAX_ROWS: "The number of rows at which max_rows, and not the request, has cut the response: there may be more.",
     "Preference-Applied": "The preferences that were applied.",
 }
 _WRITE_HEADERS = {name: _READ_HEADERS[name] for name in ("Content-Range", "Preference-Applied")}

@@ -259,7 +259,7 @@ class _OwnConnection:
     async def _estimated(self, connection: Connection, counting: Sql, outcome: Outcome) -> Outcome:
         """``outcome`` with the planner's estimate of the rows of ``counting`` as its total, where no exact number is
         known."""
-        limit, exact = self.config.max_rows, outcome.total
+        limit, exact = self.planned.compiled.max_rows, outcome.total
         if limit and exact is not None and exact <= limit:
             return outcome
         planned = self.planned

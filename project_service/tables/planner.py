@@ -89,7 +89,7 @@ class Planned:
 class Shape:
     """What all requests of one shape have in common: everything but the values that become parameters, and the body.
 
-    ``compiled`` are their statements, by version of the schema cache and shape of the body.
+    ``compiled`` are their statements, by version of the schema cache, shape of the body and the role's ``max_rows``.
     """
 
     head: Head
@@ -141,35 +141,44 @@ class Planner:
         return shape, operands
 
     def plan(
-        self, cache: SchemaCache, shape: Shape, pairs: Pairs, payload: Payload | None, operands: list[str]
+        self,
+        cache: SchemaCache,
+        shape: Shape,
+        pairs: Pairs,
+        payload: Payload | None,
+        operands: list[str],
+        max_rows: int,
     ) -> Planned:
+        """``max_rows`` is how many rows the caller's role may read at once; 0 means no limit."""
         request = Request(shape.head, shape.query, shape.range, payload, pairs)
         of_body: Hashable = ()
         if payload is not None:
             if payload.kind != "json":
                 # The body itself is part of the plan.
-                return Planned(request, self._compiled(cache, request), operands, False, cache.version)
+                compiled = self._compiled(cache, request, max_rows)
+                return Planned(request, compiled, operands, False, cache.version)
             of_body = (payload.media, payload.keys, payload.is_array, payload.is_empty, payload.keys_match)
-        key = (cache.version, of_body)
+        key = (cache.version, of_body, max_rows)
         cached = shape.compiled.get(key)
         if cached is not None:
             return Planned(request, cached, operands, True, cache.version)
         if payload is not None:
             # A cached plan must not hold on to the body.
             without = evolve(payload, text="", raw=b"", arguments=())
-            compiled = self._compiled(cache, evolve(request, payload=without))
+            compiled = self._compiled(cache, evolve(request, payload=without), max_rows)
         else:
-            compiled = self._compiled(cache, request)
+            compiled = self._compiled(cache, request, max_rows)
         if len(shape.compiled) >= COMPILED_PER_SHAPE:
             shape.compiled.clear()
         if _characters(compiled) <= MAX_CACHED:
             shape.compiled[key] = compiled
         return Planned(request, compiled, operands, False, cache.version)
 
-    def _compiled(self, cache: SchemaCache, request: Request) -> Compiled:
+    def _compiled(self, cache: SchemaCache, request: Request, max_rows: int) -> Compiled:
         """The compiled request, sharing its probe with other requests that select the same of the same relation: what
         they have learned about the size of rows holds for this one too."""
-        compiled, head = compile_request(cache, self.config, request), request.head
+        compiled = compile_request(cache, evolve(self.config, max_rows=max_rows), request)
+        head = request.head
         key = (head.kind, head.schema, head.name, request.query.select)
         if compiled.probe is None or len(repr(key)) > MAX_CACHED:
             return compiled
@@ -190,6 +199,7 @@ class Compiled:
     result may have to be streamed. ``leaves_state`` says that running it may leave more than settings behind on the
     connection. ``shares`` allows it to run on a connection that reads share, once its ``history`` shows that it is
     quick. ``named`` are the relations and functions that the request itself names, junctions included.
+    ``max_rows`` is the role's limit (0: none), and ``cut_at`` the same if it is lower than what the request asks for.
     """
 
     statement: Statement
@@ -201,6 +211,8 @@ class Compiled:
     shares: bool = False
     headers: Headers = ()
     named: frozenset[Key] = frozenset()
+    max_rows: int = 0
+    cut_at: int = 0
     history: History = Factory(History)
 
     @cached_property
@@ -224,8 +236,16 @@ def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) 
         compiled,
         leaves_state=compiled.leaves_state or (cache.leaves_state and calls),
         headers=constant_headers(request.head, compiled, renamed),
+        max_rows=config.max_rows,
+        cut_at=_cut_at(config.max_rows, request, compiled),
         named=frozenset([(request.head.schema, request.head.name), *_named(read)]),
     )
+
+
+def _cut_at(max_rows: int, request: Request, compiled: Compiled) -> int:
+    if request.range.capped(max_rows) == request.range or isinstance(compiled.plan, WritePlan):
+        return 0
+    return max_rows if compiled.routine is None or compiled.routine.is_set else 0
 
 
 def _named(plan: ReadPlan | None) -> Iterator[Key]:

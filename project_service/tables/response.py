@@ -127,6 +127,9 @@ def status_from_sql(outcome: Outcome) -> int | None:
     return status
 
 
+# Says that ``max_rows`` limited the response, and to how many rows.
+MAX_ROWS = "X-Max-Rows"
+
 _STAGES = ("jwt", "parse", "plan", "transaction", "response")
 
 
@@ -217,6 +220,8 @@ def reply_to(request: Request, compiled: Compiled, outcome: Outcome, path: str) 
         if plan is not None and plan.routine.is_void:
             status, body = 204, b""
         headers = (("Content-Range", content_range(offset, rows, total)), *headers)
+        if compiled.cut_at and rows == compiled.cut_at and (total is None or total > offset + rows):
+            headers = ((MAX_ROWS, str(compiled.cut_at)), *headers)
     if outcome.headers is None and outcome.status is None:
         return Reply(status, headers, body)
     from_sql = headers_from_sql(outcome)
@@ -228,7 +233,7 @@ def reply_to(request: Request, compiled: Compiled, outcome: Outcome, path: str) 
 
 def head_of_stream(request: Request, compiled: Compiled, outcome: Outcome, path: str) -> Reply:
     """The reply that a stream begins with, without its body. Only if the total was asked for is it known how many
-    rows there will be; otherwise there is no ``Content-Range``."""
+    rows there will be; otherwise there is no ``Content-Range``, and ``max_rows`` is named wherever it may cut."""
     rows = 0
     if outcome.total is not None:
         rows = max(0, outcome.total - request.range.offset)
@@ -236,7 +241,9 @@ def head_of_stream(request: Request, compiled: Compiled, outcome: Outcome, path:
     reply = reply_to(request, compiled, evolve(outcome, rows=rows, body=b""), path)
     if outcome.total is not None:
         return reply
-    return evolve(reply, headers=tuple(header for header in reply.headers if header[0] != "Content-Range"))
+    limited = ((MAX_ROWS, str(compiled.cut_at)),) if compiled.cut_at else ()
+    others = tuple(header for header in reply.headers if header[0] != "Content-Range")
+    return evolve(reply, headers=(*limited, *others))
 
 
 def _status_of_write(head: Head, plan: WritePlan, outcome: Outcome) -> int:

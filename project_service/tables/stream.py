@@ -148,7 +148,7 @@ class Streams:
             raise
 
     def _head(self, incoming: RawRequest, planned: Planned, outcome: Outcome) -> Reply:
-        request = evolve(planned.request, range=planned.request.range.capped(self.config.max_rows))
+        request = evolve(planned.request, range=planned.request.range.capped(planned.compiled.max_rows))
         return head_of_stream(request, planned.compiled, outcome, incoming.path)
 
     async def open(

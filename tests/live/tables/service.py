@@ -89,6 +89,9 @@ def tables(
             pre_request="before_each",
             app_settings={"colour": "50% blue"},
         ),
+        "few": evolve(
+            main, max_rows=3, max_rows_by_role={"reporting": 0, "anon": 2}, stream_threshold_bytes=200
+        ),
         "narrow": evolve(main, pool_size=1),
         "literal": evolve(main, error_hints=False),
         "led": evolve(main, pool_size=1, pre_request="before_each"),

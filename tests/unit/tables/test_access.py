@@ -415,6 +415,14 @@ class Roles(SynchronousTestCase):
             "service_role",
         )
 
+    def test_the_service_key_has_no_max_rows_unless_its_role_is_named(self) -> None:
+        for by_role, expected in (({}, (7, 7, 0)), ({"anon": 2, "service_role": 9}, (2, 7, 9))):
+            result = self.identities(max_rows=7, max_rows_by_role=by_role)
+            asking = ((sent(), False), (sent("Bearer t"), False), (sent(), True))
+            self.assertEqual(tuple(result.identify(*one).max_rows for one in asking), expected)
+        result = self.identities(max_rows=7, service_role="admin")
+        self.assertEqual(result.identify(sent(), True).max_rows, 0)
+
     def test_configured_roles_replace_the_default_ones(self) -> None:
         result = self.identities(anon_role="web", authenticated_role="member")
         self.assertEqual(result.identify(sent(), False).role, "web")

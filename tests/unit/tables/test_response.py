@@ -18,6 +18,7 @@ from project_service.tables.request.query import parse_query
 from project_service.tables.request.syntax import Field, Filter
 from project_service.tables.response import (
     LONGEST_CONTENT_LOCATION,
+    MAX_ROWS,
     check_outcome,
     content_range,
     head_of_stream,
@@ -85,6 +86,36 @@ class Readings(SynchronousTestCase):
             reply = head_of_stream(*args, "/r/works")
             self.assertEqual((header(reply, "Content-Range"), reply.body), (expected, b""), pairs)
             self.assertEqual(header(reply, "Content-Type"), "application/json; charset=utf-8")
+
+    def test_max_rows_is_named_where_it_may_have_cut_the_response(self) -> None:
+        few = evolve(CONFIG, max_rows=5)
+        for pairs, rows, total, expected in (
+            ((), 5, None, "5"),
+            ((), 4, None, None),
+            ((("limit", "9"),), 5, None, "5"),
+            ((("limit", "5"),), 5, None, None),
+            ((), 5, 5, None),
+            ((), 5, 6, "5"),
+            ((("offset", "2"),), 5, 7, None),
+        ):
+            result = asked("GET", "works", *pairs, config=few)
+            reply = replied(result, Outcome(rows=rows, total=total))
+            self.assertEqual(header(reply, MAX_ROWS), expected, (pairs, rows, total))
+        self.assertIsNone(
+            header(
+                replied(asked("POST", prefer="return=representation", config=few), Outcome(rows=5)), MAX_ROWS
+            )
+        )
+        self.assertIsNone(header(replied(asked("GET"), Outcome(rows=1000)), MAX_ROWS))
+        streamed = asked("GET", config=few)
+        for total, expected in ((None, "5"), (5, None), (6, "5")):
+            reply = head_of_stream(
+                evolve(streamed.request, range=streamed.request.range.capped(5)),
+                streamed.compiled,
+                Outcome(rows=3, total=total),
+                "/r/works",
+            )
+            self.assertEqual(header(reply, MAX_ROWS), expected, total)
 
     def test_content_location_is_the_canonical_url_of_a_read(self) -> None:
         """It has the parameters sorted by name, and is left out if it would be longer than a header may be."""
