@@ -127,8 +127,9 @@ def method_not_allowed(allowed: tuple[str, ...]) -> ApiError:
     )
 
 
-def payload_too_large(limit: int) -> ApiError:
-    return ApiError(413, "payload_too_large", f"The body is larger than the {limit} bytes allowed here.")
+def payload_too_large(limit: int, setting: str = "server.max_json_bytes") -> ApiError:
+    message = f"The body is larger than the {limit} bytes that {setting} allows."
+    return ApiError(413, "payload_too_large", message)
 
 
 def uri_too_long(limit: int) -> ApiError:

@@ -70,7 +70,7 @@ def bucket_full() -> ApiError:
     return ApiError(
         413,
         "payload_too_large",
-        "The object does not fit into what is left of the bucket's quota.",
+        "The object does not fit into what is left of the bucket's quota (max_bucket_bytes); delete others first.",
         {"bucket": "max_bucket_bytes would be exceeded"},
     )
 

@@ -110,11 +110,11 @@ class Receiver:
     def _limit(self, bucket: Bucket) -> SizeLimit:
         """The greatest size that an object may have, as far as is known now: the commit has the last word on a
         quota."""
-        own = self.current_settings().max_object_bytes
-        if bucket.rules.max_object_bytes is not None:
-            own = min(own, bucket.rules.max_object_bytes)
+        limit, of_bucket = SizeLimit(self.current_settings().max_object_bytes), bucket.rules.max_object_bytes
+        if of_bucket is not None and of_bucket < limit.max_bytes:
+            limit = SizeLimit(of_bucket, setting="the bucket's max_object_bytes")
         if bucket.rules.max_bucket_bytes is None:
-            return SizeLimit(own)
+            return limit
         # The larger of the two, since in a bucket beyond its quota objects may still be replaced by smaller ones.
         quota = max(bucket.rules.max_bucket_bytes, bucket.total_bytes)
-        return SizeLimit(min(own, quota), by_quota=quota < own)
+        return SizeLimit(quota, by_quota=True) if quota < limit.max_bytes else limit

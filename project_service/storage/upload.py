@@ -64,15 +64,16 @@ class State(Enum):
 
 @frozen
 class SizeLimit:
-    """The greatest size of an upload, and whether it is the bucket's quota that sets it."""
+    """The greatest size of an upload, the setting that it comes from, and whether that is the bucket's quota."""
 
     max_bytes: int
     by_quota: bool = False
+    setting: str = "storage.max_object_bytes"
 
     def check(self, size: int) -> None:
         """Raises ``payload_too_large``, with ``details.bucket`` for the quota."""
         if size > self.max_bytes:
-            raise errors.bucket_full() if self.by_quota else payload_too_large(self.max_bytes)
+            raise errors.bucket_full() if self.by_quota else payload_too_large(self.max_bytes, self.setting)
 
 
 def unobserved(step: str) -> None:

@@ -68,6 +68,13 @@ def _proxy_status(code: str) -> tuple[str, str]:
     return "Proxy-Status", f"PostgREST; error={code}"
 
 
+# What to do about errors that all parts share.
+_HINTS = {
+    "payload_too_large": (
+        r"Send the rows in several requests, or load them from a file with psql's \copy: "
+        "see 'Import and export many rows' in the documentation. An operator may raise the limit."
+    )
+}
 # The errors that all parts share, if PostgREST has a code of its own for them.
 _POSTGREST_CODES = {"database_unavailable": "PGRST000"}
 _TABLE_ERROR = Named(
@@ -89,7 +96,7 @@ def _reply(error: ApiError) -> Reply:
         return error_reply(error)
     code = _POSTGREST_CODES.get(error.code, error.code)
     headers = (("Content-Type", error.content_type), *error.headers, _proxy_status(code))
-    body = {"code": code, "message": error.message, "details": None, "hint": None}
+    body = {"code": code, "message": error.message, "details": None, "hint": _HINTS.get(code)}
     return Reply(error.status, headers, orjson.dumps(body), error.reason)
 
 

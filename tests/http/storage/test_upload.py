@@ -81,6 +81,23 @@ class Sizes(TestCase):
         self.assertTrue(client.received().startswith(b"HTTP/1.1 413 "))
         self.assertEqual(app.stored(), [])
 
+    def test_the_setting_that_refuses_an_object_is_named(self) -> None:
+        app = StorageApp(max_object_bytes=100)
+        for rules, named in (
+            ({}, "100 bytes that storage.max_object_bytes allows"),
+            ({"max_object_bytes": 200}, "100 bytes that storage.max_object_bytes allows"),
+            ({"max_object_bytes": 50}, "50 bytes that the bucket's max_object_bytes allows"),
+            ({"max_bucket_bytes": 40}, "quota (max_bucket_bytes)"),
+            (
+                {"max_object_bytes": 30, "max_bucket_bytes": 40},
+                "30 bytes that the bucket's max_object_bytes allows",
+            ),
+        ):
+            app.rules("open", **{"max_object_bytes": None, "max_bucket_bytes": None, **rules})
+            answer = app.put("k", b"x" * 101)
+            self.assertEqual(refused(answer), (413, "payload_too_large"))
+            self.assertIn(named, answer.body.decode())
+
     def test_chunked_bodies_are_limited_too(self) -> None:
         app = StorageApp(max_object_bytes=100, part_bytes=10)
         for bucket_limit, limit, stored in ((None, 100, b"201"), (200, 100, b"200"), (50, 50, b"200")):

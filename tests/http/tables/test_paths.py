@@ -57,6 +57,15 @@ class Paths(TestCase):
             response = app_of(asked).request("GET", f"/dev/db/main/rest{path}", ANON)
             self.assertEqual((response.status, asked.calls), (404, []))
 
+    def test_a_body_that_is_too_large_is_413_with_the_setting_and_other_ways(self) -> None:
+        asked: Any = Asked()
+        headers = {**ANON, "Content-Type": "application/json"}
+        response = app_of(asked).request("POST", "/dev/db/main/rest/books", headers, b" " * ((1 << 20) + 1))
+        body = json.loads(response.body)
+        self.assertEqual((response.status, body["code"], asked.calls), (413, "payload_too_large", []))
+        self.assertIn("server.max_json_bytes", body["message"])
+        self.assertIn("\\copy", body["hint"])
+
     def test_a_parameter_without_equals_sign_is_ignored(self) -> None:
         asked: Any = Asked()
         app_of(asked).request("GET", "/dev/db/main/rest/books?id&order&title=&id=eq.1", ANON)
