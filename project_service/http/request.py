@@ -82,10 +82,16 @@ class Request:
         """
         body = await self.body.read(limit)
         if self.callers is not None:
+            await self.admit_again()
+        return body
+
+    async def admit_again(self) -> None:
+        """To be called when a body has been read: the request waits for its turn, and its caller is identified, as
+        far as that was some time ago. Raises as at the beginning of a request."""
+        if self.callers is not None:
             if not self.slot.take_if_free():
                 await self.wait_for_slot()
             self.caller = await self.callers.identify(self.access, self.headers)
-        return body
 
     def wait_for_slot(self) -> Deferred[None]:
         """As ``Slot.wait``, in the line of the request's client."""

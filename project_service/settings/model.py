@@ -185,6 +185,7 @@ class StageDatabase:
     )
     stream_threshold_bytes: int = key(size(1), 1048576)
     stream_min_bytes_per_second: int = key(size(0), 16384)
+    max_import_bytes: int = key(size(0), 256 * 1024**2)
     app_settings: dict[str, str] = key(table_of(text), attrs.Factory(dict), shown=False)
     server_timing: bool = key(flag, False)
     error_verbosity: str = key(choice("verbose", "minimal"), "verbose")

@@ -26,6 +26,7 @@ from project_service.tables.endpoints import AT_ROOT, BELOW
 from project_service.tables.errors import READ_ONLY, VARY, TableError, as_utf8
 from project_service.tables.execution import Executor, Row
 from project_service.tables.hints import Hints
+from project_service.tables.imports import Import, Rows, Upload
 from project_service.tables.openapi import document, public_url, rights_sql
 from project_service.tables.outcome import as_bytes
 from project_service.tables.planner import Planner
@@ -42,6 +43,7 @@ from project_service.tables.request.request import (
 from project_service.tables.response import (
     MAX_ROWS,
     Timing,
+    check_outcome,
     options_reply,
     other_methods,
     read_utf8,
@@ -122,20 +124,32 @@ class TableRoutes:
         if service is None:
             raise errors.invalid_path()
         is_service = request.caller.key == "service"
+        segments, resource = _resource(request.raw_path)
+        body: bytes | None = b""
+        upload = None
+        if request.method in WRITING:
+            limit, length = request.max_json_bytes, request.body.length
+            if length is None or length > limit:
+                upload = Upload.of(request, segments, service.config.max_import_bytes)
+            body = await (request.read(limit) if upload is None else upload.whole())
         incoming = RawRequest(
             request.method,
-            *_resource(request.raw_path),
+            segments,
+            resource,
             # PostgREST ignores a name without ``=``.
             tuple(parse_query(request.raw_query, bare_names=False)),
             request.headers.derived(self._derived[key]),
-            await request.read(request.max_json_bytes) if request.method in WRITING else b"",
+            body or b"",
             request.raw_path.decode("latin-1"),
             request.base_url,
             is_service,
             request.slot,
         )
         try:
-            reply = await service.answer(incoming)
+            if upload is None or body is not None:
+                reply = await service.answer(incoming)
+            else:
+                reply = await service.import_rows(incoming, upload)
         except TableError as error:
             service.complete_error(error, incoming)
             raise
@@ -209,11 +223,7 @@ class TableService:
         try:
             planned = self.planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
         except TableError as error:
-            # What the schema cache lacks may have been created since, so a newer one is tried.
-            newer = await self.freshness.newer(cache) if error.code in _MISSES else None
-            if newer is None:
-                raise
-            cache = newer
+            cache = await self._newer(cache, error)
             planned = self.planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
         if timing:
             timing.mark("plan")
@@ -240,6 +250,57 @@ class TableService:
             timing.mark("transaction")
             reply = _timed(reply, timing)
         return reply
+
+    async def _newer(self, cache: SchemaCache, error: TableError) -> SchemaCache:
+        """What the schema cache lacks may have been created since: a newer one. Raises ``error`` if there is none, or
+        if it is not about that."""
+        newer = await self.freshness.newer(cache) if error.code in _MISSES else None
+        if newer is None:
+            raise error
+        return newer
+
+    async def import_rows(self, incoming: RawRequest, upload: Upload) -> Reply | StreamReply:
+        """As ``answer``, for an insert whose rows are written as they arrive."""
+        timing = Timing() if self.config.server_timing else None
+        identity = self.identities.identify(incoming.headers, incoming.is_service)
+        shape, operands = self.planner.shape(incoming)
+        rows = Rows.of(shape.head, shape.query, upload, self.streams, self.in_thread)
+        first = await rows.batch()
+        if timing:
+            timing.mark("parse")
+        cache, payload = self.holder.cache or self.holder.current, rows.payload
+        try:
+            planned = self.planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
+        except TableError as error:
+            cache = await self._newer(cache, error)
+            planned = self.planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
+        if planned.compiled.rendering.explain is not None:
+            raise errors.not_returned(upload.request.max_json_bytes)
+        preamble = preamble_of(self.config, cache, incoming.headers, planned, identity)
+        if timing:
+            timing.mark("plan")
+        try:
+            importing = await Import.open(self.streams, planned, preamble, incoming.resource, incoming.slot)
+            try:
+                await importing.write(first)
+                while batch := await rows.batch():
+                    await importing.write(batch)
+                check_outcome(planned.request, planned.compiled, importing.outcome)
+                # It may have taken hours.
+                await upload.request.admit_again()
+                self.identities.identify(incoming.headers, incoming.is_service)
+                await importing.finish()
+            finally:
+                await importing.close()
+        except TableError as error:
+            await self.hints.add(error, incoming, planned, identity)
+            raise
+        reply = reply_to(planned.request, planned.compiled, importing.outcome, incoming.path)
+        if reply.status == 405 and not has_header(reply.headers, "Allow"):
+            reply = evolve(reply, headers=(*reply.headers, *self._allow(incoming)))
+        if timing:
+            timing.mark("transaction")
+        return _timed(reply, timing)
 
     async def _root(
         self, incoming: RawRequest, head: Head, identity: Identity, cache: SchemaCache, timing: Timing | None

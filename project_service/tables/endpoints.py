@@ -88,6 +88,7 @@ def _rows(status: int, summary: str, headers: Mapping[str, str] = _WRITE_HEADERS
 _SENT: Mapping[str, Schema] = {
     JSON: {"anyOf": [ROW, ROWS]},
     headers.CSV: STRING,
+    headers.NDJSON: STRING,
     headers.FORM: {"type": "object", "additionalProperties": STRING},
 }
 _ROWS_SENT = RequestBody(_SENT, required=False, summary="Without Content-Type it is JSON.")

@@ -71,7 +71,8 @@ def _proxy_status(code: str) -> tuple[str, str]:
 # What to do about errors that all parts share.
 _HINTS = {
     "payload_too_large": (
-        r"Send the rows in several requests, or load them from a file with psql's \copy: "
+        "POST the rows as CSV or NDJSON, which may be larger, or in several requests, or load them from a file with "
+        r"psql's \copy: "
         "see 'Import and export many rows' in the documentation. An operator may raise the limit."
     )
 }
@@ -154,6 +155,36 @@ def body_too_deep(levels: int) -> TableError:
 
 def keys_differ() -> TableError:
     return invalid_body("All object keys must match")
+
+
+def fields_differ() -> TableError:
+    return invalid_body("All lines must have same number of fields")
+
+
+def names_too_long() -> TableError:
+    return invalid_body("The names of the columns are too long for so many lines")
+
+
+def row_too_large(limit: int) -> TableError:
+    return invalid_body(f"A row is larger than {limit} bytes")
+
+
+def at_line(error: TableError, line: int) -> TableError:
+    """``error`` itself, with the line of the body that it is about in its details."""
+    where, details = f"Line {line} of the body", error.json_details
+    if details is None:
+        error.json_details = where
+    elif isinstance(details, str):
+        error.json_details = f"{where}: {details}"
+    return error
+
+
+def not_returned(limit: int) -> TableError:
+    """413: ``return=representation`` or a plan for a body of more than ``limit`` bytes, which is written as it
+    arrives."""
+    message = f"The rows of a body of more than {limit} bytes are not returned"
+    hint = "Leave out 'Prefer: return=representation' and execution plans, or split the body."
+    return TableError(413, "payload_too_large", message, hint=hint)
 
 
 def unsatisfiable_range(details: str, content_range: str | None = None) -> TableError:

@@ -239,8 +239,7 @@ class _OwnConnection:
         request, compiled = self.planned.request, self.planned.compiled
         if compiled.read_only:
             return "implicit"
-        # The planner has left out a ``tx`` that is not allowed.
-        if (request.head.preferences.get("tx") or self.config.tx_end).startswith("rollback"):
+        if rolls_back(self.config, request):
             return "rollback"
         return "commit" if _may_be_rejected(request, compiled) else "implicit"
 
@@ -268,6 +267,12 @@ class _OwnConnection:
         rows = await connection.query(text, [self.path, *values])
         likely = int(orjson.loads(as_bytes(rows[0][0]))[0]["Plan"]["Plan Rows"])
         return evolve(outcome, total=likely if exact is None else max(likely, exact))
+
+
+def rolls_back(config: TablesConfig, request: Request) -> bool:
+    """Whether a write is undone at its end, because the request or the database wants a trial only."""
+    # The planner has left out a ``tx`` that is not allowed.
+    return (request.head.preferences.get("tx") or config.tx_end).startswith("rollback")
 
 
 def _may_be_rejected(request: Request, compiled: Compiled) -> bool:

@@ -52,7 +52,7 @@ CHUNK_BYTES = 256 * 1024
 MAX_WAITING = 2000
 # How much longer than a client may take for a chunk PostgreSQL waits before it ends the transaction. That only
 # happens if this process hangs.
-_IDLE_MARGIN_SECONDS = 10
+IDLE_MARGIN_SECONDS = 10
 _CURSOR = "pgrst_rows"
 # Statuses without a body, which SQL may set however many rows there are.
 _BODILESS = (204, 304)
@@ -160,10 +160,8 @@ class Streams:
         waits for the clients of other streams. Raises PGRST003 if no connection is free in time, and what running the
         query raises.
         """
-        await self._turn(slot)
-        connection = None
+        connection = await self.lend(slot)
         try:
-            connection = await self.pool.acquire()
             # Judged by an outcome with similar rows.
             count = max(1, min(FIRST_ROWS, CHUNK_BYTES * likely.rows // max(likely.size, 1)))
             stream = RowStream(self, connection, planned, preamble, count)
@@ -172,6 +170,16 @@ class Streams:
             self.release(connection)
             raise
         return stream
+
+    async def lend(self, slot: Slot) -> Connection:
+        """A connection, which the caller has to ``release``, when it is its turn. ``slot`` is left to others while it
+        waits for that. Raises PGRST003 if it has to wait too long."""
+        await self._turn(slot)
+        try:
+            return await self.pool.acquire()
+        except BaseException:
+            self.release(None)
+            raise
 
     async def _turn(self, slot: Slot) -> None:
         if len(self.turns.waiting) >= MAX_WAITING:
@@ -220,7 +228,7 @@ class RowStream:
         planned, preamble, statement = self.planned, self.preamble, self.planned.compiled.statement
         rows = statement.stream
         assert rows is not None
-        idle = ceil(self.streams.pace.timeout_seconds) + _IDLE_MARGIN_SECONDS
+        idle = ceil(self.streams.pace.timeout_seconds) + IDLE_MARGIN_SECONDS
         text = (
             f"BEGIN READ ONLY; {preamble.text}; SET LOCAL cursor_tuple_fraction = 1; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; "

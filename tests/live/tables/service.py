@@ -92,7 +92,7 @@ def tables(
         "few": evolve(
             main, max_rows=3, max_rows_by_role={"reporting": 0, "anon": 2}, stream_threshold_bytes=200
         ),
-        "narrow": evolve(main, pool_size=1),
+        "narrow": evolve(main, pool_size=1, max_import_bytes=1_500_000),
         "literal": evolve(main, error_hints=False),
         "led": evolve(main, pool_size=1, pre_request="before_each"),
     }

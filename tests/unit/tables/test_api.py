@@ -27,7 +27,7 @@ from project_service.tables.assemble import assemble, one_at_a_time
 from project_service.tables.errors import TableError
 from project_service.tables.outcome import Outcome
 from project_service.tables.planner import Planned, Planner
-from project_service.tables.request.body import INLINE_CSV_BYTES
+from project_service.tables.request.body import INLINE_BYTES
 from project_service.tables.request.request import RawRequest, RequestHeaders, parse_head
 from project_service.tables.response import options_reply, other_methods
 from project_service.tables.schema_cache.holder import CacheHolder
@@ -314,7 +314,7 @@ class Large(SynchronousTestCase):
         return start(self.service.answer(RawRequest("POST", ("works",), headers=headers, body=body)))
 
     def test_large_csv_is_read_in_a_thread_and_a_small_one_at_once(self) -> None:
-        large = self.post(b"id\n" + b"1\n" * (INLINE_CSV_BYTES // 2))
+        large = self.post(b"id\n" + b"1\n" * (INLINE_BYTES // 2))
         self.assertEqual(self.successResultOf(self.post(b"id\n1\n")).status, 201)
         self.assertNoResult(large)
         self.threads.pop().callback(None)
@@ -322,17 +322,17 @@ class Large(SynchronousTestCase):
         self.assertEqual((len(self.written), self.threads), (2, []))
 
     def test_its_faults_are_refused_as_those_of_any_other(self) -> None:
-        refused = self.post(b"id\n" + b"1,2\n" * INLINE_CSV_BYTES)
+        refused = self.post(b"id\n" + b"1,2\n" * INLINE_BYTES)
         self.threads.pop().callback(None)
         self.assertEqual(self.failureResultOf(refused, TableError).value.code, "PGRST102")
 
     def test_json_of_any_size_is_read_at_once(self) -> None:
         """Its parser lets no other thread run."""
-        rows = b",".join([b'{"id":1}'] * INLINE_CSV_BYTES)
+        rows = b",".join([b'{"id":1}'] * INLINE_BYTES)
         self.assertEqual(self.successResultOf(self.post(b"[" + rows + b"]", "application/json")).status, 201)
 
     def test_a_client_that_leaves_while_it_waits_writes_nothing(self) -> None:
-        left = self.post(b"id\n" + b"1\n" * INLINE_CSV_BYTES)
+        left = self.post(b"id\n" + b"1\n" * INLINE_BYTES)
         left.cancel()
         self.failureResultOf(left, CancelledError)
         self.assertEqual(self.written, [])

@@ -13,7 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
 from project_service.tables.plan.call import CallPlan
-from project_service.tables.request.body import _shallow, parse_csv, parse_payload
+from project_service.tables.request.body import parse_csv, parse_payload
+from project_service.tables.request.json_text import _shallow
 from tests.unit.tables.planning import planned
 
 

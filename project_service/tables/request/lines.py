@@ -1,0 +1,188 @@
+"""Bodies with a row on each line, CSV and NDJSON, read as they arrive: after each piece, the rows that are complete.
+
+A row is the JSON object that PostgreSQL gets, with the number of the line that it begins on, counted from 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterator, Set
+from typing import Protocol
+
+import orjson
+from attrs import define, field
+
+from project_service.tables import errors
+from project_service.tables.request.json_text import in_order, value_of
+
+Row = tuple[int, bytes]
+
+# Each line's object repeats the columns' names. A cell takes at least one byte, and a name in PostgreSQL has at most
+# 63, so the JSON is at most so many times larger. Longer names are rejected where gigabytes would be made of a
+# small body.
+MAX_GROWTH = 63
+# Spreadsheets begin the CSV that they write with a byte order mark. It is no part of the first column's name.
+_MARK = b"\xef\xbb\xbf"
+# Lifts Python's limit of 128 KiB for a cell. The size of a body, or of one of its rows, is limited where it is read.
+csv.field_size_limit(sys.maxsize)
+
+
+class Lines(Protocol):
+    """Reads a body. ``keys`` are the members of its rows, ordered by name: the ``columns`` that the request names, or
+    else those of the first row; None until there is one."""
+
+    keys: tuple[str, ...] | None
+
+    def read(self, data: bytes, last: bool = False) -> list[Row]:
+        """The rows that are complete with ``data``, the next bytes of the body. ``last``: no more will come.
+
+        Raises PGRST102 with the number of the line for one that cannot be read or is larger than ``max_bytes``.
+        """
+
+
+@define
+class _WholeLines:
+    """The bytes up to the last line feed, each time there are more; what comes after it is kept for the next time."""
+
+    max_bytes: int
+    _pieces: list[bytes] = field(factory=list, init=False)
+    _begun: bool = field(default=False, init=False)
+
+    def after(self, data: bytes, last: bool, line: int) -> bytes:
+        """The lines that are complete with ``data``. ``line`` is the number of the first of them."""
+        end = len(data) if last else data.rfind(b"\n") + 1
+        whole = b"".join([*self._pieces, data[:end]]) if end or last else b""
+        self._pieces = [data[end:]] if end or last else [*self._pieces, data]
+        if sum(map(len, self._pieces)) > self.max_bytes:
+            raise errors.at_line(errors.row_too_large(self.max_bytes), line + whole.count(b"\n"))
+        if whole and not self._begun:
+            self._begun = True
+            whole = whole.removeprefix(_MARK)
+        return whole
+
+
+@define
+class JsonLines:
+    """NDJSON: an object on each line, all with the same members unless ``columns`` names those to use. Lines without
+    anything on them are left out. See ``Lines``."""
+
+    columns: tuple[str, ...] | None
+    max_bytes: int
+    keys: tuple[str, ...] | None = field(init=False)
+    _whole: _WholeLines = field(init=False)
+    _line: int = field(default=1, init=False)
+    _expected: Set[str] | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.keys = None if self.columns is None else in_order(self.columns)
+        self._whole = _WholeLines(self.max_bytes)
+
+    def read(self, data: bytes, last: bool = False) -> list[Row]:
+        rows = []
+        block = self._whole.after(data, last, self._line)
+        for line in block.removesuffix(b"\n").split(b"\n") if block else ():
+            text = line.strip(b" \t\r")
+            if text:
+                self._check(text)
+                rows.append((self._line, text))
+            self._line += 1
+        return rows
+
+    def _check(self, text: bytes) -> None:
+        if len(text) > self.max_bytes:
+            raise errors.at_line(errors.row_too_large(self.max_bytes), self._line)
+        try:
+            row = value_of(text)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise errors.at_line(errors.invalid_body("Each line must be a JSON object"), self._line)
+        if self.keys is None:
+            self._expected = row.keys()
+            self.keys = in_order(row)
+        elif self._expected is not None and row.keys() != self._expected:
+            raise errors.at_line(errors.keys_differ(), self._line)
+
+
+@define
+class CsvLines:
+    """CSV (RFC 4180) with a line of names. The cell ``NULL`` is null; empty lines are left out. See ``Lines``."""
+
+    columns: tuple[str, ...] | None
+    max_bytes: int
+    keys: tuple[str, ...] | None = field(default=None, init=False)
+    _whole: _WholeLines = field(init=False)
+    # The first line that has not been read, and the lines from there on: the beginning of a row whose quoted cell
+    # goes on.
+    _line: int = field(default=1, init=False)
+    _begun: list[str] = field(factory=list, init=False)
+    _names: list[str] | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._whole = _WholeLines(self.max_bytes)
+
+    def read(self, data: bytes, last: bool = False) -> list[Row]:
+        block = self._whole.after(data, last, self._line + len(self._begun))
+        size = len(block) + sum(map(len, self._begun))
+        lines = [*self._begun, *io.StringIO(self._decoded(block), newline="")]
+        records = iter(self._records(lines, last))
+        if self._names is None:
+            first = next(records, None)
+            if first is not None:
+                _, self._names = first
+                self.keys = in_order(self._names if self.columns is None else self.columns)
+            elif last:
+                raise errors.invalid_body("Empty or invalid CSV")
+        return self._objects(records, size)
+
+    def _decoded(self, block: bytes) -> str:
+        try:
+            return block.decode("utf-8")
+        except UnicodeDecodeError as fault:
+            line = self._line + len(self._begun) + block.count(b"\n", 0, fault.start)
+            raise errors.at_line(errors.invalid_body(f"Invalid CSV: {fault.reason}"), line) from None
+
+    def _records(self, lines: list[str], last: bool) -> list[tuple[int, list[str]]]:
+        """The rows' cells, each with its line. Lines of a row that may go on are kept."""
+        records, reader, done = [], csv.reader(lines, strict=True), 0
+        try:
+            for cells in reader:
+                if cells:
+                    records.append((self._line + done, cells))
+                done = reader.line_num
+        except csv.Error as fault:
+            # At the last of the lines it may only mean that a quoted cell goes on.
+            if last or reader.line_num < len(lines):
+                line = self._line + done
+                raise errors.at_line(errors.invalid_body(f"Invalid CSV: {fault}"), line) from None
+        self._line, self._begun = self._line + done, lines[done:]
+        if sum(map(len, self._begun)) > self.max_bytes:
+            raise errors.at_line(errors.row_too_large(self.max_bytes), self._line)
+        return records
+
+    def _objects(self, records: Iterator[tuple[int, list[str]]], size: int) -> list[Row]:
+        """The rows of ``records``, which had ``size`` bytes."""
+        rows, names = [], self._names or []
+        growth, made = sum(map(len, names)), 0
+        for line, cells in records:
+            made += growth
+            if len(cells) != len(names):
+                raise errors.at_line(errors.fields_differ(), line)
+            if made > MAX_GROWTH * size:
+                raise errors.at_line(errors.names_too_long(), line)
+            given = with_nulls(cells) if "NULL" in cells else cells
+            rows.append((line, orjson.dumps(dict(zip(names, given, strict=True)))))
+        return rows
+
+
+def with_nulls(cells: list[str]) -> list[str | None]:
+    return [None if cell == "NULL" else cell for cell in cells]
+
+
+def whole_rows(body: bytes, columns: tuple[str, ...] | None) -> tuple[list[bytes], tuple[str, ...]]:
+    """The rows of a body of NDJSON, and their members. Raises as ``Lines.read``."""
+    lines = JsonLines(columns, len(body))
+    rows = [row for _, row in lines.read(body, last=True)]
+    return rows, lines.keys or ()
