@@ -10,19 +10,28 @@ from twisted.trial.unittest import TestCase
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from project_service.tables.api import TableRoutes
+from project_service.tables.imports import Upload
 from project_service.tables.request.request import RawRequest
+from project_service.tables.values import TablesConfig
 from tests.fakes.common import App, parse_response, raw_request
 from tests.http.toy_app import ANON, SERVICE
 
 
 class Asked:
-    """A fake table API that records what it is asked."""
+    """A fake table API that records what it is asked, and which of these were imports."""
+
+    config = TablesConfig()
 
     def __init__(self) -> None:
         self.calls: list[RawRequest] = []
+        self.imports: list[RawRequest] = []
 
     async def answer(self, incoming: RawRequest) -> Reply:
         self.calls.append(incoming)
+        return Reply()
+
+    async def import_rows(self, incoming: RawRequest, upload: Upload) -> Reply:
+        self.imports.append(incoming)
         return Reply()
 
 
@@ -65,6 +74,23 @@ class Paths(TestCase):
         self.assertEqual((response.status, body["code"], asked.calls), (413, "payload_too_large", []))
         self.assertIn("server.max_json_bytes", body["message"])
         self.assertIn("\\copy", body["hint"])
+
+    def test_rows_that_are_larger_are_an_import(self) -> None:
+        asked: Any = Asked()
+        path = "/dev/db/main/rest/books"
+        for media, size in (
+            ("text/csv", 1 << 20),
+            ("text/csv", (1 << 20) + 1),
+            ("application/x-ndjson", (1 << 20) + 1),
+        ):
+            response = app_of(asked).request("POST", path, {**ANON, "Content-Type": media}, b"x" * size)
+            self.assertEqual(response.status, 200)
+        client = app_of(asked).connect()
+        chunked = {**ANON, "Content-Type": "text/csv", "Transfer-Encoding": "chunked"}
+        client.send(raw_request("POST", path, chunked, None) + b"10\r\n" + b"x" * 16 + b"\r\n0\r\n\r\n")
+        self.assertEqual(parse_response(client.received()).status, 200)
+        self.assertEqual([len(call.body) for call in asked.calls], [1 << 20, 16])
+        self.assertEqual([call.segments for call in asked.imports], [("books",)] * 2)
 
     def test_a_parameter_without_equals_sign_is_ignored(self) -> None:
         asked: Any = Asked()
