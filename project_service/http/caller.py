@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
+from uuid import UUID
 
 from attrs import field, frozen
 
@@ -31,6 +32,10 @@ class Caller:
 
     key: KeyKind | None = None
     user: Claims | None = None
+
+    @property
+    def user_id(self) -> UUID | None:
+        return None if self.user is None else UUID(self.user.sub)
 
     @property
     def is_service(self) -> bool:

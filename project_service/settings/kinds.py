@@ -325,6 +325,13 @@ def page_url(value: Any) -> str:
     return str(value)
 
 
+def redirect_url(value: Any) -> str:
+    """The address of a page that forms may lead to, or one with a / at its end that all such addresses begin with."""
+    if not urlsplit(page_url(value)).path:
+        raise ValueError("must have a path, such as https://www.example.com/")
+    return str(value)
+
+
 def token_page_url(value: Any) -> str:
     """The address of a page to which mails link, with a parameter ``token`` added."""
     if re.search("[?&]token=", page_url(value)):

@@ -31,6 +31,7 @@ from project_service.settings.kinds import (
     or_file,
     own_schema,
     pem_file,
+    redirect_url,
     role,
     seconds,
     secret,
@@ -135,6 +136,7 @@ class Storage:
     sweep_seconds: float = key(seconds(1), 600.0)
     keep_removed_seconds: int = key(integer(0, MAX_INTEGER), 0, reloads=True)
     cache_bytes: int = key(size(0, MAX_INTEGER), 8 * 1024**2)
+    redirect_urls: tuple[str, ...] = key(list_of(redirect_url), (), reloads=True)
 
 
 @frozen

@@ -1,7 +1,8 @@
 """Buckets and objects: rows in PostgreSQL, bytes in an S3-compatible store, streamed both ways.
 
 ================  =================================================================================================
-``routes``        the endpoints for objects and links, each with its description and body; ``admin``: for buckets
+``routes``        the endpoints for objects, each with its description and body; ``link_routes``: for links;
+                  ``admin``: for buckets
 ``access``        who may do what to the objects of a bucket
 ``requests``      parameters, headers and form fields; ``conditions``: conditional requests and ranges; ``form``: the
                   upload form, chunk by chunk
@@ -11,7 +12,7 @@
 ``upload``        a new version, until it is an object's or has been given up. ``reservations`` begins one;
                   ``parts`` sends its bytes
 ``download``      the bytes of an object on their way to the client, or kept in memory
-``links``         download links
+``links``         links, each for downloads or for one upload
 ``sweeper``       bytes that are no object's any more. ``durations``: how long things last
 ``repository``    what is needed of the database and of the store; ``postgres`` and ``s3`` implement it
 ``values``        values; ``keys``: names and content types. ``errors``: the errors that only storage raises

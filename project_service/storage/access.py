@@ -59,8 +59,7 @@ def writer_of(caller: Caller, owner: str | None = None) -> Writer:
     """
     if not caller.signed_in:
         raise authentication_required()
-    user_id = None if caller.user is None else UUID(caller.user.sub)
-    writer = Writer(user_id, caller.is_service)
+    writer = Writer(caller.user_id, caller.is_service)
     return writer if owner is None else Writer(parse_owner(owner, writer, "X-Object-Owner"), True)
 
 

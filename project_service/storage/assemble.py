@@ -24,6 +24,7 @@ from project_service.storage.admin import BucketRoutes
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, SmallObjects
 from project_service.storage.durations import START_TIMEOUT_SECONDS, UNUSED_SECONDS
+from project_service.storage.link_routes import LinkRoutes, SigningRoutes
 from project_service.storage.links import NO_REFERRER, Links
 from project_service.storage.objects import Objects
 from project_service.storage.postgres import SqlBuckets, SqlGarbage, SqlLinks, SqlObjects
@@ -31,7 +32,7 @@ from project_service.storage.public import PublicRoutes
 from project_service.storage.receiving import Receiver
 from project_service.storage.repository import BucketRows, GarbageRows, LinkRows, ObjectRows
 from project_service.storage.reservations import Reservations
-from project_service.storage.routes import LinkRoutes, StorageRoutes, translated
+from project_service.storage.routes import StorageRoutes, translated
 from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError, kind_of
 from project_service.storage.sweeper import Removal, Sweeper
@@ -67,6 +68,7 @@ class Storage:
     sweeper: Sweeper
     services: tuple[IService, ...]
     _routes: StorageRoutes
+    _signing_routes: SigningRoutes
     _link_routes: LinkRoutes
     _public_routes: PublicRoutes
     _bucket_routes: BucketRoutes
@@ -77,6 +79,7 @@ class Storage:
     def mount(self, router: Router) -> None:
         part = router.of_part(Policy(admission=ADMISSION))
         part.mount(self._routes, wrap=translated)
+        part.mount(self._signing_routes, wrap=translated)
         part.mount(self._link_routes, wrap=partial(translated, headers=(NO_REFERRER,)))
         part.mount(self._bucket_routes, key="service", wrap=translated)
         pages = router.of_part(Policy(admission=ADMISSION, any_origin=True))
@@ -164,8 +167,8 @@ def build(
     receiver = Receiver(buckets, uploads, current_settings)
     sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
     downloads = Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), now)
-    links = Links(rows.links, now, lambda: token_urlsafe(32))
-    routes = StorageRoutes(buckets, rows.objects, objects, receiver, downloads, links, current_settings)
+    links = Links(rows.links, now, lambda: token_urlsafe(32), uuid4)
+    routes = StorageRoutes(buckets, rows.objects, objects, receiver, downloads, current_settings)
     loops = (
         Every(settings.sweep_seconds, _sweeping(sweeper, sweep_lock), reactor, "storage sweeper", outage_of),
         Every(UNUSED_SECONDS, reservations.release_unused, reactor, "reservations", outage_of),
@@ -176,7 +179,8 @@ def build(
         sweeper,
         loops,
         routes,
-        LinkRoutes(downloads, links),
+        SigningRoutes(buckets, rows.objects, receiver, links, current_settings),
+        LinkRoutes(downloads, links, receiver),
         PublicRoutes(buckets, downloads, current_settings),
         BucketRoutes(buckets, objects),
         reservations,

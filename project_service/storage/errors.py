@@ -79,11 +79,11 @@ def upload_expired() -> ApiError:
     return ApiError(408, "request_timeout", "The upload made no progress for too long and was cancelled.")
 
 
-def content_type_not_allowed(content_type: str) -> ApiError:
+def content_type_not_allowed(content_type: str, taker: str = "bucket") -> ApiError:
     return ApiError(
         415,
         "unsupported_media_type",
-        "The bucket does not take this content type.",
+        f"The {taker} does not take this content type.",
         {"content_type": content_type},
     )
 
@@ -123,15 +123,19 @@ def invalid_multipart(why: str) -> ApiError:
 
 
 def token_not_found() -> ApiError:
-    return ApiError(404, "token_not_found", "There is no such download link.")
+    return ApiError(404, "token_not_found", "There is no such link.")
 
 
 def token_used() -> ApiError:
-    return ApiError(410, "token_used", "This download link has been used.")
+    return ApiError(410, "token_used", "This link has been used.")
 
 
 def token_expired() -> ApiError:
-    return ApiError(410, "token_expired", "This download link has expired.")
+    return ApiError(410, "token_expired", "This link has expired.")
+
+
+def link_not_found() -> ApiError:
+    return ApiError(404, "link_not_found", "There is no link with that id.")
 
 
 def prefetch_refused() -> ApiError:
@@ -151,6 +155,8 @@ _REFUSALS = {
     "precondition_failed": precondition_failed,
     "bucket_full": bucket_full,
     "upload_expired": upload_expired,
+    "token_not_found": token_not_found,
+    "token_used": token_used,
 }
 
 

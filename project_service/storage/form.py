@@ -35,7 +35,7 @@ _EXTENDED = re.compile(r"([^']*)'[^']*'([^\s;\"]+)", re.ASCII)
 
 @frozen
 class Field:
-    """One of ``FIELDS``, as sent."""
+    """One of the fields that the reader was asked for, as sent."""
 
     name: str
     value: str
@@ -50,8 +50,10 @@ class FileStart:
 
 
 Event = Field | FileStart | bytes
-# The fields that an upload may have besides its file, each once; all others are ignored.
+# The fields that an upload may have besides its file, each once; all others are ignored. One by a link must not name
+# an owner, whatever rights its link has.
 FIELDS = ("key", "owner", "max_age_seconds")
+FIELDS_BY_LINK = ("key", "max_age_seconds", "redirect")
 
 
 def boundary_of(content_type: str | None) -> str:
@@ -84,11 +86,12 @@ class _Part:
 class FormReader:
     """Feed it chunks, then call ``finish``. Raises ``invalid_multipart`` as soon as the form cannot be parsed.
 
-    Parts other than ``file`` and ``FIELDS`` give no events, but their length is limited all the same. A file or key
+    Parts other than ``file`` and ``fields`` give no events, but their length is limited all the same. A file or key
     in base64 or quoted-printable raises ``unsupported_media_type``, because it would be stored encoded.
     """
 
-    def __init__(self, boundary: str) -> None:
+    def __init__(self, boundary: str, fields: tuple[str, ...] = FIELDS) -> None:
+        self._fields = fields
         self._delimiter = b"\r\n--" + boundary.encode("ascii")
         # What has been fed but not parsed yet begins at ``_at``. The first boundary may be the first line.
         self._data = b"\r\n"
@@ -230,7 +233,7 @@ class FormReader:
             raise unsupported_media_type("sent without a transfer encoding of its parts")
         if part.name in self._seen:
             raise errors.invalid_multipart(f"it has more than one part named {part.name}")
-        if part.name in ("file", *FIELDS):
+        if part.name in ("file", *self._fields):
             self._seen.add(part.name)
         if part.name == "file":
             self._events.append(FileStart(part.filename, part.content_type))
@@ -246,7 +249,7 @@ class FormReader:
 
     def _end_part(self) -> None:
         name = self._part.name
-        if name in FIELDS:
+        if name in self._fields:
             try:
                 self._events.append(Field(name, self._value.decode("utf-8")))
             except UnicodeDecodeError:

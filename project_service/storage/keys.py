@@ -46,9 +46,9 @@ def parse_key(key: str, name: str = "key") -> str:
     return key
 
 
-def parse_prefix(prefix: str) -> str:
+def parse_prefix(prefix: str, name: str = "prefix") -> str:
     """A prefix is any beginning of a key, or empty; raises ``invalid_key``."""
-    _check_text(prefix, "prefix")
+    _check_text(prefix, name)
     return prefix
 
 

@@ -10,6 +10,7 @@ earlier ones; the bodies that are current are these:
 0016_owner_only_reads ``put_object``, ``delete_objects``, ``move_object``; and ``sees``, the rule on what a writer
                       may see
 0017_anonymous_reads  ``create_bucket``
+0018_upload_links     ``use_upload_link``
 ====================  =============================================================================================
 """
 
@@ -22,7 +23,9 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from attrs import frozen
+from attrs import asdict, frozen
+from orjson import dumps
+from psycopg2 import DatabaseError
 from psycopg2.errors import CheckViolation, ForeignKeyViolation, RestrictViolation
 
 from project_service.database.connection import Row
@@ -38,6 +41,7 @@ from project_service.storage.values import (
     Link,
     ObjectRow,
     Page,
+    UploadTerms,
     Writer,
     needs_a_public_bucket,
     readable_by_all,
@@ -136,29 +140,104 @@ class SqlBuckets:
         return bucket
 
 
+_LINK_TYPES = {
+    "bucket": "text",
+    "key": "text",
+    "expires_at": "timestamptz",
+    "uses_left": "integer",
+    "id": "uuid",
+    "created_at": "timestamptz",
+    "created_by": "uuid",
+    "used_at": "timestamptz",
+    "owner": "uuid",
+    "method": "text",
+    "by_prefix": "boolean",
+    "max_bytes": "bigint",
+    "content_types": "text[]",
+    "overwrite": "boolean",
+    "as_service": "boolean",
+}
+_LINK_COLUMNS = ", ".join(_LINK_TYPES)
+# A thousand links are one parameter and one statement.
+_ADD_LINKS = (
+    f"insert into storage.links (token_hash, {_LINK_COLUMNS})"
+    f" select decode(l.token_hash, 'hex'), {', '.join(f'l.{column}' for column in _LINK_TYPES)}"
+    " from jsonb_to_recordset(%s::jsonb) as l (token_hash text,"
+    f" {', '.join(f'{column} {kind}' for column, kind in _LINK_TYPES.items())})"
+    " join storage.buckets b on b.name = l.bucket for key share of b returning 1"
+)
+
+
+def _link(row: Row) -> Link:
+    bucket, key, expires_at, uses_left, link_id, created_at, created_by, used_at, owner, *terms = row
+    method, by_prefix, max_bytes, content_types, overwrite, as_service = terms
+    types = None if content_types is None else tuple(content_types)
+    return Link(
+        bucket,
+        key,
+        expires_at,
+        uses_left,
+        UUID(link_id),
+        created_at,
+        _uuid(created_by),
+        used_at,
+        _uuid(owner),
+        UploadTerms(by_prefix, max_bytes, types, overwrite, as_service) if method == "PUT" else None,
+    )
+
+
+def _link_as_json(token_hash: bytes, link: Link) -> dict[str, Any]:
+    values = asdict(link, recurse=False)
+    terms = values.pop("upload") or UploadTerms()
+    return {"token_hash": token_hash.hex(), "method": link.method, **values, **asdict(terms)}
+
+
 @frozen(eq=False)
 class SqlLinks:
     database: Pool
 
-    async def add(self, token_hash: bytes, link: Link) -> None:
+    async def add(self, links: Mapping[bytes, Link]) -> None:
         rows = await self.database.prepared(
-            "insert into storage.links (token_hash, bucket, key, expires_at, uses_left, owner)"
-            " select %s::bytea, name, %s, %s::timestamptz, %s::integer, %s::uuid"
-            " from storage.buckets where name = %s for key share returning 1",
-            (token_hash, link.key, link.expires_at, link.uses_left, _plain_text(link.owner), link.bucket),
+            _ADD_LINKS, (dumps([_link_as_json(*one) for one in links.items()]).decode(),)
         )
-        if not rows:
+        if len(rows) < len(links):
             raise errors.bucket_not_found()
 
     async def find(self, token_hash: bytes) -> Link | None:
         rows = await self.database.read(
-            "select bucket, key, expires_at, uses_left, used_at, owner from storage.links where token_hash = %s",
-            (token_hash,),
+            f"select {_LINK_COLUMNS} from storage.links where token_hash = %s", (token_hash,)
         )
-        if not rows:
-            return None
-        bucket, key, expires_at, uses_left, used_at, owner = rows[0]
-        return Link(bucket, key, expires_at, uses_left, used_at, _uuid(owner))
+        return _link(rows[0]) if rows else None
+
+    async def page(
+        self,
+        bucket: str,
+        now: datetime,
+        creator: UUID | None,
+        after: tuple[datetime, UUID] | None,
+        limit: int,
+    ) -> list[Link]:
+        conditions, values = ["bucket = %s", "expires_at > %s"], [bucket, now]
+        if creator is not None:
+            conditions.append("created_by = %s")
+            values.append(str(creator))
+        if after is not None:
+            conditions.append("(created_at, id) < (%s, %s)")
+            values += [after[0], str(after[1])]
+        rows = await self.database.query(
+            f"select {_LINK_COLUMNS} from storage.links where {' and '.join(conditions)}"
+            " order by created_at desc, id desc limit %s",
+            (*values, limit),
+        )
+        return [_link(row) for row in rows]
+
+    async def revoke(self, bucket: str, link_id: UUID, creator: UUID | None) -> bool:
+        rows = await self.database.query(
+            "delete from storage.links where bucket = %s and id = %s"
+            " and (%s::uuid is null or created_by = %s::uuid) returning 1",
+            (bucket, str(link_id), _plain_text(creator), _plain_text(creator)),
+        )
+        return bool(rows)
 
     async def use(self, token_hash: bytes, now: datetime) -> bool:
         rows = await self.database.prepared(
@@ -412,6 +491,10 @@ _PUT = (
     f"select outcome, replaced, {_fields_of('stored')}"
     f" from storage.put_object(%s, %s, %s::uuid, %s, %s, %s, %s::integer, {_TERMS})"
 )
+# One statement, so that a link that cannot be used undoes the object.
+_PUT_BY_LINK = f"select storage.use_upload_link(%s::bytea, put.outcome), put.* from ({_PUT}) put"
+# The SQLSTATE that ``storage.use_upload_link`` raises; its message is the outcome.
+_LINK_REFUSED = "PSL01"
 _MOVE = f"select outcome, replaced, {_fields_of('moved')} from storage.move_object(%s, %s, %s, {_TERMS})"
 _CHANGE = (
     f"select outcome, {_fields_of('changed')} from storage.change_object("
@@ -446,6 +529,13 @@ class SqlObjects:
         )
         return object_row(rows[0]) if rows else None
 
+    async def find_many(self, bucket: str, keys: Sequence[str]) -> dict[str, ObjectRow]:
+        rows = await self.database.prepared(
+            f"select {ALL_COLUMNS} from storage.objects where bucket = %s and key = any (%s::text[])",
+            (bucket, list(keys)),
+        )
+        return {row.key: row for row in map(object_row, rows)}
+
     async def page(
         self,
         bucket: str,
@@ -479,24 +569,40 @@ class SqlObjects:
         quota, there, total = rows[0]
         return int(there + max(0, quota - total))
 
-    async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
-        rows = await self.database.prepared(
-            _PUT,
-            (
-                new.bucket,
-                new.key,
-                str(new.version),
-                new.size,
-                new.content_type,
-                new.etag,
-                new.max_age_seconds,
-                *_terms(writer, conditions),
-            ),
+    async def put(
+        self,
+        new: NewObject,
+        writer: Writer,
+        conditions: Conditions = UNCONDITIONAL,
+        link: bytes | None = None,
+    ) -> Switched:
+        params = (
+            new.bucket,
+            new.key,
+            str(new.version),
+            new.size,
+            new.content_type,
+            new.etag,
+            new.max_age_seconds,
+            *_terms(writer, conditions),
         )
+        if link is None:
+            rows = await self.database.prepared(_PUT, params)
+        else:
+            rows = await self._put_by_link(link, params)
         outcome, replaced, *stored = rows[0]
         if outcome != "stored":
             raise errors.refused(outcome)
         return Switched(object_row(tuple(stored)), _uuid(replaced))
+
+    async def _put_by_link(self, link: bytes, params: Sequence[object]) -> list[Row]:
+        try:
+            rows = await self.database.prepared(_PUT_BY_LINK, (link, *params))
+        except DatabaseError as refusal:
+            if refusal.pgcode == _LINK_REFUSED:
+                raise errors.refused(refusal.diag.message_primary or "") from None
+            raise
+        return [row[1:] for row in rows]
 
     async def delete(
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL

@@ -11,9 +11,10 @@ from attrs import evolve, frozen
 
 from project_service.http.request import Request
 from project_service.settings.model import Storage as StorageSettings
-from project_service.storage import requests
+from project_service.storage import errors, keys, requests
 from project_service.storage.buckets import Buckets
-from project_service.storage.form import FileStart, FormReader, boundary_of
+from project_service.storage.form import FIELDS, FIELDS_BY_LINK, FileStart, FormReader, boundary_of
+from project_service.storage.links import UploadPass
 from project_service.storage.repository import Switched
 from project_service.storage.upload import SizeLimit, Uploads
 from project_service.storage.values import Bucket, Conditions, Writer
@@ -21,11 +22,37 @@ from project_service.storage.values import Bucket, Conditions, Writer
 
 @frozen
 class Destination:
-    """Where an upload goes, and on whose behalf."""
+    """Where an upload goes, and on whose behalf; with ``link`` by that link, which narrows the bucket's rules."""
 
     bucket: Bucket
     writer: Writer
     conditions: Conditions
+    link: UploadPass | None = None
+
+    def content_type(self, declared: str | None, key: str | None) -> str:
+        """As ``requests.chosen_type``, by the rules of bucket and link."""
+        chosen = requests.chosen_type(self.bucket, declared, key)
+        if self.link is not None and (declared or key is not None):
+            self.link.check_type(chosen)
+        return chosen
+
+    @property
+    def fixed_key(self) -> str | None:
+        """The object's key, where a link decides that."""
+        return None if self.link is None else self.link.fixed_key
+
+    def key_of(self, chosen: str) -> str:
+        """The object's key, given what the client chose. Raises ``invalid_key``."""
+        return keys.parse_key(chosen) if self.link is None else self.link.key_of(chosen)
+
+    @property
+    def digest(self) -> bytes | None:
+        """What names the link to the commit."""
+        return None if self.link is None else self.link.digest
+
+    @property
+    def form_fields(self) -> tuple[str, ...]:
+        return FIELDS if self.link is None else FIELDS_BY_LINK
 
 
 @frozen(eq=False)
@@ -45,8 +72,8 @@ class Receiver:
 
         ``size`` is the least size that it can have.
         """
-        self._limit(to.bucket).check(size)
-        content_type = requests.chosen_type(to.bucket, declared, key)
+        self._limit(to).check(size)
+        content_type = to.content_type(declared, key)
         await self.uploads.check(to.bucket, key, to.writer, to.conditions, size)
         return content_type
 
@@ -59,60 +86,71 @@ class Receiver:
         max_age = requests.parse_max_age(headers)
         digest = requests.ContentMD5.of(headers)
         content_type = await self.check(to, key, declared, requests.least_size(body.length))
-        async with await self.uploads.begin(to.bucket.name, self._limit(to.bucket), body.length) as upload:
+        async with await self.uploads.begin(to.bucket.name, self._limit(to), body.length) as upload:
             upload.describe(content_type, key)
             while chunk := await body.next_chunk():
                 digest.update(chunk)
                 await upload.write(chunk)
             digest.check()
-            await self._check_again(to.bucket, key, content_type, upload.size)
+            await self._check_again(to, key, content_type, upload.size)
             await upload.store()
-            return await upload.commit(key, content_type, max_age, to.writer, to.conditions)
+            return await upload.commit(key, content_type, max_age, to.writer, to.conditions, to.digest)
 
-    async def form(self, request: Request, to: Destination) -> Switched:
-        """Upload the file of the request's form. Also raises ``invalid_multipart``."""
-        headers, body = request.headers, request.body
-        bucket, writer = to.bucket, to.writer
+    async def form(self, request: Request, to: Destination) -> tuple[Switched, str | None]:
+        """Upload the file of the request's form; also the URL that the form wants to lead to. Also raises
+        ``invalid_multipart``."""
+        headers, body, writer = request.headers, request.body, to.writer
         requests.refuse_partial(headers)
-        limit, least = self._limit(bucket), requests.least_size(body.length, requests.FORM_OVERHEAD_BYTES)
+        limit, least = self._limit(to), requests.least_size(body.length, requests.FORM_OVERHEAD_BYTES)
         limit.check(least)
-        form = FormReader(boundary_of(headers.text(b"content-type")))
-        fields = requests.FormFields(requests.parse_max_age(headers))
-        async with await self.uploads.begin(bucket.name, limit, body.length) as upload:
+        form = FormReader(boundary_of(headers.text(b"content-type")), to.form_fields)
+        fields = requests.FormFields(requests.parse_max_age(headers), to.fixed_key)
+        if fields.key is not None:
+            await self.uploads.check(to.bucket, fields.key, writer, to.conditions, least)
+        async with await self.uploads.begin(to.bucket.name, limit, body.length) as upload:
             while chunk := await body.next_chunk():
                 for event in form.feed(chunk):
                     if isinstance(event, bytes):
                         await upload.write(event)
                     elif isinstance(event, FileStart):
                         fields.filename, fields.content_type = event.filename, event.content_type
-                        known_type = requests.chosen_type(bucket, event.content_type, fields.key)
-                        upload.describe(known_type, fields.key)
+                        upload.describe(to.content_type(event.content_type, fields.key), fields.key)
+                    elif event.name == "key":
+                        fields.key = key = to.key_of(event.value)
+                        await self.uploads.check(to.bucket, key, writer, to.conditions, least)
                     else:
-                        fields.add(event, writer)
-                        if event.name == "key":
-                            await self.uploads.check(bucket, event.value, writer, to.conditions, least)
+                        fields.add(event, writer, self.current_settings().redirect_urls)
             form.finish()
-            key = fields.object_key()
-            content_type = requests.chosen_type(bucket, fields.content_type, key)
-            await self._check_again(bucket, key, content_type, upload.size)
+            if fields.key is None and not fields.filename:
+                raise errors.invalid_key("there is no field key, and the file has no name")
+            key = fields.key or to.key_of(fields.filename or "")
+            content_type = to.content_type(fields.content_type, key)
+            await self._check_again(to, key, content_type, upload.size)
             await upload.store()
             if fields.owner is not None:
                 writer = evolve(writer, user_id=fields.owner)
-            return await upload.commit(key, content_type, fields.max_age_seconds, writer, to.conditions)
+            switched = await upload.commit(
+                key, content_type, fields.max_age_seconds, writer, to.conditions, to.digest
+            )
+        return switched, fields.redirect
 
-    async def _check_again(self, bucket: Bucket, key: str, content_type: str, size: int) -> None:
+    async def _check_again(self, to: Destination, key: str, content_type: str, size: int) -> None:
         """Check the bucket's rules at the end of an upload. It may have taken days, so that they may have changed, or
         the bucket may have been replaced by another of its name."""
-        current = await self.buckets.same(bucket)
+        current = evolve(to, bucket=await self.buckets.same(to.bucket))
         self._limit(current).check(size)
-        requests.chosen_type(current, content_type, key)
+        current.content_type(content_type, key)
 
-    def _limit(self, bucket: Bucket) -> SizeLimit:
+    def _limit(self, to: Destination) -> SizeLimit:
         """The greatest size that an object may have, as far as is known now: the commit has the last word on a
         quota."""
-        limit, of_bucket = SizeLimit(self.current_settings().max_object_bytes), bucket.rules.max_object_bytes
-        if of_bucket is not None and of_bucket < limit.max_bytes:
-            limit = SizeLimit(of_bucket, setting="the bucket's max_object_bytes")
+        bucket, limit = to.bucket, SizeLimit(self.current_settings().max_object_bytes)
+        narrower = [(bucket.rules.max_object_bytes, "the bucket's max_object_bytes")]
+        if to.link is not None:
+            narrower.append((to.link.terms.max_bytes, "the link's max_bytes"))
+        for max_bytes, setting in narrower:
+            if max_bytes is not None and max_bytes < limit.max_bytes:
+                limit = SizeLimit(max_bytes, setting=setting)
         if bucket.rules.max_bucket_bytes is None:
             return limit
         # The larger of the two, since in a bucket beyond its quota objects may still be replaced by smaller ones.

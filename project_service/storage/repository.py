@@ -64,6 +64,9 @@ class ObjectRows(Protocol):
     nothing. ``conditions`` have entity tags only: dates are replaced before (``conditions.without_date``)."""
 
     async def find(self, bucket: str, key: str) -> ObjectRow | None: ...
+    async def find_many(self, bucket: str, keys: Sequence[str]) -> dict[str, ObjectRow]:
+        """Those of the objects that exist, by key."""
+
     async def page(
         self,
         bucket: str,
@@ -82,10 +85,18 @@ class ObjectRows(Protocol):
     async def room(self, bucket: str, key: str) -> int | None:
         """How large an object at ``key`` may be at present by the bucket's quota; None without a quota."""
 
-    async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
+    async def put(
+        self,
+        new: NewObject,
+        writer: Writer,
+        conditions: Conditions = UNCONDITIONAL,
+        link: bytes | None = None,
+    ) -> Switched:
         """Make a new object current. Raises ``upload_expired`` unless its version is reserved.
 
         It belongs to ``writer.user_id``; if the service writes without one, to the owner of the object replaced.
+        ``link`` is the hash of the token of an upload link, of which the same transaction takes the use: raises
+        ``token_used``, or ``token_not_found`` where it was revoked.
         """
 
     async def delete(
@@ -148,12 +159,26 @@ class GarbageRows(Protocol):
 
 
 class LinkRows(Protocol):
-    """Download links by the SHA-256 of their token."""
+    """Links by the SHA-256 of their token."""
 
-    async def add(self, token_hash: bytes, link: Link) -> None:
-        """Raises ``bucket_not_found`` if the bucket has been deleted."""
+    async def add(self, links: Mapping[bytes, Link]) -> None:
+        """Add links of one bucket, all or none. Raises ``bucket_not_found`` if it has been deleted."""
 
     async def find(self, token_hash: bytes) -> Link | None: ...
+    async def page(
+        self,
+        bucket: str,
+        now: datetime,
+        creator: UUID | None,
+        after: tuple[datetime, UUID] | None,
+        limit: int,
+    ) -> list[Link]:
+        """Up to ``limit`` links that have not expired, the newest first, beginning after the one that was made at
+        ``after`` and has that id. With ``creator`` only those that this user made."""
+
+    async def revoke(self, bucket: str, link_id: UUID, creator: UUID | None) -> bool:
+        """Delete a link; with ``creator`` only if this user made it. False if there is none."""
+
     async def use(self, token_hash: bytes, now: datetime) -> bool:
         """Take one use, atomically. False when none is left or the link has expired."""
 

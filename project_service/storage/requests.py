@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
+from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 from hashlib import md5
 from typing import Any
+from urllib.parse import unquote, urlencode
 from uuid import UUID
 
 import orjson
@@ -23,7 +26,7 @@ from project_service.http.head import HeaderView
 from project_service.http.request import Request
 from project_service.storage import access, errors, keys
 from project_service.storage.form import Field
-from project_service.storage.values import Bucket, Writer
+from project_service.storage.values import Bucket, Link, ObjectRow, Writer
 
 DEFAULT_PAGE_KEYS = 100
 MAX_PAGE_KEYS = 1000
@@ -37,6 +40,8 @@ _TOKEN_VERSION = 1
 # What file systems allow.
 MAX_FILENAME_LENGTH = 255
 _NOT_IN_FILENAMES = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
+# The characters of URLs (RFC 3986 section 2).
+_URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
 
 
 def flag(request: Request, name: str) -> bool:
@@ -62,13 +67,14 @@ def shown_as(request: Request, inline: bool | None = False) -> tuple[bool | None
     return False, name
 
 
-def max_keys(request: Request) -> int:
-    value = request.query_value("max_keys")
+def page_limit(request: Request, name: str) -> int:
+    """How many entries a page is to have, by the query parameter ``name``."""
+    value = request.query_value(name)
     if value is None:
         return DEFAULT_PAGE_KEYS
     number = whole_numbers.from_digits(value)
     if number is None or not 1 <= number <= MAX_PAGE_KEYS:
-        raise validation_failed({"max_keys": f"must be a whole number from 1 to {MAX_PAGE_KEYS}"})
+        raise validation_failed({name: f"must be a whole number from 1 to {MAX_PAGE_KEYS}"})
     return number
 
 
@@ -92,6 +98,24 @@ def decode_page_token(token: str, prefix: str, recursive: bool) -> str:
         # The entry is a key or a folder, so it has to be a possible prefix.
         return keys.parse_prefix(last)
     except (ValueError, TypeError, ApiError):
+        raise bad from None
+
+
+def encode_link_token(last: Link) -> str:
+    """As ``encode_page_token``, for a list of links."""
+    return base64url.encode(orjson.dumps([_TOKEN_VERSION, last.created_at.isoformat(), str(last.id)]))
+
+
+def decode_link_token(token: str) -> tuple[datetime, UUID]:
+    """When the last link seen was made, and its id; raises ``validation_failed``."""
+    bad = validation_failed({"page_token": "is not a token of such a list"})
+    try:
+        version, created_at, link_id = orjson.loads(base64url.decode(token))
+        moment = datetime.fromisoformat(created_at)
+        if version != _TOKEN_VERSION or moment.tzinfo is None:
+            raise bad
+        return moment, UUID(link_id)
+    except (ValueError, TypeError, AttributeError):
         raise bad from None
 
 
@@ -185,27 +209,45 @@ class ContentMD5:
 
 @define
 class FormFields:
-    """The fields of an upload form beside the bytes of its file, as far as they have come."""
+    """The fields of an upload form beside the bytes of its file, as far as they have come; ``key`` is that of the
+    object."""
 
     max_age_seconds: int | None
     key: str | None = None
     owner: UUID | None = None
     filename: str | None = None
     content_type: str | None = None
+    redirect: str | None = None
 
-    def add(self, sent: Field, writer: Writer) -> None:
-        """Raises ``invalid_key``, ``service_key_required``, ``validation_failed``."""
-        if sent.name == "key":
-            self.key = keys.parse_key(sent.value)
-        elif sent.name == "owner":
+    def add(self, sent: Field, writer: Writer, redirect_urls: Sequence[str]) -> None:
+        """A field other than ``key``. Raises ``service_key_required``, ``validation_failed``."""
+        if sent.name == "owner":
             self.owner = access.parse_owner(sent.value, writer)
+        elif sent.name == "redirect":
+            self.redirect = parse_redirect(sent.value, redirect_urls)
         else:
             self.max_age_seconds = _max_age(sent.value, "max_age_seconds")
 
-    def object_key(self) -> str:
-        """The field ``key``, else the file's name; known at the end of the form."""
-        if self.key is not None:
-            return self.key
-        if not self.filename:
-            raise errors.invalid_key("there is no field key, and the file has no name")
-        return keys.parse_key(self.filename)
+
+def parse_redirect(url: str, allowed: Sequence[str]) -> str:
+    """``url``, if it is one of ``allowed``, or begins with one of those that end with /; else raises
+    ``validation_failed``.
+
+    Browsers must understand it as it is compared: they take a backslash for a slash, skip line breaks, and resolve
+    segments of dots, also where those are percent-encoded (the URL Standard, "basic URL parser").
+    """
+    if url in allowed:
+        return url
+    path = unquote(re.split("[?#]", url)[0])
+    plain = _URL.fullmatch(url) and not {".", ".."} & set(path.split("/"))
+    if not plain or not any(one.endswith("/") and url.startswith(one) for one in allowed):
+        raise validation_failed({"redirect": "is not one of storage.redirect_urls"})
+    return url
+
+
+def redirected(url: str, row: ObjectRow) -> str:
+    """Where a form leads to once it has made ``row``: ``url`` with the object's bucket, key and ETag, as S3 adds
+    them."""
+    before, mark, fragment = url.partition("#")
+    query = urlencode({"bucket": row.bucket, "key": row.key, "etag": row.etag})
+    return f"{before}{'&' if '?' in before else '?'}{query}{mark}{fragment}"

@@ -40,23 +40,34 @@ from project_service.http.describe import (
     in_path,
     obj,
 )
-from project_service.http.json_body import TEXT, Kind, body_of, member, or_null, read_members, text, whole
+from project_service.http.json_body import (
+    TEXT,
+    Kind,
+    body_of,
+    member,
+    or_null,
+    read_members,
+    text,
+    whole,
+)
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.routing import Handler, endpoint
-from project_service.lifecycle import timestamp
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import access, errors, keys, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.conditions import write_conditions
 from project_service.storage.download import NO_SNIFFING, Downloads, Terms
-from project_service.storage.links import LINK_HEADERS, MAX_EXPIRES_IN_SECONDS, MAX_USES, Links, as_shown
 from project_service.storage.objects import Objects
 from project_service.storage.receiving import Destination, Receiver
 from project_service.storage.repository import ObjectRows
 from project_service.storage.requests import DEFAULT_PAGE_KEYS, MAX_AGE_SECONDS, MAX_PAGE_KEYS
 from project_service.storage.s3.errors import kind_of
-from project_service.storage.values import Bucket, ObjectRow, Writer
+from project_service.storage.values import (
+    Bucket,
+    ObjectRow,
+    Writer,
+)
 
 _log = Logger()
 
@@ -86,8 +97,8 @@ KEY: Schema = {
 PREFIX: Schema = {"type": "string", "maxLength": keys.MAX_KEY_BYTES}
 # "binary" says it to generators that do not know JSON Schema's contentMediaType, and a type of its own to those that
 # pass over "*/*".
-_BINARY: Schema = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
-_BYTES: Mapping[str, Schema] = {"application/octet-stream": _BINARY, "*/*": {}}
+BINARY: Schema = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
+BYTES: Mapping[str, Schema] = {"application/octet-stream": BINARY, "*/*": {}}
 _OWNER = or_null(Kind(describe.UUID, access.read_user_id))
 _MAX_AGE = or_null(whole(0, MAX_AGE_SECONDS))
 _METADATA: Mapping[str, Schema] = {
@@ -97,7 +108,7 @@ _METADATA: Mapping[str, Schema] = {
     "last_modified": MOMENT,
     "etag": {"type": "string", "description": "The store's, without quotes; opaque."},
 }
-_OBJECT = Named("Object", exactly(**_METADATA))
+METADATA = Named("Object", exactly(**_METADATA))
 _DETAILS = Named("ObjectDetails", exactly(**_METADATA, owner=_OWNER.schema, max_age_seconds=_MAX_AGE.schema))
 _NEXT_TOKEN: Schema = {
     "type": ["string", "null"],
@@ -106,21 +117,17 @@ _NEXT_TOKEN: Schema = {
 _LISTING = Named(
     "ObjectListing",
     exactly(
-        objects=array(_OBJECT),
+        objects=array(METADATA),
         folders=array({"type": "string", "pattern": "/$"}),
         prefix=STRING,
         is_truncated=BOOLEAN,
         next_token=_NEXT_TOKEN,
     ),
 )
-_SIGNED_URL = Named(
-    "SignedUrl",
-    exactly(url={"type": "string", "format": "uri"}, expires_at=MOMENT, method={"const": "GET"}),
-)
 
 IN_BUCKET = in_path("bucket", "The bucket's name.")
 KEY_IN_PATH = in_path("key", "The object's key; its / may be sent as they are or as %2F.", KEY)
-_INLINE = Parameter("inline", "true: to be shown in the browser, in a sandbox; else to be saved.", BOOLEAN)
+INLINE = Parameter("inline", "true: to be shown in the browser, in a sandbox; else to be saved.", BOOLEAN)
 _DRY_RUN = Parameter(
     "dry_run", "true: say whether the upload that the JSON body plans would be accepted.", BOOLEAN
 )
@@ -129,7 +136,7 @@ DOWNLOAD_NAME = Parameter(
     "To be saved, under this name; without a value under the last segment of the key. It counts before inline.",
     {"type": "string", "maxLength": requests.MAX_FILENAME_LENGTH},
 )
-_WRITE_IF = (
+WRITE_IF = (
     in_header("If-Match", "Only if the object is this very one."),
     in_header("If-None-Match", "*: only if there is no object with that key."),
     in_header("If-Unmodified-Since", "Only if the object has not changed since; If-Match counts instead."),
@@ -137,7 +144,7 @@ _WRITE_IF = (
 _OWNER_HEADER = in_header(
     "X-Object-Owner", "By the service key alone: the user to whom the object is to belong."
 )
-_MAX_AGE_HEADER = in_header(
+MAX_AGE_HEADER = in_header(
     "Cache-Control", "max-age: for how long caches may keep the object without asking, in a public bucket."
 )
 READ_IF = (
@@ -149,23 +156,23 @@ READ_IF = (
     in_header("If-Range", "The range counts only if the object is this one."),
 )
 
-NO_BUCKET, _NO_OBJECT = errors.bucket_not_found(), errors.object_not_found()
+NO_BUCKET, NO_OBJECT = errors.bucket_not_found(), errors.object_not_found()
 BAD_KEY = errors.invalid_key("why")
 # A private bucket is read by signed-in users alone.
-_READ_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, authentication_required())
+READ_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, authentication_required())
 _CONDITIONS_FAILED: tuple[ApiError, ...] = (errors.object_exists(), errors.precondition_failed())
-_WRITE_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, errors.not_owner(), BAD_KEY, *_CONDITIONS_FAILED)
+WRITE_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, errors.not_owner(), BAD_KEY, *_CONDITIONS_FAILED)
 _UPLOAD_REFUSED: tuple[ApiError, ...] = (
     service_key_required(),
     errors.partial_upload_not_supported(),
-    *_WRITE_REFUSED,
+    *WRITE_REFUSED,
     errors.bucket_full(),
     errors.upload_expired(),
     errors.content_type_not_allowed("a type that the bucket does not take"),
     validation_failed({}),
 )
 DOWNLOAD_REFUSED: tuple[ApiError, ...] = (
-    _NO_OBJECT,
+    NO_OBJECT,
     errors.precondition_failed(),
     errors.range_not_satisfiable(0),
 )
@@ -185,11 +192,11 @@ _OBJECT_HEADERS = {
     "Cross-Origin-Resource-Policy": "cross-origin, if pages of every origin may read responses.",
 }
 DOWNLOADED = (
-    Answer(200, "The bytes, with the object's own Content-Type", _BYTES, _OBJECT_HEADERS),
+    Answer(200, "The bytes, with the object's own Content-Type", BYTES, _OBJECT_HEADERS),
     Answer(
         206,
         "One range of the bytes",
-        _BYTES,
+        BYTES,
         {**_OBJECT_HEADERS, "Content-Range": "Which bytes of how many these are."},
     ),
     Answer(304, "The object is the one that the condition names"),
@@ -222,9 +229,12 @@ def _read_keys(name: str, value: object) -> list[str]:
     return value
 
 
+KEYS = Kind(array(KEY, minItems=1, maxItems=MAX_BULK_KEYS), _read_keys)
+
+
 @frozen
 class Keys:
-    keys: list[str] = member(Kind(array(KEY, minItems=1, maxItems=MAX_BULK_KEYS), _read_keys))
+    keys: list[str] = member(KEYS)
 
 
 @frozen
@@ -244,26 +254,6 @@ class ObjectChanges:
 
     owner: UUID | None = member(_OWNER, default=None)
     max_age_seconds: int | None = member(_MAX_AGE, default=None)
-
-
-@frozen
-class LinkRequest:
-    key: str = member(text(KEY))
-    expires_in_seconds: int | None = member(
-        whole(1, MAX_EXPIRES_IN_SECONDS),
-        default=None,
-        schema={
-            "description": "storage.default_expires_in_seconds by default, which is 3600 unless it was set."
-        },
-    )
-    uses: int = member(
-        whole(0, MAX_USES),
-        default=1,
-        schema={
-            "default": 1,
-            "description": "How many downloads it is good for; 0: any number until it expires.",
-        },
-    )
 
 
 def translated(handler: Handler, headers: Headers = ()) -> Handler:
@@ -289,6 +279,18 @@ def translated(handler: Handler, headers: Headers = ()) -> Handler:
     return handling
 
 
+async def readable(buckets: Buckets, request: Request) -> tuple[Bucket, UUID | None]:
+    """The bucket, and the user whose objects alone the caller may see; None: all objects."""
+    bucket = await buckets.get(request.path_args["bucket"])
+    return bucket, access.check_read(request.caller, bucket)
+
+
+async def writable(buckets: Buckets, request: Request) -> tuple[Bucket, Writer]:
+    """The bucket and the writer, decided by the headers alone: the body has not been requested yet."""
+    writer = access.writer_of(request.caller, request.headers.text(b"x-object-owner"))
+    return await buckets.get(request.path_args["bucket"]), writer
+
+
 @frozen(eq=False)
 class StorageRoutes:
     """``current_settings`` returns the settings as they are now."""
@@ -298,7 +300,6 @@ class StorageRoutes:
     objects: Objects
     receiver: Receiver
     downloads: Downloads
-    links: Links
     current_settings: Callable[[], StorageSettings]
 
     @endpoint(
@@ -320,14 +321,14 @@ class StorageRoutes:
                 Parameter("recursive", "true: no folders, every key.", BOOLEAN),
                 Parameter("page_token", "next_token of the page before, with the same prefix and recursive."),
             ),
-            errors=(*_READ_REFUSED, BAD_KEY),
+            errors=(*READ_REFUSED, BAD_KEY),
         ),
     )
     async def list(self, request: Request) -> Reply:
-        bucket, owner = await self._readable(request)
+        bucket, owner = await readable(self.buckets, request)
         prefix = keys.parse_prefix(request.query_value("prefix") or "")
         recursive = requests.flag(request, "recursive")
-        limit = requests.max_keys(request)
+        limit = requests.page_limit(request, "max_keys")
         token = request.query_value("page_token")
         after = None if token is None else requests.decode_page_token(token, prefix, recursive)
         page = await self.rows.page(bucket.name, prefix, after, limit, recursive, owner)
@@ -352,16 +353,16 @@ class StorageRoutes:
             TAG,
             "Upload an object from a form; an existing one is replaced",
             (
-                json_answer(201, "The object's metadata", _OBJECT),
+                json_answer(201, "The object's metadata", METADATA),
                 Answer(204, "With dry_run: the upload would be accepted now."),
             ),
-            (IN_BUCKET, _DRY_RUN, *_WRITE_IF, _OWNER_HEADER, _MAX_AGE_HEADER),
+            (IN_BUCKET, _DRY_RUN, *WRITE_IF, _OWNER_HEADER, MAX_AGE_HEADER),
             RequestBody(
                 {
                     "multipart/form-data": obj(
                         ("file",),
                         False,
-                        file=_BINARY,
+                        file=BINARY,
                         key={**KEY, "description": "The object's key; the name of the file without it."},
                         owner={**describe.UUID, "description": "As X-Object-Owner."},
                         max_age_seconds={
@@ -387,7 +388,7 @@ class StorageRoutes:
         if requests.flag(request, "dry_run"):
             return await self._dry_run(request)
         to = await self._destination(request)
-        switched = await self.receiver.form(request, to)
+        switched, _ = await self.receiver.form(request, to)
         return _created(request, to.bucket, switched.row)
 
     @endpoint(
@@ -398,18 +399,18 @@ class StorageRoutes:
             TAG,
             "Upload an object: the body is its bytes, Content-Type its type",
             (
-                json_answer(201, "The metadata of a new object", _OBJECT),
-                json_answer(200, "The metadata of an object that replaced another", _OBJECT),
+                json_answer(201, "The metadata of a new object", METADATA),
+                json_answer(200, "The metadata of an object that replaced another", METADATA),
             ),
             (
                 IN_BUCKET,
                 KEY_IN_PATH,
-                *_WRITE_IF,
+                *WRITE_IF,
                 in_header("Content-MD5", "Refused unless the body has this MD5."),
                 _OWNER_HEADER,
-                _MAX_AGE_HEADER,
+                MAX_AGE_HEADER,
             ),
-            RequestBody(_BYTES, required=False, summary="Any bytes; none need Content-Length: 0."),
+            RequestBody(BYTES, required=False, summary="Any bytes; none need Content-Length: 0."),
             (*_UPLOAD_REFUSED, errors.bad_digest("why"), errors.length_required()),
             DATABASE_AND_STORE,
         ),
@@ -432,13 +433,13 @@ class StorageRoutes:
             TAG,
             "Download an object",
             DOWNLOADED,
-            (IN_BUCKET, KEY_IN_PATH, _INLINE, DOWNLOAD_NAME, *READ_IF),
-            errors=(*_READ_REFUSED, BAD_KEY, *DOWNLOAD_REFUSED),
+            (IN_BUCKET, KEY_IN_PATH, INLINE, DOWNLOAD_NAME, *READ_IF),
+            errors=(*READ_REFUSED, BAD_KEY, *DOWNLOAD_REFUSED),
             needs=DATABASE_AND_STORE,
         ),
     )
     async def download(self, request: Request) -> Reply | StreamReply:
-        bucket, owner = await self._readable(request)
+        bucket, owner = await readable(self.buckets, request)
         key = keys.parse_key(request.path_args["key"])
         inline, filename = requests.shown_as(request)
         if bucket.public:
@@ -456,8 +457,8 @@ class StorageRoutes:
             TAG,
             "Delete an object",
             (Answer(204, "It is gone."),),
-            (IN_BUCKET, KEY_IN_PATH, *_WRITE_IF),
-            errors=(*_WRITE_REFUSED, _NO_OBJECT, errors.owner_header_not_allowed(), errors.object_in_use()),
+            (IN_BUCKET, KEY_IN_PATH, *WRITE_IF),
+            errors=(*WRITE_REFUSED, NO_OBJECT, errors.owner_header_not_allowed(), errors.object_in_use()),
             needs=DATABASE_AND_STORE,
         ),
         bearer="required",
@@ -478,9 +479,9 @@ class StorageRoutes:
             TAG,
             "Change metadata of an object",
             (json_answer(200, "The metadata as it is now", _DETAILS),),
-            (IN_BUCKET, KEY_IN_PATH, *_WRITE_IF),
+            (IN_BUCKET, KEY_IN_PATH, *WRITE_IF),
             body_of(ObjectChanges),
-            (NO_BUCKET, _NO_OBJECT, BAD_KEY, errors.owner_header_not_allowed(), *_CONDITIONS_FAILED),
+            (NO_BUCKET, NO_OBJECT, BAD_KEY, errors.owner_header_not_allowed(), *_CONDITIONS_FAILED),
         ),
         key="service",
     )
@@ -494,50 +495,21 @@ class StorageRoutes:
 
     @endpoint(
         "POST",
-        f"{BUCKET}/presign",
-        Operation(
-            "presign",
-            TAG,
-            "Make a link that downloads an object without any key or token",
-            (json_answer(200, "The link", _SIGNED_URL),),
-            (IN_BUCKET,),
-            body_of(LinkRequest),
-            (*_READ_REFUSED, _NO_OBJECT, BAD_KEY),
-        ),
-    )
-    async def presign(self, request: Request) -> Reply:
-        await self._readable(request)
-        body = await request.read_json(LinkRequest)
-        key = keys.parse_key(body.key)
-        seconds = body.expires_in_seconds
-        if seconds is None:
-            seconds = self.current_settings().default_expires_in_seconds
-        # Again, because the body may have taken hours, and the bucket may have become private since.
-        bucket, owner = await self._readable(request)
-        if access.visible(await self.rows.find(bucket.name, key), owner) is None:
-            raise errors.object_not_found()
-        token, expires_at = await self.links.make(bucket.name, key, seconds, body.uses, owner)
-        url = f"{request.base_url}/storage/download?token={token}"
-        signed = {"url": url, "expires_at": timestamp(expires_at), "method": "GET"}
-        return json_reply(signed, headers=(NO_STORE,))
-
-    @endpoint(
-        "POST",
         f"{BUCKET}/copy",
         Operation(
             "copyObject",
             TAG,
             "Copy an object within its bucket",
-            (json_answer(201, "The metadata of the copy", _OBJECT),),
-            (IN_BUCKET, *_WRITE_IF),
+            (json_answer(201, "The metadata of the copy", METADATA),),
+            (IN_BUCKET, *WRITE_IF),
             body_of(FromTo),
-            (*_WRITE_REFUSED, _NO_OBJECT, errors.bucket_full()),
+            (*WRITE_REFUSED, NO_OBJECT, errors.bucket_full()),
             DATABASE_AND_STORE,
         ),
         bearer="required",
     )
     async def copy(self, request: Request) -> Reply:
-        bucket, writer = await self._writable(request)
+        bucket, writer = await writable(self.buckets, request)
         source, target = (await request.read_json(FromTo)).parsed()
         conditions = write_conditions(request.headers)
         switched = await self.objects.copy(bucket, source, target, writer, conditions)
@@ -550,10 +522,10 @@ class StorageRoutes:
             "moveObject",
             TAG,
             "Give an object another key",
-            (json_answer(200, "The metadata under the new key", _OBJECT),),
-            (IN_BUCKET, *_WRITE_IF),
+            (json_answer(200, "The metadata under the new key", METADATA),),
+            (IN_BUCKET, *WRITE_IF),
             body_of(FromTo),
-            (*_WRITE_REFUSED, _NO_OBJECT, errors.owner_header_not_allowed(), errors.object_in_use()),
+            (*WRITE_REFUSED, NO_OBJECT, errors.owner_header_not_allowed(), errors.object_in_use()),
             DATABASE_AND_STORE,
         ),
         bearer="required",
@@ -600,30 +572,20 @@ class StorageRoutes:
         gone = [key for key in wanted if key in deleted]
         return json_reply({"deleted": gone, "missing": [key for key in wanted if key not in deleted]})
 
-    async def _readable(self, request: Request) -> tuple[Bucket, UUID | None]:
-        """The bucket, and the user whose objects alone the caller may see; None: all objects."""
-        bucket = await self.buckets.get(request.path_args["bucket"])
-        return bucket, access.check_read(request.caller, bucket)
-
-    async def _writable(self, request: Request) -> tuple[Bucket, Writer]:
-        """The bucket and the writer, decided by the headers alone: the body has not been requested yet."""
-        writer = access.writer_of(request.caller, request.headers.text(b"x-object-owner"))
-        return await self.buckets.get(request.path_args["bucket"]), writer
-
     async def _changeable(self, request: Request) -> tuple[Bucket, Writer]:
-        """As ``_writable``, for a request that makes no object, and so must not name an owner in a header."""
-        writable = await self._writable(request)
+        """As ``writable``, for a request that makes no object, and so must not name an owner in a header."""
+        bucket_and_writer = await writable(self.buckets, request)
         if b"x-object-owner" in request.headers:
             raise errors.owner_header_not_allowed()
-        return writable
+        return bucket_and_writer
 
     async def _destination(self, request: Request) -> Destination:
-        bucket, writer = await self._writable(request)
+        bucket, writer = await writable(self.buckets, request)
         return Destination(bucket, writer, write_conditions(request.headers))
 
     async def _dry_run(self, request: Request) -> Reply:
         """Whether an upload with these headers and the key, size and type in the body would be accepted now."""
-        await self._writable(request)
+        await writable(self.buckets, request)
         planned = await request.read_json(PlannedUpload)
         key = keys.parse_key(planned.key)
         # Again, because the body may have taken hours, and the rules may have changed since.
@@ -631,52 +593,6 @@ class StorageRoutes:
         requests.parse_max_age(request.headers)
         await self.receiver.check(to, key, planned.content_type, planned.size)
         return Reply(204)
-
-
-@frozen(eq=False)
-class LinkRoutes:
-    """The download by a link, of which errors have headers of their own."""
-
-    downloads: Downloads
-    links: Links
-
-    @endpoint(
-        "GET",
-        "/storage/download",
-        Operation(
-            "downloadByLink",
-            TAG,
-            "Download the object of a link",
-            DOWNLOADED,
-            (
-                Parameter("token", "The link's token.", {"type": "string", "minLength": 1}, required=True),
-                _INLINE,
-                DOWNLOAD_NAME,
-                *READ_IF,
-            ),
-            errors=(
-                errors.token_not_found(),
-                errors.token_used(),
-                errors.token_expired(),
-                errors.prefetch_refused(),
-                *DOWNLOAD_REFUSED,
-            ),
-            needs=DATABASE_AND_STORE,
-        ),
-        key="optional",
-        bearer="own",
-    )
-    async def download(self, request: Request) -> Reply | StreamReply:
-        try:
-            token = request.query_value("token")
-            if not token:
-                raise validation_failed({"token": "is required"})
-            use = await self.links.use(token, request.headers)
-            inline, filename = requests.shown_as(request)
-            terms = Terms(inline, LINK_HEADERS, use=use, owner=use.link.owner, filename=filename)
-            return await self.downloads.answer(request, use.link.bucket, use.link.key, terms)
-        except ApiError as refusal:
-            raise as_shown(refusal, request.headers) from None
 
 
 def _created(request: Request, bucket: Bucket, row: ObjectRow) -> Reply:

@@ -16,7 +16,7 @@ the version that it replaces into garbage. ``docs/storage.rst`` has the diagram.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -171,19 +171,23 @@ class Upload:
         max_age_seconds: int | None,
         writer: Writer,
         conditions: Conditions,
+        link: bytes | None = None,
     ) -> Switched:
-        """Make the version the object's at ``key``, in one transaction. Raises the refusals of ``errors.refused``.
+        """Make the version the object's at ``key``, in one transaction, which also takes the use of an upload
+        ``link`` (see ``ObjectRows.put``). Raises the refusals of ``errors.refused``.
 
         It goes on to its end even if the client leaves.
         """
         assert self.state is State.STORED, self.state
         new = NewObject(self.bucket, key, self.version, self.size, content_type, self.etag, max_age_seconds)
-        return await shield(self._commit(new, writer, conditions))
+        return await shield(self._commit(new, writer, conditions, link))
 
-    async def _commit(self, new: NewObject, writer: Writer, conditions: Conditions) -> Switched:
+    async def _commit(
+        self, new: NewObject, writer: Writer, conditions: Conditions, link: bytes | None
+    ) -> Switched:
         uploads = self._uploads
         tags = await uploads.without_date(new.bucket, new.key, conditions)
-        switched = await uploads.rows.put(new, writer, tags)
+        switched = await uploads.rows.put(new, writer, tags, link)
         self._enter(State.COMMITTED)
         await uploads.removal.replaced([switched.replaced], new.bucket)
         return switched
@@ -306,6 +310,20 @@ class Uploads:
             row = await self.rows.find(bucket.name, key)
             access.check_write(bucket.rules, row, writer, conditions)
         await self.check_room(bucket, key, size)
+
+    async def check_keys(
+        self, bucket: Bucket, keys: Sequence[str], writer: Writer, conditions: Conditions
+    ) -> None:
+        """As ``check``, for several uploads of any size. ``details.keys`` of the error has the key."""
+        if conditions == UNCONDITIONAL and not access.is_owner_only(bucket.rules, writer):
+            return
+        rows = await self.rows.find_many(bucket.name, keys)
+        for key in keys:
+            try:
+                access.check_write(bucket.rules, rows.get(key), writer, conditions)
+            except ApiError as refusal:
+                refusal.details = {"keys": key}
+                raise
 
     async def check_room(self, bucket: Bucket, key: str, size: int) -> None:
         """Raise ``bucket_full`` early if ``size`` more bytes cannot fit into the bucket's quota now.

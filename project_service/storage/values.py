@@ -59,7 +59,7 @@ _OBJECT_LIMIT, _BUCKET_LIMIT = (
     Kind({"type": ["integer", "null"], "minimum": 1, "maximum": maximum}, _read_limit)
     for maximum in MAX_BYTES.values()
 )
-_CONTENT_TYPES = Kind(
+CONTENT_TYPES = Kind(
     {
         "type": ["array", "null"],
         "maxItems": MAX_CONTENT_TYPES,
@@ -93,7 +93,7 @@ class BucketRules:
     visibility: Visibility = member(_VISIBILITY, default="private")
     max_object_bytes: int | None = member(_OBJECT_LIMIT, default=None)
     max_bucket_bytes: int | None = member(_BUCKET_LIMIT, default=None)
-    allowed_content_types: tuple[str, ...] | None = member(_CONTENT_TYPES, default=None)
+    allowed_content_types: tuple[str, ...] | None = member(CONTENT_TYPES, default=None)
     owner_only_writes: bool = member(FLAG, default=False)
     owner_only_reads: bool = member(FLAG, default=False)
     anonymous_reads: bool = member(FLAG, default=False)
@@ -205,21 +205,66 @@ class Conditions:
 
 
 UNCONDITIONAL = Conditions()
+# Only if there is no object with the key.
+NEW_ONLY = Conditions(if_none_match=("*",))
+
+
+@frozen
+class UploadTerms:
+    """What a link for an upload takes, within the rules of its bucket. None means no limit of its own.
+
+    ``by_prefix``: the object's key begins with that of the link, and the uploader chooses the rest. ``overwrite``: it
+    may replace an object. ``as_service``: the upload has the rights of the service key.
+    """
+
+    by_prefix: bool = False
+    max_bytes: int | None = None
+    content_types: tuple[str, ...] | None = None
+    overwrite: bool = False
+    as_service: bool = False
 
 
 @frozen
 class Link:
-    """A download link. ``uses_left`` None: any number until it expires. ``used_at``: the last time.
+    """A link that downloads an object or, with ``upload``, takes one.
 
-    With ``owner`` it opens only an object of this user, also if the key gets an object of somebody else.
+    ``uses_left`` None: any number until it expires. ``used_at``: the last time. ``created_by``: the user who made it.
+    With ``owner`` a download opens only an object of this user, also if the key gets an object of somebody else; what
+    is uploaded belongs to them.
     """
 
     bucket: str
     key: str
     expires_at: datetime
     uses_left: int | None
+    id: UUID
+    created_at: datetime
+    created_by: UUID | None = None
     used_at: datetime | None = None
     owner: UUID | None = None
+    upload: UploadTerms | None = None
+
+    @property
+    def method(self) -> str:
+        return "GET" if self.upload is None else "PUT"
+
+    def as_json(self) -> dict[str, Any]:
+        """What its creator sees in a list."""
+        terms = self.upload or UploadTerms()
+        return {
+            "id": str(self.id),
+            "method": self.method,
+            "key": None if terms.by_prefix else self.key,
+            "key_prefix": self.key if terms.by_prefix else None,
+            "created_at": timestamp(self.created_at),
+            "created_by": None if self.created_by is None else str(self.created_by),
+            "expires_at": timestamp(self.expires_at),
+            "uses_left": self.uses_left,
+            "used_at": None if self.used_at is None else timestamp(self.used_at),
+            "max_bytes": terms.max_bytes,
+            "content_types": terms.content_types,
+            "overwrite": terms.overwrite,
+        }
 
 
 @frozen

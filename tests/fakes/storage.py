@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import orjson
 from attrs import define, evolve, field, frozen
@@ -26,6 +26,16 @@ from project_service.storage.values import (
 )
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def some_link(
+    bucket: str = "b",
+    key: str = "k",
+    expires_at: datetime = START + timedelta(days=1),
+    uses: int | None = 1,
+    **more: Any,
+) -> Link:
+    return Link(bucket, key, expires_at, uses, **{"id": uuid4(), "created_at": START, **more})
 
 
 @define
@@ -109,6 +119,9 @@ class FakeObjects:
     async def find(self, bucket: str, key: str) -> ObjectRow | None:
         return self.tables.objects.get((bucket, key))
 
+    async def find_many(self, bucket: str, keys: Sequence[str]) -> dict[str, ObjectRow]:
+        return {key: self.tables.objects[bucket, key] for key in keys if (bucket, key) in self.tables.objects}
+
     async def page(
         self,
         bucket: str,
@@ -144,8 +157,19 @@ class FakeObjects:
         total = sum(row.size for row in self.tables.of(bucket))
         return (0 if old is None else old.size) + max(0, quota - total)
 
-    async def put(self, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL) -> Switched:
+    async def put(
+        self,
+        new: NewObject,
+        writer: Writer,
+        conditions: Conditions = UNCONDITIONAL,
+        link: bytes | None = None,
+    ) -> Switched:
         rules = self._rules(new.bucket)
+        if link is not None:
+            if link not in self.tables.links:
+                raise errors.token_not_found()
+            if self.tables.links[link].uses_left == 0:
+                raise errors.token_used()
         old = self.tables.objects.get((new.bucket, new.key))
         self._check(old, rules, writer, conditions)
         held = old.size if old is not None else 0
@@ -154,6 +178,9 @@ class FakeObjects:
             raise errors.bucket_full()
         if self.tables.uploads.pop(new.version, None) is None:
             raise errors.upload_expired()
+        if link is not None:
+            used = evolve(self.tables.links[link], uses_left=0, used_at=self.tables.now())
+            self.tables.links[link] = used
         keeps = writer.is_service and writer.user_id is None
         row = ObjectRow(
             new.bucket,
@@ -291,13 +318,38 @@ class FakeGarbage:
 class FakeLinks:
     tables: Tables
 
-    async def add(self, token_hash: bytes, link: Link) -> None:
-        if link.bucket not in self.tables.buckets:
+    async def add(self, links: Mapping[bytes, Link]) -> None:
+        if any(link.bucket not in self.tables.buckets for link in links.values()):
             raise errors.bucket_not_found()
-        self.tables.links[token_hash] = link
+        self.tables.links.update(links)
 
     async def find(self, token_hash: bytes) -> Link | None:
         return self.tables.links.get(token_hash)
+
+    async def page(
+        self,
+        bucket: str,
+        now: datetime,
+        creator: UUID | None,
+        after: tuple[datetime, UUID] | None,
+        limit: int,
+    ) -> list[Link]:
+        links = [
+            link
+            for link in self.tables.links.values()
+            if link.bucket == bucket
+            and link.expires_at > now
+            and creator in (None, link.created_by)
+            and (after is None or (link.created_at, link.id) < after)
+        ]
+        return sorted(links, key=lambda link: (link.created_at, link.id), reverse=True)[:limit]
+
+    async def revoke(self, bucket: str, link_id: UUID, creator: UUID | None) -> bool:
+        for token_hash, link in self.tables.links.items():
+            if (link.bucket, link.id) == (bucket, link_id) and creator in (None, link.created_by):
+                del self.tables.links[token_hash]
+                return True
+        return False
 
     async def use(self, token_hash: bytes, now: datetime) -> bool:
         link = self.tables.links.get(token_hash)

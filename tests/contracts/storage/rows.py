@@ -36,11 +36,12 @@ async def put(
     writer: Writer = ALICE,
     conditions: Conditions | None = None,
     bucket: str = "b",
+    link: bytes | None = None,
 ) -> Switched:
     version = uuid4()
     await rows.objects.reserve_uploads([version], bucket)
     new = NewObject(bucket, key, version, size, "text/plain", ETAG)
-    return await rows.objects.put(new, writer, conditions or Conditions())
+    return await rows.objects.put(new, writer, conditions or Conditions(), link)
 
 
 async def refused(work: Any) -> str:

@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest_twisted
+from attrs import evolve
 from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.storage.assemble import Rows
 from project_service.storage.repository import NewObject
-from project_service.storage.values import BucketRules, Conditions, Link
-from tests.contracts.storage.rows import ALICE, ETAG, put, refused, together
+from project_service.storage.values import BucketRules, Conditions, UploadTerms
+from tests.contracts.storage.rows import ALICE, BOB, ETAG, put, refused, together
+from tests.fakes.storage import START, some_link
 
 
 @pytest_twisted.ensureDeferred
@@ -82,10 +84,11 @@ async def test_all_objects_are_listed_in_order(rows: Rows) -> None:
 @pytest_twisted.ensureDeferred
 async def test_links(rows: Rows) -> None:
     now = datetime(2026, 11, 21, tzinfo=UTC)
-    once = Link("b", "k", now + timedelta(seconds=10), 1)
-    always = Link("b", "ö", now + timedelta(seconds=20), None, owner=ALICE.user_id)
-    await rows.links.add(b"1", once)
-    await rows.links.add(b"2", always)
+    once = some_link("b", "k", now + timedelta(seconds=10), 1)
+    always = some_link(
+        "b", "ö", now + timedelta(seconds=20), None, owner=ALICE.user_id, created_by=BOB.user_id
+    )
+    await rows.links.add({b"1": once, b"2": always})
     assert (await rows.links.find(b"1"), await rows.links.find(b"3")) == (once, None)
     assert [await rows.links.use(b"1", now) for _ in range(2)] == [True, False]
     assert [await rows.links.use(b"2", now) for _ in range(3)] == [True, True, True]
@@ -101,7 +104,91 @@ async def test_links(rows: Rows) -> None:
     assert await rows.links.find(b"1") is None
     await rows.buckets.delete("b")
     assert await rows.links.find(b"2") is None
-    assert await refused(rows.links.add(b"4", always)) == "bucket_not_found"
+    assert await refused(rows.links.add({b"4": evolve(always, id=uuid4())})) == "bucket_not_found"
+
+
+@pytest_twisted.ensureDeferred
+async def test_links_of_both_kinds_are_listed_and_revoked(rows: Rows) -> None:
+    terms = UploadTerms(True, 5, ("image/*", "a/b"), True, True)
+    mine = [
+        some_link(
+            key=f"k{number}", created_at=START + timedelta(seconds=number // 2), created_by=ALICE.user_id
+        )
+        for number in range(5)
+    ]
+    upload = some_link(key="in/", upload=terms, owner=BOB.user_id, created_by=BOB.user_id)
+    service = some_link(upload=UploadTerms())
+    expired = some_link(expires_at=START, created_by=ALICE.user_id)
+    made = [*mine, upload, service, expired]
+    await rows.links.add({bytes([number]): link for number, link in enumerate(made)})
+    assert [await rows.links.find(bytes([number])) for number in range(len(made))] == made
+    newest = sorted(mine, key=lambda link: (link.created_at, link.id), reverse=True)
+    creator = ALICE.user_id
+    assert await rows.links.page("b", START, creator, None, 9) == newest
+    assert await rows.links.page("b", START, creator, None, 2) == newest[:2]
+    for number, link in enumerate(newest, 1):
+        after = (link.created_at, link.id)
+        assert await rows.links.page("b", START, creator, after, 9) == newest[number:]
+    assert await rows.links.page("b", START, BOB.user_id, None, 9) == [upload]
+    assert len(await rows.links.page("b", START, None, None, 9)) == 7
+    assert await rows.links.page("a", START, None, None, 9) == []
+    assert not await rows.links.revoke("b", upload.id, creator)
+    assert not await rows.links.revoke("a", upload.id, None)
+    assert await rows.links.revoke("b", upload.id, BOB.user_id)
+    assert not await rows.links.revoke("b", upload.id, BOB.user_id)
+    assert await rows.links.revoke("b", service.id, None)
+    assert await rows.links.find(bytes([5])) is None
+    assert len(await rows.links.page("b", START, None, None, 9)) == 5
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_links_are_added_all_or_none(rows: Rows) -> None:
+    many = {number.to_bytes(32): some_link(key=f"ö{number}") for number in range(1000)}
+    await rows.links.add(many)
+    assert await rows.links.find((999).to_bytes(32)) == many[(999).to_bytes(32)]
+    assert await refused(rows.links.add({b"x": some_link("none")})) == "bucket_not_found"
+    await put(rows, "a")
+    await put(rows, "ü")
+    there = await rows.objects.find_many("b", ["ü", "none", "a"])
+    assert there == {key: await rows.objects.find("b", key) for key in ("a", "ü")}
+    assert await rows.objects.find_many("none", ["a"]) == {}
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_upload_uses_its_link_or_makes_nothing(rows: Rows) -> None:
+    links = {name: some_link(upload=UploadTerms()) for name in (b"1", b"2", b"3")}
+    await rows.links.add(links)
+    await put(rows, "taken")
+    create = Conditions(if_none_match=("*",))
+    # A refusal does not use it.
+    assert await refused(put(rows, "taken", conditions=create, link=b"1")) == "object_exists"
+    assert (await put(rows, "k", link=b"1")).row.key == "k"
+    used = await rows.links.find(b"1")
+    assert used is not None and used.uses_left == 0 and used.used_at is not None
+    assert await refused(put(rows, "l", link=b"1")) == "token_used"
+    # That it is used counts before other refusals.
+    assert await refused(put(rows, "k", conditions=create, link=b"1")) == "token_used"
+    assert await rows.links.revoke("b", links[b"2"].id, None)
+    assert await refused(put(rows, "l", link=b"2")) == "token_not_found"
+    assert await rows.objects.find("b", "l") is None
+    # Whether it has expired was decided when the upload began.
+    late = some_link(expires_at=START - timedelta(days=1), upload=UploadTerms())
+    await rows.links.add({b"4": late})
+    await put(rows, "late", link=b"4")
+    # Versions that were refused stay reserved, until the upload gives them up.
+    assert len(await rows.garbage.stale_uploads(timedelta(0), 10)) == 4
+    for keys in ([f"m{number}" for number in range(20)], ["n"] * 20):
+        await rows.links.add({b"5": some_link(upload=UploadTerms())})
+        outcomes = await together(*(put(rows, key, link=b"5") for key in keys))
+        assert sorted(outcomes) == ["done"] + ["token_used"] * 19
+        one = await rows.links.find(b"5")
+        assert one is not None and await rows.links.revoke("b", one.id, None)
+        assert len(await rows.objects.find_many("b", keys)) == 1
+    await rows.links.add({b"6": some_link(upload=UploadTerms())})
+    outcomes = await together(*(put(rows, "o", conditions=create, link=b"6") for _ in range(20)))
+    assert sorted(outcomes) == ["done"] + ["token_used"] * 19
+    bucket = await rows.buckets.find("b")
+    assert bucket is not None and bucket.object_count == 6
 
 
 @pytest_twisted.ensureDeferred
@@ -115,7 +202,7 @@ async def test_many_changes_at_once(rows: Rows) -> None:
     outcomes = await together(*(put(rows, "one", conditions=create) for _ in range(20)))
     assert sorted(outcomes) == ["done"] + ["object_exists"] * 19
     now = datetime(2026, 11, 21, tzinfo=UTC)
-    await rows.links.add(b"t", Link("b", "one", now + timedelta(1), 1))
+    await rows.links.add({b"t": some_link("b", "one", now + timedelta(1), 1)})
     used = await gatherResults([Deferred.fromCoroutine(rows.links.use(b"t", now)) for _ in range(50)])
     assert used.count(True) == 1
     keys = [f"m{number}" for number in range(40)]

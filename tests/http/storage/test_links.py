@@ -223,9 +223,9 @@ class Links(TestCase):
         self.app.post("/storage/buckets/shut/move", {"from": "d/k.txt", "to": "other"})
         self.app.clock.advance(1)
         for path, status, says in (
-            (used, 410, b"This download link has been used."),
-            (expired, 410, b"This download link has expired."),
-            ("/storage/download?token=x", 404, b"There is no such download link."),
+            (used, 410, b"This link has been used."),
+            (expired, 410, b"This link has expired."),
+            ("/storage/download?token=x", 404, b"There is no such link."),
             (moved, 404, b"There is no object with that key."),
         ):
             page = self.app.request("GET", path, browser)
@@ -291,7 +291,7 @@ class Links(TestCase):
 
     def test_a_request_that_loses_the_race_drops_its_read(self) -> None:
         path = self.path()
-        links = self.app.storage._routes.links
+        links = self.app.storage._link_routes.links
         token_hash = next(iter(self.app.tables.links))
         find = links.rows.find
         raced: list[bool] = []

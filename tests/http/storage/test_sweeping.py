@@ -17,9 +17,9 @@ from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
 from project_service.storage.s3.errors import NoSuchBucket, StoreError, StoreUnreachable
 from project_service.storage.s3.xml import StoredStat
 from project_service.storage.sweeper import Swept, Verified
-from project_service.storage.values import Link, store_path
+from project_service.storage.values import store_path
 from tests.captured_log import captured_logs, logged_until_the_end
-from tests.fakes.storage import START
+from tests.fakes.storage import START, some_link
 from tests.fakes.store import FakeStream, MemoryStore
 from tests.http.storage.app import OBJECTS, StorageApp, head, refused
 
@@ -162,7 +162,7 @@ class Sweeping(TestCase):
 
         self.patch(MemoryStore, "list_multiparts", refusing)
         self.app.tables.garbage[uuid4()] = ("open", START)
-        gone = Link("open", "k", START - timedelta(days=2), None)
+        gone = some_link("open", "k", START - timedelta(days=2), None)
         self.app.tables.links[b"x"] = gone
         self.failureResultOf(start(self.app.storage.sweeper.sweep()), StoreError)
         self.assertEqual((self.app.tables.garbage, self.app.tables.links), ({}, {}))

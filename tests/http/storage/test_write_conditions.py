@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from hashlib import md5
+from typing import Any
 
 from twisted.trial.unittest import TestCase
 
@@ -282,7 +283,7 @@ class InForce(TestCase):
         self.app = StorageApp()
         self.app.put("k")
 
-    def set(self, **settings: int) -> None:
+    def set(self, **settings: Any) -> None:
         self.app.current_settings = StorageSettings(**settings)
 
     def test_default_expires_in_seconds(self) -> None:

@@ -14,7 +14,7 @@ from tests.live.service.documented import run, service
 from tests.temporary import free_port
 
 # The pages that start a service of their own.
-OWN_SERVICE = ("sign-in", "password-reset", "mails")
+OWN_SERVICE = ("sign-in", "password-reset", "mails", "upload-form")
 # Programs that a page uses and that may be missing.
 PROGRAMS = {"private-files": "nginx", "public-picture": "nginx", "import-export": "psql"}
 # ``tests/unit/service/test_containers_page.py`` looks at the first.

@@ -12,6 +12,7 @@ import signal
 import sys
 from datetime import UTC, datetime
 from typing import Any, NoReturn
+from uuid import uuid4
 
 from twisted.internet import default
 from twisted.internet.defer import Deferred
@@ -57,8 +58,8 @@ def die_between_steps(step: str, objects: Objects) -> None:
 
 
 async def link(pool: Pool, given: dict[str, Any]) -> None:
-    links = Links(SqlLinks(pool), lambda: datetime.now(UTC), lambda: given["token"])
-    await links.make("b", given["key"], 3600, 1)
+    links = Links(SqlLinks(pool), lambda: datetime.now(UTC), lambda: given["token"], uuid4)
+    await links.make("b", [given["key"]], 3600)
     if given["step"] == "used":
         await (await links.use(given["token"], HeaderView(()))).take()
     die()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import pytest_twisted
@@ -178,7 +179,7 @@ async def test_a_link_outlives_the_process_and_is_never_used_twice(
     await put(storage, "linked", OLD)
     crash(what="link", size=0, step=step, key="linked", token=f"token {step}")
     rows = storage.sweeper.links
-    links = Links(rows, storage.sweeper.now, lambda: "old")
+    links = Links(rows, storage.sweeper.now, lambda: "old", uuid4)
     if step == "made":
         use = await links.use("token made", NO_HEADERS)
         assert use.link.key == "linked"
@@ -187,7 +188,7 @@ async def test_a_link_outlives_the_process_and_is_never_used_twice(
         await links.use(f"token {step}", NO_HEADERS)
     assert refused.value.code == "token_used"
     # A link that expired a day ago is deleted by the sweeper, and no other.
-    await links.make("b", "linked", -int(KEEP_EXPIRED_LINKS.total_seconds()) - 1, 1)
+    await links.make("b", ["linked"], -int(KEEP_EXPIRED_LINKS.total_seconds()) - 1)
     assert (await storage.sweeper.sweep()).links == 1
     with pytest.raises(ApiError) as refused:
         await links.use("old", NO_HEADERS)

@@ -18,8 +18,9 @@ from project_service.errors import ApiError
 from project_service.lifecycle import start
 from project_service.storage import postgres
 from project_service.storage.assemble import Rows, sql_rows
-from project_service.storage.values import Conditions, Link
+from project_service.storage.values import Conditions
 from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, bucket_b, put, refused
+from tests.fakes.storage import some_link
 from tests.live.services import pool_on
 from tests.live.sql import run_sql
 from tests.live.waiting import until
@@ -32,8 +33,7 @@ async def test_a_link_into_a_bucket_that_is_being_deleted_is_refused(database: s
 
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
         cursor.execute("select storage.delete_bucket('b')")
-        link = Link("b", "k", datetime.now(UTC) + timedelta(hours=1), 1)
-        adding = start(refused(rows.links.add(b"1", link)))
+        adding = start(refused(rows.links.add({b"1": some_link()})))
         await until(waiting)
         other.commit()
         assert await adding == "bucket_not_found"
@@ -150,7 +150,7 @@ async def test_frequent_queries_run_as_they_were_prepared(database: str) -> None
             await rows.objects.find("b", "k")
             await rows.buckets.find("b")
             uses = None if writer == SERVICE else 1
-            await rows.links.add(uuid4().bytes, Link("b", "k", datetime.now(UTC), uses))
+            await rows.links.add({uuid4().bytes: some_link(uses=uses)})
             await rows.links.find(b"1")
             await rows.links.use(b"1", datetime.now(UTC))
             await rows.garbage.forget([uuid4(), uuid4()])

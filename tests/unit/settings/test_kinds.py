@@ -55,6 +55,20 @@ class Values(TestCase):
         self.assertIn("to 9223372036854775807", self.refused(f"{MAIN}.max_rows", "9223372036854775808"))
         self.loaded(f"{MAIN}.max_rows", "9223372036854775807")
 
+    def test_the_pages_to_which_forms_lead_have_a_host_and_a_path(self) -> None:
+        name = "storage.redirect_urls"
+        for url in ("https://a.example/", "http://localhost:3000/b", "https://a.example/b/?c=d"):
+            self.assertEqual(self.loaded(name, f'["{url}"]').storage.redirect_urls, (url,))
+        for url in (
+            "https://a.example",
+            "/b",
+            "a.example/b",
+            "https:///b",
+            "https://a@b.example/",
+            "javascript:/b/",
+        ):
+            self.refused(name, f'["{url}"]')
+
     def test_sizes_may_have_a_unit_of_1000_or_of_1024(self) -> None:
         for name in ("storage.max_object_bytes", f"{MAIN}.stream_threshold_bytes"):
             for text, number in (
