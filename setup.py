@@ -34,6 +34,9 @@ REQUIRES = [
     "hyperlink>=21.0.0",
     "cachetools>=6.0",
     "service-identity>=26.1.0",
+    # Templates of mails, and plural forms in their language.
+    "Jinja2>=3.1.6",
+    "Babel>=2.18.0",
     # Its second version is another library: other names, and Python 3.12 at least.
     "jsonpath-rfc9535>=1.0.1,<2",
 ]
@@ -94,7 +97,7 @@ setup(
     packages=[*find_packages(include=["project_service", "project_service.*"]), "twisted.plugins"],
     package_data={
         "project_service": ["py.typed"],
-        "project_service.auth": ["data/*.txt", "templates/*.txt"],
+        "project_service.auth": ["data/*.txt", "templates/*.html", "templates/*/*"],
         "project_service.database": ["migrations/*.sql"],
     },
     cmdclass={"build_py": BuildWithSamples},

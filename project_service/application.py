@@ -190,7 +190,8 @@ class Application:
     def reload(self, settings: Settings) -> None:
         """Take over the settings that may change while running.
 
-        Raises ``KeySetError`` for a key file that cannot be used, and then nothing has changed.
+        Raises ``KeySetError`` for a key file and ``TemplateFault`` for templates that cannot be used; then nothing
+        has changed.
         """
         if self._assembled is not None:
             self._assembled.reload(settings)

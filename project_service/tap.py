@@ -13,8 +13,9 @@ from twisted.application.service import IService
 from twisted.python import usage
 
 from project_service import log
+from project_service.auth.mail_templates import MailTemplates
 from project_service.settings.model import Settings
-from project_service.settings.reading import BadSettings, Launch, Source
+from project_service.settings.reading import ConfigurationError, Launch, Source
 from project_service.workers.assignment import TooManyWorkers, worker_count
 
 
@@ -66,7 +67,7 @@ class Options(usage.Options):
             source = Source.named(os.environ, config, data_dir, given)
             settings = self._settings(source)
             worker_count(settings)
-        except (BadSettings, TooManyWorkers) as fault:
+        except (ConfigurationError, TooManyWorkers) as fault:
             # Not a UsageError, for which twistd would print all options before the reason.
             sys.exit(f"project-service: the configuration cannot be used\n{fault}")
         # From now on a SIGHUP that comes too early does not end the process. The daemon handles it when it runs.
@@ -81,7 +82,9 @@ class Options(usage.Options):
         directory = twistd.get("rundir", ".")
         try:
             with chdir(directory) if directory != "." else nullcontext():
-                return source.read(os.environ)
+                settings = source.read(os.environ)
+                MailTemplates.load(settings)
+                return settings
         except OSError as fault:
             raise usage.UsageError(f"--rundir {directory}: {fault.strerror}") from None
 

@@ -15,6 +15,7 @@ from attrs import evolve, frozen
 from project_service.auth import errors, mail, passwords
 from project_service.auth.context import Context
 from project_service.auth.limits import Throttle
+from project_service.auth.mail_templates import Mail
 from project_service.auth.passwords import Candidates, Hashes
 from project_service.auth.repository import Event, NewSession, Proof, Purpose, Repository, Reservation
 from project_service.auth.tokens import OpaqueToken
@@ -269,10 +270,14 @@ class Accounts:
         )
         if user is None:
             return
-        settings = self.context.settings
-        url = settings.recover_url if purpose == "recovery" else settings.verify_url
+        templates = self.context.templates
         hours = int(TOKEN_LIFETIME.total_seconds()) // 3600
-        mailer.send_later(lambda: mail.compose(purpose, user.email, token.text, url, hours))
+
+        def write() -> Mail:
+            language = templates.language_for(purpose, user.metadata.get("locale"), origin.languages)
+            return templates.compose(purpose, language, user.email, token.text, hours)
+
+        mailer.send_later(write)
 
     def _require_mailer(self) -> mail.Mailer:
         if self.mailer is None:

@@ -18,6 +18,7 @@ from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration
 from project_service.auth.context import Context
 from project_service.auth.limits import Throttle
+from project_service.auth.mail_templates import MailTemplates
 from project_service.auth.passwords import Bcrypt, Hashes, Hashing, common_passwords
 from project_service.auth.postgres import PostgresRepository
 from project_service.auth.repository import Repository
@@ -62,9 +63,11 @@ class Auth:
         part.mount(AdminRoutes(self.administration))
 
     def reload(self, settings: Settings) -> None:
-        """Apply changed limits, lifetimes and keys. Raises ``KeySetError``; then nothing is changed."""
-        self.verifier.replace(issuer_of(settings))
-        self.context.settings = settings.auth
+        """Apply changed limits, lifetimes, keys and templates. Raises ``KeySetError`` or ``TemplateFault``; then
+        nothing is changed."""
+        issuer, templates = issuer_of(settings), MailTemplates.load(settings)
+        self.verifier.replace(issuer)
+        self.context.settings, self.context.templates = settings.auth, templates
 
 
 def issuer_of(settings: Settings) -> Issuer:
@@ -83,7 +86,8 @@ def assemble(settings: Settings, pool: Pool, listener: Listener, reactor: Any, p
 
     Ended sessions are read by ``listener``, everything else by ``pool``. It subscribes to ``listener``, so call it
     before that is started. ``processes`` is the number of workers that share this machine's CPUs. The key file must
-    exist: whoever starts the workers makes it with ``tokens.load_or_create_keys`` first. Raises ``KeySetError``.
+    exist: whoever starts the workers makes it with ``tokens.load_or_create_keys`` first. Raises ``KeySetError`` and
+    ``TemplateFault``.
     """
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
     auth = put_together(
@@ -116,7 +120,8 @@ def put_together(
 
     revoked = RevokedSessions(read_ended, listener, clock)
     verifier = Verifier(issuer_of(settings), revoked.is_revoked, clock)
-    context = Context(settings.auth, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
+    templates = MailTemplates.load(settings)
+    context = Context(settings.auth, templates, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
     accounts = Accounts(repository, Throttle(repository, context, reactor), hashes, mailer, context)
     administration = Administration(
         repository=repository,

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from attrs import define
 
+from project_service.auth.mail_templates import MailTemplates
 from project_service.auth.repository import Event, NewSession
 from project_service.auth.tokens import OpaqueToken, Randomness, Verifier
 from project_service.auth.values import IssuedSession, Origin, User, moment
@@ -16,10 +17,11 @@ from project_service.settings.model import Auth as AuthSettings
 
 @define
 class Context:
-    """``settings`` is replaced when the configuration is read again, so nobody may keep it. ``clock`` returns the
-    Unix time."""
+    """``settings`` and ``templates`` are replaced when the configuration is read again, so nobody may keep them.
+    ``clock`` returns the Unix time."""
 
     settings: AuthSettings
+    templates: MailTemplates
     verifier: Verifier
     clock: Callable[[], float]
     randomness: Randomness

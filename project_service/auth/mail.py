@@ -1,12 +1,11 @@
-"""Mails: how they are composed, and sent by an ``Outbox``: through the ``MailServer``, with Twisted's SMTP client, or
-into a ``MailFolder``."""
+"""How mails are sent: in the form of RFC 5322, by an ``Outbox``, through the ``MailServer``, with Twisted's SMTP
+client, or into a ``MailFolder``. ``mail_templates.py`` writes them."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
-import string
 import time
 import uuid
 from collections import deque
@@ -16,11 +15,9 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate, parseaddr
-from importlib import resources
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from attrs import define, field, frozen
 from email_validator import EmailNotValidError
@@ -38,6 +35,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from project_service import certificates, files
+from project_service.auth.mail_templates import Mail, TemplateFault
 from project_service.email_addresses import envelope
 from project_service.lifecycle import start, with_timeout
 from project_service.settings.model import Smtp
@@ -53,6 +51,8 @@ MAX_REPLY_LINES = 1000
 # in mails do, after an hour.
 PAUSES = (5.0, 60.0, 300.0, 1500.0)
 MAX_CONCURRENT = 4
+# The longest line of a mail that is sent as it is.
+MAX_LINE_BYTES = 998
 # Mails that wait to be sent, and as many that pause between two tries.
 MAX_WAITING = 1000
 
@@ -61,7 +61,7 @@ MAX_STORED = 1000
 _FILE_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}\.eml")
 
 # The sender where none is set and no mail leaves this machine.
-_NOBODY = "nobody@localhost.test"
+NOBODY = "nobody@localhost.test"
 
 # What to tell the operator. Twisted's own texts contain the conversation, so they are not used. ``code`` is the
 # server's.
@@ -86,47 +86,6 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-@frozen
-class Mail:
-    recipient: str
-    subject: str
-    text: str
-
-
-def compose(template: str, recipient: str, token: str, url: str | None, hours: int) -> Mail:
-    """A mail made of ``templates/<template>.txt``, which consists of the subject, an empty line and the text.
-
-    The token is on a line of its own. Paragraphs with ``$link`` are left out if there is no ``url``. ``hours`` is how
-    long the token is valid.
-    """
-    source = resources.files("project_service.auth").joinpath(f"templates/{template}.txt").read_text("utf-8")
-    subject, _, body = source.partition("\n\n")
-    paragraphs = [part for part in body.strip().split("\n\n") if url is not None or "$link" not in part]
-    text = string.Template("\n\n".join(paragraphs)).substitute(
-        token=token, link=None if url is None else with_token(url, token), hours=hours
-    )
-    return Mail(recipient, subject, text + "\n")
-
-
-def with_token(url: str, token: str) -> str:
-    """``url`` with ``token`` as another parameter.
-
-    It is added to the query. If the fragment is a route of the page's own (``#/reset``, ``#!/reset``), it is added
-    there, since routers in a page read parameters from the fragment alone.
-    """
-    base, hash_mark, fragment = url.partition("#")
-    parameter = f"token={quote(token, safe='')}"
-    if fragment.startswith(("/", "!/")):
-        return f"{base}#{_with_parameter(fragment, parameter)}"
-    return f"{_with_parameter(base, parameter)}{hash_mark}{fragment}"
-
-
-def _with_parameter(path: str, parameter: str) -> str:
-    if "?" not in path:
-        return f"{path}?{parameter}"
-    return f"{path}{parameter}" if path.endswith(("?", "&")) else f"{path}&{parameter}"
-
-
 def message(mail: Mail, sender: str, now: float, message_id: str) -> bytes:
     """The mail as a message (RFC 5322), with CRLF. Raises ``ValueError`` if an address or the subject has a line
     break."""
@@ -141,8 +100,18 @@ def message(mail: Mail, sender: str, now: float, message_id: str) -> bytes:
     email["Message-ID"] = f"<{message_id}@{address.rpartition('@')[2]}>"
     # Prevents out-of-office replies (RFC 3834).
     email["Auto-Submitted"] = "auto-generated"
-    email.set_content(mail.text, cte="quoted-printable" if not mail.text.isascii() else "7bit")
+    email.set_content(mail.text, cte=_encoding(mail.text))
+    if mail.html is not None:
+        email.add_alternative(mail.html, subtype="html", cte=_encoding(mail.html))
+        # No encoded text has these two characters one after the other (RFC 2045, section 6.7), and the id is random.
+        email.set_boundary(f"=_{message_id}")
     return email.as_bytes()
+
+
+def _encoding(text: str) -> str:
+    """As it is, so that mails in files can be read and searched, if SMTP allows that (RFC 5322 section 2.1.1)."""
+    is_plain = text.isascii() and all(len(line) <= MAX_LINE_BYTES for line in text.splitlines())
+    return "7bit" if is_plain else "quoted-printable"
 
 
 class Mailer(Protocol):
@@ -190,7 +159,7 @@ class Outbox:
 
     async def _deliver(self, write: Callable[[], Mail], pauses: tuple[float, ...]) -> None:
         try:
-            # It is composed here, because reading its template may fail too, and is then tried again.
+            # Composed here, since a template may fail too.
             await self.send(write())
         except Exception as fault:
             self.log.warn("a mail was not accepted: {why}", why=why(fault))
@@ -231,7 +200,7 @@ class MailFolder:
         stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         file = self.path / f"{stamp}-{message_id[:8]}.eml"
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files.write(file, message(mail, self.sender or _NOBODY, now, message_id))
+        files.write(file, message(mail, self.sender or NOBODY, now, message_id))
         for one in self._mails()[:-MAX_STORED]:
             one.unlink(missing_ok=True)
         return file
@@ -282,7 +251,7 @@ class MailServer:
         """Connect, secure the connection and log in as for a mail, then leave, even if ``smtp.sender`` is
         missing. Raises ``MailServerError``."""
         try:
-            conversation = start(self._converse(Visitor, self.settings.sender or _NOBODY, b""))
+            conversation = start(self._converse(Visitor, self.settings.sender or NOBODY, b""))
             await with_timeout(self.reactor, TIMEOUT_SECONDS, conversation, error.TimeoutError)
         except Exception as fault:
             raise MailServerError(why(fault)) from None
@@ -294,7 +263,7 @@ class MailServer:
         factory = smtp.ESMTPSenderFactory(
             (settings.username or "").encode(),
             settings.password.reveal().encode() if settings.password else b"",
-            envelope(settings.sender or _NOBODY).encode("ascii"),
+            envelope(settings.sender or NOBODY).encode("ascii"),
             envelope(recipient).encode("ascii"),
             # The client turns each LF into CRLF itself.
             BytesIO(message.replace(b"\r\n", b"\n")),
@@ -372,6 +341,8 @@ def why(fault: BaseException) -> str:
         fault = fault.__cause__
     if isinstance(fault, SSL.Error):
         return _why_no_tls(fault)
+    if isinstance(fault, TemplateFault):
+        return f"its template fails: {fault.where}"
     if isinstance(fault, OSError) and fault.filename is not None:
         return f"{fault.strerror}: {fault.filename}"
     for kind, words in _REASONS:
@@ -381,8 +352,10 @@ def why(fault: BaseException) -> str:
 
 
 def is_final(fault: BaseException) -> bool:
-    """Whether the mail server has rejected the mail for good (RFC 5321 section 4.2.1), so that it is of no use to try
-    again."""
+    """Whether it is of no use to try again: the mail server has rejected the mail for good (RFC 5321 section 4.2.1),
+    or its template fails."""
+    if isinstance(fault, TemplateFault):
+        return True
     return isinstance(fault, smtp.SMTPDeliveryError) and 500 <= fault.code < 600
 
 

@@ -225,7 +225,8 @@ class AdminChanges:
 
 def origin_of(request: Request) -> Origin:
     agent = (request.headers.text(b"user-agent") or "")[:USER_AGENT_CHARACTERS].replace("\0", "")
-    return Origin(request.client_address, agent, request.request_id)
+    languages = request.headers.text(b"accept-language") or ""
+    return Origin(request.client_address, agent, request.request_id, languages)
 
 
 def signed_in(request: Request) -> Claims:

@@ -221,8 +221,10 @@ class IssuedSession:
 
 @frozen
 class Origin:
-    """Where a request came from, for the limits, the list of sessions and the audit."""
+    """Where a request came from, for the limits, the list of sessions and the audit. ``languages`` is its
+    ``Accept-Language``, for mails; it is not stored."""
 
     address: str = ""
     user_agent: str = ""
     request_id: str = ""
+    languages: str = ""

@@ -27,6 +27,7 @@ COMMANDS = {
     "extension": ("extension:extension", "Extensions of the embedded PostgreSQL."),
     "jwt-keys": ("keys:jwt_keys", "The keys that sign access tokens."),
     "keys": ("keys:project_keys", "The project keys that clients send."),
+    "mail": ("mail:mail", "The mails that users get: preview, templates."),
     "migrate": ("database:migrate", "Bring the database to the form that this version needs."),
     "openapi": ("describe:openapi", "Print the description of a database's table API."),
     "reset": (

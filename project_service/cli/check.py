@@ -19,6 +19,7 @@ from twisted.internet.defer import CancelledError
 
 from project_service.auth import tokens
 from project_service.auth.mail import MailFolder, MailServer
+from project_service.auth.mail_templates import NAMES, MailTemplates
 from project_service.auth.tokens import LEEWAY_SECONDS
 from project_service.certificates import day, why_not
 from project_service.cli.invocation import (
@@ -123,6 +124,7 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
         yield "token keys", partial(_token_keys, settings.auth.jwt_keys_file)
     if not any(name.startswith("smtp.") for name in faulty - {"smtp.sender"}):
         yield "mail server", partial(_mail_server, project)
+        yield "mail templates", partial(_mail_templates, project)
     if database and settings.schemas_of_service_role():
         yield "service_role", partial(_service_role, project)
     for endpoint in secured(settings):
@@ -224,6 +226,13 @@ async def _tables(project: Project, database: StageDatabase) -> str:
         if database.dsn is None and pending(shipped(), await state(connection)):
             return "migrations come first"
         return await checked(connection, database)
+
+
+async def _mail_templates(project: Project) -> str:
+    templates = MailTemplates.load(project.settings)
+    languages = sorted({language for name in NAMES for language in templates.languages(name)})
+    folder = project.settings.smtp.templates_dir
+    return f"{', '.join(languages)} ({'built in' if folder is None else folder})"
 
 
 async def _mail_server(project: Project) -> str:

@@ -94,6 +94,8 @@ store_bucket = matching(
 )
 # RFC 9110, section 5.6.2 ("token").
 header_name = matching(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", "the name of a header")
+# As the names of templates have it (RFC 5646). Which languages there are is known to what uses it.
+language = matching(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*", "a language such as en or pt-BR")
 # A Twisted server endpoint. Whether its port and certificate can be used shows only when it is opened.
 endpoint = matching(
     r"(?:tcp6?:(?:port=)?[0-9]{1,5}|ssl:(?:port=)?[0-9]{1,5}|unix:|systemd:|haproxy:).*",

@@ -23,6 +23,7 @@ from project_service.settings.kinds import (
     flag,
     header_name,
     integer,
+    language,
     list_of,
     list_or_commas,
     mailbox,
@@ -30,6 +31,7 @@ from project_service.settings.kinds import (
     optional,
     or_file,
     own_schema,
+    page_url,
     pem_file,
     redirect_url,
     role,
@@ -148,6 +150,11 @@ class Smtp:
     sender: str | None = key(optional(mailbox), None)
     tls: str = key(choice("starttls", "tls", "none"), "starttls")
     mail_dir: str | None = key(optional(text), None)
+    templates_dir: str | None = key(optional(text), None, reloads=True)
+    default_language: str = key(language, "en", reloads=True)
+    product_name: str | None = key(optional(text), None, reloads=True)
+    product_url: str | None = key(optional(page_url), None, reloads=True)
+    template_variables: dict[str, str] = key(table_of(text), attrs.Factory(dict), reloads=True)
 
     @property
     def sends(self) -> bool:

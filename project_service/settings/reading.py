@@ -43,6 +43,8 @@ EMBEDDED_SEARCH_PATH = (*StageDatabase().extra_search_path, EXTENSIONS_SCHEMA)
 # What ``store.credentials_file`` sets.
 _STORE_KEYS = ("access_key_id", "secret_access_key", "session_token")
 _TABLES = frozenset({*SECTIONS, "stages"})
+# Settings whose values are tables, but for those of databases.
+_TABLE_SETTINGS = frozenset({"smtp.template_variables"})
 # Settings that have been removed, and why they are not needed. A configuration that still has one is accepted.
 _REMOVED = {"server.http_parser": "every request is parsed by llhttp"}
 
@@ -263,7 +265,7 @@ def _flattened(tree: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tupl
     """All values with their dotted names. A table that is a setting's value (``app_settings``) stays one."""
     for name, value in tree.items():
         path = (*above, name)
-        is_value = len(path) == 5 and path[0] == "stages"
+        is_value = (len(path) == 5 and path[0] == "stages") or ".".join(path) in _TABLE_SETTINGS
         if isinstance(value, Mapping) and value and not is_value:
             yield from _flattened(value, path)
         else:

@@ -27,6 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from project_service.auth.assemble import issuer_of
+from project_service.auth.mail_templates import MailTemplates
 from project_service.certificates import Certificates
 from project_service.http.metrics import MULTIPROCESS
 from project_service.lifecycle import CHILD_PAUSES, STEADY_SECONDS, Backoff, cancel
@@ -101,9 +102,11 @@ class Workers:
     def reload(self, settings: Settings) -> None:
         """Have each worker read the configuration again, and start later ones with ``settings``.
 
-        Raises ``KeySetError`` for a key file that cannot be used, before any worker is signalled.
+        Raises ``KeySetError`` for a key file and ``TemplateFault`` for templates that cannot be used, before any
+        worker is signalled.
         """
         issuer_of(settings)
+        MailTemplates.load(settings)
         self._assignment = evolve(self._assignment, settings=settings)
         for worker in self._workers.values():
             worker.reload()

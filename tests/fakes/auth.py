@@ -12,7 +12,7 @@ from attrs import define, evolve, field
 from twisted.internet.defer import Deferred
 
 from project_service.auth import errors
-from project_service.auth.mail import Mail
+from project_service.auth.mail_templates import Mail
 from project_service.auth.passwords import Bcrypt, Candidates
 from project_service.auth.repository import (
     MAX_LISTED_SESSIONS,

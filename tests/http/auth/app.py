@@ -14,7 +14,7 @@ from project_service.auth.assemble import Auth, put_together
 from project_service.auth.tokens import AUDIENCE
 from project_service.http.routing import Router
 from project_service.settings.model import Auth as AuthSettings
-from project_service.settings.model import Settings
+from project_service.settings.model import Settings, Smtp
 from tests.fakes.auth import FakeListener, InlineHashes, MemoryRepository, StoredMails
 from tests.fakes.common import App, Client, Response, raw_request
 from tests.temporary import temporary_directory
@@ -48,12 +48,18 @@ class AuthApp:
     """Sends requests. Tests may look at ``repository``, ``hashes``, ``mailer`` and ``listener``, and break them."""
 
     def __init__(
-        self, test: TestCase, *, mail: bool = True, trusted: tuple[str, ...] = (), **auth: Any
+        self,
+        test: TestCase,
+        *,
+        mail: bool = True,
+        smtp: Smtp | None = None,
+        trusted: tuple[str, ...] = (),
+        **auth: Any,
     ) -> None:
         path = temporary_directory(test) / "jwt-keys.json"
         settings = AuthSettings(bcrypt_cost=4, jwt_keys_file=str(path), **auth)
         tokens.load_or_create_keys(path, settings.jwt_algorithm)
-        self.settings = Settings(auth=settings)
+        self.settings = Settings(auth=settings, smtp=smtp or Smtp())
         self.clock = Clock()
         self.clock.advance(NOW)
         self.repository, self.hashes, self.listener = MemoryRepository(), InlineHashes(), FakeListener()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
+from project_service.auth.mail_templates import NAMES, TemplateFault
+from project_service.settings.model import Smtp
 from tests.http.auth.app import PASSWORD, AuthApp
+from tests.temporary import temporary_directory
 
 TOKEN = re.compile(r"^[A-Za-z0-9_-]{43}$", re.MULTILINE)
 
@@ -164,6 +168,64 @@ class Recovery(Mailing):
         ):
             answer = self.app.call("POST", "/auth/recover", {"email": email})
             assert (answer.status, answer.code) == (422, "validation_failed"), email
+
+
+class Languages(Mailing):
+    def setUp(self) -> None:
+        self.folder = temporary_directory(self)
+        self.write("de", "Neues Passwort")
+        self.make(smtp=Smtp(templates_dir=str(self.folder)))
+
+    def write(self, language: str, subject: str) -> None:
+        (self.folder / language).mkdir(exist_ok=True)
+        for name in NAMES:
+            (self.folder / language / f"{name}.txt").write_text(f"{subject}\n\n{{{{ token }}}}\n", "utf-8")
+
+    def subject(self) -> str:
+        assert self.app.mailer is not None
+        return self.app.mailer.mails[-1].subject
+
+    def sign_up(self, email: str, metadata: object, **headers: Any) -> None:
+        body = {"email": email, "password": PASSWORD, "metadata": metadata}
+        assert self.app.call("POST", "/auth/signup", body, **headers).status in {200, 201}
+
+    def test_a_mail_is_in_the_users_language_else_in_that_of_the_request(self) -> None:
+        self.sign_up("ada@example.test", {"locale": "de-AT"})
+        self.sign_up("bob@example.test", {"locale": {"de": 1}})
+        for email, accepted, subject in (
+            ("ada@example.test", "en", "Neues Passwort"),
+            ("bob@example.test", "de, en;q=0.5", "Neues Passwort"),
+            ("bob@example.test", "en, de;q=0.5", "Set a new password"),
+            ("bob@example.test", "\xff;q=\xff,", "Set a new password"),
+        ):
+            self.app.clock.advance(60)
+            self.recover(email, Accept_Language=accepted)
+            self.assertEqual(self.subject(), subject)
+
+    def test_a_confirmation_is_in_the_language_of_the_request_too(self) -> None:
+        self.app.reload(confirm_email=True)
+        self.sign_up("ada@example.test", {}, Accept_Language="de")
+        self.assertEqual(self.subject(), "Neues Passwort")
+        self.app.clock.advance(60)
+        self.app.call("POST", "/auth/resend", {"email": "ada@example.test"}, Accept_Language="fr")
+        self.assertEqual(self.subject(), "Confirm your e-mail address")
+
+    def test_a_reload_takes_templates_over_unless_one_is_broken(self) -> None:
+        self.sign_up("ada@example.test", {"locale": "de"})
+        self.write("de", "Passwort vergessen?")
+        self.recover()
+        self.assertEqual(self.subject(), "Neues Passwort")
+        self.app.reload()
+        self.app.clock.advance(60)
+        self.recover()
+        self.assertEqual(self.subject(), "Passwort vergessen?")
+        self.write("de", "{{ broken }}")
+        with self.assertRaises(TemplateFault):
+            self.app.reload(allow_signup=False)
+        self.app.clock.advance(60)
+        self.recover()
+        self.assertEqual(self.subject(), "Passwort vergessen?")
+        self.sign_up("bob@example.test", {})
 
 
 class Confirmation(Mailing):

@@ -18,7 +18,8 @@ from twisted.mail.smtp import SMTPProtocolError
 from twisted.python.failure import Failure
 
 from project_service.auth import mail
-from project_service.auth.mail import Mail, MailServer
+from project_service.auth.mail import MailServer
+from project_service.auth.mail_templates import Mail
 from project_service.lifecycle import start, with_timeout
 from project_service.settings.model import Secret, Smtp, Store
 from tests.certificates import issue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import re
+from collections.abc import Mapping
 from email.message import EmailMessage
 from email.policy import default
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.live.daemon import Daemon, eventually
 from tests.live.service.documented import shell
 
 TOKEN = re.compile(r"^[A-Za-z0-9_-]{43}$", re.MULTILINE)
-ADA = {"email": "ada@example.test", "password": "correct horse battery"}
+ADA = {"email": "ada@example.test", "password": "correct horse battery", "metadata": {"locale": "de"}}
 
 
 def test_addresses_are_confirmed_and_passwords_recovered_by_mails_in_files(
@@ -25,10 +26,15 @@ def test_addresses_are_confirmed_and_passwords_recovered_by_mails_in_files(
     monkeypatch.setenv("PROJECT_SERVICE__AUTH__CONFIRM_EMAIL", "true")
     monkeypatch.setenv("PROJECT_SERVICE__AUTH__RECOVER_URL", "http://localhost:3000/reset")
     folder = tmp_path / "var" / "mail"
+    templates = tmp_path / "templates"
+    (templates / "de").mkdir(parents=True)
+    german = templates / "de" / "recovery.txt"
+    german.write_text("Passwort vergessen?\n\n{{ link }}\n\n{{ token }}\n")
+    monkeypatch.setenv("PROJECT_SERVICE__SMTP__TEMPLATES_DIR", str(templates))
     with Daemon(tmp_path / "var", "--workers", "2") as daemon:
         url = daemon.wait_until_ready()
 
-        def post(path: str, body: dict[str, str]) -> Any:
+        def post(path: str, body: Mapping[str, object]) -> Any:
             answer = requests.post(f"{url}/auth/{path}", json=body, timeout=30)
             assert answer.status_code == 200, answer.text
             return answer.json()["data"]
@@ -49,14 +55,24 @@ def test_addresses_are_confirmed_and_passwords_recovered_by_mails_in_files(
 
         assert post("signup", ADA)["session"] is None
         mail, confirmation = newest(1)
-        assert (mail["To"], mail["Subject"]) == ("ada@example.test", "Confirm your email address")
+        assert (mail["To"], mail["Subject"]) == ("ada@example.test", "Confirm your e-mail address")
         # Each worker reads its settings again, and must still accept confirm_email.
         daemon.reload("the configuration was reloaded")
         assert post("verify", {"token": confirmation})["user"]["email"] == "ada@example.test"
+        # Workers leave templates alone that cannot be used.
+        german.write_text("{{ lnik }}")
+        daemon.reload(
+            f"the configuration was not reloaded: smtp.templates_dir: {german}:1: 'lnik' is undefined"
+        )
+        with pytest.raises(AssertionError, match=f"FAIL  mail templates: smtp.templates_dir: {german}:1"):
+            shell(tmp_path, "project-service check")
         post("recover", {"email": "ada@example.test"})
         mail, recovery = newest(2)
+        assert mail["Subject"] == "Passwort vergessen?"
+        german.write_text("Neues Passwort\n\n{{ token }}\n")
         assert f"http://localhost:3000/reset?token={recovery}" in mail.as_string()
         post("reset", {"token": recovery, "password": "a brand new one"})
+        assert "ok    mail templates: de, en" in shell(tmp_path, "project-service check")
         assert f"ok    mail server: none; mails are written to {folder}" in shell(
             tmp_path, "project-service check"
         )
@@ -64,5 +80,5 @@ def test_addresses_are_confirmed_and_passwords_recovered_by_mails_in_files(
         shell(tmp_path, "project-service reset --yes")
         assert list(folder.iterdir()) == []
         assert daemon.stop() == 0
-        assert "was not reloaded" not in daemon.text
+        assert daemon.text.count("was not reloaded") == 1
         assert not any(token in daemon.text for token in (confirmation, recovery))

@@ -5,7 +5,8 @@ In a page of ``docs/howto`` or ``docs/tutorials``
 * a block with a ``:caption:`` is a file of that name;
 * the blocks of ``sh`` are run by one shell, one after the other, in the folder with the files and with ``var``;
 * a block of ``text`` after one of them is what it prints, in which ``…`` stands for anything;
-* a block of ``console`` starts a service, with settings in the environment.
+* a block of ``console`` starts a service, with settings in the environment, which a block of ``sh`` may export. The
+  files are there by then.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def blocks(page: str, **replaced: str) -> list[Block]:
 
 def environment(page: str) -> dict[str, str]:
     """The settings with which the page starts its service."""
-    consoles = "".join(block.text for block in blocks(page) if block.language == "console")
+    consoles = "".join(
+        block.text for block in blocks(page) if block.language in {"console", "sh"} and not block.file
+    )
     return {name: quoted or plain for name, quoted, plain in SETTING.findall(consoles)}
 
 
@@ -110,4 +113,5 @@ def service(folder: Path, page: str, replaced: Mapping[str, str] | None = None) 
             for old, new in (replaced or {}).items():
                 value = value.replace(old, new)  # noqa: PLW2901
             patch.setenv(name, value)
+        write_files(folder, blocks(page, **(replaced or {})))
         return Daemon(folder / "var")

@@ -1,5 +1,4 @@
-"""Mails with one-time tokens: their text, their format, the outbox that sends them, and the conversation with the
-mail server."""
+"""How mails are sent: their format, the outbox, the folder, and the conversation with the mail server."""
 
 from __future__ import annotations
 
@@ -8,10 +7,7 @@ from email.policy import default
 from functools import partial
 from typing import Any
 from unittest.mock import patch
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionRefusedError, DNSLookupError, NoRouteError
 from twisted.internet.task import Clock
@@ -24,79 +20,22 @@ from twisted.trial.unittest import TestCase
 from project_service.auth import mail as mails
 from project_service.auth.mail import (
     PAUSES,
-    Mail,
     MailFolder,
     MailServer,
     MailServerError,
     Outbox,
-    compose,
     message,
     why,
-    with_token,
 )
+from project_service.auth.mail_templates import Mail, TemplateFault
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Smtp
 from tests.captured_log import captured_logs
 from tests.fakes.common import held
 from tests.temporary import temporary_directory
 
-# The path of an address, or of a route in its fragment, with the parameters after it.
-Parts = tuple[str, list[tuple[str, str]]]
-pairs = st.lists(st.tuples(st.text(min_size=1), st.text()), max_size=3)
-
-
-def with_query(parts: Parts) -> str:
-    path, parameters = parts
-    return f"{path}?{urlencode(parameters)}" if parameters else path
-
 
 class Mails(TestCase):
-    def test_a_mail_has_the_token_or_the_link_on_a_line_of_its_own(self) -> None:
-        for template in ("recovery", "confirmation"):
-            mail = compose(template, "ada@example.test", "TOKEN", None, 1)
-            assert "TOKEN" in mail.text.splitlines()
-            assert "link" not in mail.text
-            assert "$" not in mail.text
-            linked = compose(template, "ada@example.test", "TOKEN", "https://x.test/a", 1)
-            assert "https://x.test/a?token=TOKEN" in linked.text.splitlines()
-
-    def test_the_token_is_added_where_a_page_looks_for_it(self) -> None:
-        for url, link in (
-            ("https://x.test", "https://x.test?token=T"),
-            ("https://x.test/y/", "https://x.test/y/?token=T"),
-            ("https://x.test/y?a=b", "https://x.test/y?a=b&token=T"),
-            ("https://x.test/y?", "https://x.test/y?token=T"),
-            ("https://x.test/y?a=b&", "https://x.test/y?a=b&token=T"),
-            ("https://x.test/y#form", "https://x.test/y?token=T#form"),
-            ("https://x.test/y?a=b#", "https://x.test/y?a=b&token=T#"),
-            ("https://x.test/#/reset", "https://x.test/#/reset?token=T"),
-            ("https://x.test/#!/reset", "https://x.test/#!/reset?token=T"),
-            ("https://x.test/?a=b#/reset?c=d", "https://x.test/?a=b#/reset?c=d&token=T"),
-        ):
-            self.assertEqual(with_token(url, "T"), link)
-
-    @given(
-        st.tuples(st.sampled_from(["", "/", "/a", "/a/"]), pairs),
-        st.one_of(st.none(), st.tuples(st.sampled_from(["", "form", "/", "/reset", "!/reset"]), pairs)),
-        st.text(min_size=1),
-    )
-    def test_a_token_is_read_back_and_nothing_else_of_the_address_changes(
-        self, page: Parts, fragment: Parts | None, token: str
-    ) -> None:
-        base, hash_ = f"https://x.test{with_query(page)}", None if fragment is None else with_query(fragment)
-        assume(token.isprintable())
-        before = urlsplit(base if hash_ is None else f"{base}#{hash_}")
-        after = urlsplit(with_token(before.geturl(), token))
-        in_page = fragment is not None and fragment[0].startswith(("/", "!/"))
-        old, new = (urlsplit(one.fragment) if in_page else one for one in (before, after))
-        self.assertEqual(parse_qsl(new.query, True), [*parse_qsl(old.query, True), ("token", token)])
-        self.assertEqual(new.path, old.path)
-        self.assertEqual(after._replace(query="", fragment=""), before._replace(query="", fragment=""))
-        if in_page:
-            self.assertEqual(after.query, before.query)
-        else:
-            self.assertEqual(after.fragment, before.fragment)
-
     def test_the_message_is_rfc_5322(self) -> None:
         mail = Mail("zoë@bücher.test", "Ein Betreff mit ü", "Zeile eins\n.\nFrom hier\n")
         raw = message(mail, "Project <noreply@example.test>", 1_795_230_245, "id-1")
@@ -108,6 +47,25 @@ class Mails(TestCase):
         assert parsed["Date"] == "Sat, 21 Nov 2026 03:04:05 -0000"
         assert parsed["Auto-Submitted"] == "auto-generated"
         assert parsed.get_content().splitlines() == ["Zeile eins", ".", "From hier"]
+
+    def test_html_is_an_alternative_to_the_text_which_comes_first(self) -> None:
+        mail = Mail("ada@example.test", "s", "Text\n", "<p>Grüße</p>\n")
+        raw = message(mail, "noreply@example.test", 0, "id-1")
+        self.assertEqual(raw, message(mail, "noreply@example.test", 0, "id-1"))
+        assert raw.isascii()
+        parsed = email.message_from_bytes(raw, policy=default)
+        self.assertEqual(parsed.get_content_type(), "multipart/alternative")
+        self.assertEqual(
+            [(one.get_content_type(), one.get_content()) for one in parsed.iter_parts()],
+            [("text/plain", "Text\r\n"), ("text/html", "<p>Grüße</p>\r\n")],
+        )
+
+    def test_lines_that_smtp_does_not_carry_are_encoded(self) -> None:
+        long = "x" * 999
+        raw = message(Mail("ada@example.test", "s", long, f"<p>{long}</p>"), "noreply@example.test", 0, "id")
+        assert all(len(line) <= 998 for line in raw.splitlines())
+        parsed = email.message_from_bytes(raw, policy=default)
+        self.assertEqual([one.get_content().strip() for one in parsed.iter_parts()], [long, f"<p>{long}</p>"])
 
     def test_domains_are_sent_in_ascii_and_display_names_unencoded_in_addresses(self) -> None:
         """RFC 2047 section 5 forbids an encoded word within an address."""
@@ -258,6 +216,25 @@ class Mails(TestCase):
         assert len(sent) == 1
         clock.advance(5)
         assert len(sent) == 2
+
+    def test_a_mail_whose_template_fails_is_not_tried_again(self) -> None:
+        fault = TemplateFault("/mails/de/recovery.txt:4", "'TOKEN' is undefined")
+
+        def write() -> Mail:
+            raise fault
+
+        async def take(mail: Mail) -> None:
+            self.fail("half a mail was sent")
+
+        clock = Clock()
+        with captured_logs() as events:
+            Outbox(take, clock).send_later(write)
+            clock.advance(0)
+        self.assertEqual(
+            [formatEvent(event) for event in events],
+            ["a mail was not accepted: its template fails: /mails/de/recovery.txt:4", "a mail was given up"],
+        )
+        self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_failing_mails_do_not_block_others(self) -> None:
         """Anybody can have mails sent to any number of addresses that the mail server refuses."""

@@ -35,6 +35,7 @@ PURE = [
     "auth/accounts.py",
     "auth/context.py",
     "auth/errors.py",
+    "auth/mail_templates.py",
     "auth/repository.py",
     "auth/sessions.py",
     "auth/tokens.py",

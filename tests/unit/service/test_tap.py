@@ -88,6 +88,16 @@ class OptionTests(SynchronousTestCase):
         self.assertEqual(launch.settings.auth.jwt_keys_file, "/keys.json")
         self.assertEqual(list(launch.settings.stages), ["prod"])
 
+    def test_templates_of_mails_that_cannot_be_used_are_refused_before_the_start(self) -> None:
+        folder = temporary_directory(self)
+        (folder / "mails" / "de").mkdir(parents=True)
+        (folder / "mails" / "de" / "recovery.txt").write_text("Neues Passwort\n\n{{ lnik }}\n")
+        # A relative path is one in the folder where the service runs.
+        self.twistd = {"rundir": str(folder)}
+        self.write(f'{NAMED}[smtp]\ntemplates_dir = "mails"\n')
+        why = "smtp.templates_dir: mails/de/recovery.txt:3: 'lnik' is undefined"
+        self.assertIn(why, self.unusable("--config", self.config))
+
     def test_schemas_exposed_of_the_system_database_are_those_of_databases_without_a_dsn(self) -> None:
         self.write(
             """
