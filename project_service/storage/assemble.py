@@ -65,6 +65,7 @@ class Storage:
 
     buckets: Buckets
     objects: Objects
+    links: Links
     sweeper: Sweeper
     services: tuple[IService, ...]
     _routes: StorageRoutes
@@ -176,6 +177,7 @@ def build(
     return Storage(
         buckets,
         objects,
+        links,
         sweeper,
         loops,
         routes,

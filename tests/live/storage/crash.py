@@ -81,6 +81,9 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
         await link(pool, given)
     objects = storage.objects
     die_between_steps(given["step"], objects)
+    # An upload by the link that the test has made, or by none.
+    token = given.get("token")
+    digest = (await storage.links.for_upload(token)).digest if token else None
     if given["what"] == "upload":
         async with await objects.uploads.begin("b", SizeLimit(2 * size + 1), size) as upload:
             payload = new_payload(size)
@@ -89,7 +92,7 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
                     die()
                 await upload.write(payload[first : first + 65536])
             await upload.store()
-            await upload.commit(given["key"], "text/plain", None, SERVICE, UNCONDITIONAL)
+            await upload.commit(given["key"], "text/plain", None, SERVICE, UNCONDITIONAL, digest)
     elif given["what"] == "delete":
         await objects.delete(bucket, given["keys"], SERVICE)
     elif given["what"] == "copy":

@@ -27,7 +27,7 @@ from project_service.storage.assemble import Storage, assemble
 from project_service.storage.durations import KEEP_EXPIRED_LINKS
 from project_service.storage.links import Links
 from project_service.storage.upload import SizeLimit
-from project_service.storage.values import UNCONDITIONAL, BucketRules, Writer
+from project_service.storage.values import UNCONDITIONAL, BucketRules, UploadTerms, Writer
 from tests.fakes.store import Collected
 from tests.live.services import wait
 from tests.live.storage import crash as storage_crash
@@ -169,6 +169,38 @@ async def test_a_process_killed_at_any_step_loses_nothing_acknowledged(
         assert swept.versions == len(keys)
     bucket = await storage.buckets.fresh("b")
     assert bucket.object_count == report.objects
+
+
+@pytest.mark.parametrize("step", ["reserved", "half way", "parts sent", "stored", "committed", "removed"])
+@pytest_twisted.ensureDeferred
+async def test_a_link_is_used_by_the_upload_that_made_an_object_and_by_no_other(
+    storage: Storage, crash: Callable[..., None], step: str
+) -> None:
+    key = f"by link {step}"
+    await put(storage, key, OLD)
+    terms = UploadTerms(overwrite=True, as_service=True)
+    (token,) = await storage.links.make("b", [key], 3600, upload=terms)
+    crash(what="upload", size=BIG, step=step, key=key, token=token)
+    if step in ("committed", "removed"):
+        assert await content(storage, key) == storage_crash.new_payload(BIG)
+        with pytest.raises(ApiError) as refused:
+            await storage.links.for_upload(token)
+        assert refused.value.code == "token_used"
+    else:
+        assert await content(storage, key) == OLD
+        by_link = await storage.links.for_upload(token)
+        async with await storage.objects.uploads.begin("b", SizeLimit(5)) as upload:
+            await upload.write(b"again")
+            await upload.store()
+            await upload.commit(
+                key, "text/plain", None, by_link.writer, by_link.narrowed(UNCONDITIONAL), by_link.digest
+            )
+        assert await content(storage, key) == b"again"
+    await storage.reservations.release_all()
+    await storage.sweeper.sweep(timedelta(0))
+    report = await storage.sweeper.verify()
+    assert report.sound and report.orphans == []
+    assert len(await stored(storage)) == report.objects
 
 
 @pytest.mark.parametrize("step", ["made", "used"])
