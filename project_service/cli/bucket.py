@@ -58,6 +58,11 @@ def _rules(function: Callable[..., None]) -> Callable[..., None]:
             default=None,
             help="Whether a public bucket's objects are shown to anybody, without a key, at /storage/public.",
         ),
+        click.option(
+            "--policies/--no-policies",
+            default=None,
+            help="Whether row-level security on storage.objects decides what users may do.",
+        ),
     ):
         function = option(function)
     return function
@@ -71,6 +76,7 @@ def _changes(
     owner_only_writes: bool | None,
     owner_only_reads: bool | None,
     anonymous_reads: bool | None,
+    policies: bool | None,
 ) -> dict[str, Any]:
     """The rules that were given, by their names in ``/admin/buckets``. ``parse_rules`` checks them."""
     changes: dict[str, Any] = {}
@@ -85,6 +91,7 @@ def _changes(
         "owner_only_writes": owner_only_writes,
         "owner_only_reads": owner_only_reads,
         "anonymous_reads": anonymous_reads,
+        "policies": policies,
     }
     return {**changes, **{name: flag for name, flag in flags.items() if flag is not None}}
 

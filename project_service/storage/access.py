@@ -1,13 +1,22 @@
 """Who may do what to the objects of a bucket. Pure.
 
 This is the one place where that is decided, before any byte moves. The database decides again within the transaction
-of a change (``storage.refusal`` and ``storage.sees``, see ``postgres``), so that nobody comes between the check and
-the change. The contract suite in ``tests/contracts/storage`` holds both to the same answers.
+of a change (``storage.refusal``, ``storage.sees`` and ``storage.judge``, see ``postgres``), so that nobody comes
+between the check and the change. The contract suite in ``tests/contracts/storage`` holds both to the same answers.
+
+Policies are SQL, so only the database can ask them. A route does it thus, and then every rule has been asked:
+
+* *May this caller read this key?* ``check_read`` returns the ``Viewer``, and ``ObjectRows.find`` with it the row, or
+  None. ``ObjectRows.page`` takes it likewise.
+* *May this caller write this key?* ``writer_of`` returns the ``Writer``, ``Uploads.check`` raises before any byte
+  is read, and each change of ``ObjectRows`` raises in its transaction.
 """
 
 from __future__ import annotations
 
 from uuid import UUID
+
+import orjson
 
 from project_service.errors import (
     authentication_required,
@@ -17,20 +26,36 @@ from project_service.errors import (
 )
 from project_service.http.caller import Caller
 from project_service.storage import errors
-from project_service.storage.values import Bucket, BucketRules, Conditions, ObjectRow, Writer
+from project_service.storage.values import (
+    ANON_ROLE,
+    USER_ROLE,
+    Bucket,
+    BucketRules,
+    Conditions,
+    Identity,
+    ObjectRow,
+    Viewer,
+    Writer,
+)
+
+# The claims that the table API shows to SQL where there is no token.
+_ANONYMOUS = Identity(ANON_ROLE, f'{{"role":"{ANON_ROLE}"}}')
 
 
-def check_read(caller: Caller, bucket: Bucket) -> UUID | None:
+def check_read(caller: Caller, bucket: Bucket) -> Viewer | None:
     """List, download and presign: anyone with a project key where the bucket is public.
 
-    Returns what ``only_owner`` returns. Raises ``authentication_required``.
+    Returns what ``viewer_of`` returns. Raises ``authentication_required``.
     """
-    if not bucket.public and not caller.signed_in:
+    rules = bucket.rules
+    if rules.visibility != "public" and not caller.signed_in:
         raise authentication_required()
-    return only_owner(bucket.rules, writer_of(caller)) if bucket.rules.owner_only_reads else None
+    if not rules.owner_only_reads and not rules.policies:
+        return None
+    return viewer_of(rules, _unchecked_writer(caller))
 
 
-def check_anonymous_read(bucket: Bucket) -> UUID | None:
+def check_anonymous_read(bucket: Bucket) -> Viewer | None:
     """A download by anybody, without any key: where the bucket is public and has ``anonymous_reads``.
 
     Returns what ``check_read`` returns. Raises ``object_not_found``, so that nobody learns which buckets there are.
@@ -40,15 +65,26 @@ def check_anonymous_read(bucket: Bucket) -> UUID | None:
     return check_read(Caller(), bucket)
 
 
-def only_owner(rules: BucketRules, writer: Writer) -> UUID | None:
-    """The user whose objects alone ``writer`` may see; None: all objects. The service key passes this rule."""
-    return writer.user_id if rules.owner_only_reads and not writer.is_service else None
+def viewer_of(rules: BucketRules, writer: Writer) -> Viewer | None:
+    """What ``writer`` may see; None: everything. What may not be seen is treated as if it were not there.
+
+    The service key passes these rules. Policies need to know who calls: ``ValueError`` if ``writer`` does not say it.
+    """
+    if writer.is_service or not (rules.owner_only_reads or rules.policies):
+        return None
+    if rules.policies and writer.identity is None:
+        raise ValueError("the writer has no identity")
+    return Viewer(
+        writer.user_id if rules.owner_only_reads else None, writer.identity if rules.policies else None
+    )
 
 
-def visible(row: ObjectRow | None, owner: UUID | None) -> ObjectRow | None:
-    """``row``, or None if only the objects of ``owner`` may be seen and it is not one of them: an object that may not
-    be seen is treated as if there were none."""
-    return row if row is None or owner is None or row.owner == owner else None
+def _unchecked_writer(caller: Caller) -> Writer:
+    user = caller.user
+    if user is None:
+        return Writer(None, caller.is_service, None if caller.is_service else _ANONYMOUS)
+    identity = Identity(USER_ROLE, orjson.dumps(user.raw).decode())
+    return Writer(UUID(user.sub), caller.is_service, identity)
 
 
 def writer_of(caller: Caller, owner: str | None = None) -> Writer:
@@ -59,7 +95,7 @@ def writer_of(caller: Caller, owner: str | None = None) -> Writer:
     """
     if not caller.signed_in:
         raise authentication_required()
-    writer = Writer(caller.user_id, caller.is_service)
+    writer = _unchecked_writer(caller)
     return writer if owner is None else Writer(parse_owner(owner, writer, "X-Object-Owner"), True)
 
 

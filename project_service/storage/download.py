@@ -21,13 +21,13 @@ from project_service.errors import Headers
 from project_service.http.body import ClientGone
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
-from project_service.storage import access, conditions, errors, keys
+from project_service.storage import conditions, errors, keys
 from project_service.storage.conditions import ByteRange, parse_range
 from project_service.storage.links import LinkUse
 from project_service.storage.repository import ObjectRows, ObjectStream, Store
 from project_service.storage.s3.errors import SAME_PAGE, NoSuchObject, ReaderLeft, StoreUnreachable
 from project_service.storage.s3.xml import StoredPage
-from project_service.storage.values import ObjectRow
+from project_service.storage.values import ObjectRow, Viewer
 
 # A stored page that is shown inline may neither run script nor load anything but data from this site.
 SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
@@ -162,7 +162,7 @@ class Terms:
     ``public_max_age_seconds``: everybody may keep it, for so long unless the object has an age of its own. With None
     ``headers`` say how to cache it.
 
-    With ``owner`` an object of anybody else counts as missing.
+    With ``viewer`` an object that this one may not see counts as missing.
 
     ``use`` is taken when the bytes are available and before any is sent; where that raises, nothing is sent.
 
@@ -173,7 +173,7 @@ class Terms:
     headers: Headers = ()
     public_max_age_seconds: int | None = None
     use: LinkUse | None = None
-    owner: UUID | None = None
+    viewer: Viewer | None = None
     filename: str = ""
 
 
@@ -188,7 +188,7 @@ class Downloads:
         """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``."""
         missing: UUID | None = None
         for _ in range(MAX_READS):
-            row = access.visible(await self.rows.find(bucket, key), terms.owner)
+            row = await self.rows.find(bucket, key, terms.viewer)
             if row is None:
                 raise errors.object_not_found()
             if row.version == missing:

@@ -65,6 +65,11 @@ def not_owner() -> ApiError:
     return ApiError(403, "not_owner", "Only the owner of this object may overwrite, move or delete it.")
 
 
+def not_allowed() -> ApiError:
+    """Also where a policy failed, of which only the log speaks."""
+    return ApiError(403, "not_allowed", "The policies of this bucket do not allow this.")
+
+
 def bucket_full() -> ApiError:
     """The quota ``max_bucket_bytes``; 413 has one code, so the details say which limit it was."""
     return ApiError(
@@ -150,6 +155,7 @@ _REFUSALS = {
     "bucket_not_found": bucket_not_found,
     "bucket_not_empty": bucket_not_empty,
     "object_not_found": object_not_found,
+    "not_allowed": not_allowed,
     "not_owner": not_owner,
     "object_exists": object_exists,
     "precondition_failed": precondition_failed,

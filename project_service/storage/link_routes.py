@@ -33,7 +33,7 @@ from project_service.http.response import NO_STORE, Reply, StreamReply, json_rep
 from project_service.http.routing import endpoint
 from project_service.lifecycle import timestamp
 from project_service.settings.model import Storage as StorageSettings
-from project_service.storage import access, errors, keys, requests
+from project_service.storage import errors, keys, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.conditions import write_conditions
 from project_service.storage.download import Downloads, Terms
@@ -290,14 +290,20 @@ class SigningRoutes:
         """Links to the objects that exist, by their tokens. Raises ``object_not_found`` for a single key without
         one."""
         # Again, because the body may have taken hours, and the bucket may have become private since.
-        bucket, owner = await readable(self.buckets, request)
-        rows = await self.rows.find_many(bucket.name, wanted)
-        there = [key for key in wanted if access.visible(rows.get(key), owner) is not None]
+        bucket, viewer = await readable(self.buckets, request)
+        rows = await self.rows.find_many(bucket.name, wanted, viewer)
+        there = [key for key in wanted if key in rows]
         if body.keys is None and not there:
             raise errors.object_not_found()
-        caller = request.caller.user_id
-        seconds = self._lifetime(body)
-        return await self.links.make(bucket.name, there, seconds, body.uses, created_by=caller, owner=owner)
+        return await self.links.make(
+            bucket.name,
+            there,
+            self._lifetime(body),
+            body.uses,
+            created_by=request.caller.user_id,
+            owner=None if viewer is None else viewer.owner,
+            identity=None if viewer is None else viewer.identity,
+        )
 
     async def _upload_links(self, request: Request, body: LinkRequest, wanted: list[str]) -> dict[str, Link]:
         """The links by their tokens: all, or none where one of the uploads would be refused now."""
@@ -314,6 +320,7 @@ class SigningRoutes:
             self._lifetime(body),
             created_by=request.caller.user_id,
             owner=writer.user_id,
+            identity=writer.identity if bucket.rules.policies else None,
             upload=terms,
         )
 
@@ -414,7 +421,7 @@ class LinkRoutes:
         try:
             use = await self.links.use(_token(request), request.headers)
             inline, filename = requests.shown_as(request)
-            terms = Terms(inline, LINK_HEADERS, use=use, owner=use.link.owner, filename=filename)
+            terms = Terms(inline, LINK_HEADERS, use=use, viewer=use.link.viewer, filename=filename)
             return await self.downloads.answer(request, use.link.bucket, use.link.key, terms)
         except ApiError as refusal:
             raise as_shown(refusal, request.headers) from None

@@ -23,7 +23,15 @@ from project_service.storage import errors, keys
 from project_service.storage.conditions import continues
 from project_service.storage.durations import CONTINUE_WITHIN
 from project_service.storage.repository import LinkRows
-from project_service.storage.values import NEW_ONLY, Conditions, Link, ObjectRow, UploadTerms, Writer
+from project_service.storage.values import (
+    NEW_ONLY,
+    Conditions,
+    Identity,
+    Link,
+    ObjectRow,
+    UploadTerms,
+    Writer,
+)
 
 MAX_EXPIRES_IN_SECONDS = 604800
 MAX_USES = 1_000_000
@@ -66,6 +74,7 @@ class Links:
         *,
         created_by: UUID | None = None,
         owner: UUID | None = None,
+        identity: Identity | None = None,
         upload: UploadTerms | None = None,
     ) -> dict[str, Link]:
         """A link for each key of ``wanted``, by its token. ``uses`` 0: any number until it expires. ``Link`` explains
@@ -74,7 +83,17 @@ class Links:
         expires_at = now + timedelta(seconds=seconds)
         made = {
             self.new_token(): Link(
-                bucket, key, expires_at, uses or None, self.new_id(), now, created_by, None, owner, upload
+                bucket,
+                key,
+                expires_at,
+                uses or None,
+                self.new_id(),
+                now,
+                created_by,
+                None,
+                owner,
+                upload,
+                identity,
             )
             for key in wanted
         }
@@ -166,7 +185,7 @@ class UploadPass:
     @property
     def writer(self) -> Writer:
         """On whose behalf it is: with the rights of the user who made the link, or of the service key."""
-        return Writer(self.link.owner, self.terms.as_service)
+        return Writer(self.link.owner, self.terms.as_service, self.link.identity)
 
     @property
     def fixed_key(self) -> str | None:

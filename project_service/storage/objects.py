@@ -18,7 +18,7 @@ from project_service.storage.download import MAX_READS, ObjectLost
 from project_service.storage.repository import ObjectRows, Switched
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.upload import SizeLimit, State, Upload, Uploads
-from project_service.storage.values import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer
+from project_service.storage.values import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Viewer, Writer
 
 
 @frozen(eq=False)
@@ -34,12 +34,11 @@ class Objects:
     ) -> Switched:
         """Copy the object at ``source`` to ``target`` in the same bucket, inside the store. Raises
         ``object_not_found`` where the caller may not see the source, and what an upload of the target raises."""
-        await self.uploads.check(bucket, target, writer, conditions)
-        owner = access.only_owner(bucket.rules, writer)
-        row = await self._existing(bucket, source, owner)
-        await self.uploads.check_room(bucket, target, row.size)
+        viewer = access.viewer_of(bucket.rules, writer)
+        row = await self._existing(bucket, source, viewer)
+        await self.uploads.check(bucket, target, writer, conditions, row.size, row.content_type)
         async with await self.uploads.begin(bucket.name, SizeLimit(row.size)) as upload:
-            row = await self._copy(upload, bucket, row, owner)
+            row = await self._copy(upload, bucket, row, viewer)
             # A large copy takes long, and there may be another bucket of that name by now.
             await self.buckets.same(bucket)
             return await upload.commit(target, row.content_type, row.max_age_seconds, writer, conditions)
@@ -50,7 +49,8 @@ class Objects:
         """The same bytes under another key: a change of rows alone."""
 
         async def moved() -> Switched:
-            tags = await self.uploads.without_date(bucket.name, target, conditions)
+            viewer = access.viewer_of(bucket.rules, writer)
+            tags = await self.uploads.without_date(bucket.name, target, conditions, viewer)
             switched = await self.rows.move(bucket.name, source, target, writer, tags)
             self.uploads.steps(State.COMMITTED.value)
             await self.uploads.removal.replaced([switched.replaced], bucket.name)
@@ -68,8 +68,8 @@ class Objects:
         """The rows go first, all in one transaction; then the bytes. Returns the versions deleted, by key."""
 
         async def deleted() -> Mapping[str, UUID]:
-            owner = access.only_owner(bucket.rules, writer)
-            tags = await self.uploads.without_date(bucket.name, keys[0], conditions, owner)
+            viewer = access.viewer_of(bucket.rules, writer)
+            tags = await self.uploads.without_date(bucket.name, keys[0], conditions, viewer)
             versions = await self.rows.delete(bucket.name, keys, writer, tags)
             self.uploads.steps(State.COMMITTED.value)
             await self.uploads.removal.replaced(versions.values(), bucket.name)
@@ -92,13 +92,13 @@ class Objects:
             count += len(await self.delete(bucket, keys, service))
         return count
 
-    async def _existing(self, bucket: Bucket, key: str, owner: UUID | None) -> ObjectRow:
-        row = access.visible(await self.rows.find(bucket.name, key), owner)
+    async def _existing(self, bucket: Bucket, key: str, viewer: Viewer | None) -> ObjectRow:
+        row = await self.rows.find(bucket.name, key, viewer)
         if row is None:
             raise errors.object_not_found()
         return row
 
-    async def _copy(self, upload: Upload, bucket: Bucket, row: ObjectRow, owner: UUID | None) -> ObjectRow:
+    async def _copy(self, upload: Upload, bucket: Bucket, row: ObjectRow, viewer: Viewer | None) -> ObjectRow:
         """Copy the bytes of ``row``, or of its successor where it was replaced; the row copied."""
         for _ in range(MAX_READS):
             try:
@@ -106,7 +106,7 @@ class Objects:
                 return row
             except NoSuchObject:
                 # The object was replaced or deleted after its row was read.
-                missing, row = row.version, await self._existing(bucket, row.key, owner)
+                missing, row = row.version, await self._existing(bucket, row.key, viewer)
                 if row.version == missing:
                     raise ObjectLost(f"the store has no {row.path}") from None
         raise StoreUnreachable("every version that a row named was gone")

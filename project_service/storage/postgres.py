@@ -7,11 +7,13 @@ earlier ones; the bodies that are current are these:
 0003_storage          ``slot``, ``delete_bucket``, ``discard_uploads``; and ``refusal``, the rule on owners and
                       conditions that all changes share
 0012_object_metadata  ``same_second``, ``change_object``
-0016_owner_only_reads ``put_object``, ``delete_objects``, ``move_object``; and ``sees``, the rule on what a writer
-                      may see
-0017_anonymous_reads  ``create_bucket``
+0016_owner_only_reads ``sees``, the rule on what a writer may see
 0018_upload_links     ``use_upload_link``
+0019_policies         ``create_bucket``, ``put_object``, ``delete_objects``, ``move_object``, ``check_put``; and
+                      ``judge``, which asks policies about a change
 ====================  =============================================================================================
+
+What policies let a caller see is read in the caller's own role (``_Policed``).
 """
 
 from __future__ import annotations
@@ -23,12 +25,16 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+import psycopg2
 from attrs import asdict, frozen
 from orjson import dumps
 from psycopg2 import DatabaseError
 from psycopg2.errors import CheckViolation, ForeignKeyViolation, RestrictViolation
+from twisted.logger import Logger
 
 from project_service.database.connection import Row
+from project_service.database.errors import describe
+from project_service.database.pipeline import Step, as_texts, may_be_stale, numbered
 from project_service.database.pool import Pool
 from project_service.storage import errors, keys
 from project_service.storage.repository import NewObject, Switched
@@ -38,14 +44,18 @@ from project_service.storage.values import (
     Bucket,
     BucketRules,
     Conditions,
+    Identity,
     Link,
     ObjectRow,
     Page,
     UploadTerms,
+    Viewer,
     Writer,
     needs_a_public_bucket,
     readable_by_all,
 )
+
+_log = Logger()
 
 _RULE_COLUMNS = ", ".join(f"b.{rule}" for rule in RULE_SCHEMAS)
 _BUCKET_COLUMNS = f"b.name, {_RULE_COLUMNS}, u.object_count, u.total_bytes, b.created_at"
@@ -94,7 +104,7 @@ class SqlBuckets:
 
     async def create(self, name: str, rules: BucketRules) -> Bucket:
         made = await self.database.query(
-            "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s, %s)",
+            "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s, %s, %s)",
             (
                 name,
                 rules.visibility,
@@ -104,6 +114,7 @@ class SqlBuckets:
                 rules.owner_only_writes,
                 rules.owner_only_reads,
                 rules.anonymous_reads,
+                rules.policies,
             ),
         )
         if not made[0][0]:
@@ -156,6 +167,8 @@ _LINK_TYPES = {
     "content_types": "text[]",
     "overwrite": "boolean",
     "as_service": "boolean",
+    "role": "text",
+    "claims": "text",
 }
 _LINK_COLUMNS = ", ".join(_LINK_TYPES)
 # A thousand links are one parameter and one statement.
@@ -170,7 +183,7 @@ _ADD_LINKS = (
 
 def _link(row: Row) -> Link:
     bucket, key, expires_at, uses_left, link_id, created_at, created_by, used_at, owner, *terms = row
-    method, by_prefix, max_bytes, content_types, overwrite, as_service = terms
+    method, by_prefix, max_bytes, content_types, overwrite, as_service, role, claims = terms
     types = None if content_types is None else tuple(content_types)
     return Link(
         bucket,
@@ -183,13 +196,16 @@ def _link(row: Row) -> Link:
         used_at,
         _uuid(owner),
         UploadTerms(by_prefix, max_bytes, types, overwrite, as_service) if method == "PUT" else None,
+        None if role is None else Identity(role, claims),
     )
 
 
 def _link_as_json(token_hash: bytes, link: Link) -> dict[str, Any]:
     values = asdict(link, recurse=False)
     terms = values.pop("upload") or UploadTerms()
-    return {"token_hash": token_hash.hex(), "method": link.method, **values, **asdict(terms)}
+    role, claims = _role_and_claims(values.pop("identity"))
+    known = {"token_hash": token_hash.hex(), "method": link.method, "role": role, "claims": claims}
+    return {**known, **values, **asdict(terms)}
 
 
 @frozen(eq=False)
@@ -466,15 +482,24 @@ class SqlGarbage:
         return [object_row(row) for row in rows]
 
 
+# SQLSTATEs that speak of the server: connections, resources, the system, a shutdown. Whatever else a read by policies
+# fails with is taken for the fault of a policy.
+_OUTAGES = ("08", "53", "58", "57P")
+
 # A page of at most so many entries takes about a millisecond, and may be read on a shared connection.
 QUICK_PAGE = 100
 
 # The writer and the conditions, as parameters of the functions that change objects.
-_TERMS = "%s::uuid, %s, %s::text[], %s::text[]"
+_TERMS = "%s::uuid, %s, %s::text[], %s::text[], %s, %s"
 
 
 def _terms(writer: Writer, conditions: Conditions) -> tuple[object, ...]:
-    return _plain_text(writer.user_id), writer.is_service, *_tags(conditions)
+    identity = _role_and_claims(writer.identity)
+    return _plain_text(writer.user_id), writer.is_service, *_tags(conditions), *identity
+
+
+def _role_and_claims(identity: Identity | None) -> tuple[str | None, str | None]:
+    return (None, None) if identity is None else (identity.role, identity.claims)
 
 
 def _tags(conditions: Conditions) -> tuple[list[str] | None, ...]:
@@ -519,22 +544,85 @@ def _keys_referred_to() -> Iterator[None]:
         raise errors.object_in_use() from None
 
 
+_FIND = f"select {ALL_COLUMNS} from storage.objects where bucket = %s and key = %s"
+_FIND_MANY = f"select {ALL_COLUMNS} from storage.objects where bucket = %s and key = any (%s::text[])"
+# Makes the caller's role and claims current for the transaction. ``storage.judging`` is why row-level security shows
+# rows to this role here and nowhere else.
+_ACT_AS = (
+    "select set_config('storage.judging', 'on', true), set_config('request.jwt.claims', %s, true),"
+    " set_config('role', %s, true)"
+)
+
+
+@frozen(eq=False)
+class _Policed:
+    """Reads what policies show to a caller."""
+
+    database: Pool
+
+    async def read(self, identity: Identity, sql: str, params: Sequence[Any]) -> list[Row] | None:
+        """The rows of ``sql`` in the role and with the claims of ``identity``; None, and the reason in the log, if a
+        policy fails.
+
+        Both statements are one transaction, with which role and claims end. Raises failures that are the database's
+        own.
+        """
+        whoever = (identity.claims, identity.role)
+        steps = (Step.of(_ACT_AS, whoever), Step(numbered(sql), as_texts(params), identity.role))
+        try:
+            try:
+                return await self.database.use(lambda connection: connection.run_typed(*steps))
+            except psycopg2.Error as fault:
+                if not may_be_stale(fault.pgcode):
+                    raise
+            return await self.database.query(f"{_ACT_AS}; {sql}", (*whoever, *params))
+        except psycopg2.Error as fault:
+            if fault.pgcode is None or fault.pgcode.startswith(_OUTAGES):
+                raise
+            log_failed_policy(describe(fault))
+            return None
+
+
+def log_failed_policy(reason: str) -> None:
+    """The caller is refused without the reason."""
+    _log.warn("A policy on storage.objects failed: {reason}", reason=reason)
+
+
+def _outcomes(*outcomes: str) -> list[str]:
+    """Outcomes of changes without the reason for which a policy failed, which goes to the log."""
+    plain = []
+    for outcome in outcomes:
+        code, failed, reason = outcome.partition(": ")
+        if failed:
+            log_failed_policy(reason)
+        plain.append(code)
+    return plain
+
+
 @frozen(eq=False)
 class SqlObjects:
     database: Pool
 
-    async def find(self, bucket: str, key: str) -> ObjectRow | None:
-        rows = await self.database.read(
-            f"select {ALL_COLUMNS} from storage.objects where bucket = %s and key = %s", (bucket, key)
-        )
-        return object_row(rows[0]) if rows else None
+    async def find(self, bucket: str, key: str, viewer: Viewer | None = None) -> ObjectRow | None:
+        if viewer is None or viewer.identity is None:
+            rows = await self.database.read(_FIND, (bucket, key))
+        else:
+            rows = await _Policed(self.database).read(viewer.identity, _FIND, (bucket, key)) or []
+        if not rows:
+            return None
+        row = object_row(rows[0])
+        return row if viewer is None or viewer.owns(row) else None
 
-    async def find_many(self, bucket: str, keys: Sequence[str]) -> dict[str, ObjectRow]:
-        rows = await self.database.prepared(
-            f"select {ALL_COLUMNS} from storage.objects where bucket = %s and key = any (%s::text[])",
-            (bucket, list(keys)),
-        )
-        return {row.key: row for row in map(object_row, rows)}
+    async def find_many(
+        self, bucket: str, keys: Sequence[str], viewer: Viewer | None = None
+    ) -> dict[str, ObjectRow]:
+        params = (bucket, list(keys))
+        if viewer is None or viewer.identity is None:
+            rows = await self.database.prepared(_FIND_MANY, params)
+        else:
+            rows = await _Policed(self.database).read(viewer.identity, _FIND_MANY, params) or []
+        found = map(object_row, rows)
+        return {row.key: row for row in found if viewer is None or viewer.owns(row)}
 
     async def page(
         self,
@@ -543,17 +631,41 @@ class SqlObjects:
         after: str | None,
         limit: int,
         recursive: bool,
-        owner: UUID | None = None,
+        viewer: Viewer | None = None,
     ) -> Page:
+        owner, identity = (None, None) if viewer is None else (viewer.owner, viewer.identity)
         sql, params = json_query(bucket, prefix, after, limit, recursive, owner)
-        quick = limit <= QUICK_PAGE
-        rows = await (self.database.read(sql, params) if quick else self.database.prepared(sql, params))
+        rows: list[Row] | None
+        if identity is not None:
+            rows = await _Policed(self.database).read(identity, sql, params)
+            if rows is None:
+                raise errors.not_allowed()
+        else:
+            quick = limit <= QUICK_PAGE
+            rows = await (self.database.read(sql, params) if quick else self.database.prepared(sql, params))
         objects, folders, last = rows[0]
         return Page(objects.encode(), folders.encode(), last)
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
         sql, params = page_query(bucket, prefix, None, limit, recursive=True)
         return [row[2] for row in (await self.database.query(sql, params))[:limit]]
+
+    async def check_policies(
+        self, bucket: str, key: str, size: int, content_type: str, writer: Writer
+    ) -> None:
+        rows = await self.database.prepared(
+            "select storage.check_put(%s, %s, %s, %s, %s::uuid, %s, %s)",
+            (
+                bucket,
+                key,
+                size,
+                content_type,
+                _plain_text(writer.user_id),
+                *_role_and_claims(writer.identity),
+            ),
+        )
+        if (outcome := rows[0][0]) is not None:
+            raise errors.refused(*_outcomes(outcome))
 
     async def room(self, bucket: str, key: str) -> int | None:
         # One statement, so that the object and the counters are of the same moment.
@@ -592,7 +704,7 @@ class SqlObjects:
             rows = await self._put_by_link(link, params)
         outcome, replaced, *stored = rows[0]
         if outcome != "stored":
-            raise errors.refused(outcome)
+            raise errors.refused(*_outcomes(outcome))
         return Switched(object_row(tuple(stored)), _uuid(replaced))
 
     async def _put_by_link(self, link: bytes, params: Sequence[object]) -> list[Row]:
@@ -612,7 +724,7 @@ class SqlObjects:
                 f"select * from storage.delete_objects(%s, %s::text[], {_TERMS})",
                 (bucket, list(keys), *_terms(writer, conditions)),
             )
-        if refusals := {outcome for outcome, _, _ in rows} - {"deleted", "missing"}:
+        if refusals := {*_outcomes(*(outcome for outcome, _, _ in rows))} - {"deleted", "missing"}:
             raise errors.refused(*refusals)
         return {key: UUID(version) for _, key, version in rows if version is not None}
 
@@ -626,7 +738,7 @@ class SqlObjects:
             )
         outcome, replaced, *moved = rows[0]
         if outcome != "moved":
-            raise errors.refused(outcome)
+            raise errors.refused(*_outcomes(outcome))
         return Switched(object_row(tuple(moved)), _uuid(replaced))
 
     async def change(

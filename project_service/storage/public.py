@@ -65,12 +65,12 @@ class PublicRoutes:
     async def show(self, request: Request) -> Reply | StreamReply:
         key = keys.parse_key(request.path_args["key"])
         bucket = await self._bucket(request.path_args["bucket"])
-        owner = access.check_anonymous_read(bucket)
+        viewer = access.check_anonymous_read(bucket)
         inline, filename = requests.shown_as(request, None)
         # Downloads add this header themselves where CORS allows every origin.
         headers = () if request.any_origin else (ANY_ORIGIN,)
         max_age = self.current_settings().public_max_age_seconds
-        terms = Terms(inline, headers, public_max_age_seconds=max_age, owner=owner, filename=filename)
+        terms = Terms(inline, headers, public_max_age_seconds=max_age, viewer=viewer, filename=filename)
         return await self.downloads.answer(request, bucket.name, key, terms)
 
     async def _bucket(self, name: str) -> Bucket:

@@ -74,7 +74,7 @@ class Receiver:
         """
         self._limit(to).check(size)
         content_type = to.content_type(declared, key)
-        await self.uploads.check(to.bucket, key, to.writer, to.conditions, size)
+        await self.uploads.check(to.bucket, key, to.writer, to.conditions, size, content_type)
         return content_type
 
     async def body(self, request: Request, to: Destination, key: str, declared: str | None) -> Switched:
@@ -105,25 +105,26 @@ class Receiver:
         limit.check(least)
         form = FormReader(boundary_of(headers.text(b"content-type")), to.form_fields)
         fields = requests.FormFields(requests.parse_max_age(headers), to.fixed_key)
-        if fields.key is not None:
-            await self.uploads.check(to.bucket, fields.key, writer, to.conditions, least)
+        await self._check_form(to, fields, least)
         async with await self.uploads.begin(to.bucket.name, limit, body.length) as upload:
             while chunk := await body.next_chunk():
                 for event in form.feed(chunk):
                     if isinstance(event, bytes):
                         await upload.write(event)
-                    elif isinstance(event, FileStart):
-                        fields.filename, fields.content_type = event.filename, event.content_type
+                        continue
+                    if isinstance(event, FileStart):
+                        fields.start_file(event)
                         upload.describe(to.content_type(event.content_type, fields.key), fields.key)
                     elif event.name == "key":
-                        fields.key = key = to.key_of(event.value)
-                        await self.uploads.check(to.bucket, key, writer, to.conditions, least)
+                        fields.key = to.key_of(event.value)
                     else:
                         fields.add(event, writer, self.current_settings().redirect_urls)
+                    await self._check_form(to, fields, least)
             form.finish()
             if fields.key is None and not fields.filename:
                 raise errors.invalid_key("there is no field key, and the file has no name")
-            key = fields.key or to.key_of(fields.filename or "")
+            fields.key = key = fields.key or to.key_of(fields.filename or "")
+            await self._check_form(to, fields, upload.size)
             content_type = to.content_type(fields.content_type, key)
             await self._check_again(to, key, content_type, upload.size)
             await upload.store()
@@ -133,6 +134,15 @@ class Receiver:
                 key, content_type, fields.max_age_seconds, writer, to.conditions, to.digest
             )
         return switched, fields.redirect
+
+    async def _check_form(self, to: Destination, fields: requests.FormFields, size: int) -> None:
+        """As ``check``, once, as soon as enough is known: policies judge the type of the file too."""
+        judged = to.bucket.rules.policies and not to.writer.is_service
+        if fields.checked or fields.key is None or (judged and not fields.has_file):
+            return
+        fields.checked = True
+        content_type = to.content_type(fields.content_type, fields.key) if fields.has_file else ""
+        await self.uploads.check(to.bucket, fields.key, to.writer, to.conditions, size, content_type)
 
     async def _check_again(self, to: Destination, key: str, content_type: str, size: int) -> None:
         """Check the bucket's rules at the end of an upload. It may have taken days, so that they may have changed, or

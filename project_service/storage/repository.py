@@ -19,6 +19,7 @@ from project_service.storage.values import (
     Link,
     ObjectRow,
     Page,
+    Viewer,
     Writer,
 )
 
@@ -63,9 +64,13 @@ class ObjectRows(Protocol):
     """Objects in the database. Every change is one transaction; one that is refused (``errors.refused``) changes
     nothing. ``conditions`` have entity tags only: dates are replaced before (``conditions.without_date``)."""
 
-    async def find(self, bucket: str, key: str) -> ObjectRow | None: ...
-    async def find_many(self, bucket: str, keys: Sequence[str]) -> dict[str, ObjectRow]:
-        """Those of the objects that exist, by key."""
+    async def find(self, bucket: str, key: str, viewer: Viewer | None = None) -> ObjectRow | None:
+        """The object; None if there is none, or ``viewer`` may not see it. A policy that fails shows nothing."""
+
+    async def find_many(
+        self, bucket: str, keys: Sequence[str], viewer: Viewer | None = None
+    ) -> dict[str, ObjectRow]:
+        """Those of the objects that exist and that ``viewer`` may see, by key."""
 
     async def page(
         self,
@@ -74,14 +79,19 @@ class ObjectRows(Protocol):
         after: str | None,
         limit: int,
         recursive: bool,
-        owner: UUID | None = None,
+        viewer: Viewer | None = None,
     ) -> Page:
         """Up to ``limit`` objects and folders under ``prefix`` after the entry ``after``, ordered by key.
 
-        With ``owner`` as if there were only their objects.
+        With ``viewer`` as if there were only what this one may see. Raises ``not_allowed`` if a policy fails.
         """
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]: ...
+    async def check_policies(
+        self, bucket: str, key: str, size: int, content_type: str, writer: Writer
+    ) -> None:
+        """Raise ``not_allowed`` if policies would refuse that ``writer``, not the service, puts such an object."""
+
     async def room(self, bucket: str, key: str) -> int | None:
         """How large an object at ``key`` may be at present by the bucket's quota; None without a quota."""
 

@@ -25,7 +25,7 @@ from project_service.errors import ApiError, unsupported_media_type, validation_
 from project_service.http.head import HeaderView
 from project_service.http.request import Request
 from project_service.storage import access, errors, keys
-from project_service.storage.form import Field
+from project_service.storage.form import Field, FileStart
 from project_service.storage.values import Bucket, Link, ObjectRow, Writer
 
 DEFAULT_PAGE_KEYS = 100
@@ -218,6 +218,12 @@ class FormFields:
     filename: str | None = None
     content_type: str | None = None
     redirect: str | None = None
+    # Whether the bytes of the file have begun, and whether the rules have been asked about it.
+    has_file: bool = False
+    checked: bool = False
+
+    def start_file(self, file: FileStart) -> None:
+        self.filename, self.content_type, self.has_file = file.filename, file.content_type, True
 
     def add(self, sent: Field, writer: Writer, redirect_urls: Sequence[str]) -> None:
         """A field other than ``key``. Raises ``service_key_required``, ``validation_failed``."""

@@ -63,11 +63,7 @@ from project_service.storage.receiving import Destination, Receiver
 from project_service.storage.repository import ObjectRows
 from project_service.storage.requests import DEFAULT_PAGE_KEYS, MAX_AGE_SECONDS, MAX_PAGE_KEYS
 from project_service.storage.s3.errors import kind_of
-from project_service.storage.values import (
-    Bucket,
-    ObjectRow,
-    Writer,
-)
+from project_service.storage.values import Bucket, ObjectRow, Viewer, Writer
 
 _log = Logger()
 
@@ -161,7 +157,13 @@ BAD_KEY = errors.invalid_key("why")
 # A private bucket is read by signed-in users alone.
 READ_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, authentication_required())
 _CONDITIONS_FAILED: tuple[ApiError, ...] = (errors.object_exists(), errors.precondition_failed())
-WRITE_REFUSED: tuple[ApiError, ...] = (NO_BUCKET, errors.not_owner(), BAD_KEY, *_CONDITIONS_FAILED)
+WRITE_REFUSED: tuple[ApiError, ...] = (
+    NO_BUCKET,
+    errors.not_allowed(),
+    errors.not_owner(),
+    BAD_KEY,
+    *_CONDITIONS_FAILED,
+)
 _UPLOAD_REFUSED: tuple[ApiError, ...] = (
     service_key_required(),
     errors.partial_upload_not_supported(),
@@ -279,8 +281,8 @@ def translated(handler: Handler, headers: Headers = ()) -> Handler:
     return handling
 
 
-async def readable(buckets: Buckets, request: Request) -> tuple[Bucket, UUID | None]:
-    """The bucket, and the user whose objects alone the caller may see; None: all objects."""
+async def readable(buckets: Buckets, request: Request) -> tuple[Bucket, Viewer | None]:
+    """The bucket, and what the caller may see of it; None: everything."""
     bucket = await buckets.get(request.path_args["bucket"])
     return bucket, access.check_read(request.caller, bucket)
 
@@ -321,17 +323,17 @@ class StorageRoutes:
                 Parameter("recursive", "true: no folders, every key.", BOOLEAN),
                 Parameter("page_token", "next_token of the page before, with the same prefix and recursive."),
             ),
-            errors=(*READ_REFUSED, BAD_KEY),
+            errors=(*READ_REFUSED, errors.not_allowed(), BAD_KEY),
         ),
     )
     async def list(self, request: Request) -> Reply:
-        bucket, owner = await readable(self.buckets, request)
+        bucket, viewer = await readable(self.buckets, request)
         prefix = keys.parse_prefix(request.query_value("prefix") or "")
         recursive = requests.flag(request, "recursive")
         limit = requests.page_limit(request, "max_keys")
         token = request.query_value("page_token")
         after = None if token is None else requests.decode_page_token(token, prefix, recursive)
-        page = await self.rows.page(bucket.name, prefix, after, limit, recursive, owner)
+        page = await self.rows.page(bucket.name, prefix, after, limit, recursive, viewer)
         last = page.last
         return json_reply(
             {
@@ -439,14 +441,14 @@ class StorageRoutes:
         ),
     )
     async def download(self, request: Request) -> Reply | StreamReply:
-        bucket, owner = await readable(self.buckets, request)
+        bucket, viewer = await readable(self.buckets, request)
         key = keys.parse_key(request.path_args["key"])
         inline, filename = requests.shown_as(request)
-        if bucket.public:
+        if bucket.public and (viewer is None or viewer.is_anybody):
             max_age = self.current_settings().public_max_age_seconds
-            terms = Terms(inline, public_max_age_seconds=max_age, filename=filename)
+            terms = Terms(inline, public_max_age_seconds=max_age, viewer=viewer, filename=filename)
         else:
-            terms = Terms(inline, (NOT_SHARED,), owner=owner, filename=filename)
+            terms = Terms(inline, (NOT_SHARED,), viewer=viewer, filename=filename)
         return await self.downloads.answer(request, bucket.name, key, terms)
 
     @endpoint(
@@ -555,6 +557,7 @@ class StorageRoutes:
             body_of(Keys),
             (
                 NO_BUCKET,
+                errors.not_allowed(),
                 errors.not_owner(),
                 BAD_KEY,
                 errors.owner_header_not_allowed(),

@@ -34,12 +34,21 @@ from project_service.lifecycle import shield, start
 from project_service.storage import access, errors
 from project_service.storage.conditions import without_date
 from project_service.storage.durations import RENEWAL_SECONDS
+from project_service.storage.keys import DEFAULT_CONTENT_TYPE
 from project_service.storage.parts import Parts, PartSizes
 from project_service.storage.repository import GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.reservations import Reservations
 from project_service.storage.s3.errors import StoreError
 from project_service.storage.sweeper import Removal
-from project_service.storage.values import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Writer, store_path
+from project_service.storage.values import (
+    UNCONDITIONAL,
+    Bucket,
+    Conditions,
+    ObjectRow,
+    Viewer,
+    Writer,
+    store_path,
+)
 
 _log = Logger()
 
@@ -302,10 +311,22 @@ class Uploads:
         return Upload(self, version, bucket, limit, sizes)
 
     async def check(
-        self, bucket: Bucket, key: str, writer: Writer, conditions: Conditions, size: int = 0
+        self,
+        bucket: Bucket,
+        key: str,
+        writer: Writer,
+        conditions: Conditions,
+        size: int = 0,
+        content_type: str = DEFAULT_CONTENT_TYPE,
     ) -> None:
         """Refuse early, before any byte moves, an upload to ``key`` that the commit would refuse. ``size`` is the
-        least size that it can have."""
+        least size that it can have.
+
+        This is the question whether ``writer`` may write this key. Raises what ``access.check_write`` raises,
+        ``not_allowed`` and ``bucket_full``.
+        """
+        if bucket.rules.policies and not writer.is_service:
+            await self.rows.check_policies(bucket.name, key, size, content_type, writer)
         if conditions != UNCONDITIONAL or access.is_owner_only(bucket.rules, writer):
             row = await self.rows.find(bucket.name, key)
             access.check_write(bucket.rules, row, writer, conditions)
@@ -314,10 +335,12 @@ class Uploads:
     async def check_keys(
         self, bucket: Bucket, keys: Sequence[str], writer: Writer, conditions: Conditions
     ) -> None:
-        """As ``check``, for several uploads of any size. ``details.keys`` of the error has the key."""
+        """As ``check``, for several uploads of any size and type, which policies judge when they come.
+        ``details.keys`` of the error has the key."""
         if conditions == UNCONDITIONAL and not access.is_owner_only(bucket.rules, writer):
             return
-        rows = await self.rows.find_many(bucket.name, keys)
+        judged = bucket.rules.policies and not writer.is_service
+        rows = await self.rows.find_many(bucket.name, keys, Viewer(None, writer.identity) if judged else None)
         for key in keys:
             try:
                 access.check_write(bucket.rules, rows.get(key), writer, conditions)
@@ -340,15 +363,15 @@ class Uploads:
             raise errors.bucket_full()
 
     async def without_date(
-        self, bucket: str, key: str, conditions: Conditions, owner: UUID | None = None
+        self, bucket: str, key: str, conditions: Conditions, viewer: Viewer | None = None
     ) -> Conditions:
         """``conditions`` on the object at ``key`` for the database; see ``conditions.without_date``.
 
-        With ``owner`` an object of anybody else counts as missing.
+        With ``viewer`` an object that this one may not see counts as missing.
         """
         if conditions.unmodified_since is None:
             return conditions
-        return without_date(access.visible(await self.rows.find(bucket, key), owner), conditions)
+        return without_date(await self.rows.find(bucket, key, viewer), conditions)
 
 
 def _is_outage(failure: BaseException) -> bool:

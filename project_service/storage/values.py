@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from attrs import asdict, fields, frozen
+from attrs import asdict, field, fields, frozen
 
 from project_service import whole_numbers
 from project_service.errors import ApiError, require_text, validation_failed
@@ -97,6 +97,7 @@ class BucketRules:
     owner_only_writes: bool = member(FLAG, default=False)
     owner_only_reads: bool = member(FLAG, default=False)
     anonymous_reads: bool = member(FLAG, default=False)
+    policies: bool = member(FLAG, default=False)
 
     def __attrs_post_init__(self) -> None:
         if self.owner_only_reads and self.visibility == "public":
@@ -180,13 +181,45 @@ def store_path(bucket: str, version: UUID) -> str:
     return f"{bucket}/{version}"
 
 
+# The roles of callers, as the table API has them.
+ANON_ROLE, USER_ROLE = "anon", "authenticated"
+
+
+@frozen
+class Identity:
+    """As whom policies judge a caller: ``ANON_ROLE`` or ``USER_ROLE``, and the claims of their token as JSON."""
+
+    role: str
+    claims: str = field(repr=False)
+
+
+@frozen
+class Viewer:
+    """What a caller may see of a bucket, where that is not everything: with ``owner`` only the objects of this user,
+    with ``identity`` only those that policies show to it."""
+
+    owner: UUID | None = None
+    identity: Identity | None = None
+
+    @property
+    def is_anybody(self) -> bool:
+        """Whether everybody who has the anon key may see this."""
+        return self.owner is None and self.identity is not None and self.identity.role == ANON_ROLE
+
+    def owns(self, row: ObjectRow) -> bool:
+        """Whether ``row`` may be seen as far as it depends on its owner."""
+        return self.owner is None or row.owner == self.owner
+
+
 @frozen
 class Writer:
-    """The caller of a change, and the owner of what is written. The service key passes every rule about owners;
-    without a user an object that it overwrites keeps its owner."""
+    """The caller of a change, and the owner of what is written. The service key passes every rule about owners, and
+    policies; without a user an object that it overwrites keeps its owner. Without an ``identity`` policies allow a
+    user nothing."""
 
     user_id: UUID | None
     is_service: bool = False
+    identity: Identity | None = None
 
 
 @frozen
@@ -230,7 +263,7 @@ class Link:
 
     ``uses_left`` None: any number until it expires. ``used_at``: the last time. ``created_by``: the user who made it.
     With ``owner`` a download opens only an object of this user, also if the key gets an object of somebody else; what
-    is uploaded belongs to them.
+    is uploaded belongs to them. With ``identity`` policies decide as for it each time that the link is used.
     """
 
     bucket: str
@@ -243,6 +276,13 @@ class Link:
     used_at: datetime | None = None
     owner: UUID | None = None
     upload: UploadTerms | None = None
+    identity: Identity | None = None
+
+    @property
+    def viewer(self) -> Viewer | None:
+        """What a download by the link may see; None: everything."""
+        restricted = self.owner is not None or self.identity is not None
+        return Viewer(self.owner, self.identity) if restricted else None
 
     @property
     def method(self) -> str:

@@ -58,7 +58,8 @@ class FakeTokens:
         kind, _, user = token.partition(":")
         if kind != "user":
             raise errors.invalid_token()
-        return Claims(sub=user, email=f"{user}@example.test", role="authenticated", sid="s", exp=2**40)
+        email, raw = f"{user}@example.test", {"sub": user, "role": "authenticated"}
+        return Claims(sub=user, email=email, role="authenticated", sid="s", exp=2**40, raw=raw)
 
 
 class MemoryTransport(StringTransport):

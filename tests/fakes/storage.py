@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import orjson
 from attrs import define, evolve, field, frozen
 
+from project_service.errors import ApiError
 from project_service.storage import access, errors, keys
 from project_service.storage.assemble import Rows
 from project_service.storage.repository import NewObject, Switched
@@ -19,13 +20,19 @@ from project_service.storage.values import (
     Bucket,
     BucketRules,
     Conditions,
+    Identity,
     Link,
     ObjectRow,
     Page,
+    Viewer,
     Writer,
 )
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
+
+# What row-level security allows. The command is select, insert, update (the old row), check (the new row of an
+# update) or delete. One that raises has failed.
+Policies = Callable[[str, ObjectRow, Identity], bool]
 
 
 def some_link(
@@ -48,6 +55,7 @@ class Tables:
     uploads: dict[UUID, tuple[str, datetime]] = field(factory=dict)
     garbage: dict[UUID, tuple[str, datetime]] = field(factory=dict)
     links: dict[bytes, Link] = field(factory=dict)
+    policies: Policies = lambda command, row, identity: False
     # When a key was last left by an object.
     removed: dict[tuple[str, str], datetime] = field(factory=dict)
 
@@ -116,11 +124,15 @@ def _folder_of(key: str, prefix: str) -> str | None:
 class FakeObjects:
     tables: Tables
 
-    async def find(self, bucket: str, key: str) -> ObjectRow | None:
-        return self.tables.objects.get((bucket, key))
+    async def find(self, bucket: str, key: str, viewer: Viewer | None = None) -> ObjectRow | None:
+        row = self.tables.objects.get((bucket, key))
+        return row if row is not None and self._sees(row, viewer) else None
 
-    async def find_many(self, bucket: str, keys: Sequence[str]) -> dict[str, ObjectRow]:
-        return {key: self.tables.objects[bucket, key] for key in keys if (bucket, key) in self.tables.objects}
+    async def find_many(
+        self, bucket: str, keys: Sequence[str], viewer: Viewer | None = None
+    ) -> dict[str, ObjectRow]:
+        found = {key: await self.find(bucket, key, viewer) for key in keys}
+        return {key: row for key, row in found.items() if row is not None}
 
     async def page(
         self,
@@ -129,11 +141,11 @@ class FakeObjects:
         after: str | None,
         limit: int,
         recursive: bool,
-        owner: UUID | None = None,
+        viewer: Viewer | None = None,
     ) -> Page:
         entries: dict[str, ObjectRow | None] = {}
         for row in self.tables.of(bucket):
-            if row.key.startswith(prefix) and access.visible(row, owner) is not None:
+            if row.key.startswith(prefix) and self._sees(row, viewer, errors.not_allowed):
                 folder = None if recursive else _folder_of(row.key, prefix)
                 entries[folder or row.key] = row if folder is None else None
         if after is not None:
@@ -148,6 +160,12 @@ class FakeObjects:
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
         return [row.key for row in self.tables.of(bucket) if row.key.startswith(prefix)][:limit]
+
+    async def check_policies(
+        self, bucket: str, key: str, size: int, content_type: str, writer: Writer
+    ) -> None:
+        new = NewObject(bucket, key, UUID(int=0), size, content_type, "")
+        self._judge_put(self.tables.objects.get((bucket, key)), self._row(new, writer, None), writer)
 
     async def room(self, bucket: str, key: str) -> int | None:
         quota = self.tables.buckets[bucket][0].max_bucket_bytes if bucket in self.tables.buckets else None
@@ -171,6 +189,8 @@ class FakeObjects:
             if self.tables.links[link].uses_left == 0:
                 raise errors.token_used()
         old = self.tables.objects.get((new.bucket, new.key))
+        if rules.policies:
+            self._judge_put(old, self._row(new, writer, old), writer)
         self._check(old, rules, writer, conditions)
         held = old.size if old is not None else 0
         total = sum(row.size for row in self.tables.of(new.bucket)) - held + new.size
@@ -181,8 +201,11 @@ class FakeObjects:
         if link is not None:
             used = evolve(self.tables.links[link], uses_left=0, used_at=self.tables.now())
             self.tables.links[link] = used
+        return self._insert(self._row(new, writer, old), old)
+
+    def _row(self, new: NewObject, writer: Writer, old: ObjectRow | None) -> ObjectRow:
         keeps = writer.is_service and writer.user_id is None
-        row = ObjectRow(
+        return ObjectRow(
             new.bucket,
             new.key,
             new.version,
@@ -193,7 +216,6 @@ class FakeObjects:
             self.tables.now(),
             new.max_age_seconds,
         )
-        return self._insert(row, old)
 
     async def change(
         self, bucket: str, key: str, changes: Mapping[str, Any], conditions: Conditions = UNCONDITIONAL
@@ -210,8 +232,11 @@ class FakeObjects:
     ) -> Mapping[str, UUID]:
         rules = self._rules(bucket)
         rows = {key: self.tables.objects[bucket, key] for key in keys if (bucket, key) in self.tables.objects}
-        owner = access.only_owner(rules, writer)
-        rows = {key: row for key, row in rows.items() if access.visible(row, owner) is not None}
+        viewer = access.viewer_of(rules, writer)
+        rows = {key: row for key, row in rows.items() if self._sees(row, viewer)}
+        if rules.policies:
+            for row in rows.values():
+                self._judge("delete", row, None, writer)
         for key in keys:
             self._check(rows.get(key), rules, writer, conditions)
         for key, row in rows.items():
@@ -224,10 +249,15 @@ class FakeObjects:
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Switched:
         rules = self._rules(bucket)
-        row = access.visible(self.tables.objects.get((bucket, source)), access.only_owner(rules, writer))
+        viewer = access.viewer_of(rules, writer)
+        row = await self.find(bucket, source, viewer)
         if row is None:
             raise errors.object_not_found()
         old = self.tables.objects.get((bucket, target))
+        if rules.policies:
+            self._judge("update", row, evolve(row, key=target), writer)
+            if old is not None:
+                self._judge("delete", old if self._sees(old, viewer) else None, None, writer)
         self._check(row, rules, writer, UNCONDITIONAL)
         self._check(old, rules, writer, conditions)
         del self.tables.objects[bucket, source]
@@ -247,6 +277,43 @@ class FakeObjects:
             return False
         self.tables.uploads[version] = (self.tables.uploads[version][0], self.tables.now())
         return True
+
+    def _sees(
+        self, row: ObjectRow, viewer: Viewer | None, failed: Callable[[], ApiError] | None = None
+    ) -> bool:
+        """``failed`` makes the error for a policy that fails; without it that one shows nothing."""
+        if viewer is None or not viewer.owns(row):
+            return viewer is None
+        try:
+            return viewer.identity is None or self.tables.policies("select", row, viewer.identity)
+        except ArithmeticError:
+            if failed is not None:
+                raise failed() from None
+            return False
+
+    def _judge_put(self, old: ObjectRow | None, new: ObjectRow, writer: Writer) -> None:
+        if old is None:
+            self._judge("insert", None, new, writer)
+        else:
+            seen = self._sees(old, Viewer(None, writer.identity))
+            self._judge("update", old if seen else None, new, writer)
+
+    def _judge(self, command: str, old: ObjectRow | None, new: ObjectRow | None, writer: Writer) -> None:
+        """Raise ``not_allowed`` unless policies allow it. ``old`` is None where it may not be seen."""
+        if writer.is_service:
+            return
+        who, policies = writer.identity, self.tables.policies
+        try:
+            allowed = who is not None and (old is not None or command == "insert")
+            if old is not None and who is not None:
+                allowed = policies(command, old, who)
+            if new is not None and who is not None and allowed:
+                allowed = policies("insert" if command == "insert" else "check", new, who)
+                allowed = allowed and (command == "insert" or policies("select", new, who))
+        except ArithmeticError:
+            allowed = False
+        if not allowed:
+            raise errors.not_allowed()
 
     def _rules(self, bucket: str) -> BucketRules:
         if bucket not in self.tables.buckets:

@@ -239,6 +239,8 @@ class Model:
             "owner_only_writes": rules.owner_only_writes,
             "owner_only_reads": rules.owner_only_reads,
             "anonymous_reads": rules.anonymous_reads,
+            # Row-level security has tests of its own: live/storage/test_policies.py.
+            "policies": False,
             "object_count": len(self.of(name)),
             "total_bytes": self.total(name),
         }

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.storage.assemble import Rows
 from project_service.storage.repository import NewObject
-from project_service.storage.values import BucketRules, Conditions, UploadTerms
+from project_service.storage.values import BucketRules, Conditions, Identity, UploadTerms, Viewer
 from tests.contracts.storage.rows import ALICE, BOB, ETAG, put, refused, together
 from tests.fakes.storage import START, some_link
 
@@ -88,7 +88,9 @@ async def test_links(rows: Rows) -> None:
     always = some_link(
         "b", "ö", now + timedelta(seconds=20), None, owner=ALICE.user_id, created_by=BOB.user_id
     )
-    await rows.links.add({b"1": once, b"2": always})
+    judged = some_link("b", "k", now + timedelta(days=1), 1, identity=Identity("anon", '{"a":1}'))
+    await rows.links.add({b"1": once, b"2": always, b"5": judged})
+    assert await rows.links.find(b"5") == judged
     assert (await rows.links.find(b"1"), await rows.links.find(b"3")) == (once, None)
     assert [await rows.links.use(b"1", now) for _ in range(2)] == [True, False]
     assert [await rows.links.use(b"2", now) for _ in range(3)] == [True, True, True]
@@ -96,7 +98,7 @@ async def test_links(rows: Rows) -> None:
     assert not await rows.links.use(b"3", now)
     unlimited = await rows.links.find(b"2")
     assert unlimited is not None and (unlimited.uses_left, unlimited.used_at) == (None, now)
-    assert unlimited.owner == ALICE.user_id
+    assert unlimited.viewer == Viewer(ALICE.user_id)
     left = await rows.links.find(b"1")
     assert left is not None
     assert left.uses_left == 0

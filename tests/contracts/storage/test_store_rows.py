@@ -12,7 +12,7 @@ from attrs import asdict, evolve
 from project_service.errors import ApiError
 from project_service.storage.assemble import Rows
 from project_service.storage.repository import NewObject
-from project_service.storage.values import BucketRules, Conditions, Writer
+from project_service.storage.values import BucketRules, Conditions, Viewer, Writer
 from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, put, refused
 
 
@@ -375,7 +375,7 @@ async def test_own_objects_alone(rows: Rows) -> None:
         names: list[str] = []
         after: str | None = None
         while True:
-            page = await rows.objects.page("b", prefix, after, limit, recursive, writer.user_id)
+            page = await rows.objects.page("b", prefix, after, limit, recursive, Viewer(writer.user_id))
             objects, folders = json.loads(page.objects), json.loads(page.folders)
             assert 0 < len(objects) + len(folders) <= limit
             names += [one["key"] for one in objects] + folders

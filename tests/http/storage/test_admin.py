@@ -50,6 +50,7 @@ class Admin(TestCase):
             "owner_only_writes": True,
             "owner_only_reads": False,
             "anonymous_reads": True,
+            "policies": False,
         }
         response = self.app.post("/admin/buckets", given, SERVICE)
         self.assertEqual((response.status, response.header("location")), (201, "/admin/buckets/b.new"))

@@ -347,7 +347,7 @@ class Failing(TestCase):
         stale = [next(iter(self.app.tables.objects.values()))]
         self.app.put("k", b"new")
 
-        async def behind(mine: object, bucket: str, key: str) -> object:
+        async def behind(mine: object, bucket: str, key: str, viewer: object = None) -> object:
             return stale.pop() if stale else await find(rows, bucket, key)
 
         self.patch(type(rows), "find", behind)

@@ -503,9 +503,9 @@ class UploadLinks(TestCase):
         finds: list[int] = []
         real = FakeObjects.find_many
 
-        async def counted(rows: FakeObjects, bucket: str, keys: Any) -> Any:
+        async def counted(rows: FakeObjects, bucket: str, keys: Any, viewer: Any = None) -> Any:
             finds.append(len(keys))
-            return await real(rows, bucket, keys)
+            return await real(rows, bucket, keys, viewer)
 
         self.patch(FakeObjects, "find_many", counted)
         self.assertEqual(len(json.loads(self.presigned(keys=wanted).body)["links"]), 1000)

@@ -10,7 +10,7 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.model import Storage as StorageSettings
-from project_service.storage.values import BucketRules, ObjectRow
+from project_service.storage.values import BucketRules, ObjectRow, Viewer
 from tests.fakes.common import Client, Response
 from tests.fakes.storage import START, FakeObjects
 from tests.http.storage.app import (
@@ -165,8 +165,10 @@ class UnmodifiedSince(TestCase):
         """After the next look at a row, somebody else changes it first."""
         find = FakeObjects.find
 
-        async def slow(rows: FakeObjects, bucket: str, key: str) -> ObjectRow | None:
-            row = await find(rows, bucket, key)
+        async def slow(
+            rows: FakeObjects, bucket: str, key: str, viewer: Viewer | None = None
+        ) -> ObjectRow | None:
+            row = await find(rows, bucket, key, viewer)
             self.patch(FakeObjects, "find", find)
             app.put("k", b"won")
             return row

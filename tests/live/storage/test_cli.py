@@ -50,14 +50,14 @@ def test_a_bucket_from_its_creation_to_its_deletion(
     assert code == 0
     assert (changed["visibility"], changed["max_object_bytes"]) == ("private", None)
     assert (changed["allowed_content_types"], changed["owner_only_writes"]) == (None, False)
-    for words, reads, writes in (
-        (("create", "own", "--per-user"), True, True),
-        (("update", "own", "--no-owner-only-reads"), False, True),
-        (("update", "own", "--owner-only-reads", "--shared-writes"), True, False),
-        (("update", "own", "--shared-reads"), False, False),
+    for words, shown in (
+        (("create", "own", "--per-user"), [True, True, False]),
+        (("update", "own", "--no-owner-only-reads"), [False, True, False]),
+        (("update", "own", "--owner-only-reads", "--shared-writes", "--policies"), [True, False, True]),
+        (("update", "own", "--shared-reads", "--no-policies"), [False, False, False]),
     ):
-        code, own, _ = run("bucket", *words)
-        assert (code, own["owner_only_reads"], own["owner_only_writes"]) == (0, reads, writes)
+        _, own, _ = run("bucket", *words)
+        assert [own[name] for name in ("owner_only_reads", "owner_only_writes", "policies")] == shown
     code, _, stderr = run("bucket", "create", "both", "--public", "--per-user")
     assert (code, "owner_only_reads" in stderr) == (1, True)
     assert run("bucket", "delete", "own")[0] == 0
