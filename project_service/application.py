@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from project_service.http.caller import Callers
 from project_service.http.connection import ConnectionFactory
 from project_service.http.edge import Edge, EdgeSettings, HttpDate
 from project_service.http.head import parse_networks
-from project_service.http.health import Check, Health, NotReady
+from project_service.http.health import Check, Health, NotReady, failing
 from project_service.http.metrics import Metrics
 from project_service.http.openapi import OpenApi
 from project_service.http.routing import Router
@@ -120,6 +120,7 @@ class Application:
         self._edges: list[Edge] = []
         self._factories: list[ConnectionFactory] = []
         self._assembled: Assembled | None = None
+        self._health: Health | None = None
 
     @property
     def addresses(self) -> list[Any]:
@@ -140,7 +141,7 @@ class Application:
     async def _open_ports(self, assembled: Assembled) -> None:
         metrics = Metrics(self._reactor.callLater)
         others = {"workers": self._peers} if self._peers is not None else {}
-        health = Health({**assembled.checks, **others}, metrics, self._reactor)
+        health = self._health = Health({**assembled.checks, **others}, metrics, self._reactor)
         router = Router()
         for part in assembled.mounted:
             part.mount(router)
@@ -181,11 +182,17 @@ class Application:
         factory.throttle.ports = ports
         self._ports += ports
 
-    async def check_ready(self) -> None:
-        """Raises if a part that this process needs does not work."""
+    async def away(self) -> Collection[str]:
+        """The parts that do not work, by the names that ``/ready`` gives them."""
+        return () if self._health is None else list(await self._health.away())
+
+    async def check_ready(self, seconds: float) -> None:
+        """Raises ``NotReady`` with the names of the parts that do not work in this process, with commas between.
+        Each is given so many ``seconds``."""
         if self._assembled is None:
-            raise RuntimeError("not started")
-        await all_of(check() for check in self._assembled.checks.values())
+            raise NotReady("start")
+        if away := await failing(self._assembled.checks, self._reactor, seconds):
+            raise NotReady(",".join(away))
 
     def reload(self, settings: Settings) -> None:
         """Take over the settings that may change while running.

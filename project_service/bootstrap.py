@@ -80,8 +80,9 @@ def shell_variables(data_dir: Path) -> dict[str, str]:
     return {variable: credentials[name] for variable, name in names.items()}
 
 
-def welcome(credentials: Credentials, path: Path, on_terminal: bool) -> list[str]:
-    """What to print when the service is ready. The keys themselves are only printed on a terminal."""
+def welcome(credentials: Credentials, path: Path, state: str, on_terminal: bool) -> list[str]:
+    """What to print when the service serves; ``state`` says where, and whether it is ready. The keys themselves are
+    only printed on a terminal."""
     shown = [f"  keys: {path}"]
     if on_terminal:
         shown = [f"  anon key     {credentials.anon_key}", f"  service key  {credentials.service_key}"]
@@ -89,4 +90,4 @@ def welcome(credentials: Credentials, path: Path, on_terminal: bool) -> list[str
         [str(Path(sys.executable).with_name("project-service")), "env", "--data-dir", str(path.parent)]
     )
     tried = [f'  eval "$({env})"', '  curl -H "apikey: $ANON_KEY" $URL/storage/buckets/public/objects']
-    return ["", f"project-service is ready on {credentials.base_url}", *shown, "", "Try:", *tried, ""]
+    return ["", f"project-service is {state}", *shown, "", "Try:", *tried, ""]

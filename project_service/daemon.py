@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import platform
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from project_service import bootstrap
+import twisted
+from project_service import __version__, bootstrap
 from project_service.application import Application
 from project_service.auth import tokens
 from project_service.certificates import Certificates
@@ -46,6 +48,10 @@ log = Logger()
 # The first and the longest pause before the database is tried again, in seconds.
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
+# How often the log repeats that a part is still away.
+REPEAT_SECONDS = 60.0
+# How often a service that serves, but is not ready, looks whether it is.
+LOOK_SECONDS = 2.0
 
 
 class Daemon(Service):
@@ -68,6 +74,12 @@ class Daemon(Service):
 
     def _begin(self) -> None:
         self._take_signals()
+        self.log.info(
+            "project-service {version} starts (Python {python}, Twisted {twisted})",
+            version=__version__,
+            python=platform.python_version(),
+            twisted=twisted.__version__,
+        )
         self._starting = start(self._startup.start())
         self._starting.addErrback(self._failed)
 
@@ -76,9 +88,11 @@ class Daemon(Service):
         return start(self._stop())
 
     async def _stop(self) -> None:
+        self.log.info("stopping")
         if self._starting is not None and not self._starting.called:
             self._starting.cancel()
         await self._startup.stop()
+        self.log.info("stopped")
 
     def _failed(self, failure: Failure) -> None:
         if failure.check(CancelledError) or not self.running:
@@ -130,6 +144,7 @@ class Startup:
         self._serving: Application | Workers | None = None
         self._certificates = Certificates()
         self._admin_dsn: str | None = None
+        self._looking: Deferred[None] | None = None
 
     async def start(self) -> None:
         launch = self._launch
@@ -138,14 +153,32 @@ class Startup:
             await self._embed(launch.data_dir)
         await self._migrate()
         keys = await self._first_start(launch.data_dir) if launch.data_dir is not None else None
-        await self._serve()
+        away = await (await self._serve()).away()
+        state = f"serving on {self._base_url()}, not ready: {', '.join(away)}" if away else self._ready
         if launch.data_dir is not None and keys is not None:
-            self._announce(launch.data_dir, keys)
+            self._announce(launch.data_dir, keys, state)
+        elif away:
+            self.log.warn("{state}", state=state)
         else:
-            self.log.info("ready on {url}", url=self._base_url())
+            self.log.info("{state}", state=state)
+        if away:
+            self._looking = start(self._look_until_ready())
+            self._looking.addErrback(lambda failure: failure.trap(CancelledError))
 
     async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         await self._components.stop()
+
+    async def _look_until_ready(self) -> None:
+        assert self._serving is not None
+        while await self._serving.away():
+            await deferLater(self._reactor, LOOK_SECONDS)
+        self.log.info("{state}", state=self._ready)
+
+    @property
+    def _ready(self) -> str:
+        return f"ready on {self._base_url()}"
 
     def reload(self) -> None:
         """On SIGHUP: read the configuration again and apply what can change without a restart. If it cannot be used,
@@ -195,12 +228,16 @@ class Startup:
         """Migrate the database, after waiting for it while it is away. Raises if it cannot be migrated."""
         connect = evolve(connector(self._reactor, self._settings), statement_timeout_seconds=0.0)
         backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        last, logged_at = "", 0.0
         while True:
             try:
                 with closing(await connect()) as connection:
                     await migrate(connection, shipped(), say, self._expose)
             except DatabaseGone as fault:
-                self.log.warn("waiting for the database: {why}", why=str(fault))
+                now = self._reactor.seconds()
+                if str(fault) != last or now - logged_at >= REPEAT_SECONDS:
+                    last, logged_at = str(fault), now
+                    self.log.warn("waiting for the database: {why}", why=last)
                 await deferLater(self._reactor, backoff.failed())
             else:
                 return
@@ -235,7 +272,7 @@ class Startup:
         finally:
             await pool.close()
 
-    async def _serve(self) -> None:
+    async def _serve(self) -> Application | Workers:
         count = worker_count(self._settings)
         server = self._settings.server
         serving: Application | Workers
@@ -248,6 +285,7 @@ class Startup:
         self._serving = serving
         await serving.start()
         tune_memory()
+        return serving
 
     def _binder(self, endpoints: Sequence[str]) -> Binder:
         return bind_endpoints(self._reactor, endpoints, self._certificates)
@@ -262,7 +300,7 @@ class Startup:
                 return url
         return self._settings.server.listen[0] if self._settings.server.listen else "-"
 
-    def _announce(self, data_dir: Path, keys: tuple[str, str]) -> None:
+    def _announce(self, data_dir: Path, keys: tuple[str, str], state: str) -> None:
         dsn = self._settings.database.dsn
         url = self._base_url()
         databases = [f"/{stage}/db/{name}/rest" for stage, name, _ in self._settings.stage_databases()]
@@ -270,8 +308,8 @@ class Startup:
         credentials = bootstrap.Credentials(url, rest_url, *keys, dsn.reveal() if dsn is not None else "")
         path = bootstrap.write_credentials(data_dir, credentials)
         if on_output() != "text":
-            self.log.info("ready on {url}", url=credentials.base_url)
-        show("\n".join(bootstrap.welcome(credentials, path, on_terminal())))
+            self.log.info("{state}", state=state)
+        show("\n".join(bootstrap.welcome(credentials, path, state, on_terminal())))
 
 
 # What a start prints on standard output, beside the log or in its place

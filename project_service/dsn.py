@@ -34,6 +34,14 @@ class Candidate:
             self.host is not None and not self.host.startswith(("/", "@")) and "hostaddr" not in self.params
         )
 
+    @property
+    def address(self) -> str:
+        """user@host:port/database as far as the connection string says, for people to read. Without the password."""
+        user, name = self.params.get("user"), self.params.get("dbname") or self.params.get("user")
+        host = self.host or self.params.get("hostaddr") or "(local socket)"
+        before, after = f"{user}@" if user else "", f"/{name}" if name else ""
+        return f"{before}{host}:{self.params.get('port', 5432)}{after}"
+
 
 @frozen
 class Target:

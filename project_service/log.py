@@ -233,14 +233,18 @@ def _providing(observe: Callable[[LogEvent], None]) -> ILogObserver:
     return cast(ILogObserver, observe)
 
 
+# Twisted's own notices of ports, connections and the process: the service says itself what operators need of them.
+_QUIET = ("twisted.web.client", "twisted.scripts", "twisted.internet.base", "log_legacy")
+
+
 class Levels(LogLevelFilterPredicate):
     """A predicate whose default level can be changed while it is in use (SIGHUP)."""
 
     def __init__(self, name: str) -> None:
         super().__init__(defaultLogLevel=LogLevel.levelWithName(name))
         self._passing: dict[tuple[str, object], bool] = {}
-        # Twisted's client logs each connection it opens to the store; the requests say as much.
-        self.setLogLevelForNamespace("twisted.web.client", LogLevel.warn)
+        for namespace in _QUIET:
+            self.setLogLevelForNamespace(namespace, LogLevel.warn)
 
     def set_default(self, name: str) -> None:
         self.setLogLevelForNamespace("", LogLevel.levelWithName(name))

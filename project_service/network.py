@@ -253,9 +253,22 @@ def bind_endpoints(
                 for port in ports:
                     await close(port)
                 raise cannot_listen(text, fault) from None
+        for text, port in zip(endpoints, ports, strict=True):
+            log.info("listening on {where}", where=_where(text, port))
         return ports
 
     return bind
+
+
+def _where(text: str, port: IListeningPort) -> str:
+    """An open port as an operator knows it: https://0.0.0.0:443, unix:/run/service.sock."""
+    address: Any = port.getHost()
+    if getattr(address, "host", None) is None:
+        return shown(text)
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    scheme = "https" if text.removeprefix(PROXIED).startswith(TLS) else "http"
+    behind = " (with the PROXY protocol)" if text.startswith(PROXIED) else ""
+    return f"{scheme}://{host}:{address.port}{behind}"
 
 
 def cannot_listen(text: str, fault: Exception) -> CannotListen:

@@ -60,13 +60,14 @@ class Connector:
     timezone: str | None = None
 
     async def __call__(self) -> Connection:
-        """Raises ``DatabaseGone`` if no server could be reached. Its text contains no address and no secret."""
+        """Raises ``DatabaseGone`` if no server could be reached. Its text names the last one that was tried, as
+        user@host:port/database, and contains no secret."""
         why = "no server"
         for candidate in self.target.candidates:
             try:
                 return await self._connect_to(candidate)
             except (DatabaseGone, psycopg2.Error) as fault:
-                why = _reason(fault)
+                why = f"{candidate.address}: {_reason(fault)}"
         raise DatabaseGone(why)
 
     async def _connect_to(self, candidate: Candidate) -> Connection:
@@ -154,8 +155,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def _reason(fault: Exception) -> str:
-    """Why a connection failed, as text that may be shown: without the server's address, and without libpq's own
-    text, which names user and host."""
+    """Why a connection failed, in our words: libpq's are of any form and language, and may quote what was sent."""
     if isinstance(fault, DatabaseGone):
         return str(fault)
     text = str(fault)

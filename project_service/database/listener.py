@@ -142,17 +142,22 @@ class Listener(Service):
             self.log.failure("the listener stopped", failure)
 
     async def _run(self) -> None:
-        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        backoff, logged = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), ""
         while self.running:
             try:
                 await self._listen()
                 backoff.succeeded()
+                if logged:
+                    logged = ""
+                    self.log.info("listening to {of} again", of=self.of)
                 await self._watch()
             except CancelledError:
                 raise
             except Exception as fault:
                 why = str(fault) if isinstance(fault, DatabaseGone) else type(fault).__name__
-                self.log.warn("listening to {of} failed: {why}", of=self.of, why=why)
+                if why != logged:  # a database may be away for hours
+                    logged = why
+                    self.log.warn("listening to {of} failed: {why}", of=self.of, why=why)
             finally:
                 self.current = False
             await self._sleep.wait(backoff.failed())

@@ -83,6 +83,8 @@ class Pool:
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._retry: IDelayedCall | None = None
         self._closed = False
+        # Why no connection could be made the last time, as it was logged; "" if one was made.
+        self._why_not = ""
         self.pipelines = Pipelines(self, size // CONNECTIONS_PER_PIPELINE, clock, setup)
         self._empty: Deferred[None] | None = None
 
@@ -242,12 +244,17 @@ class Pool:
             raise
         except Exception as fault:
             why = str(fault) if isinstance(fault, DatabaseGone) else type(fault).__name__
-            self.log.warn("cannot connect to the database: {why}", why=why)
+            if why != self._why_not:  # a database may be away for hours
+                self._why_not = why
+                self.log.warn("cannot connect to the database: {why}", why=why)
             # Several that were being made at the same time count as one failure.
             if not self._closed and (self._retry is None or not self._retry.active()):
                 self._retry = self._clock.callLater(self._backoff.failed(), self._grow)
             return
         self._backoff.succeeded()
+        if self._why_not:
+            self._why_not = ""
+            self.log.info("connected to the database again")
         self._offer(connection)
 
     def _added(self, result: Any, connecting: Deferred[None]) -> None:

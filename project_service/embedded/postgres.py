@@ -238,6 +238,10 @@ def dsn(user: str, password: str, database: str, sockets: Path) -> str:
     )
 
 
+# What a server says to those who connect too early, in its own log.
+_STARTING = ("the database system is starting up", "the database system is not yet accepting connections")
+
+
 class Cluster(Program):
     """The server, its owner's ``dsn`` and its superuser's ``admin_dsn``, which are known once it has been prepared.
     ``progress`` is called with a line about each step that takes time or that the user should know of."""
@@ -373,7 +377,7 @@ class Cluster(Program):
     def level(self, line: str) -> str:
         """The level at which a line of the server's log is logged."""
         severity, _, text = line.partition(":")
-        if text.strip() == "the database system is starting up":
+        if text.strip() in _STARTING:
             return "debug"  # our own readiness query
         if severity in {"FATAL", "WARNING", "ERROR"}:
             return "warn"

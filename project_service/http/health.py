@@ -63,6 +63,8 @@ class Health:
     _exposed_until: float = field(default=float("-inf"), init=False)
     _checking: bool = field(default=False, init=False)
     _waiting: list[Deferred[dict[str, str]]] = field(factory=list, init=False)
+    # What the log says of the parts that are away.
+    _logged: dict[str, str] = field(factory=dict, init=False)
 
     def mount(self, router: Router) -> None:
         # Pages have no use for what operators ask, hence no CORS headers.
@@ -138,21 +140,37 @@ class Health:
             one.callback(away)
 
     async def _away(self) -> dict[str, str]:
-        """What is away, by name. All checks are made at the same time, so that several which do not return take no
-        longer than one."""
-        failures: dict[str, Exception] = {}
-
-        async def make(name: str, check: Check) -> None:
-            try:
-                await with_timeout(self.clock, CHECK_SECONDS, start(check()), TimeoutError)
-            except Exception as failure:
-                failures[name] = failure
-
-        await all_of(make(name, check) for name, check in self.checks.items())
-        away = [name for name in self.checks if name in failures]
-        for name in away:
-            self.log.warn("{part} is not ready: {why}", part=name, why=_why(failures[name]))
+        """What is away, by name. It is logged when that changes: monitors ask every few seconds."""
+        failures = await failing(self.checks, self.clock)
+        away = {name: _why(failure) for name, failure in failures.items()}
+        for name, why in away.items():
+            if self._logged.get(name) != why:
+                self.log.warn("not ready: {part} ({why})", part=name, why=why)
+        for name in self._logged:
+            if name not in away:
+                self.log.info("ready again: {part}", part=name)
+        self._logged = away
         return dict.fromkeys(away, "does not answer as it should")
+
+
+async def failing(
+    checks: Mapping[str, Check], clock: IReactorTime, seconds: float = CHECK_SECONDS
+) -> dict[str, Exception]:
+    """The failures of ``checks``, by name; one that takes longer than ``seconds`` fails. All are made at the same
+    time, so that several which do not return take no longer than one."""
+    failures: dict[str, Exception] = {}
+
+    def silent() -> NotReady:
+        return NotReady(f"it has not answered in {seconds:g} s")
+
+    async def make(name: str, check: Check) -> None:
+        try:
+            await with_timeout(clock, seconds, start(check()), silent)
+        except Exception as failure:
+            failures[name] = failure
+
+    await all_of(make(name, check) for name, check in checks.items())
+    return {name: failures[name] for name in checks if name in failures}
 
 
 def _why(failure: Exception) -> str:

@@ -15,6 +15,7 @@ from twisted.logger import Logger
 
 from project_service.database.errors import outage_of
 from project_service.database.pool import Pool
+from project_service.http.health import NotReady
 from project_service.http.routing import Policy, Router
 from project_service.lifecycle import Every, start, with_timeout
 from project_service.settings.model import Storage as StorageSettings
@@ -34,7 +35,13 @@ from project_service.storage.repository import BucketRows, GarbageRows, LinkRows
 from project_service.storage.reservations import Reservations
 from project_service.storage.routes import StorageRoutes, translated
 from project_service.storage.s3.client import connect_store
-from project_service.storage.s3.errors import NoSuchBucket, NoSuchObject, StoreError, kind_of
+from project_service.storage.s3.errors import (
+    NoSuchBucket,
+    NoSuchObject,
+    StoreError,
+    StoreUnreachable,
+    kind_of,
+)
 from project_service.storage.sweeper import Removal, Sweeper
 from project_service.storage.upload import Uploads, unobserved
 
@@ -76,6 +83,8 @@ class Storage:
     reservations: Reservations = field(repr=False)
     _store: Any = field(repr=False)
     _clock: Any = field(repr=False)
+    # The address of the store, for the log.
+    _endpoint: str = ""
 
     def mount(self, router: Router) -> None:
         part = router.of_part(Policy(admission=ADMISSION))
@@ -100,12 +109,14 @@ class Storage:
             await self._read_probe()
 
     async def ready(self) -> None:
-        """As ``check``, for ``/ready``. A refusal is logged, because there may be no request that would show it."""
+        """As ``check``, for ``/ready``. Raises ``NotReady`` with the store's address and answer, because there may be
+        no request that would show it."""
         try:
             await self.check()
         except StoreError as refused:
-            _log.warn("The store refuses: {why}", why=str(refused))
-            raise
+            raise NotReady(f"{self._endpoint} refuses: {refused}") from None
+        except StoreUnreachable as away:
+            raise NotReady(f"{self._endpoint} cannot be reached: {away}") from None
 
     async def start(self) -> None:
         """Make the store bucket, within ``START_TIMEOUT_SECONDS``. A store that cannot be used yet is logged: the
@@ -115,7 +126,7 @@ class Storage:
         except Exception as problem:
             # The text of a refusal is safe to log, and names the right region where the configured one is wrong.
             kind = str(problem) if isinstance(problem, StoreError) else kind_of(problem)
-            _log.warn("The store cannot be used yet: {kind}", kind=kind)
+            _log.warn("the store {endpoint} cannot be used yet: {kind}", endpoint=self._endpoint, kind=kind)
 
     async def stop(self) -> None:
         """Close the idle connections to the store, and release the reservations that nobody has used."""
@@ -146,8 +157,9 @@ def build(
     sweep_lock: SweepLock = unlocked,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     steps: Callable[[str], None] = unobserved,
+    endpoint: str = "",
 ) -> Storage:
-    """Storage on the given store and rows.
+    """Storage on the given store and rows. ``endpoint`` is what the log calls the store.
 
     ``current_settings`` returns the settings as they are now, where they can change while running. ``sweep_lock``
     keeps the sweeper to one process at a time. ``steps`` is called with each step of a change, for tests that
@@ -188,6 +200,7 @@ def build(
         reservations,
         store,
         reactor,
+        endpoint,
     )
 
 
@@ -195,7 +208,10 @@ def _sweeping(sweeper: Sweeper, sweep_lock: SweepLock) -> Callable[[], Awaitable
     """Sweeps and logs what was removed, unless another process is sweeping."""
 
     async def sweep() -> None:
-        _log.info("Swept {swept}", swept=await sweeper.sweep())
+        if removed := str(await sweeper.sweep()):
+            _log.info("the sweeper removed: {removed}", removed=removed)
+        else:
+            _log.debug("the sweeper had nothing to remove")
 
     async def sweep_alone() -> None:
         if not await sweep_lock(sweep):
@@ -223,4 +239,5 @@ def assemble(
         current_settings=current_settings,
         sweep_lock=sweep_lock,
         steps=steps,
+        endpoint=store.endpoint_url or "",
     )

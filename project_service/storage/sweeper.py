@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from uuid import UUID
 
-from attrs import define, field, frozen
+from attrs import asdict, define, field, frozen
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -106,6 +106,10 @@ class Swept:
     multiparts: int
     links: int
     orphans: int
+
+    def __str__(self) -> str:
+        """What was removed of anything, for the log; "" if nothing was."""
+        return ", ".join(f"{name} {count}" for name, count in asdict(self).items() if count)
 
 
 @define

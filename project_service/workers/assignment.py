@@ -6,7 +6,7 @@ pipe stays open as long as the supervisor lives; a worker that reads its end sto
     worker -> supervisor   ready                    it answers requests
     worker -> supervisor   all                      are all workers ready?
     supervisor -> worker   check N                  are you ready? (in round N)
-    worker -> supervisor   works N, fails N         the answer
+    worker -> supervisor   works N, fails N PARTS   the answer; PARTS are what does not work, with commas between
     supervisor -> worker   all works, all fails     the verdict, to each worker that asked
     supervisor -> worker   renew                    read the certificates again
 """

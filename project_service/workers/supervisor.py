@@ -10,7 +10,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
@@ -98,6 +98,10 @@ class Workers:
         failures: list[Any] = [result for good, result in ended if not good]
         if failures:
             failures[0].raiseException()
+
+    async def away(self) -> Collection[str]:
+        """The parts that do not work in some worker, by the names that ``/ready`` gives them."""
+        return await self._readiness.away()
 
     def reload(self, settings: Settings) -> None:
         """Have each worker read the configuration again, and start later ones with ``settings``.
@@ -283,8 +287,8 @@ class _Worker(ProcessProtocol):
 
 
 class Readiness:
-    """Answers a worker's ``/ready`` for all workers. There is one round at a time; a worker that asks during a round
-    gets its verdict as well.
+    """Answers a worker's ``/ready`` for all workers, and the supervisor. There is one round at a time; whoever asks
+    during a round gets its verdict as well.
 
     A round succeeds if ``present`` returns ``count`` workers and each of them answers that it works.
     """
@@ -295,12 +299,22 @@ class Readiness:
         self._present = present
         self._round = 0
         self._asking: list[_Worker] = []
+        self._asking_here: list[Deferred[Collection[str]]] = []
         self._unanswered: list[_Worker] = []
         self._timeout: IDelayedCall | None = None
 
+    def away(self) -> Deferred[Collection[str]]:
+        """What does not work, for the supervisor: "workers" where one does not answer."""
+        away: Deferred[Collection[str]] = Deferred(self._asking_here.remove)
+        self._asking_here.append(away)
+        if self._timeout is None:
+            self._begin()
+        return away
+
     def received(self, worker: _Worker, line: bytes) -> None:
         """To be called with each line that a worker sends. An answer to an earlier round is ignored."""
-        word, _, number = line.partition(b" ")
+        word, _, rest = line.partition(b" ")
+        number, _, parts = rest.partition(b" ")
         if word == ASK:
             self._asking.append(worker)
             if self._timeout is None:
@@ -308,7 +322,7 @@ class Readiness:
         elif number == b"%d" % self._round and worker in self._unanswered:
             self._unanswered.remove(worker)
             if word != WORKS:
-                self._end(FAILS)
+                self._end(FAILS, parts)
             elif not self._unanswered:
                 self._end(WORKS)
 
@@ -328,13 +342,16 @@ class Readiness:
         for worker in list(self._unanswered):
             worker.send(b"%s %d" % (CHECK, self._round))
 
-    def _end(self, verdict: bytes) -> None:
+    def _end(self, verdict: bytes, parts: bytes = b"workers") -> None:
         cancel(self._timeout)
         self._timeout = None
         self._unanswered = []
         asking, self._asking = self._asking, []
         for worker in asking:
             worker.send(b"%s %s" % (ASK, verdict))
+        here, self._asking_here = self._asking_here, []
+        for one in here:
+            one.callback([] if verdict == WORKS else parts.decode().split(","))
 
 
 @frozen

@@ -65,6 +65,8 @@ log = Logger()
 
 # A worker that has not checked itself by then is not ready.
 WORKER_SECONDS = 3.0
+# And how long it waits for a part, so that it can still name the one that does not answer.
+PART_SECONDS = 2.5
 
 
 class Worker:
@@ -96,7 +98,7 @@ class Worker:
         return share(self._assignment.source.read_again(os.environ), self._assignment.processes)
 
     async def _works(self) -> None:
-        await self._application.check_ready()
+        await self._application.check_ready(PART_SECONDS)
 
     def run(self) -> None:
         reactor = self._reactor
@@ -214,7 +216,8 @@ class SupervisorPipe:
         if word == CHECK:
             checked = with_timeout(self._reactor, WORKER_SECONDS, start(self._works()), TimeoutError)
             checked.addCallbacks(
-                lambda _: self.send(WORKS + b" " + rest), lambda _: self.send(FAILS + b" " + rest)
+                lambda _: self.send(WORKS + b" " + rest),
+                lambda failure: self.send(b" ".join([FAILS, rest, _names_of(failure)])),
             )
         elif word == RENEW:
             self._renew()
@@ -225,6 +228,11 @@ class SupervisorPipe:
                     one.callback(None)
                 else:
                     one.errback(NotReady("another one is starting, is away, or does not work"))
+
+
+def _names_of(failure: Failure) -> bytes:
+    """The parts that do not work, as the supervisor reads them."""
+    return failure.getErrorMessage().encode() if failure.check(NotReady) else b"workers"
 
 
 def adopt(reactor: Any, endpoints: Sequence[str], first: int, certificates: Certificates) -> Binder:

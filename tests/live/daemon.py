@@ -20,7 +20,7 @@ import requests
 from project_service.embedded.leftovers import PROC, identify, uses_directory
 
 ROOT = Path(__file__).parents[2]
-READY = re.compile(r"ready on (http://[^\s\"]+)")  # a line of text, or of JSON
+READY = re.compile(r"(?:ready|serving) on (http://[^\s\",]+)")  # a line of text, or of JSON
 TIMEOUT_SECONDS = 60.0
 
 

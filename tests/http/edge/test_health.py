@@ -73,11 +73,29 @@ class HealthTests(TestCase):
         self.assertEqual(
             [formatEvent(one) for one in events if "part" in one],
             [
-                "tables is not ready: it has not begun",
-                "database is not ready: database_unavailable",
-                "store is not ready: RuntimeError",
+                "not ready: tables (it has not begun)",
+                "not ready: database (database_unavailable)",
+                "not ready: store (RuntimeError)",
             ],
         )
+
+    def test_what_is_away_is_logged_when_that_changes(self) -> None:
+        """Monitors ask every few seconds, for as long as it lasts."""
+        why: list[str] = []
+
+        async def store() -> None:
+            if why:
+                raise NotReady(why[0])
+
+        app = app_of(database=works, store=store)
+        with capturedLogs() as events:
+            for now in ([], ["refuses"], ["refuses"], ["is away"], [], []):
+                why[:] = now
+                app.request("GET", "/ready")
+                app.clock.advance(2)
+        lines = [formatEvent(one) for one in events if "part" in one]
+        expected = ["not ready: store (refuses)", "not ready: store (is away)", "ready again: store"]
+        self.assertEqual(lines, expected)
 
     def test_responses_may_not_be_cached(self) -> None:
         for path, check in (("/live", works), ("/ready", works), ("/ready", broken), ("/metrics", works)):

@@ -54,6 +54,9 @@ class Sweeping(TestCase):
             self.app.tables.garbage[version] = (bucket, START)
             self.stored(store_path(bucket, version))
         self.assertEqual(self.sweep(), Swept(0, 5, 0, 0, 0))
+        self.assertEqual(
+            (str(Swept(0, 5, 1, 0, 0)), str(Swept(0, 0, 0, 0, 0))), ("versions 5, multiparts 1", "")
+        )
         self.assertEqual(self.app.stored(), [])
 
     def test_what_cannot_be_deleted_waits_for_the_next_sweep(self) -> None:

@@ -130,7 +130,7 @@ def test_check_looks_at_the_rest_although_settings_are_missing_or_wrong(
     assert checked.code == 1
     for wrong in ("auth.bcrypt_cost must", "store.endpoint_url is missing", "auth.jwt_keys_file is missing"):
         assert wrong in checked.out
-    assert "FAIL  database: the database cannot be reached: no server listens there" in checked.out
+    assert "the database cannot be reached: u@127.0.0.1:9/x: no server listens there" in checked.out
     assert "FAIL  mail server: the mail server cannot be reached: connection refused" in checked.out
     nowhere = commands_of(monkeypatch, "--config", tmp_path / "none.toml")("check")
     assert (nowhere.code, nowhere.out.count("FAIL")) == (1, 1)

@@ -9,6 +9,7 @@ import bcrypt
 import pytest
 
 from project_service.database.migrate import shipped
+from project_service.dsn import read_dsn
 from project_service.settings.model import Store
 from project_service.storage.s3.client import connect_store
 from tests.live.cli.command_here import Command, beside_the_reactor, commands_of, failed, on_reactor, reactor
@@ -242,5 +243,5 @@ def test_other_databases(
             "ok    tokens of prod/main: by the service's own keys",
         ]
     # As of the system database: at once, and with the reason.
-    gone = "the database cannot be reached: there is no such database or role"
-    assert project("openapi", *shop) == failed(gone)
+    gone = f"{read_dsn(elsewhere).candidates[0].address}: there is no such database or role"
+    assert project("openapi", *shop) == failed(f"the database cannot be reached: {gone}")

@@ -97,18 +97,18 @@ async def test_a_connection_to_a_standby_is_used_for_a_limited_time(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_failure_to_connect_never_shows_address_or_password(database: str) -> None:
+async def test_a_failure_to_connect_names_the_server_and_never_shows_the_password(database: str) -> None:
+    there = parse_dsn(database)
+    server = f"{there['user']}@{there['host']}:{there['port']}"
     for bad, why in (
-        ("postgresql://u:hunter2@127.0.0.1:1/db", "no server listens there"),
-        ("postgresql://u:hunter2@name.invalid/db", "unknown host"),
-        (make_dsn(database, password="hunter2"), "the password was refused"),
-        (make_dsn(database, dbname="hunter2"), "there is no such database or role"),
+        ("postgresql://u:hunter2@127.0.0.1:1/db", "u@127.0.0.1:1/db: no server listens there"),
+        ("postgresql://u:hunter2@name.invalid/db", "u@name.invalid:5432/db: unknown host"),
+        (make_dsn(database, password="hunter2"), f"{server}/{there['dbname']}: the password was refused"),
+        (make_dsn(database, dbname="gone"), f"{server}/gone: there is no such database or role"),
     ):
         with pytest.raises(DatabaseGone) as caught:
             await connection_to(bad, 0)
         assert str(caught.value) == why
-        for secret in ("hunter2", "127.0.0.1", "name.invalid", "nobody"):
-            assert secret not in str(caught.value)
 
 
 @pytest_twisted.ensureDeferred

@@ -41,10 +41,13 @@ def test_tls_unix_and_admin_endpoints_beside_tcp(data_dir: Path, tmp_path: Path,
     ]
     with Daemon(data_dir, *options) as daemon:
         url = daemon.wait_until_ready()
-        ports = {int(port) for port in re.findall(r"starting on (\d+)", daemon.text)}
+        ports = {int(port) for port in re.findall(r"listening on http://127\.0\.0\.1:(\d+)", daemon.text)}
         plain = int(url.rpartition(":")[2])
-        (secure,) = {int(port) for port in re.findall(r"\(TLS\) starting on (\d+)", daemon.text)}
-        (admin,) = ports - {plain, secure}
+        (secure,) = {
+            int(port) for port in re.findall(r"listening on https://127\.0\.0\.1:(\d+)", daemon.text)
+        }
+        (admin,) = ports - {plain}
+        assert f"listening on unix:{path}\n" in daemon.text
 
         assert (
             requests.get(f"https://127.0.0.1:{secure}/auth/user", verify=str(cert), timeout=10).status_code
@@ -162,8 +165,10 @@ def test_the_proxy_protocol_tells_the_client_address(
     options = ("--listen", "haproxy:tcp:0:interface=127.0.0.1", "--workers", workers)
     with Daemon(data_dir, *options) as daemon:
         plain = daemon.wait_until_ready()
-        ports = {int(port) for port in re.findall(r"starting on (\d+)", daemon.text)}
-        (proxied,) = ports - {int(plain.rpartition(":")[2])}
+        (proxied,) = map(
+            int, re.findall(r"listening on http://127\.0\.0\.1:(\d+) \(with the PROXY", daemon.text)
+        )
+        assert proxied != int(plain.rpartition(":")[2])
         request = b"GET /live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
         with socket.create_connection(("127.0.0.1", proxied), 10) as client:
             client.sendall(b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n" + request)

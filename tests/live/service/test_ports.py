@@ -20,7 +20,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.python.systemd import ListenFDs
 
 from project_service.certificates import Certificates
-from project_service.errors import ApiError
+from project_service.http.health import NotReady
 from project_service.network import BACKLOG, CannotListen, bind_endpoints, close, leave, take_turns
 from project_service.settings.model import Store
 from project_service.workers.worker import adopt
@@ -188,5 +188,5 @@ async def test_a_port_that_fails_to_close_does_not_stop_the_shutdown(
         assert (await api.request("GET", "/ready", key=None))[0] == 200
         path.unlink()
     assert len(logged_errors.flush("a port did not close cleanly")) == 1
-    with pytest.raises(ApiError, match="shutting_down"):
-        await api.application.check_ready()
+    with pytest.raises(NotReady, match="database"):
+        await api.application.check_ready(5.0)

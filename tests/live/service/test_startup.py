@@ -130,7 +130,7 @@ async def test_a_database_of_the_table_api_that_is_away_delays_no_other_part(
             assert (await api.request("GET", "/storage/buckets/public/objects"))[0] == 200
     messages = [formatEvent(event) for event in events]
     assert "stages.dev.databases.away does not answer yet" in messages
-    assert "listening to stages.dev.databases.away failed: no server listens there" in messages
+    assert any(one.startswith("listening to stages.dev.databases.away failed: ") for one in messages)
 
 
 @pytest_twisted.ensureDeferred

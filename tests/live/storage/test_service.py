@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -272,6 +273,7 @@ def test_every_process_uses_a_new_key_pair_from_the_file(
         daemon.reload("the configuration was not reloaded")
         assert answers(f"{url}/ready")
         assert daemon.stop() == 0
-        assert "The store refuses: SignatureDoesNotMatch (HTTP 403)" in daemon.text
+        assert "refuses: SignatureDoesNotMatch (HTTP 403)" in daemon.text
+        assert re.search(r"serving on http://\S+, not ready: store", daemon.text)
         assert "not-that-one" not in daemon.text
         assert right not in daemon.text

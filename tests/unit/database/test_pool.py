@@ -278,7 +278,8 @@ class Growing(Case):
             self.assertEqual((len(self.made), self.busy), (3, 2), throw_away)
 
     def test_a_failure_to_connect_is_logged_without_libpqs_words(self) -> None:
-        faults = iter([DatabaseGone("too many connections"), OSError("no route to 10.0.0.1")])
+        full = DatabaseGone("too many connections")
+        faults = iter([full, full, OSError("no route to 10.0.0.1"), full, full])
 
         async def broken() -> Connection:
             raise next(faults)
@@ -286,11 +287,15 @@ class Growing(Case):
         self.pool = Pool(broken, 1, 5.0, self.clock)
         with captured_logs() as events:
             waiting = start(self.pool.query("a"))
-            self.clock.advance(0.1)
+            for pause in (0.1, 0.2, 0.4, 0.8):
+                self.clock.advance(pause)
         messages = [formatEvent(event) for event in events]
         self.assertEqual(
             messages,
-            [f"cannot connect to the database: {why}" for why in ("too many connections", "OSError")],
+            [
+                f"cannot connect to the database: {why}"
+                for why in ("too many connections", "OSError", "too many connections")
+            ],
         )
         self.successResultOf(start(self.pool.close()))
         self.failure(waiting, ApiError)

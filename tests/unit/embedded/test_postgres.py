@@ -68,7 +68,8 @@ class Arguments(TestCase):
         self.assertEqual(level("LOG:  database system is ready"), "debug")
         self.assertEqual(level("FATAL:  out of memory"), "warn")
         self.assertEqual(level("PANIC:  could not write"), "error")
-        self.assertEqual(level("FATAL:  the database system is starting up"), "debug")
+        for waits in ("starting up", "not yet accepting connections"):
+            self.assertEqual(level(f"FATAL:  the database system is {waits}"), "debug")
 
     def test_a_missing_wheel_is_named_with_the_remedies(self) -> None:
         with patch.object(postgres, "find_spec", return_value=None):

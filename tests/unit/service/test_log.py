@@ -123,15 +123,21 @@ class Lines(TestCase):
         self.assertNotIn("one", out.getvalue())
         self.assertIn("two", out.getvalue())
 
-    def test_connections_to_the_store_are_not_logged_below_warnings(self) -> None:
-        out, levels = io.StringIO(), Levels("info")
-        log = Logger(namespace="twisted.web.client", observer=LogPublisher(observer(out, "text", levels)))
-        for level in ("info", "debug"):
-            levels.set_default(level)
-            log.info("one of many")
-            log.warn("a fault")
-        self.assertEqual(out.getvalue().count("one of many"), 0)
-        self.assertEqual(out.getvalue().count("a fault"), 2)
+    def test_twisteds_own_notices_are_not_logged_below_warnings(self) -> None:
+        for namespace in (
+            "twisted.web.client._HTTP11ClientFactory",
+            "twisted.scripts._twistd_unix.UnixAppLogger",
+            "twisted.internet.base",
+            "log_legacy",
+        ):
+            out, levels = io.StringIO(), Levels("info")
+            log = Logger(namespace=namespace, observer=LogPublisher(observer(out, "text", levels)))
+            for level in ("info", "debug"):
+                levels.set_default(level)
+                log.info("one of many")
+                log.warn("a fault")
+            self.assertEqual(out.getvalue().count("one of many"), 0)
+            self.assertEqual(out.getvalue().count("a fault"), 2)
 
 
 class Batches(TestCase):

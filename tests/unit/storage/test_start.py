@@ -32,13 +32,15 @@ class Starting(TestCase):
     def test_the_start_goes_on_without_a_silent_store_and_logs_it(self) -> None:
         clock, store, none = Clock(), Silent(), Any
         rows: Any = Rows(none, none, none, none)  # type: ignore[arg-type]  # nothing asks for any
-        starting = start(build(clock, Settings().storage, store, rows).start())
+        storage = build(clock, Settings().storage, store, rows, endpoint="http://store.test")
+        starting = start(storage.start())
         clock.advance(START_TIMEOUT_SECONDS - 0.1)
         self.assertNoResult(starting)
         with captured_logs() as events:
             clock.advance(0.2)
         self.assertIsNone(self.successResultOf(starting))
         self.assertEqual(
-            [formatEvent(event) for event in events], ["The store cannot be used yet: TimeoutError"]
+            [formatEvent(event) for event in events],
+            ["the store http://store.test cannot be used yet: TimeoutError"],
         )
         self.assertEqual(store.given_up, 1)

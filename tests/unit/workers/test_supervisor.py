@@ -150,6 +150,23 @@ class LinesOfWorkers(TwoWorkers):
         self.assertTrue(self.first.written.endswith(b"\ncheck 4\nall fails\n"), "one left meanwhile")
         self.assertEqual(len(self.errors.flush("died after")), 2)
 
+    def test_the_supervisor_itself_learns_what_does_not_work(self) -> None:
+        self.begin()
+        for answers, expected in (
+            ((b"works", b"works"), []),
+            ((b"works", b"fails"), ["store", "tables"]),
+        ):
+            asking = start(self.workers.away())
+            number = self.first.written.rpartition(b"check ")[2].strip()
+            self.say(self.first, b"%s %s" % (answers[0], number))
+            self.assertNoResult(asking)
+            parts = b" store,tables" if answers[1] == b"fails" else b""
+            self.say(self.second, b"%s %s%s" % (answers[1], number, parts))
+            self.assertEqual(self.successResultOf(asking), expected)
+        silent = start(self.workers.away())
+        self.reactor.advance(ROUND_SECONDS)
+        self.assertEqual(self.successResultOf(silent), ["workers"])
+
     def test_a_reload_is_passed_on_to_workers_unless_its_signing_keys_are_unusable(self) -> None:
         self.begin()
         keys = temporary_directory(self) / "keys.json"

@@ -12,6 +12,7 @@ from twisted.logger import LogLevel, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+from project_service.http.health import NotReady
 from project_service.lifecycle import start
 from project_service.settings.reading import Source
 from project_service.workers.assignment import Assignment
@@ -138,13 +139,14 @@ class Pipe(TestCase):
 
     def test_a_worker_answers_with_the_number_of_the_round(self) -> None:
         self.receive(b"check 1\nche")
-        self.receive(b"ck 2\ncheck 3\n")
-        self.assertEqual((len(self.checks), self.sent()), (3, b""))
+        self.receive(b"ck 2\ncheck 3\ncheck 4\n")
+        self.assertEqual((len(self.checks), self.sent()), (4, b""))
         self.checks[1].callback(None)
         self.checks[0].errback(RuntimeError("away"))
-        self.assertEqual(self.sent(), b"works 2\nfails 1\n")
+        self.checks[2].errback(NotReady("store,tables"))
+        self.assertEqual(self.sent(), b"works 2\nfails 1 workers\nfails 3 store,tables\n")
         self.reactor.advance(WORKER_SECONDS)
-        self.assertEqual(self.sent(), b"fails 3\n")
+        self.assertEqual(self.sent(), b"fails 4 workers\n")
 
     def test_all_requests_waiting_in_a_worker_share_one_question(self) -> None:
         for verdict in (b"works", b"fails"):
