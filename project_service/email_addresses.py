@@ -1,4 +1,4 @@
-"""Email addresses, with one set of rules for the settings and for accounts."""
+"""E-mail addresses, with one set of rules for the settings and for accounts."""
 
 from __future__ import annotations
 

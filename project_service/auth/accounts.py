@@ -1,7 +1,7 @@
-"""What users do with their accounts: sign up, log in, read, change or delete their own, and, by mail, set a new
+"""What users do with their accounts: sign up, log in, read, change or delete their own, and, by e-mail, set a new
 password or confirm an address.
 
-No GET uses up a mailed token, because mail programs and virus scanners follow links.
+No GET uses up an e-mailed token, because mail programs and virus scanners follow links.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from project_service.http.caller import Claims
 from project_service.lifecycle import shielded
 
 TOKEN_LIFETIME = timedelta(hours=1)
-# An address gets at most one mail in this time. Whoever asks more often gets the same response.
+# An address gets at most one e-mail in this time. Whoever asks more often gets the same response.
 MAIL_PAUSE = timedelta(minutes=1)
 
 
@@ -82,7 +82,7 @@ class Accounts:
     async def log_in(self, email: str, password: str, origin: Origin) -> IssuedSession:
         """Start a new session of an existing user.
 
-        Raises ``invalid_credentials`` for an unknown email as for a wrong password, after the same time;
+        Raises ``invalid_credentials`` for an unknown address as for a wrong password, after the same time;
         ``user_disabled`` and ``email_not_confirmed``, but only to those who know the password; ``rate_limited``,
         ``overloaded`` and ``validation_failed``.
         """
@@ -243,11 +243,11 @@ class Accounts:
     async def _account_of(self, caller: Claims) -> Account:
         return _active(await self.repository.find_user(caller.sub))
 
-    # By mail.
+    # By e-mail.
 
     async def request_mail(self, email: str, purpose: Purpose, origin: Origin) -> None:
-        """Mail a token for a new password, or for the confirmation of the address, to ``email`` if there is a user of
-        that address who may have one. The caller cannot tell: the mail is sent after the response.
+        """E-mail a token for a new password, or for the confirmation of the address, to ``email`` if there is a user
+        of that address who may have one. The caller cannot tell: it is sent after the response.
 
         Raises ``email_not_configured``, ``rate_limited`` (by client address) and ``validation_failed``.
         """
@@ -309,7 +309,7 @@ class Accounts:
 
 
 def _digest(text: str) -> bytes:
-    # A token that is copied from a mail may have white space around it.
+    # A token that is copied from an e-mail may have white space around it.
     token = OpaqueToken.parse(text.strip())
     if token is None:
         raise errors.invalid_one_time_token()

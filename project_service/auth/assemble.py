@@ -82,7 +82,7 @@ def issuer_of(settings: Settings) -> Issuer:
 
 
 def assemble(settings: Settings, pool: Pool, listener: Listener, reactor: Any, processes: int) -> Auth:
-    """Authentication with PostgreSQL, bcrypt threads, and mails by SMTP or in a folder.
+    """Authentication with PostgreSQL, bcrypt threads, and e-mails by SMTP or in a folder.
 
     Ended sessions are read by ``listener``, everything else by ``pool``. It subscribes to ``listener``, so call it
     before that is started. ``processes`` is the number of workers that share this machine's CPUs. The key file must
@@ -113,7 +113,7 @@ def put_together(
     reactor: Any,
     clock: Callable[[], float],
 ) -> Auth:
-    """Everything except threads, database and mail, which tests replace. ``clock`` returns the Unix time."""
+    """Everything except threads, database and e-mail, which tests replace. ``clock`` returns the Unix time."""
 
     def read_ended(since: float | None) -> Awaitable[list[tuple[str, float]]]:
         return repository.ended_sessions(context.now(), None if since is None else moment(since))

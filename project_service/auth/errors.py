@@ -12,8 +12,8 @@ def _challenged(code: str, message: str) -> ApiError:
 
 
 def invalid_credentials() -> ApiError:
-    """401. The same for an unknown email and for a wrong password, so that accounts cannot be guessed."""
-    return _challenged("invalid_credentials", "The email or the password is wrong.")
+    """401. The same for an unknown address and for a wrong password, so that accounts cannot be guessed."""
+    return _challenged("invalid_credentials", "The e-mail address or the password is wrong.")
 
 
 def invalid_refresh_token() -> ApiError:
@@ -33,7 +33,7 @@ def user_disabled() -> ApiError:
 
 
 def email_not_confirmed() -> ApiError:
-    return ApiError(403, "email_not_confirmed", "The email address has not been confirmed yet.")
+    return ApiError(403, "email_not_confirmed", "The e-mail address has not been confirmed yet.")
 
 
 def signup_disabled() -> ApiError:
@@ -41,7 +41,7 @@ def signup_disabled() -> ApiError:
 
 
 def email_taken() -> ApiError:
-    return ApiError(409, "email_taken", "There is already a user with this email address.")
+    return ApiError(409, "email_taken", "There is already a user with this e-mail address.")
 
 
 def id_taken() -> ApiError:
@@ -60,7 +60,7 @@ def invalid_one_time_token() -> ApiError:
 
 
 def email_not_configured() -> ApiError:
-    return ApiError(501, "email_not_configured", "This service is not set up to send mail.", counted=True)
+    return ApiError(501, "email_not_configured", "This service is not set up to send e-mails.", counted=True)
 
 
 def user_not_found() -> ApiError:

@@ -1,4 +1,4 @@
-"""Limits on login attempts, sign-ups and mails. They are counted in the database, so that they hold for all workers
+"""Limits on login attempts, sign-ups and e-mails. They are counted in the database, so that they hold for all workers
 and hosts together.
 
 An attempt is reserved before its outcome is known, and finished afterwards, so that many at once cannot exceed the
@@ -39,7 +39,7 @@ class Throttle:
     reactor: IReactorTime
 
     async def reserve_login(self, email: Email, origin: Origin) -> Reservation:
-        """A login, counted by email and by client address. The reservation has the account with that email."""
+        """A login, counted by its e-mail address and by client address. The reservation has the account."""
         address = address_block(origin.address)
         for _ in range(PAUSES):
             reservation = await self.repository.reserve_login(
@@ -55,7 +55,7 @@ class Throttle:
         return await self._reserve("signup", address_block(origin.address), limit)
 
     async def reserve_mail(self, origin: Origin) -> Reservation:
-        """A mail that anybody may ask for, counted by client address."""
+        """An e-mail that anybody may ask for, counted by client address."""
         return await self._reserve("mail", address_block(origin.address), self._per_address())
 
     async def reserve_password_check(self, session_id: str) -> Reservation:

@@ -79,7 +79,7 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (smtp.EHLORequiredError, "the mail server does not know EHLO"),
     (smtp.AUTHRequiredError, "the mail server offers no way to log in, or smtp.password is missing"),
     (smtp.AUTHDeclinedError, "the mail server refuses the user name or the password ({code})"),
-    (EmailNotValidError, "smtp.sender is not an email address"),
+    (EmailNotValidError, "smtp.sender is not an e-mail address"),
     (UnicodeError, "an address or smtp.host has characters that SMTP does not accept"),
     (smtp.SMTPProtocolError, "what answers is not a mail server"),
     (smtp.SMTPClientError, "the mail server refuses ({code})"),
@@ -139,7 +139,7 @@ class Outbox:
 
     def send_later(self, write: Callable[[], Mail]) -> None:
         if len(self._waiting) >= MAX_WAITING:
-            self.log.error("too many mails are waiting; one was dropped")
+            self.log.error("too many e-mails are waiting; one was dropped")
             return
         self._waiting.append((write, PAUSES))
         # Later, so that the response to the request takes no longer than one that causes no mail.
@@ -162,12 +162,12 @@ class Outbox:
             # Composed here, since a template may fail too.
             await self.send(write())
         except Exception as fault:
-            self.log.warn("a mail was not accepted: {why}", why=why(fault))
+            self.log.warn("an e-mail was not accepted: {why}", why=why(fault))
             if pauses and self._pausing < MAX_WAITING and not is_final(fault):
                 self._pausing += 1
                 self.clock.callLater(pauses[0], self._again, write, pauses[1:])
             else:
-                self.log.error("a mail was given up")
+                self.log.error("an e-mail was given up")
 
     def _again(self, write: Callable[[], Mail], pauses: tuple[float, ...]) -> None:
         self._pausing -= 1
@@ -192,7 +192,7 @@ class MailFolder:
         """Returns when ``mail`` is on the disk. Raises ``OSError``."""
         file = await deferToThreadPool(self.reactor, self.reactor.getThreadPool(), self.write, mail)
         # Mails have tokens in them, so the log names the file only.
-        self.log.info("a mail was written to {file}", file=str(file))
+        self.log.info("an e-mail was written to {file}", file=str(file))
 
     def write(self, mail: Mail) -> Path:
         """Write ``mail`` to a new file, which only we can read, and remove the oldest beyond ``MAX_STORED``."""

@@ -1,7 +1,7 @@
-"""The mails that the service writes: in which language a user gets one, and the templates they are made of, those of
-``smtp.templates_dir`` and those of this package.
+"""The e-mails that the service writes: in which language a user gets one, and the templates they are made of, those
+of ``smtp.templates_dir`` and those of this package.
 
-All templates are compiled and tried when they are loaded, so that a broken one stops the start and not a mail.
+All templates are compiled and tried when they are loaded, so that a broken one stops the start and not an e-mail.
 Nothing is read from the disk afterwards.
 """
 
@@ -147,7 +147,7 @@ class MailTemplates:
         for template, body in ((form.text, text), (form.html, html)):
             if template is not None and body is not None and token not in body:
                 needed = "{{ token }}" if url is None else "{{ link }} or {{ token }}"
-                raise TemplateFault(self._file(template), f"the mail would not have its {needed}")
+                raise TemplateFault(self._file(template), f"the e-mail would not have its {needed}")
         return Mail(recipient, subject.strip(), text.strip() + "\n", html)
 
     def file_of(self, name: Purpose, language: str) -> str:
@@ -229,7 +229,7 @@ def _languages(folder: Path) -> Iterator[str]:
                 raise TemplateFault(str(entry), reason) from None
             yield entry.name
         elif entry.suffix in (TEXT, HTML):
-            reason = "belongs in the folder of its language, such as en; begin what mails include with an underscore"
+            reason = "belongs in the folder of its language, such as en; begin what others include with an underscore"
             raise TemplateFault(str(entry), reason)
 
 
@@ -242,7 +242,7 @@ def _mails(folder: Path) -> Iterator[Purpose]:
         name = by_file.get(entry.name)
         if name is None:
             known = " and ".join(sorted(NAMES))
-            raise TemplateFault(str(entry), f"is no mail: there are {known}, each as {TEXT} and {HTML}")
+            raise TemplateFault(str(entry), f"is no e-mail: there are {known}, each as {TEXT} and {HTML}")
         if entry.suffix == TEXT:
             yield name
         elif not entry.with_suffix(TEXT).exists():

@@ -60,7 +60,7 @@ def check_new(password: str, email: Email, min_characters: int) -> bytes:
     if len(raw) > MAX_BYTES:
         raise weak_password(_TOO_LONG)
     if folded(prepared) == email.key:
-        raise weak_password("must not be the email address")
+        raise weak_password("must not be the e-mail address")
     if prepared.casefold() in common_passwords():
         raise weak_password("is one of the most common passwords")
     return raw

@@ -56,7 +56,7 @@ t as (insert into auth.refresh_tokens (token_hash, session_id, issued_at)
 # Users.
 
 _OK_OR_TAKEN = "case when exists (select from u) then 'ok' else 'email_taken' end"
-# A new user, with a first session if there is one; no row if the email is taken.
+# A new user, with a first session if there is one; no row if the address is taken.
 _CREATE = f"""
 with u as (
     insert into auth.users
@@ -200,7 +200,7 @@ update auth.throttle set failed = '{{}}', pending = '{{}}'
 """
 
 
-# One-time tokens, for what is done by mail.
+# One-time tokens, for what is done by e-mail.
 
 # A token for the user of an address, if there is one. An entry of the audit is written for an unknown address too, so
 # that both responses take the time of a commit. Without the lock a user who is being deleted would be seen, and the
@@ -233,7 +233,7 @@ _CONSUME = """
 delete from auth.one_time_tokens
 where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s returning user_id
 """
-# A new password by mail ends all sessions and other tokens; whoever reads the mail owns the address.
+# A new password by e-mail ends all sessions and other tokens; whoever reads the e-mail owns the address.
 _RESET = f"""
 update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s)
     where id = %(id)s::uuid;

@@ -64,7 +64,7 @@ class Reservation:
     "refused" if failures do; then the next attempt is possible after ``wait_seconds``.
 
     ``mark`` identifies the attempt in the counter of ``scope`` and ``subject``; None if there is no limit. A login
-    has a second counter, by client address, and ``account`` is the one with its email.
+    has a second counter, by client address, and ``account`` is the one with its e-mail address.
     """
 
     verdict: Verdict
@@ -116,7 +116,7 @@ class Repository(Protocol):
         event: Event,
         user_id: str | None = None,
     ) -> Account | None:
-        """Create an account, with ``session`` as its first if there is one. None if the email is taken. Raises
+        """Create an account, with ``session`` as its first if there is one. None if the address is taken. Raises
         ``id_taken`` if somebody has the ``user_id`` that is given."""
 
     async def find_user(self, user_id: str) -> Account | None: ...
@@ -201,7 +201,7 @@ class Repository(Protocol):
     async def record_outcome(
         self, reservation: Reservation, outcome: Outcome, event: Event | None = None
     ) -> None:
-        """Store the outcome of an attempt (login, sign-up, mail) that counts against a limit, and the ``event`` if
+        """Store the outcome of an attempt (login, sign-up, e-mail) that counts against a limit, and the ``event`` if
         there is one.
 
         "failed" counts the attempt as a failure, "released" does not count it, and "cleared" clears the counter; in

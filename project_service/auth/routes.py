@@ -125,7 +125,7 @@ LISTED_SESSION = Named(
 _KEY_TEXTS = dict.fromkeys(("kid", "use", "alg", "crv", "x", "y", "n", "e"), STRING)
 JWKS = Named("JwkSet", obj(("keys",), keys=array(obj(("kty",), False, kty=STRING, **_KEY_TEXTS))))
 
-# Errors of the endpoints where a password can be guessed, and of those that send a mail.
+# Errors of the endpoints where a password can be guessed, and of those that send an e-mail.
 _GUESSED: tuple[ApiError, ...] = (errors.invalid_credentials(), rate_limited(1))
 _MAILED: tuple[ApiError, ...] = (rate_limited(1), errors.email_not_configured())
 _WEAK = errors.weak_password("why")
@@ -277,7 +277,7 @@ class AuthRoutes:
         "Make a user and a first session",
         _created("The new user's session", SESSION),
         _answer(
-            "With auth.confirm_email: the user must first post the token that was mailed to /auth/verify",
+            "With auth.confirm_email: the user must first post the token that was e-mailed to /auth/verify",
             exactly(user=USER, session={"type": "null"}),
         ),
         body=SignUp,
@@ -321,7 +321,7 @@ class AuthRoutes:
     @_public(
         "/auth/recover",
         "recoverPassword",
-        "Mail a token for a new password",
+        "E-mail a token for a new password",
         NOTHING,
         body=Address,
         errors=_MAILED,
@@ -335,7 +335,7 @@ class AuthRoutes:
     @_public(
         "/auth/reset",
         "resetPassword",
-        "Set a new password with a mailed token; every session ends",
+        "Set a new password with an e-mailed token; every session ends",
         NOTHING,
         body=Reset,
         hashes=True,
@@ -349,7 +349,7 @@ class AuthRoutes:
     @_public(
         "/auth/verify",
         "verifyEmail",
-        "Confirm an address with a mailed token",
+        "Confirm an address with an e-mailed token",
         _answer("The session of its owner", SESSION),
         body=Verify,
         errors=(errors.invalid_one_time_token(),),
@@ -362,7 +362,7 @@ class AuthRoutes:
     @_public(
         "/auth/resend",
         "resendConfirmation",
-        "Mail another token for the confirmation of an address",
+        "E-mail another token for the confirmation of an address",
         NOTHING,
         body=Address,
         errors=_MAILED,
@@ -482,7 +482,7 @@ class KeyRoutes:
 
 # Operators.
 
-_ONE = (in_path("user_id", "The user's id or email address."),)
+_ONE = (in_path("user_id", "The user's id or e-mail address."),)
 _ONE_USER = _answer("The user", exactly(user=ADMIN_USER))
 
 

@@ -29,7 +29,7 @@ def moment(seconds: float) -> datetime:
 
 @frozen
 class Email:
-    """An email address. ``address`` is for showing and mailing; ``key`` is for comparing."""
+    """An e-mail address. ``address`` is for showing and mailing; ``key`` is for comparing."""
 
     address: str
     key: str
@@ -44,12 +44,12 @@ class Email:
         try:
             address = validated(text).normalized
         except (EmailNotValidError, UnicodeError):
-            raise validation_failed({"email": "is not an email address"}) from None
+            raise validation_failed({"email": "is not an e-mail address"}) from None
         return cls(address, folded(address))
 
     @classmethod
     def parse_new(cls, text: str) -> Email:
-        """As ``parse``, for a new account, which has to be reachable by mail: the SMTP client does not support
+        """As ``parse``, for a new account, which has to be reachable by e-mail: the SMTP client does not support
         SMTPUTF8 (RFC 6531), so the part before the @ must be ASCII.
         """
         email = cls.parse(text)
@@ -222,7 +222,7 @@ class IssuedSession:
 @frozen
 class Origin:
     """Where a request came from, for the limits, the list of sessions and the audit. ``languages`` is its
-    ``Accept-Language``, for mails; it is not stored."""
+    ``Accept-Language``, for e-mails; it is not stored."""
 
     address: str = ""
     user_agent: str = ""

@@ -59,8 +59,8 @@ class Finding:
 def check(invocation: Invocation) -> None:
     """Try every database, the store and the mail server, and report what is wrong.
 
-    Everything that the configuration names is connected to and used once; no mail is sent. All of it is tried even if
-    something is wrong with the configuration. Exit code 1 if anything is wrong.
+    Everything that the configuration names is connected to and used once; no e-mail is sent. All of it is tried even
+    if something is wrong with the configuration. Exit code 1 if anything is wrong.
     """
     launch: Launch | None = None
     try:
@@ -124,7 +124,7 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
         yield "token keys", partial(_token_keys, settings.auth.jwt_keys_file)
     if not any(name.startswith("smtp.") for name in faulty - {"smtp.sender"}):
         yield "mail server", partial(_mail_server, project)
-        yield "mail templates", partial(_mail_templates, project)
+        yield "e-mail templates", partial(_mail_templates, project)
     if database and settings.schemas_of_service_role():
         yield "service_role", partial(_service_role, project)
     for endpoint in secured(settings):
@@ -239,7 +239,7 @@ async def _mail_server(project: Project) -> str:
     settings = project.settings.smtp
     if settings.host is None and settings.mail_dir is not None:
         MailFolder(project.reactor, Path(settings.mail_dir), None).check()
-        return f"none; mails are written to {settings.mail_dir}"
+        return f"none; e-mails are written to {settings.mail_dir}"
     if settings.host is None:
         return "none is configured"
     await MailServer(project.reactor, settings).reach()

@@ -183,7 +183,7 @@ _NOBODY = (
 )
 @common_options
 def reset(invocation: Invocation, yes: bool, seed: IO[str] | None) -> None:
-    """Empty an embedded project, for tests: rows, users, sessions, mails and objects.
+    """Empty an embedded project, for tests: rows, users, sessions, e-mails and objects.
 
     The tables of exposed schemas are emptied and their identities restarted. Sessions are refused everywhere within
     a second. The schema, the history of migrations, keys and buckets stay. It works with the service running or not.

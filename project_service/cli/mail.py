@@ -23,14 +23,14 @@ from project_service.auth.repository import Purpose
 from project_service.cli import NonEmptyPath, project_options
 from project_service.cli.invocation import FAILED, USAGE, Invocation, common_options, end
 
-# What is shown of a mail, as with --json.
+# What is shown of an e-mail, as with --json.
 _View = Mapping[str, str | None]
 
 
 @click.group()
 @project_options
 def mail() -> None:
-    """The mails that users get."""
+    """The e-mails that users get."""
 
 
 @mail.command()
@@ -40,7 +40,7 @@ def mail() -> None:
 @click.option("--text", "part", flag_value="text", help="Print the text alone.")
 @common_options
 def preview(invocation: Invocation, name: str | None, language: str | None, part: str | None) -> None:
-    """Print each mail, or the one of this NAME, as it would be sent, with an example of a token. Nothing is sent.
+    """Print each e-mail, or the one of this NAME, as it would be sent, with an example of a token. Nothing is sent.
 
     Changed templates are shown at once; a running service takes them over with a reload (SIGHUP). Exit code 2, with
     file and line, if one cannot be used.
@@ -67,7 +67,7 @@ def preview(invocation: Invocation, name: str | None, language: str | None, part
 
 
 def _views(templates: MailTemplates, name: Purpose, language: str | None, sender: str) -> Iterator[_View]:
-    """A mail in every language, or in the one that a user who prefers ``language`` gets."""
+    """An e-mail in every language, or in the one that a user who prefers ``language`` gets."""
     hours = int(TOKEN_LIFETIME.total_seconds()) // 3600
     chosen = templates.languages(name) if language is None else [templates.language_for(name, language)]
     for one in chosen:

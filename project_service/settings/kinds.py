@@ -335,9 +335,9 @@ def redirect_url(value: Any) -> str:
 
 
 def token_page_url(value: Any) -> str:
-    """The address of a page to which mails link, with a parameter ``token`` added."""
+    """The address of a page to which e-mails link, with a parameter ``token`` added."""
     if re.search("[?&]token=", page_url(value)):
-        raise ValueError("must not have the parameter token, which mails add")
+        raise ValueError("must not have the parameter token, which e-mails add")
     return str(value)
 
 
@@ -347,7 +347,7 @@ def _web_address(value: Any) -> SplitResult:
         parsed = urlsplit(address)
     except ValueError:
         raise ValueError("must be an http or https address") from None
-    # urlsplit silently removes line breaks, which would end a header or a line of a mail.
+    # urlsplit silently removes line breaks, which would end a header or a line of an e-mail.
     usable = address.isprintable() and " " not in address
     if parsed.scheme not in ("http", "https") or not parsed.hostname or not usable:
         raise ValueError("must be an http or https address")
@@ -380,14 +380,14 @@ def network(value: Any) -> str:
 
 
 def mailbox(value: Any) -> str:
-    """An email address, with or without a name before it."""
+    """An e-mail address, with or without a name before it."""
     from project_service.email_addresses import envelope
 
     try:
         address = envelope(text(value))
     except ValueError:
         raise ValueError(
-            "must be an email address, such as Example <no-reply@example.com>, "
+            "must be an e-mail address, such as Example <no-reply@example.com>, "
             'or with any other name in quotes "Söhne & Co." <no-reply@example.com>'
         ) from None
     # The SMTP client does not support SMTPUTF8 (RFC 6531).

@@ -158,7 +158,7 @@ class Smtp:
 
     @property
     def sends(self) -> bool:
-        """Whether mails go anywhere: to a mail server, or into a folder."""
+        """Whether e-mails go anywhere: to a mail server, or into a folder."""
         return self.host is not None or self.mail_dir is not None
 
 

@@ -175,7 +175,7 @@ class Launch:
 
 
 def with_data_dir_defaults(settings: Settings, data_dir: Path) -> Settings:
-    """``settings`` with what embedded mode fills in: the key file and the folder of mails below ``data_dir``, the
+    """``settings`` with what embedded mode fills in: the key file and the folder of e-mails below ``data_dir``, the
     database dev/main, and the schema of extensions in the search path."""
     if _embeds_a_server(settings) and settings.smtp.mail_dir is None:
         settings = evolve(settings, smtp=evolve(settings.smtp, mail_dir=str(data_dir / "mail")))
@@ -203,7 +203,7 @@ def _path_in(environ: Mapping[str, str], variable: str) -> Path | None:
 
 def _embeds_a_server(settings: Settings) -> bool:
     """Whether a data directory would hold the database or the store. If it holds neither, the service may well be in
-    production, where mails in a folder would reach nobody."""
+    production, where e-mails in a folder would reach nobody."""
     return settings.database.dsn is None or settings.store.endpoint_url is None
 
 

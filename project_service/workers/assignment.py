@@ -117,7 +117,7 @@ class Assignment:
         """The assignment of every worker of ``launch``.
 
         What embedded mode fills in is passed on as command line options, since those win over the configuration file
-        whenever a worker reads it again: the addresses of embedded servers, and the folder of mails.
+        whenever a worker reads it again: the addresses of embedded servers, and the folder of e-mails.
         """
         options = dict(launch.source.options)
         if launch.embeds_database and settings.database.dsn is not None:

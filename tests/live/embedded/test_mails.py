@@ -45,7 +45,7 @@ def test_addresses_are_confirmed_and_passwords_recovered_by_mails_in_files(
 
             def is_logged() -> bool:
                 daemon.collect()
-                return f"a mail was written to {last}" in daemon.text
+                return f"an e-mail was written to {last}" in daemon.text
 
             eventually(is_logged, last.name)
             mail = email.message_from_bytes(last.read_bytes(), policy=default)
@@ -64,7 +64,7 @@ def test_addresses_are_confirmed_and_passwords_recovered_by_mails_in_files(
         daemon.reload(
             f"the configuration was not reloaded: smtp.templates_dir: {german}:1: 'lnik' is undefined"
         )
-        with pytest.raises(AssertionError, match=f"FAIL  mail templates: smtp.templates_dir: {german}:1"):
+        with pytest.raises(AssertionError, match=f"FAIL  e-mail templates: smtp.templates_dir: {german}:1"):
             shell(tmp_path, "project-service check")
         post("recover", {"email": "ada@example.test"})
         mail, recovery = newest(2)
@@ -72,8 +72,8 @@ def test_addresses_are_confirmed_and_passwords_recovered_by_mails_in_files(
         german.write_text("Neues Passwort\n\n{{ token }}\n")
         assert f"http://localhost:3000/reset?token={recovery}" in mail.as_string()
         post("reset", {"token": recovery, "password": "a brand new one"})
-        assert "ok    mail templates: de, en" in shell(tmp_path, "project-service check")
-        assert f"ok    mail server: none; mails are written to {folder}" in shell(
+        assert "ok    e-mail templates: de, en" in shell(tmp_path, "project-service check")
+        assert f"ok    mail server: none; e-mails are written to {folder}" in shell(
             tmp_path, "project-service check"
         )
         # A test that waits for a mail must not see one of the test before.

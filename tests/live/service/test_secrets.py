@@ -134,7 +134,7 @@ def test_nothing_secret_is_shown_or_readable(tmp_path: Path) -> None:
         assert daemon.stop() == 0
     log = [line for line in daemon.output if line.startswith("{")]
     assert any(orjson.loads(line).get("path") == "/storage/download" for line in log)
-    assert "a mail was not accepted" in daemon.text, "the mail that could not be sent is in no log"
+    assert "an e-mail was not accepted" in daemon.text, "the mail that could not be sent is in no log"
     shown = {**outputs, "log": daemon.text, "process list": processes, "command line": commands}
     shown["settings"] = shown_settings(config, data_dir)
     for secret in secrets:

@@ -90,7 +90,7 @@ def test_a_notes_app(project: Path) -> None:
     assert seen is not None
     assert json.loads(seen[1].replace("&lt;", "<").replace("&gt;", ">")) == {
         "ann": "Buy <b>milk</b> ✕Call Ben ✕",
-        "problem": "The email or the password is wrong.",
+        "problem": "The e-mail address or the password is wrong.",
         "ben": "",
     }
     picture = project / "notes-app.png"

@@ -173,10 +173,10 @@ class Mails(TestCase):
         assert tried == [mail] * 5
         # The log says why, but names neither the recipient nor the server's words.
         assert [formatEvent(event) for event in events] == [
-            "a mail was not accepted: the mail server cannot be reached: connection refused",
-            "a mail was not accepted: the mail server refuses (450)",
-            *["a mail was not accepted: OSError"] * 3,
-            "a mail was given up",
+            "an e-mail was not accepted: the mail server cannot be reached: connection refused",
+            "an e-mail was not accepted: the mail server refuses (450)",
+            *["an e-mail was not accepted: OSError"] * 3,
+            "an e-mail was given up",
         ]
         assert clock.getDelayedCalls() == []
 
@@ -191,7 +191,7 @@ class Mails(TestCase):
                 Outbox(refuse, clock).send_later(lambda: Mail("ada@example.test", "s", "t"))
                 clock.advance(0)
             assert bool(clock.getDelayedCalls()) is retried
-            assert (formatEvent(events[-1]) == "a mail was given up") is not retried
+            assert (formatEvent(events[-1]) == "an e-mail was given up") is not retried
 
     def test_a_mail_that_cannot_be_composed_is_tried_again_and_does_not_block_others(self) -> None:
         sent: list[Mail] = []
@@ -232,7 +232,10 @@ class Mails(TestCase):
             clock.advance(0)
         self.assertEqual(
             [formatEvent(event) for event in events],
-            ["a mail was not accepted: its template fails: /mails/de/recovery.txt:4", "a mail was given up"],
+            [
+                "an e-mail was not accepted: its template fails: /mails/de/recovery.txt:4",
+                "an e-mail was given up",
+            ],
         )
         self.assertEqual(clock.getDelayedCalls(), [])
 
@@ -275,7 +278,7 @@ class Mails(TestCase):
             clock.advance(0)
         # One more failing mail is not tried again, since the number of mails that pause is bounded.
         assert [mail.recipient for mail in sent] == ["eve@example.test"]
-        assert formatEvent(events[-1]) == "a mail was given up"
+        assert formatEvent(events[-1]) == "an e-mail was given up"
         clock.advance(5)
         assert [mail.recipient for mail in sent[1:]] == ["ada@example.test"] * 1000
 
@@ -290,7 +293,7 @@ class Mails(TestCase):
         with captured_logs() as events:
             for _ in range(1001):
                 outbox.send_later(lambda: Mail("ada@example.test", "s", "t"))
-        assert [formatEvent(event) for event in events] == ["too many mails are waiting; one was dropped"]
+        assert [formatEvent(event) for event in events] == ["too many e-mails are waiting; one was dropped"]
         clock.advance(0)
         assert len(sent) == 1000
 

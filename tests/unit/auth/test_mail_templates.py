@@ -1,4 +1,4 @@
-"""The mails that the service writes: built-in and own templates, what is wrong with them, languages, and links."""
+"""The e-mails that the service writes: built-in and own templates, what is wrong with them, languages, and links."""
 
 from __future__ import annotations
 
@@ -211,9 +211,9 @@ class Own(TestCase):
         self.assertTrue(self.fault().startswith("_later.html:2: "), self.fault())
 
     def test_files_that_are_no_template_of_a_mail_are_faults(self) -> None:
-        known = "is no mail: there are confirmation and recovery, each as .txt and .html"
+        known = "is no e-mail: there are confirmation and recovery, each as .txt and .html"
         here = (
-            "belongs in the folder of its language, such as en; begin what mails include with an underscore"
+            "belongs in the folder of its language, such as en; begin what others include with an underscore"
         )
         for name, reason in (
             ("de/recover.txt", known),
@@ -244,17 +244,17 @@ class Own(TestCase):
             ("Subject", form),
             ("Subject\n\n  \n", form),
             ("{{ token }}\n\n{{ token }}", "de/recovery.txt:1: the subject must not have the token"),
-            ("Subject\n\nHello", "de/recovery.txt: the mail would not have its {{ link }} or {{ token }}"),
+            ("Subject\n\nHello", "de/recovery.txt: the e-mail would not have its {{ link }} or {{ token }}"),
         ):
             self.write(de__recovery__txt=text)
             self.assertEqual(self.fault(), reason)
         self.write(de__recovery__txt=RESET, de__recovery__html="<p>Hello</p>")
-        self.assertIn("de/recovery.html: the mail would not have its", self.fault())
+        self.assertIn("de/recovery.html: the e-mail would not have its", self.fault())
 
     def test_a_mail_with_a_link_alone_needs_the_page_that_it_links_to(self) -> None:
         self.write(de__recovery__txt="Subject\n\nHere: {{ link }}")
         self.assertIn(TOKEN, composed(self.settings(), language="de").text)
-        self.assertEqual(self.fault(Auth()), "de/recovery.txt: the mail would not have its {{ token }}")
+        self.assertEqual(self.fault(Auth()), "de/recovery.txt: the e-mail would not have its {{ token }}")
 
     def test_files_that_cannot_be_read_are_faults(self) -> None:
         self.write(de__recovery__txt="x")

@@ -157,7 +157,7 @@ class Values(TestCase):
 
     def test_smtp_sender_must_be_an_email_address(self) -> None:
         for value in ("not a url", " ", "a@", "a@b.test\\nBcc: c@d.test"):
-            self.assertIn("must be an email address", self.refused("smtp.sender", f'"{value}"'))
+            self.assertIn("must be an e-mail address", self.refused("smtp.sender", f'"{value}"'))
         for value in ("no-reply@a.test", "Example <no-reply@a.test>"):
             self.assertEqual(self.loaded("smtp.sender", f'"{value}"').smtp.sender, value)
 
@@ -230,7 +230,7 @@ class Values(TestCase):
                     getattr(self.loaded(name, f'"{value}"').auth, name.removeprefix("auth.")), value
                 )
             for value in ("https://x.test/?token=", "https://x.test/#/a?b=c&token=d"):
-                why = "must not have the parameter token, which mails add"
+                why = "must not have the parameter token, which e-mails add"
                 self.assertEqual(self.refused(name, f'"{value}"'), why)
             for value in ("https://ada@x.test/", "https://:secret@x.test/"):
                 self.assertEqual(self.refused(name, f'"{value}"'), "must not hold a user name or password")
