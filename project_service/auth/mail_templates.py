@@ -222,15 +222,23 @@ def _languages(folder: Path) -> Iterator[str]:
     include, and what begins with a dot is not looked at."""
     for entry in _entries(folder):
         if entry.is_dir():
-            try:
-                Locale.parse(entry.name, sep="-")
-            except (ValueError, UnknownLocaleError):
+            if not _is_language(entry.name):
                 reason = "is not a language such as de or pt-BR; begin other names with an underscore"
-                raise TemplateFault(str(entry), reason) from None
+                raise TemplateFault(str(entry), reason)
             yield entry.name
         elif entry.suffix in (TEXT, HTML):
             reason = "belongs in the folder of its language, such as en; begin what others include with an underscore"
             raise TemplateFault(str(entry), reason)
+
+
+def _is_language(tag: str) -> bool:
+    """Whether it is the tag of a language that Unicode's CLDR knows. Capitals stand only for regions and scripts: EN
+    beside the built-in en would be another language of the same name."""
+    try:
+        Locale.parse(tag, sep="-")
+    except (ValueError, UnknownLocaleError):
+        return False
+    return tag.partition("-")[0].islower()
 
 
 def _mails(folder: Path) -> Iterator[Purpose]:

@@ -227,9 +227,11 @@ class Own(TestCase):
             path.write_text("x")
             self.assertEqual(self.fault(), f"{name}: {reason}")
             path.unlink()
-        (self.folder / "german").mkdir()
-        why = "german: is not a language such as de or pt-BR; begin other names with an underscore"
-        self.assertEqual(self.fault(), why)
+        why = "is not a language such as de or pt-BR; begin other names with an underscore"
+        for name in ("german", "EN", "De-AT", "de_AT", "xx"):
+            (self.folder / name).mkdir()
+            self.assertEqual(self.fault(), f"{name}: {why}")
+            (self.folder / name).rmdir()
 
     def test_other_files_and_hidden_ones_are_ignored(self) -> None:
         for name in ("README.md", ".git/x.txt", "_images/logo.svg", "de/notes.md", "de/.recovery.txt.swp"):
