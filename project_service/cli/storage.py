@@ -1,14 +1,15 @@
-"""``project-service storage``: verify, sweep, import."""
+"""``project-service storage``: verify, sweep, links, import."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
+from uuid import UUID
 
 import click
 from attrs import asdict, define, evolve, field
@@ -17,18 +18,21 @@ from project_service.cli import project_options
 from project_service.cli.invocation import Failed, Invocation, Project, common_options
 from project_service.errors import ApiError
 from project_service.files import printable
+from project_service.lifecycle import timestamp
 from project_service.settings.kinds import store_bucket
 from project_service.storage import download, errors, keys
 from project_service.storage.buckets import Buckets
 from project_service.storage.durations import STALE_AFTER
 from project_service.storage.objects import Objects
-from project_service.storage.repository import Store
+from project_service.storage.postgres import SqlBuckets, SqlLinks
+from project_service.storage.repository import LinkRows, Store
 from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.upload import SizeLimit, Upload
-from project_service.storage.values import Bucket, Conditions, Writer
+from project_service.storage.values import Bucket, Conditions, Link, Writer
 
 READ_BYTES = 1024 * 1024
+LINKS_AT_ONCE = 1000
 FROM_STORE = "s3://"
 SERVICE = Writer(None, is_service=True)
 
@@ -41,7 +45,7 @@ Files = AsyncIterator[tuple[str, Read]]
 @click.group()
 @project_options
 def storage() -> None:
-    """The objects in the buckets: verify them, remove garbage, import files."""
+    """The objects in the buckets: verify them, remove garbage, import files; and links to them."""
 
 
 @storage.command()
@@ -90,6 +94,56 @@ def sweep(invocation: Invocation, stale_after: int) -> None:
         invocation.show(asdict(swept), ", ".join(f"{name} {count}" for name, count in asdict(swept).items()))
 
     invocation.run(operation, store=True)
+
+
+@storage.command()
+@click.argument("bucket", required=False)
+@click.option("--created-by", type=click.UUID, metavar="USER_ID", help="Only the links that this user made.")
+@click.option("--id", "ids", type=click.UUID, multiple=True, help="Only this link; may be repeated.")
+@click.option("--revoke", is_flag=True, help="Revoke what is listed.")
+@common_options
+def links(
+    invocation: Invocation, bucket: str | None, created_by: UUID | None, ids: tuple[UUID, ...], revoke: bool
+) -> None:
+    """List the links for downloads and uploads that have not expired, in BUCKET or in all; or revoke them.
+
+    Tokens are not shown: only their digests are stored.
+    """
+
+    async def operation(project: Project) -> None:
+        buckets, rows = Buckets(SqlBuckets(project.pool), project.reactor), SqlLinks(project.pool)
+        chosen = await buckets.all() if bucket is None else [await buckets.fresh(bucket)]
+        found = [
+            link
+            for one in chosen
+            async for link in _links_of(rows, one.name, created_by)
+            if not ids or link.id in ids
+        ]
+        if revoke:
+            for link in found:
+                await rows.revoke(link.bucket, link.id, None)
+        shown = [{"bucket": link.bucket, **link.as_json()} for link in found]
+        count = f"{len(found)} links{' revoked' if revoke else ''}"
+        invocation.show(shown, *map(_link_line, found), count)
+
+    invocation.run(operation)
+
+
+async def _links_of(rows: LinkRows, bucket: str, creator: UUID | None) -> AsyncIterator[Link]:
+    after: tuple[datetime, UUID] | None = None
+    now = datetime.now(UTC)
+    while page := await rows.page(bucket, now, creator, after, LINKS_AT_ONCE):
+        for link in page:
+            yield link
+        after = (page[-1].created_at, page[-1].id)
+
+
+def _link_line(link: Link) -> str:
+    key = f"{link.key}*" if link.upload is not None and link.upload.by_prefix else link.key
+    uses = "any number of uses" if link.uses_left is None else f"{link.uses_left} uses left"
+    creator = "a service" if link.created_by is None else str(link.created_by)
+    expiry = timestamp(link.expires_at)
+    return f"{link.id}  {link.method}  {link.bucket}/{key}  {uses}, until {expiry}, by {creator}"
 
 
 @define

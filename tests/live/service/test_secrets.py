@@ -34,11 +34,18 @@ def exercise(url: str, anon: str, service: str) -> tuple[list[str], str]:
         f"{url}/storage/buckets/private/presign", json=asked, headers=headers, timeout=10
     ).json()["url"]
     token = link.rpartition("=")[2]
+    asked = {"method": "PUT", "key": "by link"}
+    upload = requests.post(
+        f"{url}/storage/buckets/private/presign", json=asked, headers=headers, timeout=10
+    ).json()["url"]
+    assert requests.put(upload, data=b"x", timeout=10).status_code == 201
     letter = requests.post(f"{url}/auth/recover", json={"email": account["email"]}, timeout=10)
     assert letter.status_code == 200
     assert requests.get(link, timeout=10).status_code == 200
     bad = [
         requests.get(link, timeout=10),
+        requests.put(upload, data=b"x", timeout=10),
+        requests.post(upload, files={"file": b"x"}, timeout=10),
         requests.get(f"{url}/storage/download?token={token}x", timeout=10),
         requests.get(
             f"{url}/auth/user?password={PASSWORD}", headers={"Authorization": "Bearer x.y.z"}, timeout=10
@@ -57,7 +64,15 @@ def exercise(url: str, anon: str, service: str) -> tuple[list[str], str]:
         ),
     ]
     assert all(answer.status_code >= 400 for answer in bad)
-    secrets = [PASSWORD, session["access_token"], session["refresh_token"], token, anon, service]
+    secrets = [
+        upload.rpartition("=")[2],
+        PASSWORD,
+        session["access_token"],
+        session["refresh_token"],
+        token,
+        anon,
+        service,
+    ]
     return secrets, "".join(answer.text for answer in bad)
 
 

@@ -27,6 +27,50 @@ from tests.live.storage.cli import config_file
 
 
 @beside_the_reactor
+def test_links_are_listed_and_revoked(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))
+    user, other = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
+    for bucket in ("a", "b"):
+        assert project("bucket", "create", bucket).code == 0
+    run_sql(
+        database,
+        "insert into storage.links (token_hash, bucket, key, expires_at, uses_left, created_by, method, by_prefix)"
+        " select int4send(n), case when n < 3 then 'a' else 'b' end, 'k' || n, now() + interval '1 day', 1,"
+        f" case when n > 1 then '{user}'::uuid end, case when n = 2 then 'PUT' else 'GET' end, n = 2"
+        " from generate_series(1, 3) n",
+    )
+    run_sql(
+        database,
+        f"insert into storage.links (token_hash, bucket, key, expires_at, created_by)"
+        f" values ('old', 'a', 'expired', now(), '{user}')",
+    )
+
+    def listed(*words: str) -> list[Any]:
+        done = project("storage", "links", *words, "--json")
+        assert done.code == 0, done.err
+        return sorted(
+            (link["bucket"], link["key"] or link["key_prefix"], link["method"]) for link in done.json
+        )
+
+    first, second, third = ("a", "k1", "GET"), ("a", "k2", "PUT"), ("b", "k3", "GET")
+    assert listed() == [first, second, third]
+    assert listed("a") == [first, second]
+    assert listed("--created-by", user) == [second, third]
+    assert listed("--created-by", other) == []
+    shown = project("storage", "links", "a").out
+    assert "a/k2*  1 uses left" in shown and f"by {user}" in shown and "by a service" in shown
+    done = project("storage", "links", "b", "--json").json
+    assert listed("a", "--id", done[0]["id"], "--revoke") == []
+    assert listed("--id", done[0]["id"], "--revoke") == [third]
+    assert listed("--created-by", user, "--revoke") == [second]
+    assert listed() == [first]
+    assert project("storage", "links", "none").code == 1
+    assert project("storage", "links", "a", "--id", "x").code == 2
+
+
+@beside_the_reactor
 def test_a_bucket_from_its_creation_to_its_deletion(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
