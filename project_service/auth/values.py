@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from email_validator import EmailNotValidError
 
 from project_service.email_addresses import validated
 from project_service.errors import validation_failed
+from project_service.http.json_body import fits_64_bits, read_document
 from project_service.lifecycle import timestamp
 
 # The whole address (RFC 5321 section 4.5.3.1.3, without the angle brackets).
@@ -67,21 +67,9 @@ def folded(address: str) -> str:
 
 
 def check_metadata(name: str, value: object) -> dict[str, Any]:
-    """A user's metadata: an object of at most ``METADATA_MAX_BYTES`` as JSON that PostgreSQL can store; None means
-    an empty one. Raises ``validation_failed`` for the member ``name``."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise validation_failed({name: "must be an object"})
-    if not all(_survives(number) for number in _numbers(value)):
-        raise validation_failed({name: "must not contain a number beyond 64 bits"})
-    text = orjson.dumps(value)
-    if len(text) > METADATA_MAX_BYTES:
-        raise validation_failed({name: f"must be at most {METADATA_MAX_BYTES} bytes as JSON"})
-    # After an escaped backslash these six characters are ordinary text.
-    if rb"\u0000" in text.replace(rb"\\", b""):
-        raise validation_failed({name: "must not contain NUL"})
-    return value
+    """A user's metadata: what ``read_document`` takes, of at most ``METADATA_MAX_BYTES``; None means an empty one.
+    Raises ``validation_failed`` for the member ``name``."""
+    return {} if value is None else read_document(name, value, METADATA_MAX_BYTES)[0]
 
 
 def load_metadata(text: str) -> dict[str, Any]:
@@ -100,35 +88,7 @@ def load_metadata(text: str) -> dict[str, Any]:
 def _integer(digits: str) -> int | float:
     # Python refuses to convert very long texts to integers.
     number = int(digits) if len(digits) <= 20 else float(digits)
-    return number if _fits(number) else float(number)
-
-
-def _fits(number: float) -> bool:
-    """Whether orjson can write it as an integer: it takes 64 bits, signed or unsigned."""
-    return -(2**63) <= number < 2**64
-
-
-def _survives(number: float) -> bool:
-    """Whether the number can be read back. PostgreSQL stores decimals, and returns a large float as an integer with
-    all its digits."""
-    if isinstance(number, int):
-        return _fits(number)
-    return math.isfinite(number) and (abs(number) < 2**63 or not number.is_integer())
-
-
-def _numbers(value: object) -> list[float]:
-    """All numbers in the value, at any depth."""
-    numbers: list[float] = []
-    remaining = [value]
-    while remaining:
-        item = remaining.pop()
-        if isinstance(item, dict):
-            remaining.extend(item.values())
-        elif isinstance(item, list):
-            remaining.extend(item)
-        elif isinstance(item, int | float):
-            numbers.append(item)
-    return numbers
+    return number if fits_64_bits(number) else float(number)
 
 
 @frozen

@@ -29,7 +29,7 @@ from project_service.storage.repository import LinkRows, Store
 from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.upload import SizeLimit, Upload
-from project_service.storage.values import Bucket, Conditions, Link, Writer
+from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Link, Writer
 
 READ_BYTES = 1024 * 1024
 LINKS_AT_ONCE = 1000
@@ -169,7 +169,7 @@ class _Import:
                 # An import takes long, and there may be another bucket of that name by now.
                 await self.buckets.same(self.bucket)
                 await upload.store()
-                await upload.commit(key, content_type, None, SERVICE, self.conditions)
+                await upload.commit(key, content_type, NO_DETAILS, SERVICE, self.conditions)
         except ApiError as error:
             if error.status >= 500 or error.code == "bucket_not_found":
                 raise

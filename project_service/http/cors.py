@@ -8,7 +8,7 @@ from project_service.http.response import Reply
 
 EXPOSED = (
     "Accept-Ranges, Content-Range, Content-Location, Location, Content-Disposition, ETag, Last-Modified, "
-    "Preference-Applied, Retry-After, X-Request-Id"
+    "Preference-Applied, Repr-Digest, Retry-After, X-Request-Id"
 )
 MAX_AGE_SECONDS = 86400
 ANY = (("Access-Control-Allow-Origin", "*"), ("Access-Control-Expose-Headers", EXPOSED))

@@ -20,7 +20,7 @@ A ``Kind`` is one kind of value. Those of JSON are here; a part adds its own, su
 that takes the member's name and value and returns the value as handlers use it, or raises ``validation_failed``.
 Rules that depend on settings, the caller or the database are not for a ``Kind``: they belong to the domain. Text may
 hold NUL, which PostgreSQL cannot store: whatever keeps a text in the database rejects it first, as
-``auth.values.check_metadata`` does.
+``read_document`` does.
 
 msgspec would not do: it reports only the first fault, in its own words, takes the last of several equal keys, and
 refuses 60.0 as a whole number.
@@ -29,6 +29,7 @@ refuses 60.0 as a whole number.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from itertools import accumulate
@@ -170,6 +171,50 @@ def or_null(kind: Kind) -> Kind:
         return None if value is None else kind.read(name, value)
 
     return Kind({**kind.schema, "type": [kind.schema["type"], "null"]}, read_nullable)
+
+
+def fits_64_bits(number: float) -> bool:
+    """Whether orjson can write it as an integer: it takes 64 bits, signed or unsigned."""
+    return -(2**63) <= number < 2**64
+
+
+def _survives(number: float) -> bool:
+    """Whether the number can be read back. PostgreSQL stores decimals, and returns a large float as an integer with
+    all its digits."""
+    if isinstance(number, int):
+        return fits_64_bits(number)
+    return math.isfinite(number) and (abs(number) < 2**63 or not number.is_integer())
+
+
+def _numbers(value: object) -> list[float]:
+    """All numbers in the value, at any depth."""
+    numbers: list[float] = []
+    remaining = [value]
+    while remaining:
+        item = remaining.pop()
+        if isinstance(item, dict):
+            remaining.extend(item.values())
+        elif isinstance(item, list):
+            remaining.extend(item)
+        elif isinstance(item, int | float):
+            numbers.append(item)
+    return numbers
+
+
+def read_document(name: str, value: object, max_bytes: int) -> tuple[dict[str, Any], bytes]:
+    """An object that PostgreSQL can store as jsonb and that comes back as it was, and its text, of at most
+    ``max_bytes``. Raises ``validation_failed`` for the member ``name``."""
+    if not isinstance(value, dict):
+        raise validation_failed({name: "must be an object"})
+    if not all(_survives(number) for number in _numbers(value)):
+        raise validation_failed({name: "must not contain a number beyond 64 bits"})
+    text = orjson.dumps(value)
+    if len(text) > max_bytes:
+        raise validation_failed({name: f"must be at most {max_bytes} bytes as JSON"})
+    # After an escaped backslash these six characters are ordinary text.
+    if rb"\u0000" in text.replace(rb"\\", b""):
+        raise validation_failed({name: "must not contain NUL"})
+    return value, text
 
 
 def member(

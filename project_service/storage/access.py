@@ -19,6 +19,7 @@ from uuid import UUID
 import orjson
 
 from project_service.errors import (
+    ApiError,
     authentication_required,
     require_text,
     service_key_required,
@@ -103,8 +104,18 @@ def parse_owner(text: str, writer: Writer, name: str = "owner") -> UUID:
     """An owner named in the field or header ``name``, which only the service key may do. Raises
     ``service_key_required`` or ``validation_failed``."""
     if not writer.is_service:
-        raise service_key_required(f"Only the service key can set {name}.")
+        raise owner_not_allowed(name)
     return read_user_id(name, text)
+
+
+def owner_not_allowed(name: str) -> ApiError:
+    """The refusal of an owner in the field, member or header ``name``."""
+    return service_key_required(f"Only the service key can set {name}.")
+
+
+def may_see_owner(caller: Caller, row: ObjectRow) -> bool:
+    """Whose an object is, its owner and the service key may know; ids of users are nobody else's business."""
+    return caller.is_service or (caller.user is not None and UUID(caller.user.sub) == row.owner)
 
 
 def read_user_id(name: str, value: object) -> UUID:

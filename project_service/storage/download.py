@@ -23,6 +23,8 @@ from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
 from project_service.storage import conditions, errors, keys
 from project_service.storage.conditions import ByteRange, parse_range
+from project_service.storage.details import for_everybody
+from project_service.storage.digests import repr_digest, wants_sha256
 from project_service.storage.links import LinkUse
 from project_service.storage.repository import ObjectRows, ObjectStream, Store
 from project_service.storage.s3.errors import SAME_PAGE, NoSuchObject, ReaderLeft, StoreUnreachable
@@ -59,8 +61,11 @@ def content_disposition(key: str, inline: bool) -> str:
 
 # Cached, because the same objects are requested again and again.
 @lru_cache(maxsize=1024)
-def presentation(key: str, content_type: str, inline: bool | None, filename: str = "") -> Headers:
-    """How a browser is to show the object of ``key``: its type, its file name, and the sandbox if it is shown inline.
+def presentation(
+    key: str, content_type: str, inline: bool | None, filename: str = "", language: str | None = None
+) -> Headers:
+    """How a browser is to show the object of ``key``: its type, its language, its file name, and the sandbox if it is
+    shown inline.
 
     With ``inline`` None its type decides, and a PDF is not in the sandbox. ``filename`` "": the key's last segment.
     """
@@ -70,6 +75,7 @@ def presentation(key: str, content_type: str, inline: bool | None, filename: str
         ("Content-Type", content_type),
         ("Content-Disposition", content_disposition(filename or key, shown)),
         NO_SNIFFING,
+        *(() if language is None else (("Content-Language", language),)),
     )
     if not shown or (inline is None and kind == _PDF):
         return headers
@@ -159,7 +165,7 @@ class ObjectLost(Exception):
 class Terms:
     """How an object is to be sent. ``headers`` are added to its own.
 
-    ``public_max_age_seconds``: everybody may keep it, for so long unless the object has an age of its own. With None
+    ``public_max_age_seconds``: everybody may keep it, for so long unless the object says otherwise. With None
     ``headers`` say how to cache it.
 
     With ``viewer`` an object that this one may not see counts as missing.
@@ -245,7 +251,10 @@ def _head(
     whole = ByteRange(0, row.size)
     if conditions.is_not_modified(sent, row):
         return 304, (*validators, NO_SNIFFING), whole
-    headers = (*presentation(row.key, row.content_type, terms.inline, terms.filename), *validators)
+    shown = presentation(row.key, row.content_type, terms.inline, terms.filename, row.content_language)
+    headers = (*shown, *validators)
+    if b"want-repr-digest" in sent.first and row.sha256 is not None and wants_sha256(sent):
+        headers = (*headers, repr_digest(row.sha256))
     if b"range" in sent.first and conditions.range_applies(sent, row, now()):
         part = parse_range(sent.text(b"range"), row.size)
         if part is not None:
@@ -267,6 +276,8 @@ def _caching(row: ObjectRow, terms: Terms) -> Headers:
     """With an age of 0 a cache asks each time whether it still has the object, so that nobody sees an old one."""
     if terms.public_max_age_seconds is None:
         return ()
+    if row.cache_control is not None:
+        return (("Cache-Control", for_everybody(row.cache_control)),)
     age = terms.public_max_age_seconds if row.max_age_seconds is None else row.max_age_seconds
     return (("Cache-Control", f"public, max-age={age}" if age else "public, no-cache"),)
 

@@ -119,8 +119,8 @@ def length_required() -> ApiError:
     return ApiError(411, "length_required", "An upload needs a body; an empty one needs Content-Length: 0.")
 
 
-def bad_digest(why: str) -> ApiError:
-    return errors.bad_request("bad_digest", f"The header Content-MD5 {why}.")
+def bad_digest(header: str, why: str) -> ApiError:
+    return errors.bad_request("bad_digest", f"The header {header} {why}.")
 
 
 def invalid_multipart(why: str) -> ApiError:

@@ -52,8 +52,9 @@ class FileStart:
 Event = Field | FileStart | bytes
 # The fields that an upload may have besides its file, each once; all others are ignored. One by a link must not name
 # an owner, whatever rights its link has.
-FIELDS = ("key", "owner", "max_age_seconds")
-FIELDS_BY_LINK = ("key", "max_age_seconds", "redirect")
+DETAILS = ("max_age_seconds", "cache_control", "content_language", "metadata")
+FIELDS = ("key", "owner", *DETAILS)
+FIELDS_BY_LINK = ("key", "redirect", *DETAILS)
 
 
 def boundary_of(content_type: str | None) -> str:

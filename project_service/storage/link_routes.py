@@ -47,13 +47,15 @@ from project_service.storage.links import (
 )
 from project_service.storage.receiving import Destination, Receiver
 from project_service.storage.repository import ObjectRows
-from project_service.storage.requests import DEFAULT_PAGE_KEYS, MAX_AGE_SECONDS, MAX_PAGE_KEYS
+from project_service.storage.requests import DEFAULT_PAGE_KEYS, MAX_PAGE_KEYS
 from project_service.storage.routes import (
     BAD_KEY,
     BINARY,
     BUCKET,
     BYTES,
     DATABASE_AND_STORE,
+    DETAIL_FIELDS,
+    DETAIL_HEADERS,
     DOWNLOAD_NAME,
     DOWNLOAD_REFUSED,
     DOWNLOADED,
@@ -61,7 +63,6 @@ from project_service.storage.routes import (
     INLINE,
     KEY,
     KEYS,
-    MAX_AGE_HEADER,
     METADATA,
     NO_BUCKET,
     NO_OBJECT,
@@ -442,10 +443,10 @@ class LinkRoutes:
                 Parameter("key", "The rest of the object's key, if the link is for a prefix.", KEY),
                 *WRITE_IF,
                 in_header("Content-MD5", "Refused unless the body has this MD5."),
-                MAX_AGE_HEADER,
+                *DETAIL_HEADERS,
             ),
             RequestBody(BYTES, required=False, summary="Any bytes; none need Content-Length: 0."),
-            (*_LINK_UPLOAD_REFUSED, errors.bad_digest("why"), errors.length_required()),
+            (*_LINK_UPLOAD_REFUSED, errors.bad_digest("Content-Digest", "why"), errors.length_required()),
             DATABASE_AND_STORE,
         ),
         key="optional",
@@ -479,7 +480,7 @@ class LinkRoutes:
                     headers={"Location": "redirect, with bucket, key and etag of the object added."},
                 ),
             ),
-            (_TOKEN, *WRITE_IF, MAX_AGE_HEADER),
+            (_TOKEN, *WRITE_IF, *DETAIL_HEADERS),
             RequestBody(
                 {
                     "multipart/form-data": obj(
@@ -490,10 +491,7 @@ class LinkRoutes:
                             **KEY,
                             "description": "The rest of the key, if the link is for a prefix; else as is.",
                         },
-                        max_age_seconds={
-                            **whole(0, MAX_AGE_SECONDS).schema,
-                            "description": "As max-age in Cache-Control.",
-                        },
+                        **DETAIL_FIELDS,
                         redirect={
                             "type": "string",
                             "description": "Where to lead the browser: one of storage.redirect_urls.",
@@ -505,6 +503,7 @@ class LinkRoutes:
             (
                 *_LINK_UPLOAD_REFUSED,
                 errors.invalid_multipart("why"),
+                errors.bad_digest("Content-Digest", "why"),
                 unsupported_media_type("multipart/form-data"),
             ),
             DATABASE_AND_STORE,

@@ -41,7 +41,7 @@ class Objects:
             row = await self._copy(upload, bucket, row, viewer)
             # A large copy takes long, and there may be another bucket of that name by now.
             await self.buckets.same(bucket)
-            return await upload.commit(target, row.content_type, row.max_age_seconds, writer, conditions)
+            return await upload.commit(target, row.content_type, row.details, writer, conditions)
 
     async def move(
         self, bucket: Bucket, source: str, target: str, writer: Writer, conditions: Conditions
@@ -78,11 +78,12 @@ class Objects:
         return await shield(deleted())
 
     async def change(
-        self, bucket: Bucket, key: str, changes: Mapping[str, Any], conditions: Conditions
+        self, bucket: Bucket, key: str, changes: Mapping[str, Any], writer: Writer, conditions: Conditions
     ) -> ObjectRow:
-        """Change metadata of an object, as ``ObjectRows.change``."""
-        tags = await self.uploads.without_date(bucket.name, key, conditions)
-        return await self.rows.change(bucket.name, key, changes, tags)
+        """Change what may be changed without new bytes, as ``ObjectRows.change``."""
+        viewer = access.viewer_of(bucket.rules, writer)
+        tags = await self.uploads.without_date(bucket.name, key, conditions, viewer)
+        return await self.rows.change(bucket.name, key, changes, writer, tags)
 
     async def delete_prefix(self, bucket: Bucket, prefix: str) -> int:
         """Delete everything under ``prefix`` with the service's rights; the number of objects deleted."""

@@ -6,11 +6,12 @@ earlier ones; the bodies that are current are these:
 ====================  =============================================================================================
 0003_storage          ``slot``, ``delete_bucket``, ``discard_uploads``; and ``refusal``, the rule on owners and
                       conditions that all changes share
-0012_object_metadata  ``same_second``, ``change_object``
+0012_object_metadata  ``same_second``
 0016_owner_only_reads ``sees``, the rule on what a writer may see
 0018_upload_links     ``use_upload_link``
-0019_policies         ``create_bucket``, ``put_object``, ``delete_objects``, ``move_object``, ``check_put``; and
-                      ``judge``, which asks policies about a change
+0019_policies         ``create_bucket``, ``delete_objects``, ``move_object``
+0020_object_details   ``put_object``, ``check_put``, ``change_object``; and ``judge``, which asks policies about a
+                      change
 ====================  =============================================================================================
 
 What policies let a caller see is read in the caller's own role (``_Policed``).
@@ -27,7 +28,7 @@ from uuid import UUID
 
 import psycopg2
 from attrs import asdict, frozen
-from orjson import dumps
+from orjson import Fragment, dumps
 from psycopg2 import DatabaseError
 from psycopg2.errors import CheckViolation, ForeignKeyViolation, RestrictViolation
 from twisted.logger import Logger
@@ -44,6 +45,7 @@ from project_service.storage.values import (
     Bucket,
     BucketRules,
     Conditions,
+    Details,
     Identity,
     Link,
     ObjectRow,
@@ -283,6 +285,10 @@ COLUMNS = (
     "updated_at",
     "max_age_seconds",
     "changed_twice",
+    "cache_control",
+    "metadata::text",
+    "content_language",
+    "sha256",
 )
 ALL_COLUMNS = ", ".join(COLUMNS)
 
@@ -304,7 +310,8 @@ def uuid_array(values: Iterable[UUID]) -> str:
 # far it is from the first page.
 
 
-_COLUMNS = ", ".join(f"o.{column}" for column in COLUMNS)
+# What a listing shows.
+_COLUMNS = ", ".join(f"o.{column}" for column in ("key", "size", "content_type", "etag", "updated_at"))
 
 _FLAT = """
 select null::text as folder, {columns}
@@ -394,7 +401,7 @@ def page_query(
 ) -> tuple[str, Params]:
     """SQL and parameters, all as text; one row more than ``limit`` tells that there is more.
 
-    Each row is the folder that stands for it (or null) and an object's columns.
+    Each row is the folder that stands for it (or null), the key, and more of the object.
     """
     end = keys.end_of_prefix(prefix)
     start = prefix if after is None else keys.position_after(after)
@@ -514,17 +521,23 @@ def _fields_of(composite: str) -> str:
 
 _PUT = (
     f"select outcome, replaced, {_fields_of('stored')}"
-    f" from storage.put_object(%s, %s, %s::uuid, %s, %s, %s, %s::integer, {_TERMS})"
+    f" from storage.put_object(%s, %s, %s::uuid, %s, %s, %s, %s::integer, %s, %s::jsonb, %s, %s, {_TERMS})"
 )
 # One statement, so that a link that cannot be used undoes the object.
 _PUT_BY_LINK = f"select storage.use_upload_link(%s::bytea, put.outcome), put.* from ({_PUT}) put"
 # The SQLSTATE that ``storage.use_upload_link`` raises; its message is the outcome.
 _LINK_REFUSED = "PSL01"
 _MOVE = f"select outcome, replaced, {_fields_of('moved')} from storage.move_object(%s, %s, %s, {_TERMS})"
-_CHANGE = (
-    f"select outcome, {_fields_of('changed')} from storage.change_object("
-    "%s, %s, %s, %s::uuid, %s, %s::integer, %s::text[], %s::text[])"
-)
+_CHANGE = f"select outcome, {_fields_of('changed')} from storage.change_object(%s, %s, %s::jsonb, {_TERMS})"
+
+
+def _as_columns(changes: Mapping[str, Any]) -> str:
+    """Changes of an object as a JSON object of columns; its metadata is JSON already."""
+    columns = {
+        name: Fragment(value) if name == "metadata" and value is not None else value
+        for name, value in changes.items()
+    }
+    return dumps(columns).decode()
 
 
 def _plain_text(value: UUID | None) -> str | None:
@@ -648,18 +661,22 @@ class SqlObjects:
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
         sql, params = page_query(bucket, prefix, None, limit, recursive=True)
-        return [row[2] for row in (await self.database.query(sql, params))[:limit]]
+        return [row[1] for row in (await self.database.query(sql, params))[:limit]]
 
     async def check_policies(
-        self, bucket: str, key: str, size: int, content_type: str, writer: Writer
+        self, bucket: str, key: str, size: int, content_type: str, details: Details, writer: Writer
     ) -> None:
         rows = await self.database.prepared(
-            "select storage.check_put(%s, %s, %s, %s, %s::uuid, %s, %s)",
+            "select storage.check_put(%s, %s, %s, %s, %s::integer, %s, %s::jsonb, %s, %s::uuid, %s, %s)",
             (
                 bucket,
                 key,
                 size,
                 content_type,
+                details.max_age_seconds,
+                details.cache_control,
+                details.metadata,
+                details.content_language,
                 _plain_text(writer.user_id),
                 *_role_and_claims(writer.identity),
             ),
@@ -695,7 +712,11 @@ class SqlObjects:
             new.size,
             new.content_type,
             new.etag,
-            new.max_age_seconds,
+            new.details.max_age_seconds,
+            new.details.cache_control,
+            new.details.metadata,
+            new.details.content_language,
+            new.sha256,
             *_terms(writer, conditions),
         )
         if link is None:
@@ -742,23 +763,19 @@ class SqlObjects:
         return Switched(object_row(tuple(moved)), _uuid(replaced))
 
     async def change(
-        self, bucket: str, key: str, changes: Mapping[str, Any], conditions: Conditions = UNCONDITIONAL
+        self,
+        bucket: str,
+        key: str,
+        changes: Mapping[str, Any],
+        writer: Writer,
+        conditions: Conditions = UNCONDITIONAL,
     ) -> ObjectRow:
         rows = await self.database.prepared(
-            _CHANGE,
-            (
-                bucket,
-                key,
-                "owner" in changes,
-                _plain_text(changes.get("owner")),
-                "max_age_seconds" in changes,
-                changes.get("max_age_seconds"),
-                *_tags(conditions),
-            ),
+            _CHANGE, (bucket, key, _as_columns(changes), *_terms(writer, conditions))
         )
         outcome, *changed = rows[0]
         if outcome != "changed":
-            raise errors.refused(outcome)
+            raise errors.refused(*_outcomes(outcome))
         return object_row(tuple(changed))
 
     async def reserve_uploads(self, versions: Sequence[UUID], bucket: str) -> None:

@@ -13,11 +13,13 @@ from project_service.http.request import Request
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import errors, keys, requests
 from project_service.storage.buckets import Buckets
+from project_service.storage.details import details_of
+from project_service.storage.digests import BodyDigests
 from project_service.storage.form import FIELDS, FIELDS_BY_LINK, FileStart, FormReader, boundary_of
 from project_service.storage.links import UploadPass
 from project_service.storage.repository import Switched
 from project_service.storage.upload import SizeLimit, Uploads
-from project_service.storage.values import Bucket, Conditions, Writer
+from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Details, Writer
 
 
 @frozen
@@ -67,14 +69,16 @@ class Receiver:
     uploads: Uploads
     current_settings: Callable[[], StorageSettings]
 
-    async def check(self, to: Destination, key: str, declared: str | None, size: int) -> str:
+    async def check(
+        self, to: Destination, key: str, declared: str | None, size: int, details: Details = NO_DETAILS
+    ) -> str:
         """Refuse an upload that the commit would refuse, as far as is known now; return its content type.
 
         ``size`` is the least size that it can have.
         """
         self._limit(to).check(size)
         content_type = to.content_type(declared, key)
-        await self.uploads.check(to.bucket, key, to.writer, to.conditions, size, content_type)
+        await self.uploads.check(to.bucket, key, to.writer, to.conditions, size, content_type, details)
         return content_type
 
     async def body(self, request: Request, to: Destination, key: str, declared: str | None) -> Switched:
@@ -83,31 +87,31 @@ class Receiver:
         requests.refuse_partial(headers)
         requests.refuse_form(headers)
         requests.require_body(request)
-        max_age = requests.parse_max_age(headers)
-        digest = requests.ContentMD5.of(headers)
-        content_type = await self.check(to, key, declared, requests.least_size(body.length))
+        details, digests = details_of(headers), BodyDigests.of(headers)
+        content_type = await self.check(to, key, declared, requests.least_size(body.length), details)
         async with await self.uploads.begin(to.bucket.name, self._limit(to), body.length) as upload:
             upload.describe(content_type, key)
             while chunk := await body.next_chunk():
-                digest.update(chunk)
+                digests.update(chunk)
                 await upload.write(chunk)
-            digest.check()
+            digests.check()
             await self._check_again(to, key, content_type, upload.size)
             await upload.store()
-            return await upload.commit(key, content_type, max_age, to.writer, to.conditions, to.digest)
+            return await upload.commit(key, content_type, details, to.writer, to.conditions, to.digest)
 
     async def form(self, request: Request, to: Destination) -> tuple[Switched, str | None]:
         """Upload the file of the request's form; also the URL that the form wants to lead to. Also raises
-        ``invalid_multipart``."""
+        ``invalid_multipart``, and ``bad_digest``: digests in headers are of the whole form."""
         headers, body, writer = request.headers, request.body, to.writer
         requests.refuse_partial(headers)
         limit, least = self._limit(to), requests.least_size(body.length, requests.FORM_OVERHEAD_BYTES)
         limit.check(least)
         form = FormReader(boundary_of(headers.text(b"content-type")), to.form_fields)
-        fields = requests.FormFields(requests.parse_max_age(headers), to.fixed_key)
+        fields, digests = requests.FormFields(details_of(headers), to.fixed_key), BodyDigests.of(headers)
         await self._check_form(to, fields, least)
         async with await self.uploads.begin(to.bucket.name, limit, body.length) as upload:
             while chunk := await body.next_chunk():
+                digests.update(chunk)
                 for event in form.feed(chunk):
                     if isinstance(event, bytes):
                         await upload.write(event)
@@ -121,6 +125,7 @@ class Receiver:
                         fields.add(event, writer, self.current_settings().redirect_urls)
                     await self._check_form(to, fields, least)
             form.finish()
+            digests.check()
             if fields.key is None and not fields.filename:
                 raise errors.invalid_key("there is no field key, and the file has no name")
             fields.key = key = fields.key or to.key_of(fields.filename or "")
@@ -131,7 +136,7 @@ class Receiver:
             if fields.owner is not None:
                 writer = evolve(writer, user_id=fields.owner)
             switched = await upload.commit(
-                key, content_type, fields.max_age_seconds, writer, to.conditions, to.digest
+                key, content_type, fields.details, writer, to.conditions, to.digest
             )
         return switched, fields.redirect
 
@@ -142,7 +147,9 @@ class Receiver:
             return
         fields.checked = True
         content_type = to.content_type(fields.content_type, fields.key) if fields.has_file else ""
-        await self.uploads.check(to.bucket, fields.key, to.writer, to.conditions, size, content_type)
+        await self.uploads.check(
+            to.bucket, fields.key, to.writer, to.conditions, size, content_type, fields.details
+        )
 
     async def _check_again(self, to: Destination, key: str, content_type: str, size: int) -> None:
         """Check the bucket's rules at the end of an upload. It may have taken days, so that they may have changed, or

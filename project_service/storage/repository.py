@@ -12,10 +12,12 @@ from attrs import frozen
 from project_service.storage.s3.connection import ByteSink, Payload
 from project_service.storage.s3.xml import OpenMultipart, StoredPage, StoredStat
 from project_service.storage.values import (
+    NO_DETAILS,
     UNCONDITIONAL,
     Bucket,
     BucketRules,
     Conditions,
+    Details,
     Link,
     ObjectRow,
     Page,
@@ -49,7 +51,8 @@ class NewObject:
     size: int
     content_type: str
     etag: str
-    max_age_seconds: int | None = None
+    details: Details = NO_DETAILS
+    sha256: str | None = None
 
 
 @frozen
@@ -88,7 +91,7 @@ class ObjectRows(Protocol):
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]: ...
     async def check_policies(
-        self, bucket: str, key: str, size: int, content_type: str, writer: Writer
+        self, bucket: str, key: str, size: int, content_type: str, details: Details, writer: Writer
     ) -> None:
         """Raise ``not_allowed`` if policies would refuse that ``writer``, not the service, puts such an object."""
 
@@ -122,9 +125,15 @@ class ObjectRows(Protocol):
         ``target``."""
 
     async def change(
-        self, bucket: str, key: str, changes: Mapping[str, Any], conditions: Conditions = UNCONDITIONAL
+        self,
+        bucket: str,
+        key: str,
+        changes: Mapping[str, Any],
+        writer: Writer,
+        conditions: Conditions = UNCONDITIONAL,
     ) -> ObjectRow:
-        """Change ``owner`` or ``max_age_seconds``, or both, and nothing else. Raises ``object_not_found``."""
+        """Change ``owner`` and members of ``Details``, by their names, and nothing else. Raises ``object_not_found``,
+        also where ``writer`` does not see the object."""
 
     async def reserve_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
         """Reserve versions, before any of their bytes go to the store."""

@@ -1,41 +1,32 @@
 """Reads what storage requests bring beside JSON: parameters, headers, page tokens, and the fields of an upload form.
 
-Each value has an error of its own. Pure but for Werkzeug's header parsers.
+Each value has an error of its own. Pure.
 """
 
 from __future__ import annotations
 
 import re
-from base64 import b64decode
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
-from hashlib import md5
-from typing import Any
 from urllib.parse import unquote, urlencode
 from uuid import UUID
 
 import orjson
-from attrs import define, field
-from werkzeug.datastructures import ResponseCacheControl
-from werkzeug.http import parse_cache_control_header
+from attrs import define
 
 from project_service import base64url, whole_numbers
 from project_service.errors import ApiError, unsupported_media_type, validation_failed
 from project_service.http.head import HeaderView
 from project_service.http.request import Request
 from project_service.storage import access, errors, keys
+from project_service.storage.details import with_field
 from project_service.storage.form import Field, FileStart
-from project_service.storage.values import Bucket, Link, ObjectRow, Writer
+from project_service.storage.values import Bucket, Details, Link, ObjectRow, Writer
 
 DEFAULT_PAGE_KEYS = 100
 MAX_PAGE_KEYS = 1000
-# RFC 9111 section 1.2.2; also PostgreSQL's largest integer.
-MAX_AGE_SECONDS = 2**31 - 1
 # How much of a form's Content-Length may be something else than its file.
 FORM_OVERHEAD_BYTES = 256 * 1024
-# With these a shared cache revalidates each time, whatever the age (RFC 9111, 5.2.2).
-_REVALIDATE = {"no-cache", "no-store", "private"}
 _TOKEN_VERSION = 1
 # What file systems allow.
 MAX_FILENAME_LENGTH = 255
@@ -160,59 +151,12 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     return chosen
 
 
-def parse_max_age(headers: HeaderView) -> int | None:
-    """``max-age`` of an upload's ``Cache-Control``, which S3 stores with the object too; 0 if that forbids caches to
-    answer by themselves, and None if it says neither."""
-    text = b", ".join(headers.all(b"cache-control")).decode("latin-1")
-    parsed = parse_cache_control_header(text, cls=ResponseCacheControl)
-    directives = {name.lower(): value for name, value in parsed.items()}
-    age = directives.get("max-age")
-    seconds = None if age is None else _max_age(age, "Cache-Control")
-    return 0 if _REVALIDATE & directives.keys() else seconds
-
-
-def _max_age(text: str, name: str) -> int:
-    number = whole_numbers.from_digits(text)
-    if number is None or not 0 <= number <= MAX_AGE_SECONDS:
-        raise validation_failed({name: f"must be a whole number from 0 to {MAX_AGE_SECONDS}"})
-    return number
-
-
-@define
-class ContentMD5:
-    """Checks a body against its ``Content-MD5`` (RFC 1864, as in S3), if it has one. Raises ``bad_digest``."""
-
-    _expected: bytes | None
-    _actual: Any = field(factory=partial(md5, usedforsecurity=False), init=False)
-
-    @classmethod
-    def of(cls, headers: HeaderView) -> ContentMD5:
-        header = headers.first.get(b"content-md5")
-        if header is None:
-            return cls(None)
-        try:
-            digest = b64decode(header, validate=True)
-        except ValueError:
-            digest = b""
-        if len(digest) != md5(usedforsecurity=False).digest_size:
-            raise errors.bad_digest("is not the base64 of an MD5")
-        return cls(digest)
-
-    def update(self, data: bytes) -> None:
-        if self._expected is not None:
-            self._actual.update(data)
-
-    def check(self) -> None:
-        if self._expected not in (None, self._actual.digest()):
-            raise errors.bad_digest("is not that of the body")
-
-
 @define
 class FormFields:
     """The fields of an upload form beside the bytes of its file, as far as they have come; ``key`` is that of the
     object."""
 
-    max_age_seconds: int | None
+    details: Details
     key: str | None = None
     owner: UUID | None = None
     filename: str | None = None
@@ -232,7 +176,7 @@ class FormFields:
         elif sent.name == "redirect":
             self.redirect = parse_redirect(sent.value, redirect_urls)
         else:
-            self.max_age_seconds = _max_age(sent.value, "max_age_seconds")
+            self.details = with_field(self.details, sent.name, sent.value)
 
 
 def parse_redirect(url: str, allowed: Sequence[str]) -> str:

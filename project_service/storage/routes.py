@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from uuid import UUID
 
-from attrs import frozen
+from attrs import evolve, frozen
 from orjson import Fragment
 from twisted.logger import Logger
 
@@ -57,11 +57,20 @@ from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import access, errors, keys, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.conditions import write_conditions
+from project_service.storage.details import (
+    CACHE_CONTROL,
+    DOCUMENT,
+    LANGUAGE,
+    MAX_AGE,
+    MAX_AGE_SECONDS,
+    details_of,
+    settled,
+)
 from project_service.storage.download import NO_SNIFFING, Downloads, Terms
 from project_service.storage.objects import Objects
 from project_service.storage.receiving import Destination, Receiver
 from project_service.storage.repository import ObjectRows
-from project_service.storage.requests import DEFAULT_PAGE_KEYS, MAX_AGE_SECONDS, MAX_PAGE_KEYS
+from project_service.storage.requests import DEFAULT_PAGE_KEYS, MAX_PAGE_KEYS
 from project_service.storage.s3.errors import kind_of
 from project_service.storage.values import Bucket, ObjectRow, Viewer, Writer
 
@@ -96,7 +105,6 @@ PREFIX: Schema = {"type": "string", "maxLength": keys.MAX_KEY_BYTES}
 BINARY: Schema = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
 BYTES: Mapping[str, Schema] = {"application/octet-stream": BINARY, "*/*": {}}
 _OWNER = or_null(Kind(describe.UUID, access.read_user_id))
-_MAX_AGE = or_null(whole(0, MAX_AGE_SECONDS))
 _METADATA: Mapping[str, Schema] = {
     "key": KEY,
     "size": COUNT,
@@ -105,7 +113,20 @@ _METADATA: Mapping[str, Schema] = {
     "etag": {"type": "string", "description": "The store's, without quotes; opaque."},
 }
 METADATA = Named("Object", exactly(**_METADATA))
-_DETAILS = Named("ObjectDetails", exactly(**_METADATA, owner=_OWNER.schema, max_age_seconds=_MAX_AGE.schema))
+_INFO: Mapping[str, Schema] = {
+    **_METADATA,
+    "max_age_seconds": MAX_AGE.schema,
+    "cache_control": CACHE_CONTROL.schema,
+    "content_language": LANGUAGE.schema,
+    "metadata": DOCUMENT.schema,
+    "sha256": {
+        "type": ["string", "null"],
+        "pattern": "^[0-9a-f]{64}$",
+        "description": "Of the whole object; null if it was uploaded without one being computed.",
+    },
+}
+_OWNER_SHOWN: Schema = {**_OWNER.schema, "description": "Only for the service key and the owner."}
+_DETAILS = Named("ObjectDetails", obj(_INFO, **_INFO, owner=_OWNER_SHOWN))
 _NEXT_TOKEN: Schema = {
     "type": ["string", "null"],
     "description": "page_token of the next page; null on the last.",
@@ -132,6 +153,9 @@ DOWNLOAD_NAME = Parameter(
     "To be saved, under this name; without a value under the last segment of the key. It counts before inline.",
     {"type": "string", "maxLength": requests.MAX_FILENAME_LENGTH},
 )
+_SHOW_INFO = Parameter(
+    "info", "true: what there is to know of the object, as JSON, in place of its bytes.", BOOLEAN
+)
 WRITE_IF = (
     in_header("If-Match", "Only if the object is this very one."),
     in_header("If-None-Match", "*: only if there is no object with that key."),
@@ -140,9 +164,23 @@ WRITE_IF = (
 _OWNER_HEADER = in_header(
     "X-Object-Owner", "By the service key alone: the user to whom the object is to belong."
 )
-MAX_AGE_HEADER = in_header(
-    "Cache-Control", "max-age: for how long caches may keep the object without asking, in a public bucket."
+DETAIL_HEADERS = (
+    in_header(
+        "Cache-Control",
+        "How caches may store it, in a public bucket; public unless it says otherwise.",
+    ),
+    in_header("Content-Language", "For whom the object is, as language tags."),
+    in_header("X-Metadata", "The base64 of a JSON object, for the application's own use."),
+    in_header("Content-Digest", "Refused unless the body has this SHA-256 or SHA-512 (RFC 9530)."),
+    in_header("Repr-Digest", "As Content-Digest."),
 )
+# The same as fields of a form.
+DETAIL_FIELDS: Mapping[str, Schema] = {
+    "max_age_seconds": {**whole(0, MAX_AGE_SECONDS).schema, "description": "As max-age in Cache-Control."},
+    "cache_control": {"type": "string", "description": "As Cache-Control."},
+    "content_language": {"type": "string", "description": "As Content-Language."},
+    "metadata": {"type": "string", "description": "A JSON object, as X-Metadata has it."},
+}
 READ_IF = (
     in_header("If-Match", "412 unless the object is this one."),
     in_header("If-Unmodified-Since", "412 if it has changed since."),
@@ -150,6 +188,9 @@ READ_IF = (
     in_header("If-Modified-Since", "304 if it has not changed since."),
     in_header("Range", "One range of bytes; several, and other units, give the whole."),
     in_header("If-Range", "The range counts only if the object is this one."),
+    in_header(
+        "Want-Repr-Digest", "sha-256=1: the response has the SHA-256 of the whole object, if it is known."
+    ),
 )
 
 NO_BUCKET, NO_OBJECT = errors.bucket_not_found(), errors.object_not_found()
@@ -190,6 +231,8 @@ _OBJECT_HEADERS = {
     "Last-Modified": "When the object was written.",
     "Accept-Ranges": "bytes",
     "Cache-Control": "As the bucket's visibility asks, in a public one with the object's own age.",
+    "Content-Language": "As the upload said it.",
+    "Repr-Digest": "The SHA-256 of the whole object, where it was wanted and is known.",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "cross-origin, if pages of every origin may read responses.",
 }
@@ -202,6 +245,16 @@ DOWNLOADED = (
         {**_OBJECT_HEADERS, "Content-Range": "Which bytes of how many these are."},
     ),
     Answer(304, "The object is the one that the condition names"),
+)
+
+
+_DOWNLOADED_OR_SHOWN = (
+    evolve(
+        DOWNLOADED[0],
+        summary="The bytes, with the object's own Content-Type; what there is to know of it for info=true",
+        content={**BYTES, JSON: _DETAILS},
+    ),
+    *DOWNLOADED[1:],
 )
 
 
@@ -252,10 +305,13 @@ class PlannedUpload:
 
 @frozen
 class ObjectChanges:
-    """null removes an owner, or an age of the object's own."""
+    """null removes what the object has of its own."""
 
-    owner: UUID | None = member(_OWNER, default=None)
-    max_age_seconds: int | None = member(_MAX_AGE, default=None)
+    owner: UUID | None = member(_OWNER, default=None, schema={"description": "By the service key alone."})
+    max_age_seconds: int | None = member(MAX_AGE, default=None)
+    cache_control: str | None = member(CACHE_CONTROL, default=None)
+    content_language: str | None = member(LANGUAGE, default=None)
+    metadata: str | None = member(DOCUMENT, default=None)
 
 
 def translated(handler: Handler, headers: Headers = ()) -> Handler:
@@ -358,7 +414,7 @@ class StorageRoutes:
                 json_answer(201, "The object's metadata", METADATA),
                 Answer(204, "With dry_run: the upload would be accepted now."),
             ),
-            (IN_BUCKET, _DRY_RUN, *WRITE_IF, _OWNER_HEADER, MAX_AGE_HEADER),
+            (IN_BUCKET, _DRY_RUN, *WRITE_IF, _OWNER_HEADER, *DETAIL_HEADERS),
             RequestBody(
                 {
                     "multipart/form-data": obj(
@@ -367,10 +423,7 @@ class StorageRoutes:
                         file=BINARY,
                         key={**KEY, "description": "The object's key; the name of the file without it."},
                         owner={**describe.UUID, "description": "As X-Object-Owner."},
-                        max_age_seconds={
-                            **whole(0, MAX_AGE_SECONDS).schema,
-                            "description": "As max-age in Cache-Control.",
-                        },
+                        **DETAIL_FIELDS,
                     ),
                     **body_of(PlannedUpload).content,
                 },
@@ -380,6 +433,7 @@ class StorageRoutes:
             (
                 *_UPLOAD_REFUSED,
                 errors.invalid_multipart("why"),
+                errors.bad_digest("Content-Digest", "why"),
                 unsupported_media_type("multipart/form-data"),
             ),
             DATABASE_AND_STORE,
@@ -410,10 +464,10 @@ class StorageRoutes:
                 *WRITE_IF,
                 in_header("Content-MD5", "Refused unless the body has this MD5."),
                 _OWNER_HEADER,
-                MAX_AGE_HEADER,
+                *DETAIL_HEADERS,
             ),
             RequestBody(BYTES, required=False, summary="Any bytes; none need Content-Length: 0."),
-            (*_UPLOAD_REFUSED, errors.bad_digest("why"), errors.length_required()),
+            (*_UPLOAD_REFUSED, errors.bad_digest("Content-Digest", "why"), errors.length_required()),
             DATABASE_AND_STORE,
         ),
         bearer="required",
@@ -433,9 +487,9 @@ class StorageRoutes:
         Operation(
             "downloadObject",
             TAG,
-            "Download an object",
-            DOWNLOADED,
-            (IN_BUCKET, KEY_IN_PATH, INLINE, DOWNLOAD_NAME, *READ_IF),
+            "Download an object, or show what there is to know of it",
+            _DOWNLOADED_OR_SHOWN,
+            (IN_BUCKET, KEY_IN_PATH, INLINE, DOWNLOAD_NAME, _SHOW_INFO, *READ_IF),
             errors=(*READ_REFUSED, BAD_KEY, *DOWNLOAD_REFUSED),
             needs=DATABASE_AND_STORE,
         ),
@@ -443,6 +497,8 @@ class StorageRoutes:
     async def download(self, request: Request) -> Reply | StreamReply:
         bucket, viewer = await readable(self.buckets, request)
         key = keys.parse_key(request.path_args["key"])
+        if request.raw_query and requests.flag(request, "info"):
+            return await self._info(request, bucket, key, viewer)
         inline, filename = requests.shown_as(request)
         if bucket.public and (viewer is None or viewer.is_anybody):
             max_age = self.current_settings().public_max_age_seconds
@@ -479,21 +535,23 @@ class StorageRoutes:
         Operation(
             "changeObject",
             TAG,
-            "Change metadata of an object",
+            "Change what an object has beside its bytes",
             (json_answer(200, "The metadata as it is now", _DETAILS),),
             (IN_BUCKET, KEY_IN_PATH, *WRITE_IF),
             body_of(ObjectChanges),
-            (NO_BUCKET, NO_OBJECT, BAD_KEY, errors.owner_header_not_allowed(), *_CONDITIONS_FAILED),
+            (*WRITE_REFUSED, NO_OBJECT, service_key_required(), errors.owner_header_not_allowed()),
         ),
-        key="service",
+        bearer="required",
     )
     async def change(self, request: Request) -> Reply:
         key = keys.parse_key(request.path_args["key"])
-        bucket, _ = await self._changeable(request)
+        bucket, writer = await self._changeable(request)
         conditions = write_conditions(request.headers)
-        changes = read_members(ObjectChanges, await request.json_object())
-        row = await self.objects.change(bucket, key, changes, conditions)
-        return json_reply(row.as_details(), headers=(NO_STORE,))
+        changes = settled(read_members(ObjectChanges, await request.json_object()))
+        if "owner" in changes and not writer.is_service:
+            raise access.owner_not_allowed("owner")
+        row = await self.objects.change(bucket, key, changes, writer, conditions)
+        return json_reply(row.as_info(access.may_see_owner(request.caller, row)), headers=(NO_STORE,))
 
     @endpoint(
         "POST",
@@ -575,6 +633,13 @@ class StorageRoutes:
         gone = [key for key in wanted if key in deleted]
         return json_reply({"deleted": gone, "missing": [key for key in wanted if key not in deleted]})
 
+    async def _info(self, request: Request, bucket: Bucket, key: str, viewer: Viewer | None) -> Reply:
+        row = await self.rows.find(bucket.name, key, viewer)
+        if row is None:
+            raise errors.object_not_found()
+        shown = row.as_info(access.may_see_owner(request.caller, row))
+        return json_reply(shown, headers=(NO_STORE if bucket.public else NOT_SHARED,))
+
     async def _changeable(self, request: Request) -> tuple[Bucket, Writer]:
         """As ``writable``, for a request that makes no object, and so must not name an owner in a header."""
         bucket_and_writer = await writable(self.buckets, request)
@@ -593,8 +658,8 @@ class StorageRoutes:
         key = keys.parse_key(planned.key)
         # Again, because the body may have taken hours, and the rules may have changed since.
         to = await self._destination(request)
-        requests.parse_max_age(request.headers)
-        await self.receiver.check(to, key, planned.content_type, planned.size)
+        details = details_of(request.headers)
+        await self.receiver.check(to, key, planned.content_type, planned.size, details)
         return Reply(204)
 
 

@@ -6,7 +6,7 @@
         upload.describe(content_type, key)
         await upload.write(data)                                        # STREAMING, again and again
         await upload.store()                                            # STORED
-        await upload.commit(key, content_type, max_age, writer, conditions)  # COMMITTED
+        await upload.commit(key, content_type, details, writer, conditions)  # COMMITTED
     # A block that raises leaves the upload GIVEN_UP, and nothing of it behind.
 
 A crash at any point leaves either the old object or the new one, whole, and perhaps garbage that the sweeper removes:
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
+from hashlib import sha256
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 from uuid import UUID
@@ -41,9 +42,11 @@ from project_service.storage.reservations import Reservations
 from project_service.storage.s3.errors import StoreError
 from project_service.storage.sweeper import Removal
 from project_service.storage.values import (
+    NO_DETAILS,
     UNCONDITIONAL,
     Bucket,
     Conditions,
+    Details,
     ObjectRow,
     Viewer,
     Writer,
@@ -103,6 +106,9 @@ class Upload:
         self.bucket = bucket
         self.size = 0
         self.etag = ""
+        # Of the whole object. It costs the reactor 0.7 ms for each MiB, a tenth of what an upload takes in all.
+        self._digest = sha256()
+        self._copied: ObjectRow | None = None
         self._uploads = uploads
         self._path = store_path(bucket, version)
         self._limit = limit
@@ -142,6 +148,7 @@ class Upload:
         self.size += len(data)
         self._limit.check(self.size)
         await self._keep_alive()
+        self._digest.update(data)
         await self._parts.write(data)
 
     async def store(self) -> None:
@@ -155,7 +162,7 @@ class Upload:
         The store goes on copying when the client hangs up. So a request that is cancelled keeps its slot until the
         store has responded, and there are never more copies than slots.
         """
-        self.size = row.size
+        self.size, self._copied = row.size, row
         waiting: Deferred[str] = Deferred()
 
         def copied(result: str | Failure) -> None:
@@ -177,7 +184,7 @@ class Upload:
         self,
         key: str,
         content_type: str,
-        max_age_seconds: int | None,
+        details: Details,
         writer: Writer,
         conditions: Conditions,
         link: bytes | None = None,
@@ -188,7 +195,8 @@ class Upload:
         It goes on to its end even if the client leaves.
         """
         assert self.state is State.STORED, self.state
-        new = NewObject(self.bucket, key, self.version, self.size, content_type, self.etag, max_age_seconds)
+        digest = self._digest.hexdigest() if self._copied is None else self._copied.sha256
+        new = NewObject(self.bucket, key, self.version, self.size, content_type, self.etag, details, digest)
         return await shield(self._commit(new, writer, conditions, link))
 
     async def _commit(
@@ -318,6 +326,7 @@ class Uploads:
         conditions: Conditions,
         size: int = 0,
         content_type: str = DEFAULT_CONTENT_TYPE,
+        details: Details = NO_DETAILS,
     ) -> None:
         """Refuse early, before any byte moves, an upload to ``key`` that the commit would refuse. ``size`` is the
         least size that it can have.
@@ -326,7 +335,7 @@ class Uploads:
         ``not_allowed`` and ``bucket_full``.
         """
         if bucket.rules.policies and not writer.is_service:
-            await self.rows.check_policies(bucket.name, key, size, content_type, writer)
+            await self.rows.check_policies(bucket.name, key, size, content_type, details, writer)
         if conditions != UNCONDITIONAL or access.is_owner_only(bucket.rules, writer):
             row = await self.rows.find(bucket.name, key)
             access.check_write(bucket.rules, row, writer, conditions)

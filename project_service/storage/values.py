@@ -7,6 +7,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from attrs import asdict, field, fields, frozen
+from orjson import Fragment
 
 from project_service import whole_numbers
 from project_service.errors import ApiError, require_text, validation_failed
@@ -134,11 +135,29 @@ class Bucket:
 
 
 @frozen
+class Details:
+    """What an uploader may say of an object; None: nothing.
+
+    ``cache_control`` is a value of that header, and ``max_age_seconds`` its age, or an age alone. ``metadata`` is a
+    JSON object, as text. ``content_language`` is a value of that header.
+    """
+
+    max_age_seconds: int | None = None
+    cache_control: str | None = None
+    metadata: str | None = None
+    content_language: str | None = None
+
+
+NO_DETAILS = Details()
+
+
+@frozen
 class ObjectRow:
     """An object as the database knows it. Its bytes are in the store under ``path``.
 
-    ``max_age_seconds`` None: as the service is configured. ``changed_twice``: the key had other bytes earlier in the
-    second of ``updated_at``, so this date does not tell them apart.
+    The members from ``cache_control`` to ``content_language``, and ``max_age_seconds``, are its ``Details``.
+    ``changed_twice``: the key had other bytes earlier in the second of ``updated_at``, so this date does not tell
+    them apart. ``sha256``, in hexadecimal, is of the whole object; None if it was not computed when the bytes came.
     """
 
     bucket: str
@@ -151,6 +170,14 @@ class ObjectRow:
     updated_at: datetime
     max_age_seconds: int | None = None
     changed_twice: bool = False
+    cache_control: str | None = None
+    metadata: str | None = None
+    content_language: str | None = None
+    sha256: str | None = None
+
+    @property
+    def details(self) -> Details:
+        return Details(self.max_age_seconds, self.cache_control, self.metadata, self.content_language)
 
     @property
     def modified(self) -> datetime:
@@ -170,10 +197,18 @@ class ObjectRow:
             "etag": self.etag,
         }
 
-    def as_details(self) -> dict[str, Any]:
-        """As ``as_json``, with what only the service key sees and changes."""
+    def as_info(self, with_owner: bool) -> dict[str, Any]:
+        """As ``as_json``, with everything else that there is to know of it."""
         owner = None if self.owner is None else str(self.owner)
-        return {**self.as_json(), "owner": owner, "max_age_seconds": self.max_age_seconds}
+        return {
+            **self.as_json(),
+            **({"owner": owner} if with_owner else {}),
+            "max_age_seconds": self.max_age_seconds,
+            "cache_control": self.cache_control,
+            "content_language": self.content_language,
+            "metadata": None if self.metadata is None else Fragment(self.metadata),
+            "sha256": self.sha256,
+        }
 
 
 def store_path(bucket: str, version: UUID) -> str:

@@ -20,6 +20,7 @@ from project_service.storage.values import (
     Bucket,
     BucketRules,
     Conditions,
+    Details,
     Identity,
     Link,
     ObjectRow,
@@ -162,9 +163,9 @@ class FakeObjects:
         return [row.key for row in self.tables.of(bucket) if row.key.startswith(prefix)][:limit]
 
     async def check_policies(
-        self, bucket: str, key: str, size: int, content_type: str, writer: Writer
+        self, bucket: str, key: str, size: int, content_type: str, details: Details, writer: Writer
     ) -> None:
-        new = NewObject(bucket, key, UUID(int=0), size, content_type, "")
+        new = NewObject(bucket, key, UUID(int=0), size, content_type, "", details)
         self._judge_put(self.tables.objects.get((bucket, key)), self._row(new, writer, None), writer)
 
     async def room(self, bucket: str, key: str) -> int | None:
@@ -214,16 +215,31 @@ class FakeObjects:
             new.etag,
             old.owner if keeps and old is not None else writer.user_id,
             self.tables.now(),
-            new.max_age_seconds,
+            new.details.max_age_seconds,
+            False,
+            new.details.cache_control,
+            new.details.metadata,
+            new.details.content_language,
+            new.sha256,
         )
 
     async def change(
-        self, bucket: str, key: str, changes: Mapping[str, Any], conditions: Conditions = UNCONDITIONAL
+        self,
+        bucket: str,
+        key: str,
+        changes: Mapping[str, Any],
+        writer: Writer,
+        conditions: Conditions = UNCONDITIONAL,
     ) -> ObjectRow:
         row = self.tables.objects.get((bucket, key))
         if row is None:
             raise errors.object_not_found()
-        self._check(row, BucketRules(), Writer(None, is_service=True), conditions)
+        rules = self._rules(bucket)
+        if not self._sees(row, access.viewer_of(rules, writer)):
+            raise errors.object_not_found()
+        if rules.policies:
+            self._judge("update", row, evolve(row, **changes), writer)
+        self._check(row, rules, writer, conditions)
         self.tables.objects[bucket, key] = evolve(row, **changes)
         return self.tables.objects[bucket, key]
 

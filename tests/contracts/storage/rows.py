@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from project_service.errors import ApiError
 from project_service.storage.assemble import Rows
 from project_service.storage.repository import NewObject, Switched
-from project_service.storage.values import BucketRules, Conditions, Writer
+from project_service.storage.values import NO_DETAILS, BucketRules, Conditions, Details, Writer
 
 ALICE = Writer(UUID(int=1))
 
@@ -37,10 +37,12 @@ async def put(
     conditions: Conditions | None = None,
     bucket: str = "b",
     link: bytes | None = None,
+    details: Details = NO_DETAILS,
+    sha256: str | None = None,
 ) -> Switched:
     version = uuid4()
     await rows.objects.reserve_uploads([version], bucket)
-    new = NewObject(bucket, key, version, size, "text/plain", ETAG)
+    new = NewObject(bucket, key, version, size, "text/plain", ETAG, details, sha256)
     return await rows.objects.put(new, writer, conditions or Conditions(), link)
 
 

@@ -16,9 +16,11 @@ from project_service.storage.assemble import Rows, sql_rows
 from project_service.storage.repository import NewObject
 from project_service.storage.values import (
     ANON_ROLE,
+    NO_DETAILS,
     USER_ROLE,
     BucketRules,
     Conditions,
+    Details,
     Identity,
     ObjectRow,
     Viewer,
@@ -50,7 +52,8 @@ RULES = """
         bucket = 'b' and owner = auth.uid() and storage.folder(key) <> '{}' and content_type = 'text/plain'
         and 1 / (case when key like 'broken/%' then 0 else 1 end) = 1);
     create policy d on storage.objects for update to authenticated
-        using (owner = auth.uid() and storage.filename(key) <> 'final') with check (owner = auth.uid() and size < 9);
+        using (owner = auth.uid() and storage.filename(key) <> 'final') with check (
+        owner = auth.uid() and size < 9 and content_language is distinct from 'xx');
     create policy e on storage.objects for delete to authenticated
         using (owner = auth.uid() and storage.extension(key) <> 'kept'
             and 1 / (case when key like 'broken/%' then 0 else 1 end) = 1);
@@ -72,7 +75,7 @@ def allows(command: str, row: ObjectRow, identity: Identity) -> bool:
     return {
         "insert": bool(folder) and row.content_type == "text/plain",
         "update": name != "final",
-        "check": row.size < 9,
+        "check": row.size < 9 and row.content_language != "xx",
         "delete": not name.endswith(".kept"),
     }[command]
 
@@ -119,7 +122,7 @@ async def listed(rows: Rows, viewer: Viewer | None, prefix: str = "", recursive:
 async def check(rows: Rows, key: str, writer: Writer, size: int = 1, content_type: str = "text/plain") -> str:
     """What is decided before the bytes come, and the same by the commit where it is a refusal."""
     try:
-        await rows.objects.check_policies("b", key, size, content_type, writer)
+        await rows.objects.check_policies("b", key, size, content_type, NO_DETAILS, writer)
     except Exception as refusal:
         version = uuid4()
         await rows.objects.reserve_uploads([version], "b")
@@ -177,6 +180,27 @@ async def test_insert_and_update_decide_what_is_put(rows: Rows) -> None:
     assert (await put(rows, "ann/final", 20, SERVICE)).row.owner == ANN.user_id
     bucket = await rows.buckets.find("b")
     assert bucket is not None and (bucket.object_count, bucket.total_bytes) == (3, 24)
+
+
+@pytest_twisted.ensureDeferred
+async def test_update_decides_what_is_said_of_an_object(rows: Rows) -> None:
+    for key in ("open/a", "ann/a", "ann/final"):
+        await put(rows, key, writer=ANN)
+    for key, language, writer, expected in (
+        ("ann/a", "xx", ANN, "not_allowed"),
+        ("ann/final", "de", ANN, "not_allowed"),
+        ("open/a", "de", BEN, "not_allowed"),
+        ("ann/a", "de", BEN, "object_not_found"),
+    ):
+        change = {"content_language": language}
+        assert await refused(rows.objects.change("b", key, change, writer)) == expected, (key, language)
+    foreign = Details(content_language="xx")
+    assert await refused(put(rows, "ann/a", writer=ANN, details=foreign)) == "not_allowed"
+    assert await refused(rows.objects.check_policies("b", "ann/a", 1, "a/b", foreign, ANN)) == "not_allowed"
+    for writer in (ANN, SERVICE):
+        change = {"content_language": "de", "metadata": '{"a":1}'}
+        row = await rows.objects.change("b", "ann/a", change, writer)
+        assert (row.content_language, json.loads(row.metadata or "")) == ("de", {"a": 1})
 
 
 @pytest_twisted.ensureDeferred

@@ -12,7 +12,7 @@ from attrs import asdict, evolve
 from project_service.errors import ApiError
 from project_service.storage.assemble import Rows
 from project_service.storage.repository import NewObject
-from project_service.storage.values import BucketRules, Conditions, Viewer, Writer
+from project_service.storage.values import BucketRules, Conditions, Details, ObjectRow, Viewer, Writer
 from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, put, refused
 
 
@@ -135,15 +135,63 @@ async def test_metadata_that_changes_without_new_bytes(rows: Rows) -> None:
         ({"owner": None, "max_age_seconds": 0}, None, 0),
         ({"owner": ALICE.user_id, "max_age_seconds": None}, ALICE.user_id, None),
     ):
-        changed = await rows.objects.change("b", "k", changes, Conditions(if_match=(ETAG,)))
+        changed = await rows.objects.change("b", "k", changes, SERVICE, Conditions(if_match=(ETAG,)))
         assert changed == await rows.objects.find("b", "k") == evolve(kept, owner=owner, max_age_seconds=age)
-    assert await refused(rows.objects.change("b", "none", {"owner": None})) == "object_not_found"
-    assert await refused(rows.objects.change("none", "k", {"owner": None})) == "object_not_found"
+    assert await refused(rows.objects.change("b", "none", {"owner": None}, SERVICE)) == "object_not_found"
+    assert await refused(rows.objects.change("none", "k", {"owner": None}, SERVICE)) == "object_not_found"
     unmet = Conditions(if_match=("other",))
-    assert await refused(rows.objects.change("b", "k", {"owner": None}, unmet)) == "precondition_failed"
-    await rows.objects.change("b", "k", {"max_age_seconds": 7})
+    assert (
+        await refused(rows.objects.change("b", "k", {"owner": None}, SERVICE, unmet)) == "precondition_failed"
+    )
+    await rows.objects.change("b", "k", {"max_age_seconds": 7}, ALICE)
     assert (await rows.objects.move("b", "k", "l", ALICE)).row.max_age_seconds == 7
     assert (await put(rows, "l")).row.max_age_seconds is None
+
+
+DETAILS = Details(60, "max-age=60, immutable", '{"a":{"b":[1,null,"\u00fc"]},"c":2.5}', "de, en-GB")
+
+
+def shown(row: ObjectRow) -> tuple[object, ...]:
+    """Its details, with the metadata as a value: databases write it in other ways than it was sent."""
+    metadata = None if row.metadata is None else json.loads(row.metadata)
+    return row.max_age_seconds, row.cache_control, metadata, row.content_language, row.sha256
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_an_uploader_says_of_an_object(rows: Rows) -> None:
+    digest = "ab" * 32
+    row = (await put(rows, "k", details=DETAILS, sha256=digest)).row
+    everything = (60, DETAILS.cache_control, json.loads(DETAILS.metadata or ""), "de, en-GB", digest)
+    assert shown(row) == everything
+    assert await rows.objects.find("b", "k") == row
+    assert await rows.garbage.objects_from(None, 10) == [row]
+    moved = (await rows.objects.move("b", "k", "l", ALICE)).row
+    assert shown(moved) == everything
+    changes = {"metadata": '{"new": true}', "content_language": None}
+    changed = await rows.objects.change("b", "l", changes, ALICE)
+    assert shown(changed) == (60, DETAILS.cache_control, {"new": True}, None, digest)
+    assert changed.updated_at == moved.updated_at
+    changed = await rows.objects.change("b", "l", {"metadata": None, "cache_control": None}, ALICE)
+    assert shown(changed) == (60, None, None, None, digest)
+    # An overwrite begins anew.
+    assert shown((await put(rows, "l")).row) == (None,) * 5
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_may_change_what_an_object_has_beside_its_bytes(rows: Rows) -> None:
+    await put(rows, "k")
+    await put(rows, "none", writer=SERVICE)
+    change = {"content_language": "de"}
+    assert (await rows.objects.change("b", "k", change, BOB)).content_language == "de"
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    for key in ("k", "none"):
+        assert await refused(rows.objects.change("b", key, change, BOB)) == "not_owner"
+    await rows.buckets.change("b", {"owner_only_writes": False, "owner_only_reads": True})
+    unmet = Conditions(if_match=("other",))
+    assert await refused(rows.objects.change("b", "k", change, BOB, unmet)) == "object_not_found"
+    assert await refused(rows.objects.change("b", "k", change, ALICE, unmet)) == "precondition_failed"
+    for writer in (ALICE, SERVICE):
+        assert (await rows.objects.change("b", "k", change, writer)).content_language == "de"
 
 
 @pytest_twisted.ensureDeferred

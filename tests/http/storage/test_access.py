@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any
 
 from twisted.trial.unittest import TestCase
@@ -217,7 +218,7 @@ class Owners(TestCase):
             self.app.request("PUT", f"{OBJECTS}/new", named, b"x"),
             self.app.upload(file_form(key="new"), headers=named),
             self.app.upload(field, headers=OTHER),
-            self.app.request("PATCH", f"{OBJECTS}/mine", {**USER, **JSON}, b"{}"),
+            self.app.request("PATCH", f"{OBJECTS}/mine", {**USER, **JSON}, b'{"owner": null}'),
         ):
             self.assertEqual(refused(response), (403, "service_key_required"))
         self.assertIn(b"Only the service key can set owner.", self.app.upload(field, headers=OTHER).body)
@@ -251,7 +252,11 @@ class Owners(TestCase):
         before = json.loads(self.app.put("mine").body)
         response = patch("mine", {"owner": BOB})
         shown = json.loads(response.body)
-        self.assertEqual((response.status, shown), (200, {**before, "owner": BOB, "max_age_seconds": None}))
+        details = dict.fromkeys(("max_age_seconds", "cache_control", "content_language", "metadata"))
+        digest = sha256(b"hello").hexdigest()
+        self.assertEqual(
+            (response.status, shown), (200, {**before, "owner": BOB, **details, "sha256": digest})
+        )
         self.assertEqual(response.header("cache-control"), "no-store")
         self.assertEqual(refused(self.app.put("mine")), (403, "not_owner"))
         self.assertEqual(self.app.request("PUT", f"{OBJECTS}/mine", OTHER, b"x").status, 200)

@@ -108,7 +108,7 @@ class Whole(TestCase):
         self.app.request("POST", BASE, sent, form(part("file", b"x", "form")))
         self.app.post("/storage/buckets/open/copy", {"from": "raw", "to": "copied"})
         self.app.post("/storage/buckets/open/move", {"from": "form", "to": "moved"})
-        for key, age in (("raw", 60), ("field", 70), ("copied", 60), ("moved", 80)):
+        for key, age in (("raw", "60, immutable"), ("field", 70), ("copied", "60, immutable"), ("moved", 80)):
             self.assertEqual(caching(key), f"public, max-age={age}", key)
         change = {**SERVICE, "Content-Type": "application/json"}
         for body, expected in (
@@ -127,17 +127,22 @@ class Whole(TestCase):
         self.app.put("k", bucket="shut", Cache_Control="max-age=60")
         self.assertEqual(caching("k", "shut"), "private, no-store")
 
-    def test_an_upload_that_forbids_caching_has_no_age(self) -> None:
-        """Directives have no case (RFC 9111, 5.2), and the stricter one counts."""
+    def test_the_cache_control_of_an_upload_is_that_of_its_downloads(self) -> None:
+        """It is public unless it says otherwise. Directives have no case (RFC 9111, 5.2)."""
         self.app.current_settings = evolve(self.app.current_settings, public_max_age_seconds=9)
         for headers_sent, expected in (
-            ("MAX-AGE=60", "public, max-age=60"),
-            ("Public, Max-Age=60", "public, max-age=60"),
-            ("max-age=60, no-store", "public, no-cache"),
-            ("No-Cache, max-age=60", "public, no-cache"),
-            ("private, max-age=60", "public, no-cache"),
-            ("no-store", "public, no-cache"),
-            ("immutable", "public, max-age=9"),
+            ("MAX-AGE=60", "public, MAX-AGE=60"),
+            ("Public, Max-Age=60", "Public, Max-Age=60"),
+            ("max-age=60, no-store", "max-age=60, no-store"),
+            ("No-Cache, max-age=60", "public, No-Cache, max-age=60"),
+            ("private, max-age=60", "private, max-age=60"),
+            ("no-store", "no-store"),
+            (
+                "max-age=60, s-maxage=600, stale-while-revalidate=5",
+                "public, max-age=60, s-maxage=600, stale-while-revalidate=5",
+            ),
+            ("max-age", "public, max-age=9"),
+            ("", "public, max-age=9"),
         ):
             self.app.put("k", Cache_Control=headers_sent)
             self.assertEqual(self.app.get("k").header("cache-control"), expected, headers_sent)

@@ -28,7 +28,7 @@ from project_service.storage.links import Links
 from project_service.storage.objects import Objects
 from project_service.storage.postgres import SqlLinks
 from project_service.storage.upload import SizeLimit
-from project_service.storage.values import UNCONDITIONAL, Writer
+from project_service.storage.values import NO_DETAILS, UNCONDITIONAL, Writer
 
 PART = 5 * 1024 * 1024
 SERVICE = Writer(None, is_service=True)
@@ -92,7 +92,7 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
                     die()
                 await upload.write(payload[first : first + 65536])
             await upload.store()
-            await upload.commit(given["key"], "text/plain", None, SERVICE, UNCONDITIONAL, digest)
+            await upload.commit(given["key"], "text/plain", NO_DETAILS, SERVICE, UNCONDITIONAL, digest)
     elif given["what"] == "delete":
         await objects.delete(bucket, given["keys"], SERVICE)
     elif given["what"] == "copy":

@@ -27,7 +27,7 @@ from project_service.storage.assemble import Storage, assemble
 from project_service.storage.durations import KEEP_EXPIRED_LINKS
 from project_service.storage.links import Links
 from project_service.storage.upload import SizeLimit
-from project_service.storage.values import UNCONDITIONAL, BucketRules, UploadTerms, Writer
+from project_service.storage.values import NO_DETAILS, UNCONDITIONAL, BucketRules, UploadTerms, Writer
 from tests.fakes.store import Collected
 from tests.live.services import wait
 from tests.live.storage import crash as storage_crash
@@ -80,7 +80,7 @@ async def put(storage: Storage, key: str, payload: bytes) -> None:
     async with await storage.objects.uploads.begin("b", SizeLimit(len(payload))) as upload:
         await upload.write(payload)
         await upload.store()
-        await upload.commit(key, "text/plain", None, SERVICE, UNCONDITIONAL)
+        await upload.commit(key, "text/plain", NO_DETAILS, SERVICE, UNCONDITIONAL)
 
 
 async def content(storage: Storage, key: str) -> bytes | None:
@@ -193,7 +193,7 @@ async def test_a_link_is_used_by_the_upload_that_made_an_object_and_by_no_other(
             await upload.write(b"again")
             await upload.store()
             await upload.commit(
-                key, "text/plain", None, by_link.writer, by_link.narrowed(UNCONDITIONAL), by_link.digest
+                key, "text/plain", NO_DETAILS, by_link.writer, by_link.narrowed(UNCONDITIONAL), by_link.digest
             )
         assert await content(storage, key) == b"again"
     await storage.reservations.release_all()

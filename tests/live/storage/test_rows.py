@@ -18,7 +18,7 @@ from project_service.errors import ApiError
 from project_service.lifecycle import start
 from project_service.storage import postgres
 from project_service.storage.assemble import Rows, sql_rows
-from project_service.storage.values import Conditions
+from project_service.storage.values import Conditions, Details
 from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, bucket_b, put, refused
 from tests.fakes.storage import some_link
 from tests.live.services import pool_on
@@ -63,6 +63,34 @@ async def test_objects_are_listed_in_order_without_an_index_too(database: str, r
     objects = await sql_rows(fresh).garbage.objects_from(("a", ""), 2)
     await fresh.close()
     assert [row.key for row in objects] == ["a", "b"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_process_of_the_version_before_changes_objects_that_have_details(
+    database: str, rows: Rows
+) -> None:
+    """It calls the functions that it knows. What it cannot know of an object does not outlive the bytes or the age
+    that it was about."""
+    details = Details(60, "max-age=60, immutable", '{"a": 1}', "de")
+    for key in ("put", "aged"):
+        await put(rows, key, details=details, sha256="0" * 64)
+    version = uuid4()
+    await rows.objects.reserve_uploads([version], "b")
+    older = "'b', 'put', %s, 1, 'text/plain', 'e', 7, %s, false, null, null"
+    outcome = run_sql(
+        database, f"select outcome from storage.put_object({older})", str(version), str(ALICE.user_id)
+    )
+    assert outcome == [("stored",)]
+    row = await rows.objects.find("b", "put")
+    assert row is not None and (row.version, row.details, row.sha256) == (version, Details(7), None)
+    for sets_owner, sets_age, expected in (
+        (True, False, details),
+        (False, True, Details(8, None, '{"a": 1}', "de")),
+    ):
+        change = "select outcome from storage.change_object('b', 'aged', %s, %s, %s, 8, null, null)"
+        assert run_sql(database, change, sets_owner, str(BOB.user_id), sets_age) == [("changed",)]
+        row = await rows.objects.find("b", "aged")
+        assert row is not None and (row.owner, row.details) == (BOB.user_id, expected)
 
 
 @pytest_twisted.ensureDeferred

@@ -1,0 +1,102 @@
+"""Digests in headers (RFC 9530, Digest Fields; RFC 1864 for ``Content-MD5``, as in S3).
+
+Those of a body that is uploaded are checked; that of an object is sent where it is wanted.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from functools import partial
+from hashlib import md5, sha256, sha512
+from typing import Any
+
+from attrs import frozen
+
+from project_service.http.head import HeaderView
+from project_service.storage import errors
+
+# The algorithms that RFC 9530 calls active; others in a field are ignored (section 2).
+_ALGORITHMS: dict[str, Callable[[], Any]] = {"sha-256": sha256, "sha-512": sha512}
+_FIELDS = ("Content-Digest", "Repr-Digest")
+# A dictionary of byte sequences (RFC 9651, 3.2 and 3.3.5), without parameters, of which there are none.
+_NAME = r"[a-z*][a-z0-9_.*-]*"
+_MEMBER = re.compile(rf"({_NAME})=:([A-Za-z0-9+/=]*):")
+_BETWEEN = re.compile(r"[ \t]*,[ \t]*")
+# A dictionary of integers: preferences from 0, not acceptable, to 10 (section 4).
+_WANTED = re.compile(r"sha-256=0*(?:[1-9]|10)")
+
+
+@frozen
+class _Expected:
+    field: str
+    digest: bytes
+    actual: Any
+
+
+@frozen
+class BodyDigests:
+    """Checks a body against the digests that its headers name, if any. Raises ``bad_digest``."""
+
+    _expected: tuple[_Expected, ...]
+
+    @classmethod
+    def of(cls, headers: HeaderView) -> BodyDigests:
+        expected = [*_content_md5(headers)]
+        for field in _FIELDS:
+            values = headers.all(field.lower().encode())
+            if values:
+                expected += _members(field, b", ".join(values).decode("latin-1"))
+        return cls(tuple(expected))
+
+    def update(self, data: bytes) -> None:
+        for one in self._expected:
+            one.actual.update(data)
+
+    def check(self) -> None:
+        for one in self._expected:
+            if one.digest != one.actual.digest():
+                raise errors.bad_digest(one.field, "is not that of the body")
+
+
+def _content_md5(headers: HeaderView) -> list[_Expected]:
+    header = headers.first.get(b"content-md5")
+    if header is None:
+        return []
+    return [_expected("Content-MD5", header.decode("latin-1"), partial(md5, usedforsecurity=False))]
+
+
+def _members(field: str, text: str) -> list[_Expected]:
+    members = [_MEMBER.fullmatch(one) for one in _BETWEEN.split(text.strip(" \t"))]
+    pairs = [(one[1], one[2]) for one in members if one is not None]
+    if len(pairs) < len(members):
+        raise errors.bad_digest(field, "is not a list of digests, as sha-256=:base64:")
+    # Of several members with one name the last counts (RFC 9651 section 4.2.2).
+    return [
+        _expected(field, encoded, _ALGORITHMS[name])
+        for name, encoded in dict(pairs).items()
+        if name in _ALGORITHMS
+    ]
+
+
+def _expected(field: str, encoded: str, algorithm: Callable[[], Any]) -> _Expected:
+    actual = algorithm()
+    try:
+        digest = b64decode(encoded, validate=True)
+    except ValueError:
+        digest = b""
+    if len(digest) != actual.digest_size:
+        raise errors.bad_digest(field, f"is not the base64 of {actual.digest_size} bytes")
+    return _Expected(field, digest, actual)
+
+
+def wants_sha256(headers: HeaderView) -> bool:
+    """Whether ``Want-Repr-Digest`` asks for a SHA-256. One that cannot be read asks for nothing."""
+    text = b",".join(headers.all(b"want-repr-digest")).decode("latin-1")
+    return any(_WANTED.fullmatch(one) for one in _BETWEEN.split(text.strip(" \t")))
+
+
+def repr_digest(sha256_hex: str) -> tuple[str, str]:
+    """The header of a representation with that SHA-256."""
+    return "Repr-Digest", f"sha-256=:{b64encode(bytes.fromhex(sha256_hex)).decode()}:"
