@@ -41,8 +41,6 @@ TEXT, HTML = ".txt", ".html"
 # What mails are filled with to try their templates, and to show them. The token has the form of a real one.
 EXAMPLE_EMAIL = "ada@example.com"
 EXAMPLE_TOKEN = "EXAMPLE-each-mail-has-another-token-EXAMPLE"  # noqa: S105  # it opens nothing
-# The longest tag of a language that is looked at (RFC 5646, section 4.4.1). Users may set any.
-MAX_TAG_CHARACTERS = 35
 
 
 class TemplateFault(ConfigurationError):
@@ -269,7 +267,7 @@ def _looked_up(preferred: Iterable[str], available: Iterable[str]) -> str | None
     3.4), else another form of it, such as pt-BR for pt-PT."""
     tags = {one.lower(): one for one in available}
     for preference in preferred:
-        wanted = preference[:MAX_TAG_CHARACTERS].lower().replace("_", "-").split("-")
+        wanted = preference.lower().replace("_", "-").split("-")
         for length in range(len(wanted), 0, -1):
             if (tag := "-".join(wanted[:length])) in tags:
                 return tags[tag]
