@@ -59,6 +59,9 @@ EXTRAS = {
         "pip-audit>=2.10",
         "docutils>=0.22",
         "PyYAML>=6.0",
+        # docs/schema.rst
+        "alembic>=1.16",
+        "psycopg[binary]>=3.2",
     ],
     # The site of the documentation (``make docs``); tests build it too.
     "docs": ["Sphinx>=9.0", "furo>=2025.12.19"],
