@@ -24,12 +24,12 @@ INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --config-sett
 
 $(RUNS): setup.py | $(BIN)/python
 	@echo "==> Installing project-service and what it runs with"
-	@$(INSTALL) -e ".[embedded]"
+	@$(INSTALL) -e ".[embedded,images]"
 	@touch $@
 
 $(TESTS): setup.py $(RUNS)
 	@echo "==> Installing what tests and checks need"
-	@$(INSTALL) -e ".[embedded,test,docs,lint]"
+	@$(INSTALL) -e ".[embedded,images,test,docs,lint]"
 	@touch $@
 
 run: $(RUNS)

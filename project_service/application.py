@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from functools import partial
 from typing import Any, Protocol
 
-from attrs import frozen
+from attrs import evolve, frozen
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IListeningPort, IReactorTime
 from twisted.internet.threads import deferToThreadPool
@@ -53,6 +53,7 @@ from project_service.network import Binder, close
 from project_service.process import cpus, room_for_clients, trim_memory
 from project_service.settings.model import Settings, StageDatabase
 from project_service.storage import assemble as storage
+from project_service.storage.renditions import Renditions
 from project_service.tables import assemble as tables
 from project_service.tables.api import admission_class
 
@@ -140,6 +141,7 @@ class Application:
 
     async def _open_ports(self, assembled: Assembled) -> None:
         metrics = Metrics(self._reactor.callLater)
+        assembled.renditions.observe = metrics.rendition
         others = {"workers": self._peers} if self._peers is not None else {}
         health = self._health = Health({**assembled.checks, **others}, metrics, self._reactor)
         router = Router()
@@ -252,7 +254,8 @@ class Assembled:
     """The parts, put together.
 
     ``components`` are started in this order and stopped in reverse. ``checks`` are what ``/ready`` asks, by the name
-    it gives to what is away. ``reload`` takes over changed settings; if it raises, nothing has changed.
+    it gives to what is away. ``reload`` takes over changed settings; if it raises, nothing has changed. The metrics
+    observe ``renditions``.
     """
 
     callers: Callers
@@ -260,6 +263,7 @@ class Assembled:
     components: Sequence[Component]
     checks: Mapping[str, Check]
     reload: Callable[[Settings], None]
+    renditions: Renditions
 
 
 def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
@@ -290,6 +294,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         pool,
         current_settings=lambda: storage_settings,
         sweep_lock=AdvisoryLock(connect, SWEEPER),
+        images=evolve(settings.images, processes=settings.images.processes or cpus(processes)),
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
     # In a thread, because it takes some milliseconds in a large process.
@@ -319,6 +324,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         ],
         checks=_checks(pool, listener, revocations, store, rest),
         reload=reload,
+        renditions=store.renditions,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -37,6 +38,9 @@ from project_service.database.migrate import lacking, pending, shipped, state
 from project_service.network import PROXIED, TLS, endpoint_from, shown
 from project_service.settings.model import Secret, Settings, StageDatabase
 from project_service.settings.reading import EMBEDDED_SEARCH_PATH, BadSettings, Launch
+from project_service.storage.image_pool import ImagePool, NotInstalled, PictureRefused, ProcessGone
+from project_service.storage.image_process import Job
+from project_service.storage.renditions import is_installed
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.tables.access import identities_of
@@ -125,6 +129,8 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
     if not any(name.startswith("smtp.") for name in faulty - {"smtp.sender"}):
         yield "mail server", partial(_mail_server, project)
         yield "e-mail templates", partial(_mail_templates, project)
+    if not any(name.startswith("images.") for name in faulty):
+        yield "pictures", partial(_pictures, project)
     if database and settings.schemas_of_service_role():
         yield "service_role", partial(_service_role, project)
     for endpoint in secured(settings):
@@ -233,6 +239,44 @@ async def _mail_templates(project: Project) -> str:
     languages = sorted({language for name in NAMES for language in templates.languages(name)})
     folder = project.settings.smtp.templates_dir
     return f"{', '.join(languages)} ({'built in' if folder is None else folder})"
+
+
+@frozen
+class _Sample:
+    """A picture of one pixel, as an ``ObjectStream``."""
+
+    data: bytes = b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+    )
+
+    def buffered(self) -> bytes:
+        return self.data
+
+    async def pipe_to(self, sink: object) -> None:
+        """All of it is there."""
+
+    def close(self) -> None:
+        """See above."""
+
+
+async def _pictures(project: Project) -> str:
+    """Have a process convert one, with the limits that are set."""
+    if not is_installed():
+        return "not resized (`pip install 'project-service[images]'` adds that)"
+    sample = _Sample()
+    pool = ImagePool(project.reactor, project.settings.images, 1)
+    try:
+        process = await pool.acquire("")
+        await process.resize(Job(len(sample.data), 1, 1, "cover", "webp", 80, 1), sample)
+    except NotInstalled:
+        raise Failed("pyvips is installed, but there is no libvips: install pyvips[binary]") from None
+    except (PictureRefused, ProcessGone) as fault:
+        raise Failed(
+            f"a picture of one pixel cannot be converted with the limits in [images]: {fault}"
+        ) from None
+    finally:
+        await pool.stop()
+    return "resized by libvips"
 
 
 async def _mail_server(project: Project) -> str:

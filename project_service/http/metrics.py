@@ -79,6 +79,16 @@ class Metrics:
         self._refused = self._counter("requests_refused_total", why, "part", "reason")
         why = "Answers of 500 and above, and streams broken off, by what was wrong."
         self._failures = self._counter("failures_total", why, "code")
+        why = "Pictures that were requested in another size or format, by outcome."
+        self._renditions = self._counter("renditions_total", why, "outcome")
+        self._stored = 0
+        self._rendition_seconds = Histogram(
+            "project_service_rendition_seconds",
+            "How long pictures took that were made or refused, from their process on.",
+            ("outcome",),
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
         self._places = self._gauge("places", "Requests that may be served at once.", "part")
         self._taken = self._gauge("places_taken", "Requests being served.", "part")
         self._queued = self._gauge("requests_waiting", "Requests that wait for a place.", "part")
@@ -127,6 +137,16 @@ class Metrics:
         """Count a request that was refused with ``overloaded``; ``part`` is its admission class."""
         self._refused.labels(part, reason).inc()
 
+    def rendition(self, outcome: str, seconds: float) -> None:
+        """Count a picture in another size or format. ``outcome``: "stored" if it had been made before, "made", or
+        "refused" if it cannot be."""
+        if outcome == "stored":
+            # Written with the numbers of the request.
+            self._stored += 1
+            return
+        self._renditions.labels(outcome).inc()
+        self._rendition_seconds.labels(outcome).observe(seconds)
+
     def failed(self, error: ApiError) -> None:
         if error.status >= 500 and error.code != "shutting_down":
             # Not all by their code, because SQL may answer with any.
@@ -141,6 +161,9 @@ class Metrics:
     def _write(self) -> None:
         self.gathering = False
         self._in_flight.set(len(self.requests))
+        if self._stored:
+            self._renditions.labels("stored").inc(self._stored)
+            self._stored = 0
         for part, limited in self._classes.items():
             self._taken.labels(part).set(limited.served)
             self._queued.labels(part).set(limited.waiting)

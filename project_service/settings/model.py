@@ -142,6 +142,21 @@ class Storage:
 
 
 @frozen
+class Images:
+    processes: int | None = key(optional(integer(1, 1000)), None)
+    timeout_seconds: float = key(seconds(0.1), 30.0)
+    memory_bytes: int = key(size(64 * 1024**2), 512 * 1024**2)
+    max_source_bytes: int = key(size(1, 1024**3), 32 * 1024**2)
+    max_pixels: int = key(integer(1, 10**9), 50331648)
+    max_size: int = key(integer(1, 10000), 2500)
+    sizes: tuple[int, ...] = key(list_of(integer(1, 10000)), ())
+    quality: int = key(integer(1, 100), 80)
+    max_per_object: int = key(integer(0, 100000), 100)
+    max_waiting: int = key(integer(0, 100000), 100)
+    wait_seconds: float = key(seconds(), 30.0)
+
+
+@frozen
 class Smtp:
     host: str | None = key(optional(text), None)
     port: int = key(integer(1, 65535), 587)
@@ -225,6 +240,7 @@ class Settings:
     store: Store = _section(Store)
     auth: Auth = _section(Auth)
     storage: Storage = _section(Storage)
+    images: Images = _section(Images)
     smtp: Smtp = _section(Smtp)
     stages: dict[str, Stage] = attrs.field(factory=dict)
 

@@ -12,6 +12,8 @@
 ``upload``        a new version, until it is an object's or has been given up. ``reservations`` begins one;
                   ``parts`` sends its bytes
 ``download``      the bytes of an object on their way to the client, or kept in memory
+``renditions``    pictures in other sizes and formats, made once. ``images``: what a request asks for; ``image_pool``
+                  and ``image_process``: the processes that make them
 ``links``         links, each for downloads or for one upload
 ``sweeper``       bytes that are no object's any more. ``durations``: how long things last
 ``repository``    what is needed of the database and of the store; ``postgres`` and ``s3`` implement it

@@ -18,6 +18,8 @@ from project_service.database.pool import Pool
 from project_service.http.health import NotReady
 from project_service.http.routing import Policy, Router
 from project_service.lifecycle import Every, start, with_timeout
+from project_service.process import cpus
+from project_service.settings.model import Images
 from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store as StoreSettings
 from project_service.storage import download
@@ -25,13 +27,15 @@ from project_service.storage.admin import BucketRoutes
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, SmallObjects
 from project_service.storage.durations import START_TIMEOUT_SECONDS, UNUSED_SECONDS
+from project_service.storage.image_pool import ImagePool
 from project_service.storage.link_routes import LinkRoutes, SigningRoutes
 from project_service.storage.links import NO_REFERRER, Links
 from project_service.storage.objects import Objects
-from project_service.storage.postgres import SqlBuckets, SqlGarbage, SqlLinks, SqlObjects
+from project_service.storage.postgres import SqlBuckets, SqlGarbage, SqlLinks, SqlObjects, SqlRenditions
 from project_service.storage.public import PublicRoutes
 from project_service.storage.receiving import Receiver
-from project_service.storage.repository import BucketRows, GarbageRows, LinkRows, ObjectRows
+from project_service.storage.renditions import Renditions, is_installed
+from project_service.storage.repository import BucketRows, GarbageRows, LinkRows, ObjectRows, RenditionRows
 from project_service.storage.reservations import Reservations
 from project_service.storage.routes import StorageRoutes, translated
 from project_service.storage.s3.client import connect_store
@@ -60,10 +64,17 @@ class Rows:
     objects: ObjectRows
     garbage: GarbageRows
     links: LinkRows
+    renditions: RenditionRows
 
 
 def sql_rows(database: Pool) -> Rows:
-    return Rows(SqlBuckets(database), SqlObjects(database), SqlGarbage(database), SqlLinks(database))
+    return Rows(
+        SqlBuckets(database),
+        SqlObjects(database),
+        SqlGarbage(database),
+        SqlLinks(database),
+        SqlRenditions(database),
+    )
 
 
 @frozen(eq=False)
@@ -74,6 +85,7 @@ class Storage:
     objects: Objects
     links: Links
     sweeper: Sweeper
+    renditions: Renditions
     services: tuple[IService, ...]
     _routes: StorageRoutes
     _signing_routes: SigningRoutes
@@ -129,7 +141,9 @@ class Storage:
             _log.warn("the store {endpoint} cannot be used yet: {kind}", endpoint=self._endpoint, kind=kind)
 
     async def stop(self) -> None:
-        """Close the idle connections to the store, and release the reservations that nobody has used."""
+        """End the processes for pictures, release the reservations that nobody has used, and close the idle
+        connections to the store."""
+        await self.renditions.pool.stop()
         await self.reservations.release_all()
         await self._store.close()
 
@@ -158,6 +172,8 @@ def build(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     steps: Callable[[str], None] = unobserved,
     endpoint: str = "",
+    images: Images | None = None,
+    image_pool: Any = None,
 ) -> Storage:
     """Storage on the given store and rows. ``endpoint`` is what the log calls the store.
 
@@ -179,7 +195,8 @@ def build(
     objects = Objects(rows.objects, uploads, buckets)
     receiver = Receiver(buckets, uploads, current_settings)
     sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
-    downloads = Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), now)
+    renditions = _renditions(reactor, rows, uploads, images or Images(), image_pool)
+    downloads = Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), renditions, now)
     links = Links(rows.links, now, lambda: token_urlsafe(32), uuid4)
     routes = StorageRoutes(buckets, rows.objects, objects, receiver, downloads, current_settings)
     loops = (
@@ -191,6 +208,7 @@ def build(
         objects,
         links,
         sweeper,
+        renditions,
         loops,
         routes,
         SigningRoutes(buckets, rows.objects, receiver, links, current_settings),
@@ -202,6 +220,11 @@ def build(
         reactor,
         endpoint,
     )
+
+
+def _renditions(reactor: Any, rows: Rows, uploads: Uploads, settings: Images, image_pool: Any) -> Renditions:
+    pool = image_pool or ImagePool(reactor, settings, settings.processes or cpus())
+    return Renditions(rows.renditions, uploads, pool, settings, is_installed(), reactor)
 
 
 def _sweeping(sweeper: Sweeper, sweep_lock: SweepLock) -> Callable[[], Awaitable[None]]:
@@ -229,6 +252,7 @@ def assemble(
     current_settings: Callable[[], StorageSettings] | None = None,
     sweep_lock: SweepLock = unlocked,
     steps: Callable[[str], None] = unobserved,
+    images: Images | None = None,
 ) -> Storage:
     """Storage on PostgreSQL and the store that the settings name. ``database`` is the system database's pool."""
     return build(
@@ -240,4 +264,5 @@ def assemble(
         sweep_lock=sweep_lock,
         steps=steps,
         endpoint=store.endpoint_url or "",
+        images=images,
     )

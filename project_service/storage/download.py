@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import UUID
 from wsgiref.handlers import format_date_time
@@ -25,11 +25,15 @@ from project_service.storage import conditions, errors, keys
 from project_service.storage.conditions import ByteRange, parse_range
 from project_service.storage.details import for_everybody
 from project_service.storage.digests import repr_digest, wants_sha256
+from project_service.storage.images import VARY, Wanted
 from project_service.storage.links import LinkUse
 from project_service.storage.repository import ObjectRows, ObjectStream, Store
 from project_service.storage.s3.errors import SAME_PAGE, NoSuchObject, ReaderLeft, StoreUnreachable
 from project_service.storage.s3.xml import StoredPage
 from project_service.storage.values import ObjectRow, Viewer
+
+if TYPE_CHECKING:  # it stores what it makes, and what it replaces is removed with the lists below
+    from project_service.storage.renditions import Renditions
 
 # A stored page that is shown inline may neither run script nor load anything but data from this site.
 SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
@@ -188,10 +192,13 @@ class Downloads:
     rows: ObjectRows
     store: Store
     small: SmallObjects
+    renditions: Renditions
     now: Callable[[], datetime]
 
     async def answer(self, request: Request, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
-        """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``."""
+        """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``, and for a
+        picture in another size or format what ``Renditions`` raises."""
+        wanted = self.renditions.wanted(request) if request.raw_query else None
         missing: UUID | None = None
         for _ in range(MAX_READS):
             row = await self.rows.find(bucket, key, terms.viewer)
@@ -200,13 +207,32 @@ class Downloads:
             if row.version == missing:
                 raise ObjectLost(f"the store has no {row.path}")
             try:
+                if wanted is not None:
+                    return await self._answer_rendition(request, row, terms, wanted)
                 return await self._answer(request, row, terms)
             except NoSuchObject:
                 # Overwritten since its row was read: the new row names the new bytes.
                 missing = row.version
         raise StoreUnreachable("every version that a row named was gone")
 
-    async def _answer(self, request: Request, row: ObjectRow, terms: Terms) -> Reply | StreamReply:
+    async def _answer_rendition(
+        self, request: Request, row: ObjectRow, terms: Terms, wanted: Wanted
+    ) -> Reply | StreamReply:
+        if wanted.format == "auto":
+            terms = evolve(terms, headers=(*terms.headers, VARY))
+        picture = await self.renditions.of(request, row, wanted, terms.use)
+        try:
+            return await self._answer(request, picture.row, terms, picture.body)
+        except NoSuchObject:
+            # The object may have been replaced. Or the store has lost the rendition, which can be made again.
+            await self.renditions.forget(picture.row.version)
+        picture = await self.renditions.of(request, row, wanted, terms.use)
+        return await self._answer(request, picture.row, terms, picture.body)
+
+    async def _answer(
+        self, request: Request, row: ObjectRow, terms: Terms, body: bytes | None = None
+    ) -> Reply | StreamReply:
+        """``body`` is all of the object, where it is in memory already."""
         if terms.use is not None and not terms.use.counts(request.headers, row):
             terms = evolve(terms, use=None)
         status, headers, part = _head(request, row, terms, self.now)
@@ -219,7 +245,7 @@ class Downloads:
             if terms.use is not None:
                 await terms.use.take()
             return Reply(status, headers)
-        known = self.small.get(row.version)
+        known = self.small.get(row.version) if body is None else body
         if known is not None:
             if terms.use is not None:
                 await terms.use.take()

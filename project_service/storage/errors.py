@@ -149,6 +149,29 @@ def prefetch_refused() -> ApiError:
     return ApiError(503, "prefetch_refused", message, headers=(errors.RETRY_AFTER,))
 
 
+def images_not_installed() -> ApiError:
+    message = "Pictures cannot be resized here: install project-service[images], or pyvips[binary]."
+    return ApiError(501, "images_not_installed", message)
+
+
+def image_type_unsupported() -> ApiError:
+    message = (
+        "Only objects with the content type of JPEG, PNG, WebP, GIF or AVIF can be resized or converted."
+    )
+    return ApiError(422, "image_type_unsupported", message)
+
+
+def image_invalid() -> ApiError:
+    return ApiError(
+        422, "image_invalid", "The object cannot be read as a picture: it is broken or cut short."
+    )
+
+
+def image_too_large() -> ApiError:
+    message = "The picture has more bytes or pixels, or takes more memory or time, than is allowed here."
+    return ApiError(422, "image_too_large", message)
+
+
 # The outcomes by which functions of the schema ``storage`` refuse a change. If several objects are refused, the first
 # outcome in this order is reported.
 _REFUSALS = {

@@ -66,6 +66,7 @@ from project_service.storage.routes import (
     METADATA,
     NO_BUCKET,
     NO_OBJECT,
+    PICTURE,
     PREFIX,
     READ_IF,
     READ_REFUSED,
@@ -406,6 +407,7 @@ class LinkRoutes:
                 _TOKEN,
                 INLINE,
                 DOWNLOAD_NAME,
+                *PICTURE,
                 *READ_IF,
             ),
             errors=(

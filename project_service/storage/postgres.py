@@ -50,6 +50,7 @@ from project_service.storage.values import (
     Link,
     ObjectRow,
     Page,
+    StoredRendition,
     UploadTerms,
     Viewer,
     Writer,
@@ -455,14 +456,19 @@ class SqlGarbage:
         )
         return [(UUID(version), bucket) for version, bucket in rows]
 
-    async def forget(self, versions: Sequence[UUID]) -> None:
-        await self.database.prepared(
-            "delete from storage.garbage where version = any (%s::uuid[])", (uuid_array(versions),)
+    async def forget(self, versions: Sequence[UUID]) -> list[UUID]:
+        array = uuid_array(versions)
+        rows = await self.database.prepared(
+            "with gone as (delete from storage.garbage where version = any (%s::uuid[]))"
+            " select version from storage.garbage where rendition_of = any (%s::uuid[])",
+            (array, array),
         )
+        return [UUID(version) for (version,) in rows]
 
     async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
         rows = await self.database.query(
             "select v from unnest(%s::uuid[]) v where not exists (select from storage.objects where version = v)"
+            " and not exists (select from storage.renditions where version = v)"
             " and not exists (select from storage.uploads where version = v)"
             " and not exists (select from storage.garbage where version = v)",
             (uuid_array(versions),),
@@ -794,3 +800,32 @@ class SqlObjects:
             "update storage.uploads set seen_at = now() where version = %s::uuid returning 1", (str(version),)
         )
         return bool(rows)
+
+
+@frozen(eq=False)
+class SqlRenditions:
+    database: Pool
+
+    async def find(self, of: UUID, name: str) -> StoredRendition | None:
+        rows = await self.database.read(
+            "select version, size, etag from storage.renditions where rendition_of = %s::uuid and name = %s",
+            (str(of), name),
+        )
+        return _rendition(rows[0]) if rows else None
+
+    async def keep(
+        self, bucket: str, of: UUID, name: str, new: StoredRendition, max_per_object: int
+    ) -> StoredRendition | None:
+        rows = await self.database.query(
+            "select version, size, etag from storage.keep_rendition(%s, %s::uuid, %s, %s::uuid, %s, %s, %s)",
+            (bucket, str(of), name, str(new.version), new.size, new.etag, max_per_object),
+        )
+        return _rendition(rows[0]) if rows else None
+
+    async def forget(self, version: UUID) -> None:
+        await self.database.query("delete from storage.renditions where version = %s::uuid", (str(version),))
+
+
+def _rendition(row: Row) -> StoredRendition:
+    version, size, etag = row
+    return StoredRendition(UUID(version), size, etag)

@@ -23,6 +23,7 @@ from project_service.storage.routes import (
     DOWNLOADED,
     IN_BUCKET,
     KEY_IN_PATH,
+    PICTURE,
     READ_IF,
     TAG,
 )
@@ -55,7 +56,7 @@ class PublicRoutes:
             TAG,
             "Show an object of a bucket with anonymous_reads",
             DOWNLOADED,
-            (IN_BUCKET, KEY_IN_PATH, _INLINE, DOWNLOAD_NAME, *READ_IF),
+            (IN_BUCKET, KEY_IN_PATH, _INLINE, DOWNLOAD_NAME, *PICTURE, *READ_IF),
             errors=(BAD_KEY, *DOWNLOAD_REFUSED),
             needs=DATABASE_AND_STORE,
         ),

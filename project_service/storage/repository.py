@@ -21,6 +21,7 @@ from project_service.storage.values import (
     Link,
     ObjectRow,
     Page,
+    StoredRendition,
     Viewer,
     Writer,
 )
@@ -161,11 +162,13 @@ class GarbageRows(Protocol):
         In the order of versions, beginning after ``after``.
         """
 
-    async def forget(self, versions: Sequence[UUID]) -> None:
-        """Remove ``versions`` from the garbage, once their bytes are gone from the store."""
+    async def forget(self, versions: Sequence[UUID]) -> list[UUID]:
+        """Remove ``versions`` from the garbage, once their bytes are gone from the store. Returns the versions of
+        their renditions, which are garbage too."""
 
     async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
-        """Those of ``versions`` that belong to no object, are not reserved, and are not known as garbage."""
+        """Those of ``versions`` that belong to no object or rendition, are not reserved, and are not known as
+        garbage."""
 
     async def reserved(self, versions: Sequence[UUID]) -> set[UUID]:
         """Those of ``versions`` that are being uploaded."""
@@ -202,6 +205,23 @@ class LinkRows(Protocol):
         """Take one use, atomically. False when none is left or the link has expired."""
 
     async def sweep(self, expired_before: datetime) -> int: ...
+
+
+class RenditionRows(Protocol):
+    """What was made of the pictures among the objects. It belongs to a version of an object, and becomes garbage
+    together with it."""
+
+    async def find(self, of: UUID, name: str) -> StoredRendition | None: ...
+    async def keep(
+        self, bucket: str, of: UUID, name: str, new: StoredRendition, max_per_object: int
+    ) -> StoredRendition | None:
+        """Store a rendition of version ``of``. The store must have all its bytes, under its own version, which has
+        been reserved as for an upload. Returns the one that is stored now: another if somebody was faster, and None
+        if ``of`` is no object's version any more or has ``max_per_object`` already. What is not stored becomes
+        garbage."""
+
+    async def forget(self, version: UUID) -> None:
+        """Forget a rendition whose bytes are not in the store."""
 
 
 class ObjectStream(Protocol):

@@ -54,7 +54,7 @@ from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.routing import Handler, endpoint
 from project_service.settings.model import Storage as StorageSettings
-from project_service.storage import access, errors, keys, requests
+from project_service.storage import access, errors, images, keys, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.conditions import write_conditions
 from project_service.storage.details import (
@@ -192,6 +192,26 @@ READ_IF = (
         "Want-Repr-Digest", "sha-256=1: the response has the SHA-256 of the whole object, if it is known."
     ),
 )
+_SIDE: Schema = {"type": "integer", "minimum": 1}
+PICTURE = (
+    Parameter("width", "Of a picture, as it is to be, in pixels: up to images.max_size.", _SIDE),
+    Parameter("height", "As width.", _SIDE),
+    Parameter(
+        "fit",
+        "With both: cover crops, contain pads, inside does neither.",
+        {"enum": [*images.FITS], "default": images.FITS[0]},
+    ),
+    Parameter(
+        "format",
+        "The picture's format; its own by default. auto: the smallest that Accept names.",
+        {"enum": [*images.FORMATS]},
+    ),
+    Parameter(
+        "quality",
+        "Of JPEG, WebP and AVIF; images.quality by default.",
+        {"type": "integer", "minimum": 1, "maximum": images.MAX_QUALITY},
+    ),
+)
 
 NO_BUCKET, NO_OBJECT = errors.bucket_not_found(), errors.object_not_found()
 BAD_KEY = errors.invalid_key("why")
@@ -218,6 +238,10 @@ DOWNLOAD_REFUSED: tuple[ApiError, ...] = (
     NO_OBJECT,
     errors.precondition_failed(),
     errors.range_not_satisfiable(0),
+    errors.image_type_unsupported(),
+    errors.image_invalid(),
+    errors.image_too_large(),
+    errors.images_not_installed(),
 )
 
 
@@ -489,7 +513,7 @@ class StorageRoutes:
             TAG,
             "Download an object, or show what there is to know of it",
             _DOWNLOADED_OR_SHOWN,
-            (IN_BUCKET, KEY_IN_PATH, INLINE, DOWNLOAD_NAME, _SHOW_INFO, *READ_IF),
+            (IN_BUCKET, KEY_IN_PATH, INLINE, DOWNLOAD_NAME, _SHOW_INFO, *PICTURE, *READ_IF),
             errors=(*READ_REFUSED, BAD_KEY, *DOWNLOAD_REFUSED),
             needs=DATABASE_AND_STORE,
         ),

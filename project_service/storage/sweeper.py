@@ -63,7 +63,9 @@ class Removal:
             return 0
         try:
             done = await self._deleted(versions, bucket)
-            await self.rows.forget(done)
+            renditions = await self.rows.forget(done)
+            if renditions:
+                await self.rows.forget(await self._deleted(renditions, bucket))
         except CancelledError:
             # Cancelled, not failed: the caller has to stop as well.
             raise

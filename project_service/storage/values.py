@@ -211,6 +211,16 @@ class ObjectRow:
         }
 
 
+@frozen
+class StoredRendition:
+    """A picture that was made of an object. Its bytes are in the store as those of an object are, under a version of
+    its own."""
+
+    version: UUID
+    size: int
+    etag: str
+
+
 def store_path(bucket: str, version: UUID) -> str:
     """Where the bytes of a version are in the store."""
     return f"{bucket}/{version}"

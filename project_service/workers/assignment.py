@@ -88,10 +88,12 @@ def share(settings: Settings, processes: int) -> Settings:
     def part_of(database: StageDatabase) -> StageDatabase:
         return evolve(database, pool_size=database.pool_size // processes)
 
+    images = settings.images.processes
     return evolve(
         settings,
         database=evolve(settings.database, pool_size=settings.database.pool_size // processes),
         store=evolve(settings.store, max_connections=settings.store.max_connections // processes),
+        images=evolve(settings.images, processes=images and max(1, images // processes)),
         stages={
             name: Stage({name: part_of(database) for name, database in stage.databases.items()})
             for name, stage in settings.stages.items()

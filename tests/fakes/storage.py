@@ -25,6 +25,7 @@ from project_service.storage.values import (
     Link,
     ObjectRow,
     Page,
+    StoredRendition,
     Viewer,
     Writer,
 )
@@ -59,9 +60,22 @@ class Tables:
     policies: Policies = lambda command, row, identity: False
     # When a key was last left by an object.
     removed: dict[tuple[str, str], datetime] = field(factory=dict)
+    # By the version that they are of and their name; and what of the garbage are renditions of what.
+    renditions: dict[tuple[UUID, str], StoredRendition] = field(factory=dict)
+    rendition_of: dict[UUID, UUID] = field(factory=dict)
 
     def rows(self) -> Rows:
-        return Rows(FakeBuckets(self), FakeObjects(self), FakeGarbage(self), FakeLinks(self))
+        return Rows(
+            FakeBuckets(self), FakeObjects(self), FakeGarbage(self), FakeLinks(self), FakeRenditions(self)
+        )
+
+    def discard(self, bucket: str, version: UUID) -> None:
+        """A version is no object's any more."""
+        self.garbage[version] = (bucket, self.now())
+        for of, name in [key for key in self.renditions if key[0] == version]:
+            made = self.renditions.pop((of, name)).version
+            self.garbage[made] = (bucket, self.now())
+            self.rendition_of[made] = of
 
     def of(self, bucket: str) -> list[ObjectRow]:
         rows = [row for row in self.objects.values() if row.bucket == bucket]
@@ -258,7 +272,7 @@ class FakeObjects:
         for key, row in rows.items():
             del self.tables.objects[bucket, key]
             self.tables.removed[bucket, key] = self.tables.now()
-            self.tables.garbage[row.version] = (bucket, self.tables.now())
+            self.tables.discard(bucket, row.version)
         return {key: row.version for key, row in rows.items()}
 
     async def move(
@@ -348,7 +362,7 @@ class FakeObjects:
         row = evolve(row, changed_twice=before is not None and before >= second)
         self.tables.objects[row.bucket, row.key] = row
         if old is not None:
-            self.tables.garbage[old.version] = (row.bucket, self.tables.now())
+            self.tables.discard(row.bucket, old.version)
         return Switched(row, None if old is None else old.version)
 
 
@@ -378,12 +392,15 @@ class FakeGarbage:
         )
         return [item for item in rows if after is None or item[0] > after][:limit]
 
-    async def forget(self, versions: Sequence[UUID]) -> None:
+    async def forget(self, versions: Sequence[UUID]) -> list[UUID]:
         for version in versions:
             self.tables.garbage.pop(version, None)
+            self.tables.rendition_of.pop(version, None)
+        return [made for made, of in self.tables.rendition_of.items() if of in versions]
 
     async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
         known = {row.version for row in self.tables.objects.values()}
+        known |= {made.version for made in self.tables.renditions.values()}
         return set(versions) - known - self.tables.uploads.keys() - self.tables.garbage.keys()
 
     async def reserved(self, versions: Sequence[UUID]) -> set[UUID]:
@@ -447,3 +464,28 @@ class FakeLinks:
         for token in gone:
             del self.tables.links[token]
         return len(gone)
+
+
+@frozen(eq=False)
+class FakeRenditions:
+    tables: Tables
+
+    async def find(self, of: UUID, name: str) -> StoredRendition | None:
+        return self.tables.renditions.get((of, name))
+
+    async def keep(
+        self, bucket: str, of: UUID, name: str, new: StoredRendition, max_per_object: int
+    ) -> StoredRendition | None:
+        if self.tables.uploads.pop(new.version, None) is None:
+            return None
+        current = any(row.version == of for row in self.tables.objects.values())
+        if current and sum(one == of for one, _ in self.tables.renditions) < max_per_object:
+            self.tables.renditions.setdefault((of, name), new)
+        stored = self.tables.renditions.get((of, name))
+        if stored is None or stored.version != new.version:
+            self.tables.garbage[new.version] = (bucket, self.tables.now())
+        return stored
+
+    async def forget(self, version: UUID) -> None:
+        for key in [key for key, made in self.tables.renditions.items() if made.version == version]:
+            del self.tables.renditions[key]

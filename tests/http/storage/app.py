@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from project_service.http.admission import Limits
 from project_service.http.routing import Router
 from project_service.lifecycle import background
+from project_service.settings.model import Images
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage.assemble import build
 from project_service.storage.values import BucketRules
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, App, Response
+from tests.fakes.images import FakeImagePool
 from tests.fakes.storage import START, Tables
 from tests.fakes.store import MemoryStore
 
@@ -58,14 +62,17 @@ class StorageApp(App):
     ``current_settings`` are the settings, which a test may replace as a reload does.
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(
+        self, images: Images | None = None, limits: Mapping[str, Limits] | None = None, **settings: Any
+    ) -> None:
         self.tables = Tables(self.now)
         self.store = MemoryStore()
         self.tables.buckets["open"] = (BucketRules("public"), START)
         self.tables.buckets["shut"] = (BucketRules("private"), START)
         self.steps: list[str] = []
+        self.image_pool = FakeImagePool()
         router = Router()
-        super().__init__(router)
+        super().__init__(router, limits=limits or {})
         self.current_settings = StorageSettings(**settings)
         self.storage = build(
             self.clock,
@@ -75,7 +82,11 @@ class StorageApp(App):
             current_settings=lambda: self.current_settings,
             now=self.now,
             steps=self.step,
+            images=images,
+            image_pool=self.image_pool,
         )
+        # Whether or not it is, here.
+        self.storage.renditions.installed = True
         self.storage.mount(router)
 
     def step(self, name: str) -> None:

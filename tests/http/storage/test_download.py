@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import Any
 from urllib.parse import urlsplit
 
 from attrs import evolve
@@ -478,7 +479,7 @@ OF_THE_WAY = ("cache-control", "referrer-policy", "x-request-id")
 class Variants:
     """The same object reached by several paths: in a public and a private bucket, and by a link."""
 
-    def __init__(self, payload: bytes, **settings: int) -> None:
+    def __init__(self, payload: bytes, **settings: Any) -> None:
         self.app = StorageApp(**settings)
         for bucket in ("open", "shut"):
             self.etag = json.loads(self.app.put("k.txt", payload, bucket).body)["etag"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import Mock
 
 from attrs import define, evolve, field
 from twisted.internet.address import IPv4Address
@@ -100,7 +101,7 @@ class FakePart:
 
     def assembled(self) -> Assembled:
         return Assembled(
-            Callers(FakeKeys(), FakeTokens(), FakeRevocations()), [self], [self], {}, lambda _: None
+            Callers(FakeKeys(), FakeTokens(), FakeRevocations()), [self], [self], {}, lambda _: None, Mock()
         )
 
 

@@ -1,0 +1,144 @@
+"""What the parameters ``width``, ``height``, ``fit``, ``format`` and ``quality`` of a download ask for. Pure but for
+Werkzeug's parser of ``Accept``."""
+
+from __future__ import annotations
+
+import re
+
+from attrs import frozen
+from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
+
+from project_service import whole_numbers
+from project_service.errors import validation_failed
+from project_service.http.head import HeaderView
+from project_service.http.request import Request
+from project_service.settings.model import Images
+from project_service.storage import errors, keys
+
+FITS = ("cover", "contain", "inside")
+FORMATS = ("auto", "webp", "avif", "jpeg", "png")
+MAX_QUALITY = 100
+# With one format=auto the response depends on what the client accepts.
+VARY = ("Vary", "Accept")
+
+# Whether a query may have one of the parameters; most have not, and are not parsed for it.
+_MAY_HAVE = re.compile(rb"width|height|fit|format|quality|%").search
+# What may be resized, by the content type of the object. SVG is not among them: it can refer to other files.
+_OF_TYPE = {
+    "image/jpeg": "jpeg",
+    "image/png": "png",
+    "image/webp": "webp",
+    "image/gif": "gif",
+    "image/avif": "avif",
+}
+_EXTENSIONS = {"jpeg": ".jpg", "png": ".png", "webp": ".webp", "gif": ".gif", "avif": ".avif"}
+# Endings of keys that a new format replaces.
+_ENDING = re.compile(r"\.(jpe?g|jfif|png|webp|gif|avif)\Z", re.IGNORECASE)
+# Changed whenever the same parameters give another result, so that what is stored of old ones is not used any more.
+_RULES = 1
+# AVIF needs a lower number than JPEG for the same looks.
+_AVIF_BELOW = 25
+
+
+@frozen
+class Wanted:
+    """The parameters as they were sent; None for those that were not."""
+
+    width: int | None
+    height: int | None
+    fit: str
+    format: str | None
+    quality: int | None
+
+
+@frozen
+class Rendition:
+    """A picture as it is to be: with all decided. ``name`` tells it from all others of its object."""
+
+    width: int | None
+    height: int | None
+    fit: str
+    format: str
+    quality: int
+
+    @property
+    def name(self) -> str:
+        size = f"{self.width or ''}x{self.height or ''}"
+        return f"{_RULES}-{self.fit}-{size}-{self.quality}.{self.format}"
+
+    @property
+    def content_type(self) -> str:
+        return f"image/{self.format}"
+
+    def key(self, key: str) -> str:
+        """The key of the object with the ending of this format, for the name of the file."""
+        return _ENDING.sub("", key) + _EXTENSIONS[self.format]
+
+
+def wanted(request: Request, settings: Images) -> Wanted | None:
+    """What the request asks for; None if it has none of the parameters. Raises ``validation_failed``, or
+    ``invalid_query`` for one that is sent twice."""
+    if not _MAY_HAVE(request.raw_query):
+        return None
+    width = _side("width", request.query_value("width"), settings)
+    height = _side("height", request.query_value("height"), settings)
+    fit = _choice("fit", request.query_value("fit"), FITS)
+    chosen = _choice("format", request.query_value("format"), FORMATS)
+    quality = _number("quality", request.query_value("quality"), MAX_QUALITY)
+    if fit is not None and width is None and height is None:
+        raise validation_failed({"fit": "needs width or height"})
+    if width is None and height is None and chosen is None and quality is None:
+        return None
+    return Wanted(width, height, fit or FITS[0], chosen, quality)
+
+
+def _side(name: str, text: str | None, settings: Images) -> int | None:
+    number = _number(name, text, settings.max_size)
+    if number is not None and settings.sizes and number not in settings.sizes:
+        raise validation_failed({name: f"must be one of {', '.join(map(str, settings.sizes))}"})
+    return number
+
+
+def _number(name: str, text: str | None, maximum: int) -> int | None:
+    if text is None:
+        return None
+    number = whole_numbers.from_digits(text)
+    if number is None or not 1 <= number <= maximum:
+        raise validation_failed({name: f"must be a whole number from 1 to {maximum}"})
+    return number
+
+
+def _choice(name: str, text: str | None, choices: tuple[str, ...]) -> str | None:
+    if text is not None and text not in choices:
+        raise validation_failed({name: f"must be one of {', '.join(choices)}"})
+    return text
+
+
+def rendition(wanted: Wanted, content_type: str, headers: HeaderView, settings: Images) -> Rendition:
+    """Decide what is still open, given the object's content type and what the client accepts. Parameters that make no
+    difference are left out of the result, so that each picture is made once. Raises ``image_type_unsupported``."""
+    source = _OF_TYPE.get(keys.essence(content_type))
+    if source is None:
+        raise errors.image_type_unsupported()
+    chosen = wanted.format or source
+    if chosen == "auto":
+        chosen = _accepted(source, headers)
+    both = wanted.width is not None and wanted.height is not None
+    quality = 0 if chosen in ("png", "gif") else wanted.quality or _default_quality(chosen, settings)
+    return Rendition(wanted.width, wanted.height, wanted.fit if both else "inside", chosen, quality)
+
+
+def _default_quality(chosen: str, settings: Images) -> int:
+    return max(1, settings.quality - _AVIF_BELOW) if chosen == "avif" else settings.quality
+
+
+def _accepted(source: str, headers: HeaderView) -> str:
+    """The smallest format that the client names in ``Accept``, else the object's own. ``*/*`` names none: programs
+    send it, and the fallback of browsers for all the world."""
+    text = b",".join(headers.all(b"accept")).decode("latin-1")
+    accepted = parse_accept_header(text, MIMEAccept)
+    named = {kind.partition(";")[0].strip().lower() for kind, quality in accepted if quality > 0}
+    # These may be animated, which the AVIF that is made here never is.
+    smallest = ("webp",) if source in ("gif", "webp") else ("avif", "webp")
+    return next((one for one in smallest if f"image/{one}" in named), source)

@@ -1,0 +1,241 @@
+"""Pictures that fit: what is made of a picture for one size and format, once.
+
+A rendition that has been made is in the store, with a row that says so, until its object is replaced or deleted. One
+that has not is made by a process of ``image_pool``. In this process all who ask for it meanwhile share the result;
+in others it may be made a second time, and the first to be stored counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from uuid import UUID
+
+from attrs import define, evolve, field, frozen
+from cachetools import LRUCache
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from project_service.errors import overloaded
+from project_service.http.head import address_block
+from project_service.http.request import Request
+from project_service.lifecycle import start
+from project_service.settings.model import Images
+from project_service.storage import errors, images
+from project_service.storage.image_pool import (
+    ImagePool,
+    ImageProcess,
+    NotInstalled,
+    PictureRefused,
+    ProcessGone,
+)
+from project_service.storage.image_process import Job
+from project_service.storage.images import Rendition, Wanted
+from project_service.storage.links import LinkUse
+from project_service.storage.repository import RenditionRows
+from project_service.storage.upload import SizeLimit, Uploads
+from project_service.storage.values import ObjectRow, StoredRendition
+
+_log = Logger()
+
+# How often a picture is tried if its process is ended from outside.
+TRIES = 2
+# How many pictures that were refused are remembered: each could take a process for all of its time again and again.
+REMEMBERED_REFUSALS = 1000
+
+_REFUSALS = {"invalid": errors.image_invalid, "too_large": errors.image_too_large}
+
+# What is counted: how a rendition came about, and the seconds that it took where it was made.
+Observe = Callable[[str, float], None]
+
+
+def unobserved(outcome: str, seconds: float) -> None:
+    """The ``observe`` of a process that shows no metrics."""
+
+
+def is_installed() -> bool:
+    """Whether there is pyvips. Whether it finds libvips shows when it is used."""
+    return find_spec("pyvips") is not None
+
+
+@frozen
+class Picture:
+    """A rendition as if it were an object: ``row`` is the object's, with the version, size, type, entity tag and file
+    name of the rendition. ``body`` is there if it has just been made."""
+
+    row: ObjectRow
+    body: bytes | None
+
+
+@define(eq=False)
+class _Run:
+    """One rendition that is being made, and those who wait for it."""
+
+    waiting: dict[Deferred[Picture], None] = field(factory=dict)
+    making: Deferred[None] | None = None
+    # False as long as it waits for a process.
+    begun: bool = False
+
+    def join(self) -> Deferred[Picture]:
+        one: Deferred[Picture] = Deferred(self._left)
+        self.waiting[one] = None
+        return one
+
+    def _left(self, one: Deferred[Picture]) -> None:
+        self.waiting.pop(one, None)
+        # What has begun goes on, because the result will be stored.
+        if not self.waiting and not self.begun and self.making is not None:
+            self.making.cancel()
+
+    def ended(self, outcome: Picture | Failure) -> None:
+        waiting, self.waiting = self.waiting, {}
+        for one in waiting:
+            one.callback(outcome)  # a Failure handed to callback() runs the errbacks
+
+
+@define(eq=False)
+class Renditions:
+    """``observe`` is replaced by that of the metrics."""
+
+    rows: RenditionRows
+    uploads: Uploads
+    pool: ImagePool
+    settings: Images
+    installed: bool
+    clock: IReactorTime
+    observe: Observe = unobserved
+    _running: dict[tuple[UUID, str], _Run] = field(factory=dict, init=False)
+    _refused: LRUCache[tuple[UUID, str], str] = field(
+        factory=lambda: LRUCache(REMEMBERED_REFUSALS), init=False
+    )
+
+    def wanted(self, request: Request) -> Wanted | None:
+        """As ``images.wanted``."""
+        return images.wanted(request, self.settings)
+
+    async def of(self, request: Request, row: ObjectRow, wanted: Wanted, use: LinkUse | None) -> Picture:
+        """The rendition of ``row`` that the request wants; ``use`` is that of a link.
+
+        Raises ``images_not_installed``, ``image_type_unsupported``, ``image_invalid``, ``image_too_large``,
+        ``overloaded``, and ``token_used`` instead of making something for a link that is used up; ``NoSuchObject`` if
+        the object has been replaced since its row was read, and what the store raises.
+        """
+        if not self.installed:
+            raise errors.images_not_installed()
+        rendition = images.rendition(wanted, row.content_type, request.headers, self.settings)
+        stored = await self.rows.find(row.version, rendition.name)
+        if stored is not None:
+            self.observe("stored", 0.0)
+            return Picture(_as_row(row, rendition, stored), None)
+        if use is not None and use.link.uses_left == 0:
+            raise errors.token_used()
+        if row.size > self.settings.max_source_bytes:
+            raise errors.image_too_large()
+        # Others are served while this request waits for a process.
+        request.slot.release()
+        try:
+            return await self._made(address_block(request.client_address), row, rendition)
+        finally:
+            request.slot.retake()
+
+    async def forget(self, version: UUID) -> None:
+        """Forget a rendition whose bytes are not in the store, so that it is made again."""
+        await self.rows.forget(version)
+
+    def _made(self, client: str, row: ObjectRow, rendition: Rendition) -> Deferred[Picture]:
+        key = row.version, rendition.name
+        run = self._running.get(key)
+        if run is None:
+            run = self._running[key] = _Run()
+            joined = run.join()
+            run.making = start(self._run(client, row, rendition, run))
+            run.making.addErrback(lambda failure: _log.failure("a picture was not made", failure))
+            return joined
+        return run.join()
+
+    async def _run(self, client: str, row: ObjectRow, rendition: Rendition, run: _Run) -> None:
+        """Make it for all who wait, and hand them the outcome. It does not raise."""
+        outcome: Picture | Failure
+        key = row.version, rendition.name
+        try:
+            outcome = await self._resized(client, row, rendition, run)
+        except Exception:
+            outcome = Failure()
+        finally:
+            del self._running[key]
+        run.ended(outcome)
+
+    async def _resized(self, client: str, row: ObjectRow, rendition: Rendition, run: _Run) -> Picture:
+        refusal = self._refused.get((row.version, rendition.name))
+        if refusal is not None:
+            raise _REFUSALS[refusal]()
+        for _ in range(TRIES):
+            process = await self.pool.acquire(client)
+            run.begun = True
+            began = self.clock.seconds()
+            try:
+                body = await self._through(process, row, rendition)
+            except ProcessGone as end:
+                _log.warn("A process for pictures was ended: {why}", why=str(end))
+                continue
+            except PictureRefused as refused:
+                self._refused[row.version, rendition.name] = refused.reason
+                self.observe("refused", self.clock.seconds() - began)
+                raise _REFUSALS[refused.reason]() from None
+            except NotInstalled:
+                raise errors.images_not_installed() from None
+            self.observe("made", self.clock.seconds() - began)
+            return await self._kept(row, rendition, body)
+        raise overloaded()
+
+    async def _through(self, process: ImageProcess, row: ObjectRow, rendition: Rendition) -> bytes:
+        """The result of ``process``, which is then free for others."""
+        try:
+            job = Job(
+                row.size,
+                rendition.width,
+                rendition.height,
+                rendition.fit,
+                rendition.format,
+                rendition.quality,
+                self.settings.max_size,
+            )
+            if not row.size:
+                raise PictureRefused("invalid")
+            return await process.resize(job, await self.uploads.store.open(row.path, 0, row.size, row.size))
+        finally:
+            self.pool.release(process)
+
+    async def _kept(self, row: ObjectRow, rendition: Rendition, body: bytes) -> Picture:
+        """Store the rendition, in the steps of an upload. Whatever becomes of it, this result is right for those who
+        wait: it is of the version that they found."""
+        limit = SizeLimit(len(body))
+        async with await self.uploads.begin(row.bucket, limit, len(body)) as upload:
+            upload.describe(rendition.content_type, None)
+            await upload.write(body)
+            await upload.store()
+            new = StoredRendition(upload.version, len(body), upload.etag)
+            stored = await self.rows.keep(
+                row.bucket, row.version, rendition.name, new, self.settings.max_per_object
+            )
+        if stored is None or stored.version != new.version:
+            await self.uploads.removal.remove([new.version], row.bucket)
+        if stored is None or stored.etag == new.etag:
+            return Picture(_as_row(row, rendition, stored or new), body)
+        # Another process was faster, with other bytes.
+        return Picture(_as_row(row, rendition, stored), None)
+
+
+def _as_row(row: ObjectRow, rendition: Rendition, stored: StoredRendition) -> ObjectRow:
+    return evolve(
+        row,
+        key=rendition.key(row.key),
+        version=stored.version,
+        size=stored.size,
+        content_type=rendition.content_type,
+        etag=stored.etag,
+        # That of the object is of other bytes.
+        sha256=None,
+    )
