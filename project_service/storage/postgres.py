@@ -567,7 +567,7 @@ _FIND = f"select {ALL_COLUMNS} from storage.objects where bucket = %s and key = 
 _FIND_MANY = f"select {ALL_COLUMNS} from storage.objects where bucket = %s and key = any (%s::text[])"
 # Makes the caller's role and claims current for the transaction. ``storage.judging`` is why row-level security shows
 # rows to this role here and nowhere else.
-_ACT_AS = (
+ACT_AS = (
     "select set_config('storage.judging', 'on', true), set_config('request.jwt.claims', %s, true),"
     " set_config('role', %s, true)"
 )
@@ -587,14 +587,14 @@ class _Policed:
         own.
         """
         whoever = (identity.claims, identity.role)
-        steps = (Step.of(_ACT_AS, whoever), Step(numbered(sql), as_texts(params), identity.role))
+        steps = (Step.of(ACT_AS, whoever), Step(numbered(sql), as_texts(params), identity.role))
         try:
             try:
                 return await self.database.use(lambda connection: connection.run_typed(*steps))
             except psycopg2.Error as fault:
                 if not may_be_stale(fault.pgcode):
                     raise
-            return await self.database.query(f"{_ACT_AS}; {sql}", (*whoever, *params))
+            return await self.database.query(f"{ACT_AS}; {sql}", (*whoever, *params))
         except psycopg2.Error as fault:
             if fault.pgcode is None or fault.pgcode.startswith(_OUTAGES):
                 raise
