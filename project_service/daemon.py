@@ -40,7 +40,7 @@ from project_service.log import on_output, set_level
 from project_service.network import Binder, bind_endpoints, url_of
 from project_service.process import allow_descriptors, tune_memory
 from project_service.settings.reading import Launch, log_failed_reload
-from project_service.workers.assignment import worker_count
+from project_service.shares import worker_count
 from project_service.workers.supervisor import Workers
 
 log = Logger()

@@ -394,4 +394,6 @@ def _reason(fault: Exception) -> str:
     inner = getattr(fault, "socketError", None)
     if isinstance(inner, OSError):
         return inner.strerror or str(inner)
+    if isinstance(fault, OSError) and fault.strerror:
+        return fault.strerror  # without the names of Twisted's lock files
     return why_not(fault) or str(fault) or type(fault).__name__

@@ -16,7 +16,7 @@ from project_service import log
 from project_service.auth.mail_templates import MailTemplates
 from project_service.settings.model import Settings
 from project_service.settings.reading import ConfigurationError, Launch, Source
-from project_service.workers.assignment import TooManyWorkers, worker_count
+from project_service.shares import TooManyWorkers, worker_count
 
 
 class Options(usage.Options):

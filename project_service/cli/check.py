@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -15,13 +15,13 @@ from typing import Any
 from uuid import uuid4
 
 import click
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 from twisted.internet.defer import CancelledError
 
 from project_service.auth import tokens
 from project_service.auth.mail import MailFolder, MailServer
 from project_service.auth.mail_templates import NAMES, MailTemplates
-from project_service.auth.tokens import LEEWAY_SECONDS
+from project_service.auth.tokens import LEEWAY_SECONDS, KeySetError
 from project_service.certificates import day, why_not
 from project_service.cli.invocation import (
     EXPECTED,
@@ -33,11 +33,13 @@ from project_service.cli.invocation import (
     explained,
     open_project,
 )
+from project_service.cli.ports import could_listen
 from project_service.database.connection import Connection
 from project_service.database.migrate import lacking, pending, shipped, state
 from project_service.network import PROXIED, TLS, endpoint_from, shown
 from project_service.settings.model import Secret, Settings, StageDatabase
 from project_service.settings.reading import EMBEDDED_SEARCH_PATH, BadSettings, Launch
+from project_service.shares import worker_count
 from project_service.storage.image_pool import ImagePool, NotInstalled, PictureRefused, ProcessGone
 from project_service.storage.image_process import Job
 from project_service.storage.renditions import is_installed
@@ -79,10 +81,20 @@ def check(invocation: Invocation) -> None:
         faulty = {one.name for one in faults}
         invocation.on_reactor(partial(_check_all, launch, faulty, findings))
     ok = all(one.ok for one in findings)
-    lines = (f"{'ok  ' if one.ok else 'FAIL'}  {one.part}: {one.message}" for one in findings)
+    lines = (f"{'ok  ' if one.ok else 'FAIL'}  {one.part}: {one.message}" for one in merged(findings))
     invocation.show({"ok": ok, "parts": [asdict(one) for one in findings]}, *lines)
     if not ok:
         sys.exit(FAILED)
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings with failures of the same message put together: one database that is away fails many checks."""
+    by_message: dict[str, Finding] = {}
+    for one in findings:
+        key = one.part if one.ok else one.message
+        before = by_message.get(key)
+        by_message[key] = one if before is None else evolve(before, part=f"{before.part}, {one.part}")
+    return list(by_message.values())
 
 
 async def _check_all(launch: Launch, faulty: set[str], findings: list[Finding], reactor: Any) -> None:
@@ -126,6 +138,7 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
         yield "clock", partial(_clock, project)
     if settings.auth.jwt_keys_file is not None:
         yield "token keys", partial(_token_keys, settings.auth.jwt_keys_file)
+    yield "workers", partial(_workers, settings)
     if not any(name.startswith("smtp.") for name in faulty - {"smtp.sender"}):
         yield "mail server", partial(_mail_server, project)
         yield "e-mail templates", partial(_mail_templates, project)
@@ -133,8 +146,9 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
         yield "pictures", partial(_pictures, project)
     if database and settings.schemas_of_service_role():
         yield "service_role", partial(_service_role, project)
-    for endpoint in secured(settings):
-        yield f"certificate of {shown(endpoint)}", partial(_certificate, project.reactor, endpoint)
+    yield from _endpoint_checks(project)
+    if not settings.stages:
+        yield "tables", _no_tables
     for stage, name, of_stage in settings.stage_databases():
         can_connect = database if of_stage.dsn is None else True
         if can_connect and f"stages.{stage}.databases.{name}.dsn" not in faulty:
@@ -142,6 +156,13 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
                 yield f"database {stage}/{name}", partial(_database, project, of_stage.dsn)
             yield f"tables of {stage}/{name}", partial(_tables, project, of_stage)
         yield f"tokens of {stage}/{name}", partial(_tokens, of_stage)
+
+
+def _endpoint_checks(project: Project) -> Iterator[tuple[str, Check]]:
+    for endpoint in secured(project.settings):
+        yield f"certificate of {shown(endpoint)}", partial(_certificate, project.reactor, endpoint)
+    for endpoint in listened(project.settings):
+        yield f"port {shown(endpoint)}", partial(_port, project, endpoint)
 
 
 async def _database(project: Project, dsn: Secret | None = None) -> str:
@@ -190,6 +211,13 @@ def _clock_tolerance(reuse_seconds: int) -> float:
 
 
 async def _store(project: Project) -> str:
+    try:
+        return await _store_used(project)
+    except EXPECTED as fault:
+        raise Failed(f"{project.settings.store.endpoint_url}: {explained(fault)}") from None
+
+
+async def _store_used(project: Project) -> str:
     """Write an object, read it back and delete it, as the service does."""
     key = f".project-service-check/{uuid4()}"
     try:
@@ -220,6 +248,24 @@ async def _token_keys(name: str) -> str:
 
 async def _certificate(reactor: Any, endpoint: str) -> str:
     return certificate_of(reactor, endpoint, datetime.now(UTC))
+
+
+async def _workers(settings: Settings) -> str:
+    count = worker_count(settings)
+    return "one process" if count == 1 else f"{count} processes"
+
+
+async def _port(project: Project, endpoint: str) -> str:
+    file = project.settings.auth.jwt_keys_file
+    try:
+        kids = [] if file is None else [key.kid for key in tokens.load_keys(Path(file)).keys]
+    except (OSError, ValueError, KeySetError):
+        kids = []  # which has a finding of its own
+    return await could_listen(project.reactor, endpoint, kids)
+
+
+async def _no_tables() -> str:
+    return "no table API is configured: [stages.STAGE.databases.NAME] makes one"
 
 
 async def _tokens(database: StageDatabase) -> str:
@@ -293,8 +339,12 @@ async def _mail_server(project: Project) -> str:
 
 def secured(settings: Settings) -> list[str]:
     """The endpoints that speak TLS in the service itself."""
-    listened = (*settings.server.listen, settings.server.admin_listen or "")
-    return [one for one in listened if one.removeprefix(PROXIED).startswith(TLS)]
+    return [one for one in listened(settings) if one.removeprefix(PROXIED).startswith(TLS)]
+
+
+def listened(settings: Settings) -> list[str]:
+    server = settings.server
+    return [*server.listen, *([server.admin_listen] if server.admin_listen is not None else [])]
 
 
 def certificate_of(reactor: Any, endpoint: str, now: datetime) -> str:

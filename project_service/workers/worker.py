@@ -47,6 +47,7 @@ from project_service.network import (
 from project_service.process import tune_memory
 from project_service.settings.model import Settings
 from project_service.settings.reading import log_failed_reload
+from project_service.shares import share
 from project_service.workers.assignment import (
     ASK,
     CHECK,
@@ -57,7 +58,6 @@ from project_service.workers.assignment import (
     STATUS_FD,
     WORKS,
     Assignment,
-    share,
 )
 from project_service.workers.supervisor import lock_folder
 

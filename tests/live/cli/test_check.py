@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from twisted.internet.threads import deferToThread
 
 from project_service.auth.mail import MailServer, MailServerError
 from project_service.cli import check
+from project_service.cli import ports as cli_ports
 from project_service.settings.model import Secret, Smtp, Store
 from project_service.storage.s3.client import connect_store
 from tests.certificates import issue
@@ -152,14 +155,44 @@ def test_why_a_store_cannot_be_used_is_reported(
         lines = commands_of(monkeypatch, "--config", config)("check").out.splitlines()
         return [line for line in lines if " store: " in line]
 
-    refused = "FAIL  store: the store refuses: {} (HTTP 403)".format
-    away = "FAIL  store: the store cannot be reached: {}".format
+    refused = f"FAIL  store: {store_settings.endpoint_url}: the store refuses: {{}} (HTTP 403)".format
+    away = "FAIL  store: {}: the store cannot be reached: {}".format
     assert checked(secret_access_key=Secret("wrong")) == [refused("SignatureDoesNotMatch")]
     assert checked(access_key_id="nobody") == [refused("InvalidAccessKeyId")]
     nowhere = f"http://127.0.0.1:{free_port()}"
-    assert checked(endpoint_url=nowhere) == [away("no server listens there")]
+    assert checked(endpoint_url=nowhere) == [away(nowhere, "no server listens there")]
     plain = store_settings.endpoint_url.replace("http:", "https:")
-    assert checked(endpoint_url=plain) == [away("the server does not speak TLS")]
+    assert checked(endpoint_url=plain) == [away(plain, "the server does not speak TLS")]
+
+
+@beside_the_reactor
+def test_what_a_start_refuses_is_refused_and_what_is_alike_is_one_line(
+    store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_file("postgresql://me:hush@127.0.0.1:1/there", store_settings, tmp_path)
+    folder = tmp_path / "none" / "s"
+    with socket.socket() as taken, socket.create_server(("127.0.0.1", 0)) as answers_nothing:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        closed, silent = taken.getsockname()[1], answers_nothing.getsockname()[1]
+        ports = [f"tcp:{port}:interface=127.0.0.1" for port in (closed, silent)]
+        listen = json.dumps([*ports, f"unix:{folder}", f"unix:{tmp_path}/s"])
+        text = config.read_text().replace('["tcp:0:interface=127.0.0.1"]', f"{listen}\nserver.workers = 32")
+        config.write_text(text)
+        monkeypatch.setattr(cli_ports, "ANSWER_SECONDS", 0.1)
+        done = commands_of(monkeypatch, "--config", config)("check")
+    assert done.code == 1
+    lines = done.out.splitlines()
+    server = "me@127.0.0.1:1/there: no server listens there"
+    assert f"FAIL  database, migrations, clock: the database cannot be reached: {server}" in lines
+    short = "server.workers is 32 and database.pool_size is 10: each worker needs a connection of its own"
+    assert f"FAIL  workers: {short}" in lines
+    for port in ports:
+        assert f"FAIL  port {port}: cannot listen on {port}: Address already in use" in lines
+    assert f"FAIL  port unix:{folder}: cannot listen on unix:{folder}: No such file or directory" in lines
+    assert f"ok    port unix:{tmp_path}/s: can be opened" in lines
+    assert "ok    tables: no table API is configured: [stages.STAGE.databases.NAME] makes one" in lines
+    assert not (tmp_path / "s").exists()
 
 
 @beside_the_reactor

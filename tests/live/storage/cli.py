@@ -16,6 +16,7 @@ def config_file(dsn: str, store: Store, directory: Path) -> Path:
     path = directory / "service.toml"
     path.write_text(
         f"""
+        server.listen = ["tcp:0:interface=127.0.0.1"]
         [database]
         dsn = {json.dumps(dsn)}
         [store]

@@ -74,7 +74,7 @@ IMPURE = ("twisted", "klein", "treq", "txpostgres", "psycopg2")
 LAYERS = [
     ["base64url", "dsn", "email_addresses", "errors", "files", "process", "role_claim", "whole_numbers"],
     ["certificates", "lifecycle", "log", "settings"],
-    ["network", "wait_queue"],
+    ["network", "shares", "wait_queue"],
     ["splicing"],
     ["http", "database"],
     ["keys"],

@@ -13,7 +13,8 @@ from twisted.trial.unittest import TestCase
 
 from project_service.settings.model import Secret, Settings, Smtp, Stage, StageDatabase, Store
 from project_service.settings.reading import Launch, Source
-from project_service.workers.assignment import Assignment, TooManyWorkers, share, totals, worker_count
+from project_service.shares import TooManyWorkers, share, totals, worker_count
+from project_service.workers.assignment import Assignment
 
 
 class Assignments(TestCase):
