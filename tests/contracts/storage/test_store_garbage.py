@@ -194,6 +194,22 @@ async def test_an_upload_uses_its_link_or_makes_nothing(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_bucket_is_deleted_with_its_links_or_gets_the_object_of_one(rows: Rows) -> None:
+    """At once, and without a deadlock: both take the bucket before its links."""
+    for number in range(10):
+        name = f"bucket{number}"
+        await rows.buckets.create(name, BucketRules())
+        await rows.links.add({b"%d" % number: some_link(name, upload=UploadTerms())})
+        uploads = (put(rows, f"k{one}", bucket=name, link=b"%d" % number) for one in range(5))
+        deleted, *uploaded = await together(rows.buckets.delete(name), *uploads)
+        if deleted == "done":
+            assert {*uploaded} <= {"bucket_not_found", "token_not_found"}
+        else:
+            assert deleted == "bucket_not_empty"
+            assert sorted(uploaded) == ["done"] + ["token_used"] * 4
+
+
+@pytest_twisted.ensureDeferred
 async def test_many_changes_at_once(rows: Rows) -> None:
     """The quota is exact, one creator wins, a link is used once, and there are no deadlocks."""
     await rows.buckets.change("b", {"max_bucket_bytes": 100})

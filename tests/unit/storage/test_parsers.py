@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import base64
 import unicodedata
+from datetime import UTC, datetime
 from itertools import pairwise
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote, urljoin, urlsplit
+from uuid import UUID
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -24,6 +26,9 @@ from project_service.storage.form import (
     FormReader,
     boundary_of,
 )
+from project_service.storage.links import UploadPass
+from project_service.storage.values import ObjectRow, UploadTerms
+from tests.fakes.storage import START, some_link
 from tests.strategies import good_keys, short, text
 
 
@@ -506,3 +511,103 @@ class Boundaries(SynchronousTestCase):
                 self.assertIn(error.status, {400, 415})
             else:
                 self.assertTrue(1 <= len(boundary) <= 70)
+
+
+ALLOWED = ("https://a.example/done", "https://a.example/in/", "http://b.example:3000/")
+# Pieces out of which attempts to leave an allowed prefix are made.
+_PIECES = st.sampled_from(
+    [
+        "..",
+        ".",
+        "%2e",
+        "%2E%2e",
+        "/",
+        "\\",
+        "//",
+        "@",
+        "c.example",
+        "x",
+        "?",
+        "#",
+        "%2f",
+        "%5c",
+        "\t",
+        "\n",
+        " ",
+        "ä",
+        ":",
+        "%",
+    ]
+)
+_URLS = st.builds(
+    lambda start, pieces: start + "".join(pieces),
+    st.sampled_from([*ALLOWED, "https://a.example", "https://a.example/in", "//a.example/in/", ""]),
+    st.lists(_PIECES, max_size=6),
+)
+
+
+class Redirects(SynchronousTestCase):
+    @given(_URLS | text)
+    @example("https://a.example/in/..\\..\\done")
+    @example("https://a.example/in/%2e%2e/out")
+    def test_an_accepted_url_stays_below_what_is_allowed(self, url: str) -> None:
+        try:
+            accepted = requests.parse_redirect(url, ALLOWED)
+        except ApiError as error:
+            self.assertEqual((error.code, error.details is not None), ("validation_failed", True))
+            return
+        self.assertEqual(accepted, url)
+        self.assertTrue(url.isascii() and url.isprintable() and "\\" not in url and " " not in url)
+        parts = urlsplit(url)
+        self.assertIn((parts.scheme, parts.netloc), [("https", "a.example"), ("http", "b.example:3000")])
+        # As a browser resolves it: escaped dots are dots.
+        path = parts.path.replace("%2e", ".").replace("%2E", ".")
+        resolved = urljoin(f"{parts.scheme}://{parts.netloc}/", path)
+        self.assertTrue(resolved == ALLOWED[0] or resolved.startswith(ALLOWED[1:]), resolved)
+
+    @given(st.sampled_from(ALLOWED), good_keys, text)
+    def test_what_is_added_is_a_query_of_the_same_page(self, url: str, key: str, etag: str) -> None:
+        row = ObjectRow(
+            "b", key, UUID(int=1), 1, "a/b", etag.encode("utf-8", "replace").decode(), None, START
+        )
+        for page in (url, f"{url}?c=d", f"{url}#f", f"{url}?c=d#f?g"):
+            led = urlsplit(requests.redirected(page, row))
+            before = urlsplit(page)
+            self.assertEqual((led[:3], led.fragment), (before[:3], before.fragment))
+            query = parse_qsl(led.query, keep_blank_values=True)
+            expected = [("bucket", "b"), ("key", key), ("etag", row.etag)]
+            self.assertEqual(query, [*parse_qsl(before.query), *expected])
+            self.assertTrue(led.geturl().isascii())
+
+
+class UploadKeys(SynchronousTestCase):
+    @given(text, text | good_keys)
+    def test_no_choice_leaves_the_prefix_of_a_link(self, prefix: str, chosen: str) -> None:
+        link = some_link(key=prefix, upload=UploadTerms(by_prefix=True))
+        assert link.upload is not None
+        try:
+            key = UploadPass(b"", link, link.upload).key_of(chosen)
+        except ApiError as error:
+            self.assertEqual(error.code, "invalid_key")
+            return
+        self.assertEqual(key, prefix + chosen)
+        self.assertTrue(chosen)
+        self.assertEqual(keys.parse_key(key), key)
+
+
+class LinkTokens(SynchronousTestCase):
+    @given(st.datetimes(timezones=st.just(UTC)), st.uuids())
+    def test_a_token_says_where_the_page_ended(self, made: datetime, link_id: UUID) -> None:
+        last = some_link(id=link_id, created_at=made)
+        self.assertEqual(requests.decode_link_token(requests.encode_link_token(last)), (made, link_id))
+
+    @given(st.binary() | text.map(lambda t: t.encode("utf-8", "replace")))
+    @example(b'[1,"2026-11-21","11111111-1111-4111-8111-111111111111"]')
+    @example(b'[1,"2026-11-21T00:00:00+00:00",5]')
+    @example(b"[1,5,5]")
+    @example(b"{}")
+    def test_any_other_is_refused(self, content: bytes) -> None:
+        for token in (base64.urlsafe_b64encode(content).decode().rstrip("="), content.decode("latin-1")):
+            with self.assertRaises(ApiError) as caught:
+                requests.decode_link_token(token)
+            self.assertEqual(caught.exception.code, "validation_failed")
