@@ -12,7 +12,7 @@ from uuid import UUID
 from attrs import frozen
 
 from project_service.lifecycle import shield
-from project_service.storage import access, errors
+from project_service.storage import access, errors, keys
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import MAX_READS, ObjectLost
 from project_service.storage.repository import ObjectRows, Switched
@@ -30,17 +30,28 @@ class Objects:
     buckets: Buckets
 
     async def copy(
-        self, bucket: Bucket, source: str, target: str, writer: Writer, conditions: Conditions
+        self,
+        bucket: Bucket,
+        source: str,
+        to: Bucket,
+        target: str,
+        writer: Writer,
+        conditions: Conditions,
     ) -> Switched:
-        """Copy the object at ``source`` to ``target`` in the same bucket, inside the store. Raises
-        ``object_not_found`` where the caller may not see the source, and what an upload of the target raises."""
+        """Copy the object at ``source`` to ``target`` in the bucket ``to``, which may be the same, inside the store.
+        Raises ``object_not_found`` where the caller may not see the source, and what an upload of the target
+        raises."""
         viewer = access.viewer_of(bucket.rules, writer)
         row = await self._existing(bucket, source, viewer)
-        await self.uploads.check(bucket, target, writer, conditions, row.size, row.content_type)
-        async with await self.uploads.begin(bucket.name, SizeLimit(row.size)) as upload:
+        if to is not bucket:
+            _check_rules(to, row)
+        await self.uploads.check(to, target, writer, conditions, row.size, row.content_type, row.details)
+        async with await self.uploads.begin(to.name, SizeLimit(row.size)) as upload:
             row = await self._copy(upload, bucket, row, viewer)
-            # A large copy takes long, and there may be another bucket of that name by now.
+            # A large copy takes long, and there may be other buckets of these names by now, or other rules.
             await self.buckets.same(bucket)
+            if to is not bucket:
+                _check_rules(await self.buckets.same(to), row)
             return await upload.commit(target, row.content_type, row.details, writer, conditions)
 
     async def move(
@@ -111,3 +122,12 @@ class Objects:
                 if row.version == missing:
                     raise ObjectLost(f"the store has no {row.path}") from None
         raise StoreUnreachable("every version that a row named was gone")
+
+
+def _check_rules(bucket: Bucket, row: ObjectRow) -> None:
+    """Whether ``bucket`` takes an object from another. Raises ``payload_too_large``, ``content_type_not_allowed``."""
+    rules = bucket.rules
+    if rules.max_object_bytes is not None:
+        SizeLimit(rules.max_object_bytes).check(row.size)
+    if not keys.is_allowed_type(row.content_type, rules.allowed_content_types):
+        raise errors.content_type_not_allowed(keys.essence(row.content_type))

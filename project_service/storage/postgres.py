@@ -38,6 +38,7 @@ from project_service.database.errors import describe
 from project_service.database.pipeline import Step, as_texts, may_be_stale, numbered
 from project_service.database.pool import Pool
 from project_service.storage import errors, keys
+from project_service.storage.postgres_sorted import sorted_query
 from project_service.storage.repository import NewObject, Switched
 from project_service.storage.values import (
     RULE_SCHEMAS,
@@ -50,6 +51,8 @@ from project_service.storage.values import (
     Link,
     ObjectRow,
     Page,
+    SortedPage,
+    Sorting,
     StoredRendition,
     UploadTerms,
     Viewer,
@@ -664,6 +667,27 @@ class SqlObjects:
             rows = await (self.database.read(sql, params) if quick else self.database.prepared(sql, params))
         objects, folders, last = rows[0]
         return Page(objects.encode(), folders.encode(), last)
+
+    async def sorted_page(
+        self,
+        bucket: str,
+        prefix: str,
+        sorting: Sorting,
+        after: tuple[str, str] | None,
+        limit: int,
+        viewer: Viewer | None = None,
+    ) -> SortedPage:
+        owner, identity = (None, None) if viewer is None else (viewer.owner, viewer.identity)
+        sql, params = sorted_query(bucket, prefix, sorting, after, limit, owner)
+        rows: list[Row] | None
+        if identity is not None:
+            rows = await _Policed(self.database).read(identity, sql, params)
+            if rows is None:
+                raise errors.not_allowed()
+        else:
+            rows = await self.database.prepared(sql, params)
+        objects, last = rows[0]
+        return SortedPage(objects.encode(), None if last is None else (last[0][0], last[0][1]))
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
         sql, params = page_query(bucket, prefix, None, limit, recursive=True)

@@ -21,6 +21,8 @@ from project_service.storage.values import (
     Link,
     ObjectRow,
     Page,
+    SortedPage,
+    Sorting,
     StoredRendition,
     Viewer,
     Writer,
@@ -89,6 +91,17 @@ class ObjectRows(Protocol):
 
         With ``viewer`` as if there were only what this one may see. Raises ``not_allowed`` if a policy fails.
         """
+
+    async def sorted_page(
+        self,
+        bucket: str,
+        prefix: str,
+        sorting: Sorting,
+        after: tuple[str, str] | None,
+        limit: int,
+        viewer: Viewer | None = None,
+    ) -> SortedPage:
+        """Up to ``limit`` objects under ``prefix`` after ``after``, the ``last`` of the page before."""
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]: ...
     async def check_policies(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any, cast
 from urllib.parse import unquote, urlencode
 from uuid import UUID
 
 import orjson
-from attrs import define
+from attrs import astuple, define
 
 from project_service import base64url, whole_numbers
 from project_service.errors import ApiError, unsupported_media_type, validation_failed
@@ -21,7 +22,7 @@ from project_service.http.request import Request
 from project_service.storage import access, errors, keys
 from project_service.storage.details import with_field
 from project_service.storage.form import Field, FileStart
-from project_service.storage.values import Bucket, Details, Link, ObjectRow, Writer
+from project_service.storage.values import Bucket, Details, Link, ObjectRow, Sorting, Writer
 
 DEFAULT_PAGE_KEYS = 100
 MAX_PAGE_KEYS = 1000
@@ -31,6 +32,8 @@ _TOKEN_VERSION = 1
 # What file systems allow.
 MAX_FILENAME_LENGTH = 255
 _NOT_IN_FILENAMES = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
+MAX_SEARCH_LENGTH = 255
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # The characters of URLs (RFC 3986 section 2).
 _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
 
@@ -67,6 +70,54 @@ def page_limit(request: Request, name: str) -> int:
     if number is None or not 1 <= number <= MAX_PAGE_KEYS:
         raise validation_failed({name: f"must be a whole number from 1 to {MAX_PAGE_KEYS}"})
     return number
+
+
+def sorting_of(request: Request) -> Sorting | None:
+    """How the listing is to be sorted and searched; None for the one by key with folders. Raises
+    ``validation_failed``."""
+    by, order, search = (request.query_value(name) for name in ("sort", "order", "search"))
+    if by not in (None, "key", "size", "last_modified"):
+        raise validation_failed({"sort": "must be key, size or last_modified"})
+    if order not in (None, "asc", "desc"):
+        raise validation_failed({"order": "must be asc or desc"})
+    if search and (len(search) > MAX_SEARCH_LENGTH or _CONTROL.search(search)):
+        why = f"must be up to {MAX_SEARCH_LENGTH} characters, without control characters"
+        raise validation_failed({"search": why})
+    sorting = Sorting(cast(Any, by or "key"), order == "desc", search or "")
+    return None if sorting == Sorting() else sorting
+
+
+def encode_sorted_token(last: tuple[str, str], prefix: str, sorting: Sorting) -> str:
+    """As ``encode_page_token``, for a listing that is sorted or searched."""
+    return base64url.encode(orjson.dumps([_TOKEN_VERSION, *last, prefix, *astuple(sorting)]))
+
+
+def decode_sorted_token(token: str, prefix: str, sorting: Sorting) -> tuple[str, str]:
+    """Where the page before ended; raises ``validation_failed`` for a token that is not of this very listing."""
+    bad = validation_failed({"page_token": "is not a token of this listing"})
+    try:
+        version, value, key, *listing = orjson.loads(base64url.decode(token))
+        same = version == _TOKEN_VERSION and listing == [prefix, *astuple(sorting)]
+        if not same or not isinstance(value, str) or not isinstance(key, str):
+            raise bad
+        return _sorted_by(sorting, value), keys.parse_prefix(key)
+    except (ValueError, TypeError, OverflowError, ApiError):
+        raise bad from None
+
+
+def _sorted_by(sorting: Sorting, text: str) -> str:
+    """``text`` as the database can compare it. Raises ``ValueError``."""
+    if sorting.by == "key":
+        return ""
+    if sorting.by == "last_modified":
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError("it has no time zone")
+        return moment.astimezone(UTC).isoformat()
+    number = whole_numbers.from_digits(text)
+    if number is None or not 0 <= number < 2**63:
+        raise ValueError("it is no size")
+    return str(number)
 
 
 def encode_page_token(last: str, prefix: str, recursive: bool) -> str:

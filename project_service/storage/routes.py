@@ -72,11 +72,12 @@ from project_service.storage.receiving import Destination, Receiver
 from project_service.storage.repository import ObjectRows
 from project_service.storage.requests import DEFAULT_PAGE_KEYS, MAX_PAGE_KEYS
 from project_service.storage.s3.errors import kind_of
-from project_service.storage.values import Bucket, ObjectRow, Viewer, Writer
+from project_service.storage.values import NOT_SEEN, RULE_SCHEMAS, Bucket, ObjectRow, Viewer, Writer
 
 _log = Logger()
 
-BUCKET = "/storage/buckets/<bucket>"
+BUCKETS = "/storage/buckets"
+BUCKET = f"{BUCKETS}/<bucket>"
 OBJECTS = f"{BUCKET}/objects"
 OBJECT = f"{OBJECTS}/<path:key>"
 TAG = "storage"
@@ -127,6 +128,10 @@ _INFO: Mapping[str, Schema] = {
 }
 _OWNER_SHOWN: Schema = {**_OWNER.schema, "description": "Only for the service key and the owner."}
 _DETAILS = Named("ObjectDetails", obj(_INFO, **_INFO, owner=_OWNER_SHOWN))
+_VISIBLE_BUCKET = Named(
+    "VisibleBucket",
+    exactly(name=STRING, **{rule: schema for rule, schema in RULE_SCHEMAS.items() if rule not in NOT_SEEN}),
+)
 _NEXT_TOKEN: Schema = {
     "type": ["string", "null"],
     "description": "page_token of the next page; null on the last.",
@@ -142,6 +147,8 @@ _LISTING = Named(
     ),
 )
 
+_SORTS: Schema = {"enum": ["key", "size", "last_modified"], "default": "key"}
+_ORDERS: Schema = {"enum": ["asc", "desc"], "default": "asc"}
 IN_BUCKET = in_path("bucket", "The bucket's name.")
 KEY_IN_PATH = in_path("key", "The object's key; its / may be sent as they are or as %2F.", KEY)
 INLINE = Parameter("inline", "true: to be shown in the browser, in a sandbox; else to be saved.", BOOLEAN)
@@ -287,17 +294,28 @@ _DOWNLOADED_OR_SHOWN = (
 
 @frozen
 class FromTo:
-    """The keys of a copy or move."""
+    """The keys of a move."""
 
     source: str = member(text(KEY), name="from")
     target: str = member(text(KEY), name="to")
 
-    def parsed(self) -> tuple[str, str]:
-        """Raises ``invalid_key``, and ``validation_failed`` if they are the same."""
+    def parsed(self, within: bool = True) -> tuple[str, str]:
+        """Raises ``invalid_key``, and ``validation_failed`` if they are the same ``within`` a bucket."""
         source, target = keys.parse_key(self.source, "from"), keys.parse_key(self.target, "to")
-        if source == target:
+        if within and source == target:
             raise validation_failed({"to": "is the same as from"})
         return source, target
+
+
+@frozen
+class CopyRequest(FromTo):
+    """A copy, into the same bucket or into another."""
+
+    to_bucket: str | None = member(
+        or_null(text({"type": "string"})),
+        default=None,
+        schema={"description": "Another bucket for the copy, whose rules and quota hold for it."},
+    )
 
 
 def _read_keys(name: str, value: object) -> list[str]:
@@ -386,6 +404,21 @@ class StorageRoutes:
 
     @endpoint(
         "GET",
+        BUCKETS,
+        Operation(
+            "listVisibleBuckets",
+            TAG,
+            "The buckets from which the caller may read: all of them for a signed-in user, else the public ones",
+            (json_answer(200, "The buckets, by name", exactly(buckets=array(_VISIBLE_BUCKET))),),
+        ),
+    )
+    async def list_buckets(self, request: Request) -> Reply:
+        signed_in = request.caller.signed_in
+        shown = [one.as_seen() for one in await self.buckets.all() if one.public or signed_in]
+        return json_reply({"buckets": shown}, headers=(NOT_SHARED if signed_in else NO_STORE,))
+
+    @endpoint(
+        "GET",
         OBJECTS,
         Operation(
             "listObjects",
@@ -401,7 +434,15 @@ class StorageRoutes:
                     {"type": "integer", "minimum": 1, "maximum": MAX_PAGE_KEYS, "default": DEFAULT_PAGE_KEYS},
                 ),
                 Parameter("recursive", "true: no folders, every key.", BOOLEAN),
-                Parameter("page_token", "next_token of the page before, with the same prefix and recursive."),
+                Parameter("sort", "What to sort by; other than by key there are no folders.", _SORTS),
+                Parameter("order", "desc: backwards, and without folders.", _ORDERS),
+                Parameter(
+                    "search",
+                    "Only objects with this, in either case, in what follows the prefix; without folders. A page may "
+                    "then have few objects or none and not be the last.",
+                    {"type": "string", "maxLength": requests.MAX_SEARCH_LENGTH},
+                ),
+                Parameter("page_token", "next_token of the page before, of the same listing."),
             ),
             errors=(*READ_REFUSED, errors.not_allowed(), BAD_KEY),
         ),
@@ -412,16 +453,24 @@ class StorageRoutes:
         recursive = requests.flag(request, "recursive")
         limit = requests.page_limit(request, "max_keys")
         token = request.query_value("page_token")
-        after = None if token is None else requests.decode_page_token(token, prefix, recursive)
-        page = await self.rows.page(bucket.name, prefix, after, limit, recursive, viewer)
-        last = page.last
+        sorting = requests.sorting_of(request) if request.raw_query else None
+        if sorting is None:
+            after = None if token is None else requests.decode_page_token(token, prefix, recursive)
+            page = await self.rows.page(bucket.name, prefix, after, limit, recursive, viewer)
+            objects, folders = page.objects, page.folders
+            following = page.last and requests.encode_page_token(page.last, prefix, recursive)
+        else:
+            place = None if token is None else requests.decode_sorted_token(token, prefix, sorting)
+            flat = await self.rows.sorted_page(bucket.name, prefix, sorting, place, limit, viewer)
+            objects, folders = flat.objects, b"[]"
+            following = flat.last and requests.encode_sorted_token(flat.last, prefix, sorting)
         return json_reply(
             {
-                "objects": Fragment(page.objects),
-                "folders": Fragment(page.folders),
+                "objects": Fragment(objects),
+                "folders": Fragment(folders),
                 "prefix": prefix,
-                "is_truncated": last is not None,
-                "next_token": None if last is None else requests.encode_page_token(last, prefix, recursive),
+                "is_truncated": following is not None,
+                "next_token": following,
             },
             # Without this header a cache may store the listing, some do for a day, and return it without any key.
             headers=(NO_STORE if bucket.public else NOT_SHARED,),
@@ -583,21 +632,28 @@ class StorageRoutes:
         Operation(
             "copyObject",
             TAG,
-            "Copy an object within its bucket",
+            "Copy an object within its bucket, or into another",
             (json_answer(201, "The metadata of the copy", METADATA),),
             (IN_BUCKET, *WRITE_IF),
-            body_of(FromTo),
-            (*WRITE_REFUSED, NO_OBJECT, errors.bucket_full()),
+            body_of(CopyRequest),
+            (
+                *WRITE_REFUSED,
+                NO_OBJECT,
+                errors.bucket_full(),
+                errors.content_type_not_allowed("a type that the other bucket does not take"),
+            ),
             DATABASE_AND_STORE,
         ),
         bearer="required",
     )
     async def copy(self, request: Request) -> Reply:
         bucket, writer = await writable(self.buckets, request)
-        source, target = (await request.read_json(FromTo)).parsed()
+        body = await request.read_json(CopyRequest)
+        to = bucket if body.to_bucket in (None, bucket.name) else await self.buckets.get(body.to_bucket or "")
+        source, target = body.parsed(within=to is bucket)
         conditions = write_conditions(request.headers)
-        switched = await self.objects.copy(bucket, source, target, writer, conditions)
-        return _created(request, bucket, switched.row)
+        switched = await self.objects.copy(bucket, source, to, target, writer, conditions)
+        return _created(request, to, switched.row)
 
     @endpoint(
         "POST",

@@ -106,7 +106,7 @@ class Upload:
         self.bucket = bucket
         self.size = 0
         self.etag = ""
-        # Of the whole object. It costs the reactor 0.7 ms for each MiB, a tenth of what an upload takes in all.
+        # Of the whole object. It costs the reactor 0.7 ms for each MiB (1,450 MB/s).
         self._digest = sha256()
         self._copied: ObjectRow | None = None
         self._uploads = uploads

@@ -109,6 +109,9 @@ class BucketRules:
 
 RULE_SCHEMAS = {one.name: one.metadata["kind"].schema for one in fields(BucketRules)}
 
+# Rules that are between operators and the bucket as a whole.
+NOT_SEEN = frozenset({"max_bucket_bytes"})
+
 
 @frozen
 class Bucket:
@@ -123,6 +126,11 @@ class Bucket:
     @property
     def public(self) -> bool:
         return self.rules.visibility == "public"
+
+    def as_seen(self) -> dict[str, Any]:
+        """What concerns those who use it."""
+        rules = asdict(self.rules).items()
+        return {"name": self.name, **{rule: value for rule, value in rules if rule not in NOT_SEEN}}
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -350,6 +358,26 @@ class Link:
             "content_types": terms.content_types,
             "overwrite": terms.overwrite,
         }
+
+
+@frozen
+class Sorting:
+    """How a listing without folders is sorted, and what is searched for: part of what follows the prefix in a key, in
+    either case; "" for everything. Objects of one size or date are in the order of their keys."""
+
+    by: Literal["key", "size", "last_modified"] = "key"
+    descending: bool = False
+    search: str = ""
+
+
+@frozen
+class SortedPage:
+    """A page of such a listing. ``objects`` is a JSON array as in ``Page``. ``last`` is where the next page goes on:
+    what it is sorted by, as text, and a key; None on the last page. A page may have fewer objects than fit, or none,
+    and still not be the last: the search goes on there."""
+
+    objects: bytes
+    last: tuple[str, str] | None
 
 
 @frozen

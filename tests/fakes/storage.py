@@ -25,6 +25,8 @@ from project_service.storage.values import (
     Link,
     ObjectRow,
     Page,
+    SortedPage,
+    Sorting,
     StoredRendition,
     Viewer,
     Writer,
@@ -171,6 +173,47 @@ class FakeObjects:
             orjson.dumps([row.as_json() for row in shown.values() if row is not None]),
             orjson.dumps([name for name, row in shown.items() if row is None]),
             list(shown)[-1] if len(entries) > limit else None,
+        )
+
+    async def sorted_page(
+        self,
+        bucket: str,
+        prefix: str,
+        sorting: Sorting,
+        after: tuple[str, str] | None,
+        limit: int,
+        viewer: Viewer | None = None,
+    ) -> SortedPage:
+        def place(row: ObjectRow) -> tuple[Any, bytes]:
+            return {"key": "", "size": row.size, "last_modified": row.updated_at}[
+                sorting.by
+            ], row.key.encode()
+
+        rows = sorted(
+            (
+                row
+                for row in self.tables.of(bucket)
+                if row.key.startswith(prefix)
+                and sorting.search.lower() in row.key[len(prefix) :].lower()
+                and self._sees(row, viewer, errors.not_allowed)
+            ),
+            key=place,
+            reverse=sorting.descending,
+        )
+        if after is not None:
+            readers: dict[str, Callable[[str], Any]] = {
+                "key": str,
+                "size": int,
+                "last_modified": datetime.fromisoformat,
+            }
+            read = readers[sorting.by]
+            start = (read(after[0]), after[1].encode())
+            rows = [row for row in rows if (place(row) < start if sorting.descending else place(row) > start)]
+        shown = rows[:limit]
+        last = None if len(rows) <= limit else shown[-1]
+        value = "" if last is None else str(place(last)[0])
+        return SortedPage(
+            orjson.dumps([row.as_json() for row in shown]), None if last is None else (value, last.key)
         )
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:

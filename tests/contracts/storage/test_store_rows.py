@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from uuid import uuid4
 
@@ -10,9 +11,18 @@ import pytest_twisted
 from attrs import asdict, evolve
 
 from project_service.errors import ApiError
+from project_service.storage import postgres_sorted
 from project_service.storage.assemble import Rows
 from project_service.storage.repository import NewObject
-from project_service.storage.values import BucketRules, Conditions, Details, ObjectRow, Viewer, Writer
+from project_service.storage.values import (
+    BucketRules,
+    Conditions,
+    Details,
+    ObjectRow,
+    Sorting,
+    Viewer,
+    Writer,
+)
 from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, put, refused
 
 
@@ -407,6 +417,52 @@ async def test_pages_of_a_listing(rows: Rows) -> None:
     assert await rows.objects.keys("b", "a/", 3) == ["a/1", "a/2", "a/b/1"]
     sums = [(bucket.object_count, bucket.total_bytes) for bucket in await rows.buckets.all()]
     assert sums == [(len(keys), len(keys))] * 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_sorted_and_searched_listings(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of every size show the same, also where a page may look at three rows only."""
+    keys = ["a/2", "a/10", "A/Ü", "b", "b/a/1", "\U0001f600"]
+    for number, key in enumerate(keys):
+        await put(rows, key, number % 3, writer=BOB if number % 2 else ALICE)
+    await rows.buckets.create("another", BucketRules())
+    await put(rows, "z", 0, bucket="another")
+    stored = {key: await rows.objects.find("b", key) for key in keys}
+
+    def expected(prefix: str, sorting: Sorting, owner: Writer | None) -> list[str]:
+        shown = [row for row in stored.values() if row is not None and row.key.startswith(prefix)]
+        shown = [row for row in shown if sorting.search.lower() in row.key[len(prefix) :].lower()]
+        shown = [row for row in shown if owner is None or row.owner == owner.user_id]
+        by = {
+            "key": lambda row: row.key.encode(),
+            "size": lambda row: (row.size, row.key.encode()),
+            "last_modified": lambda row: (row.updated_at, row.key.encode()),
+        }[sorting.by]
+        return [row.key for row in sorted(shown, key=by, reverse=sorting.descending)]
+
+    async def listed(prefix: str, sorting: Sorting, owner: Writer | None, limit: int) -> list[str]:
+        names: list[str] = []
+        after: tuple[str, str] | None = None
+        viewer = None if owner is None else Viewer(owner.user_id)
+        for _ in range(20):
+            page = await rows.objects.sorted_page("b", prefix, sorting, after, limit, viewer)
+            objects = json.loads(page.objects)
+            assert len(objects) <= limit
+            names += [one["key"] for one in objects]
+            after = page.last
+            if after is None:
+                return names
+        raise AssertionError("the listing has no end")
+
+    for by, scanned in (("key", 3), ("size", 5000), ("last_modified", 3)):
+        monkeypatch.setattr(postgres_sorted, "SCANNED_ROWS", scanned)
+        for descending, search, prefix, limit in itertools.product(
+            (False, True), ("", "A"), ("", "a/"), (1, 2, 9)
+        ):
+            sorting = Sorting(by, descending, search)  # type: ignore[arg-type]
+            for owner in (None, BOB):
+                names = await listed(prefix, sorting, owner, limit)
+                assert names == expected(prefix, sorting, owner), (sorting, prefix, owner, limit)
 
 
 @pytest_twisted.ensureDeferred

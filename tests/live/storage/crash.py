@@ -96,7 +96,7 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
     elif given["what"] == "delete":
         await objects.delete(bucket, given["keys"], SERVICE)
     elif given["what"] == "copy":
-        await objects.copy(bucket, "source", given["key"], SERVICE, UNCONDITIONAL)
+        await objects.copy(bucket, "source", bucket, given["key"], SERVICE, UNCONDITIONAL)
     else:
         await objects.move(bucket, "source", given["key"], SERVICE, UNCONDITIONAL)
     # The change has been acknowledged: from here on it must not be lost.

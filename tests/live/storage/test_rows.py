@@ -16,9 +16,9 @@ import pytest_twisted
 from project_service.database.pipeline import numbered
 from project_service.errors import ApiError
 from project_service.lifecycle import start
-from project_service.storage import postgres
+from project_service.storage import postgres, postgres_sorted
 from project_service.storage.assemble import Rows, sql_rows
-from project_service.storage.values import Conditions, Details
+from project_service.storage.values import Conditions, Details, Sorting
 from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, bucket_b, put, refused
 from tests.fakes.storage import some_link
 from tests.live.services import pool_on
@@ -304,6 +304,37 @@ def test_a_page_of_own_objects_reads_about_the_rows_it_shows(
     plan = cursor.fetchone()[0][0]["Plan"]
     cursor.execute("deallocate page; reset plan_cache_mode")
     assert 0 < looked_at(plan) <= len(own) + 1
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("by", ["key", "size", "last_modified"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_sorted_page_reads_the_rows_it_shows_and_a_search_a_limited_number(
+    cursor: Any, monkeypatch: pytest.MonkeyPatch, mode: str, by: Any, descending: bool
+) -> None:
+    monkeypatch.setattr(postgres_sorted, "SCANNED_ROWS", 2 * LIMIT)
+
+    def read(search: str, after: tuple[str, str] | None) -> tuple[Any, int]:
+        sorting = Sorting(by, descending, search)
+        sql, params = postgres_sorted.sorted_query("flat", "", sorting, after, LIMIT)
+        cursor.execute(sql, params)
+        page = cursor.fetchone()
+        cursor.execute(f"set plan_cache_mode = {mode}")
+        cursor.execute(f"prepare page as {numbered(sql)}")
+        values = ", ".join(["%s"] * len(params))
+        explained = f"explain (analyze, timing off, costs off, format json) execute page ({values})"
+        cursor.execute(explained, params)
+        plan = cursor.fetchone()[0][0]["Plan"]
+        cursor.execute("deallocate page; reset plan_cache_mode")
+        return page, looked_at(plan)
+
+    (objects, last), rows = read("", None)
+    assert (len(json.loads(objects)), 0 < rows <= LIMIT + 1) == (LIMIT, True)
+    (objects, last), rows = read("", tuple(last[0]))
+    assert (len(json.loads(objects)), 0 < rows <= LIMIT + 1) == (LIMIT, True)
+    (objects, last), rows = read("nowhere", None)
+    assert (json.loads(objects), 0 < rows <= 2 * LIMIT) == ([], True)
+    assert last is not None
 
 
 def test_the_measure_notices_a_query_that_reads_a_whole_folder(cursor: Any) -> None:
