@@ -173,6 +173,7 @@ where n.nspname = any(%s) and c.relkind in ('r', 'p')
 # Sessions go with their users, and every worker is notified of them.
 _NOBODY = (
     "delete from auth.users; delete from auth.throttle; delete from auth.audit; delete from storage.links;"
+    " select storage.discard_uploads(array[version, tail]) from storage.resumable; delete from storage.resumable;"
 )
 
 

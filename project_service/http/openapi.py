@@ -136,10 +136,10 @@ class _Document:
         if method != "HEAD":
             codes = sorted({error.code for error in errors})
             response["content"] = {JSON: {"schema": self._schema(policy.error_form.schema(codes))}}
-        return {"$ref": f"#/components/responses/{self._name_of(HTTPStatus(status), response)}"}
+        return {"$ref": f"#/components/responses/{self._name_of(_phrase(status, errors), response)}"}
 
-    def _name_of(self, status: HTTPStatus, response: dict[str, Any]) -> str:
-        stem = status.phrase.title().replace(" ", "").replace("-", "").replace("'", "")
+    def _name_of(self, phrase: str, response: dict[str, Any]) -> str:
+        stem = phrase.title().replace(" ", "").replace("-", "").replace("'", "")
         number = 1
         while (
             self.responses.setdefault(name := stem if number == 1 else f"{stem}{number}", response)
@@ -208,3 +208,9 @@ class OpenApi:
         """The document with the address under which it was asked for."""
         servers = orjson.dumps({"servers": [{"url": request.base_url}]})
         return Reply(200, (("Content-Type", JSON_TYPE), NO_STORE), servers[:-1] + b"," + self._rest[1:])
+
+
+def _phrase(status: int, errors: Sequence[ApiError]) -> str:
+    """The reason phrase of a status, which for one that HTTP does not know is that of its errors."""
+    own = next((error.reason for error in errors if error.reason is not None), None)
+    return own or HTTPStatus(status).phrase

@@ -135,6 +135,7 @@ class Storage:
     part_bytes: int = key(size(5 * 1024**2, 5 * 1024**3), 8388608)
     public_max_age_seconds: int = key(integer(0, MAX_INTEGER), 0, reloads=True)
     default_expires_in_seconds: int = key(integer(1, 604800), 3600, reloads=True)
+    resumable_seconds: int = key(integer(1, MAX_INTEGER), 86400, reloads=True)
     sweep_seconds: float = key(seconds(1), 600.0)
     keep_removed_seconds: int = key(integer(0, MAX_INTEGER), 0, reloads=True)
     cache_bytes: int = key(size(0, MAX_INTEGER), 8 * 1024**2)

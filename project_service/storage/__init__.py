@@ -11,12 +11,14 @@
 ``receiving``     an upload request, from its checks to the object; and dry runs
 ``upload``        a new version, until it is an object's or has been given up. ``reservations`` begins one;
                   ``parts`` sends its bytes
+``resumable``     uploads that take several requests; ``tus``: their protocol; ``resumable_routes``: their endpoints
 ``download``      the bytes of an object on their way to the client, or kept in memory
 ``renditions``    pictures in other sizes and formats, made once. ``images``: what a request asks for; ``image_pool``
                   and ``image_process``: the processes that make them
 ``links``         links, each for downloads or for one upload
 ``sweeper``       bytes that are no object's any more. ``durations``: how long things last
-``repository``    what is needed of the database and of the store; ``postgres`` and ``s3`` implement it
+``repository``    what is needed of the database and of the store; ``postgres``,
+                  ``postgres_resumable`` and ``s3`` implement it
 ``values``        values; ``keys``: names and content types. ``errors``: the errors that only storage raises
 ``assemble``      puts storage together
 ================  =================================================================================================

@@ -32,11 +32,21 @@ from project_service.storage.link_routes import LinkRoutes, SigningRoutes
 from project_service.storage.links import NO_REFERRER, Links
 from project_service.storage.objects import Objects
 from project_service.storage.postgres import SqlBuckets, SqlGarbage, SqlLinks, SqlObjects, SqlRenditions
+from project_service.storage.postgres_resumable import SqlResumables
 from project_service.storage.public import PublicRoutes
 from project_service.storage.receiving import Receiver
 from project_service.storage.renditions import Renditions, is_installed
-from project_service.storage.repository import BucketRows, GarbageRows, LinkRows, ObjectRows, RenditionRows
+from project_service.storage.repository import (
+    BucketRows,
+    GarbageRows,
+    LinkRows,
+    ObjectRows,
+    RenditionRows,
+    ResumableRows,
+)
 from project_service.storage.reservations import Reservations
+from project_service.storage.resumable import Resumables
+from project_service.storage.resumable_routes import ERROR_FORM, ResumableRoutes, with_tus
 from project_service.storage.routes import StorageRoutes, translated
 from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import (
@@ -65,6 +75,7 @@ class Rows:
     garbage: GarbageRows
     links: LinkRows
     renditions: RenditionRows
+    resumables: ResumableRows
 
 
 def sql_rows(database: Pool) -> Rows:
@@ -74,6 +85,7 @@ def sql_rows(database: Pool) -> Rows:
         SqlGarbage(database),
         SqlLinks(database),
         SqlRenditions(database),
+        SqlResumables(database),
     )
 
 
@@ -84,6 +96,7 @@ class Storage:
     buckets: Buckets
     objects: Objects
     links: Links
+    resumables: Resumables
     sweeper: Sweeper
     renditions: Renditions
     services: tuple[IService, ...]
@@ -92,6 +105,7 @@ class Storage:
     _link_routes: LinkRoutes
     _public_routes: PublicRoutes
     _bucket_routes: BucketRoutes
+    _resumable_routes: ResumableRoutes
     reservations: Reservations = field(repr=False)
     _store: Any = field(repr=False)
     _clock: Any = field(repr=False)
@@ -106,6 +120,8 @@ class Storage:
         part.mount(self._bucket_routes, key="service", wrap=translated)
         pages = router.of_part(Policy(admission=ADMISSION, any_origin=True))
         pages.mount(self._public_routes, wrap=translated)
+        resumable = router.of_part(Policy(admission=ADMISSION, error_form=ERROR_FORM))
+        resumable.mount(self._resumable_routes, wrap=with_tus)
 
     def reload(self, store: StoreSettings) -> None:
         """Sign with the key pair of ``store`` from now on; everything else about the store stays as it is."""
@@ -194,27 +210,26 @@ def build(
     buckets = Buckets(rows.buckets, reactor)
     objects = Objects(rows.objects, uploads, buckets)
     receiver = Receiver(buckets, uploads, current_settings)
-    sweeper = Sweeper(store, rows.garbage, rows.links, removal, now)
     renditions = _renditions(reactor, rows, uploads, images or Images(), image_pool)
     downloads = Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), renditions, now)
+    sweeper = Sweeper(store, rows.garbage, rows.links, rows.resumables, removal, now)
+    resumables = Resumables(rows.resumables, uploads, buckets, current_settings, now, uuid4)
     links = Links(rows.links, now, lambda: token_urlsafe(32), uuid4)
     routes = StorageRoutes(buckets, rows.objects, objects, receiver, downloads, current_settings)
-    loops = (
-        Every(settings.sweep_seconds, _sweeping(sweeper, sweep_lock), reactor, "storage sweeper", outage_of),
-        Every(UNUSED_SECONDS, reservations.release_unused, reactor, "reservations", outage_of),
-    )
     return Storage(
         buckets,
         objects,
         links,
+        resumables,
         sweeper,
         renditions,
-        loops,
+        (_sweeping(reactor, settings, sweeper, sweep_lock), _releasing(reactor, reservations)),
         routes,
         SigningRoutes(buckets, rows.objects, receiver, links, current_settings),
         LinkRoutes(downloads, links, receiver),
         PublicRoutes(buckets, downloads, current_settings),
         BucketRoutes(buckets, objects),
+        ResumableRoutes(resumables),
         reservations,
         store,
         reactor,
@@ -227,7 +242,11 @@ def _renditions(reactor: Any, rows: Rows, uploads: Uploads, settings: Images, im
     return Renditions(rows.renditions, uploads, pool, settings, is_installed(), reactor)
 
 
-def _sweeping(sweeper: Sweeper, sweep_lock: SweepLock) -> Callable[[], Awaitable[None]]:
+def _releasing(reactor: Any, reservations: Reservations) -> Every:
+    return Every(UNUSED_SECONDS, reservations.release_unused, reactor, "reservations", outage_of)
+
+
+def _sweeping(reactor: Any, settings: StorageSettings, sweeper: Sweeper, sweep_lock: SweepLock) -> Every:
     """Sweeps and logs what was removed, unless another process is sweeping."""
 
     async def sweep() -> None:
@@ -240,7 +259,7 @@ def _sweeping(sweeper: Sweeper, sweep_lock: SweepLock) -> Callable[[], Awaitable
         if not await sweep_lock(sweep):
             _log.debug("another process sweeps")
 
-    return sweep_alone
+    return Every(settings.sweep_seconds, sweep_alone, reactor, "storage sweeper", outage_of)
 
 
 def assemble(

@@ -34,3 +34,16 @@ BUCKET_REREAD_SECONDS = 0.9
 CONTINUE_WITHIN = timedelta(minutes=10)
 # For so long an expired link is answered with 410 ``token_expired``; after that it is unknown.
 KEEP_EXPIRED_LINKS = timedelta(days=1)
+
+# For how long a request holds a resumable upload without renewing that, and how often it does. If its process is
+# killed, others have to wait so long.
+HOLD_SECONDS = 4.0
+HOLD_RENEWAL_SECONDS = 1.0
+# How long a request waits for one that holds the upload, and how often it looks. It outlasts the hold of a process
+# that was killed.
+HOLD_TIMEOUT_SECONDS = 6.0
+HOLD_CHECK_SECONDS = 0.25
+# A request that has looked within this time still waits.
+WAITING_SECONDS = 2.0
+# For so long an expired upload is answered with 410 ``upload_expired``; after that it is unknown.
+KEEP_EXPIRED_UPLOADS = timedelta(days=1)

@@ -172,6 +172,50 @@ def image_too_large() -> ApiError:
     return ApiError(422, "image_too_large", message)
 
 
+# Resumable uploads.
+
+
+def tus_version_not_supported(version: str) -> ApiError:
+    message = f"The request must speak tus {version}, and say so in Tus-Resumable."
+    return ApiError(412, "tus_version_not_supported", message, headers=(("Tus-Version", version),))
+
+
+def invalid_upload_header(why: str) -> ApiError:
+    return errors.bad_request("invalid_upload_header", f"The headers of the upload cannot be read: {why}.")
+
+
+def upload_not_found() -> ApiError:
+    """Also for an upload that the caller did not begin."""
+    return ApiError(404, "upload_not_found", "There is no such upload.")
+
+
+def resumable_expired() -> ApiError:
+    return ApiError(410, "upload_expired", "The upload was not finished in time, and has to begin again.")
+
+
+def offset_mismatch(offset: int) -> ApiError:
+    message = f"The upload goes on at byte {offset}."
+    return ApiError(409, "offset_mismatch", message, headers=(("Upload-Offset", str(offset)),))
+
+
+def upload_locked() -> ApiError:
+    """Of two requests for one upload at the same time one is refused."""
+    message = "Another request is writing to this upload."
+    return ApiError(423, "upload_locked", message, headers=(("Retry-After", "1"),))
+
+
+def invalid_checksum(why: str) -> ApiError:
+    return errors.bad_request("invalid_checksum", f"The header Upload-Checksum {why}.")
+
+
+def checksum_mismatch() -> ApiError:
+    """A status of tus alone."""
+    message = "The bytes are not those that Upload-Checksum is of; they were thrown away."
+    error = ApiError(460, "checksum_mismatch", message)
+    error.reason = "Checksum Mismatch"
+    return error
+
+
 # The outcomes by which functions of the schema ``storage`` refuse a change. If several objects are refused, the first
 # outcome in this order is reported.
 _REFUSALS = {

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from mmap import MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
+from urllib.parse import quote
 
 from attrs import define, frozen
 from twisted.internet.defer import Deferred
@@ -23,6 +24,8 @@ _log = Logger()
 MAX_PARTS = 10_000
 PARTS_PER_SIZE = 1000
 GROWING_BYTES = 1024 * 1024
+# S3 allows 2 KB of user metadata in all.
+_MAX_METADATA_BYTES = 1800
 # How many parts of one upload are in memory at most.
 MAX_PARTS_IN_MEMORY = 2
 
@@ -136,14 +139,21 @@ class Parts:
     ) -> None:
         self.upload_id = upload_id
         self.etags = list(etags)
-        self.content_type = DEFAULT_CONTENT_TYPE
-        self.metadata: Mapping[str, str] = {}
+        self._content_type = DEFAULT_CONTENT_TYPE
+        self._metadata: Mapping[str, str] = {}
         self._store = store
         self._path = path
         self._sizes = sizes
         self._filling = PartBuffer(sizes.of(len(self.etags) + 1))
         self._spare: PartBuffer | None = None
         self._sending: deque[tuple[Deferred[str], PartBuffer]] = deque()
+
+    def describe(self, content_type: str, key: str | None) -> None:
+        """Set the metadata that the store gets; ``key`` is None if it is not known before the first byte."""
+        self._content_type = content_type
+        encoded = quote(key or "")
+        if encoded and len(encoded) <= _MAX_METADATA_BYTES:
+            self._metadata = {"key": encoded}
 
     @property
     def sending(self) -> bool:
@@ -178,12 +188,12 @@ class Parts:
 
     async def put_whole(self) -> str:
         """Send everything in one request, where no multipart upload has begun; the ETag."""
-        return await self._store.put(self._path, self._filling.view(), self.content_type, self.metadata)
+        return await self._store.put(self._path, self._filling.view(), self._content_type, self._metadata)
 
     async def send_rest(self) -> None:
         """Begin to send the part that was being filled. The next one begins with ``write``."""
         if self.upload_id is None:
-            self.upload_id = await self._store.start_multipart(self._path, self.content_type, self.metadata)
+            self.upload_id = await self._store.start_multipart(self._path, self._content_type, self._metadata)
         part, self._filling = self._filling, PartBuffer(0)
         number = len(self.etags) + len(self._sending) + 1
         self._sending.append(
@@ -200,6 +210,11 @@ class Parts:
             raise
         part.clear()
         self._spare = part
+
+    async def parts_sent(self) -> None:
+        """As ``part_sent`` for each that the store has by now, without waiting."""
+        while self._sending and self._sending[0][0].called:
+            await self.part_sent()
 
     async def complete(self) -> str:
         """Make one object of the parts, all of which have been sent; the ETag of the whole."""

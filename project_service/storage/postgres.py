@@ -198,9 +198,9 @@ def _link(row: Row) -> Link:
         uses_left,
         UUID(link_id),
         created_at,
-        _uuid(created_by),
+        uuid_of(created_by),
         used_at,
-        _uuid(owner),
+        uuid_of(owner),
         UploadTerms(by_prefix, max_bytes, types, overwrite, as_service) if method == "PUT" else None,
         None if role is None else Identity(role, claims),
     )
@@ -257,7 +257,7 @@ class SqlLinks:
         rows = await self.database.query(
             "delete from storage.links where bucket = %s and id = %s"
             " and (%s::uuid is null or created_by = %s::uuid) returning 1",
-            (bucket, str(link_id), _plain_text(creator), _plain_text(creator)),
+            (bucket, str(link_id), plain_text(creator), plain_text(creator)),
         )
         return bool(rows)
 
@@ -511,14 +511,14 @@ _TERMS = "%s::uuid, %s, %s::text[], %s::text[], %s, %s"
 
 def _terms(writer: Writer, conditions: Conditions) -> tuple[object, ...]:
     identity = _role_and_claims(writer.identity)
-    return _plain_text(writer.user_id), writer.is_service, *_tags(conditions), *identity
+    return plain_text(writer.user_id), writer.is_service, *tags_of(conditions), *identity
 
 
 def _role_and_claims(identity: Identity | None) -> tuple[str | None, str | None]:
     return (None, None) if identity is None else (identity.role, identity.claims)
 
 
-def _tags(conditions: Conditions) -> tuple[list[str] | None, ...]:
+def tags_of(conditions: Conditions) -> tuple[list[str] | None, ...]:
     matching, differing = conditions.if_match, conditions.if_none_match
     return None if matching is None else list(matching), None if differing is None else list(differing)
 
@@ -528,12 +528,40 @@ def _fields_of(composite: str) -> str:
     return ", ".join(f"({composite}).{column}" for column in COLUMNS)
 
 
-_PUT = (
+PUT = (
     f"select outcome, replaced, {_fields_of('stored')}"
     f" from storage.put_object(%s, %s, %s::uuid, %s, %s, %s, %s::integer, %s, %s::jsonb, %s, %s, {_TERMS})"
 )
+
+
+def put_values(new: NewObject, writer: Writer, conditions: Conditions) -> tuple[object, ...]:
+    """The parameters of ``PUT``."""
+    return (
+        new.bucket,
+        new.key,
+        str(new.version),
+        new.size,
+        new.content_type,
+        new.etag,
+        new.details.max_age_seconds,
+        new.details.cache_control,
+        new.details.metadata,
+        new.details.content_language,
+        new.sha256,
+        *_terms(writer, conditions),
+    )
+
+
+def switched_from(row: Row) -> Switched:
+    """What a row of ``PUT`` says. Raises the refusals of ``errors.refused``."""
+    outcome, replaced, *stored = row
+    if outcome != "stored":
+        raise errors.refused(*_outcomes(outcome))
+    return Switched(object_row(tuple(stored)), uuid_of(replaced))
+
+
 # One statement, so that a link that cannot be used undoes the object.
-_PUT_BY_LINK = f"select storage.use_upload_link(%s::bytea, put.outcome), put.* from ({_PUT}) put"
+_PUT_BY_LINK = f"select storage.use_upload_link(%s::bytea, put.outcome), put.* from ({PUT}) put"
 # The SQLSTATE that ``storage.use_upload_link`` raises; its message is the outcome.
 _LINK_REFUSED = "PSL01"
 _MOVE = f"select outcome, replaced, {_fields_of('moved')} from storage.move_object(%s, %s, %s, {_TERMS})"
@@ -549,11 +577,11 @@ def _as_columns(changes: Mapping[str, Any]) -> str:
     return dumps(columns).decode()
 
 
-def _plain_text(value: UUID | None) -> str | None:
+def plain_text(value: UUID | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _uuid(value: str | None) -> UUID | None:
+def uuid_of(value: str | None) -> UUID | None:
     return None if value is None else UUID(value)
 
 
@@ -707,7 +735,7 @@ class SqlObjects:
                 details.cache_control,
                 details.metadata,
                 details.content_language,
-                _plain_text(writer.user_id),
+                plain_text(writer.user_id),
                 *_role_and_claims(writer.identity),
             ),
         )
@@ -735,28 +763,12 @@ class SqlObjects:
         conditions: Conditions = UNCONDITIONAL,
         link: bytes | None = None,
     ) -> Switched:
-        params = (
-            new.bucket,
-            new.key,
-            str(new.version),
-            new.size,
-            new.content_type,
-            new.etag,
-            new.details.max_age_seconds,
-            new.details.cache_control,
-            new.details.metadata,
-            new.details.content_language,
-            new.sha256,
-            *_terms(writer, conditions),
-        )
+        values = put_values(new, writer, conditions)
         if link is None:
-            rows = await self.database.prepared(_PUT, params)
+            rows = await self.database.prepared(PUT, values)
         else:
-            rows = await self._put_by_link(link, params)
-        outcome, replaced, *stored = rows[0]
-        if outcome != "stored":
-            raise errors.refused(*_outcomes(outcome))
-        return Switched(object_row(tuple(stored)), _uuid(replaced))
+            rows = await self._put_by_link(link, values)
+        return switched_from(rows[0])
 
     async def _put_by_link(self, link: bytes, params: Sequence[object]) -> list[Row]:
         try:
@@ -790,7 +802,7 @@ class SqlObjects:
         outcome, replaced, *moved = rows[0]
         if outcome != "moved":
             raise errors.refused(*_outcomes(outcome))
-        return Switched(object_row(tuple(moved)), _uuid(replaced))
+        return Switched(object_row(tuple(moved)), uuid_of(replaced))
 
     async def change(
         self,

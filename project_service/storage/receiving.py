@@ -159,17 +159,5 @@ class Receiver:
         current.content_type(content_type, key)
 
     def _limit(self, to: Destination) -> SizeLimit:
-        """The greatest size that an object may have, as far as is known now: the commit has the last word on a
-        quota."""
-        bucket, limit = to.bucket, SizeLimit(self.current_settings().max_object_bytes)
-        narrower = [(bucket.rules.max_object_bytes, "the bucket's max_object_bytes")]
-        if to.link is not None:
-            narrower.append((to.link.terms.max_bytes, "the link's max_bytes"))
-        for max_bytes, setting in narrower:
-            if max_bytes is not None and max_bytes < limit.max_bytes:
-                limit = SizeLimit(max_bytes, setting=setting)
-        if bucket.rules.max_bucket_bytes is None:
-            return limit
-        # The larger of the two, since in a bucket beyond its quota objects may still be replaced by smaller ones.
-        quota = max(bucket.rules.max_bucket_bytes, bucket.total_bytes)
-        return SizeLimit(quota, by_quota=True) if quota < limit.max_bytes else limit
+        by_link = None if to.link is None else to.link.terms.max_bytes
+        return SizeLimit.of(to.bucket, self.current_settings().max_object_bytes, by_link)

@@ -21,6 +21,8 @@ from project_service.storage.values import (
     Link,
     ObjectRow,
     Page,
+    Progress,
+    ResumableUpload,
     SortedPage,
     Sorting,
     StoredRendition,
@@ -235,6 +237,46 @@ class RenditionRows(Protocol):
 
     async def forget(self, version: UUID) -> None:
         """Forget a rendition whose bytes are not in the store."""
+
+
+class ResumableRows(Protocol):
+    """Uploads that take several requests (``resumable``), each held by one request at a time.
+
+    Nothing here counts in a bucket's quota. Their versions and tails are reserved like those of other uploads, but
+    the sweeper gives them up only after they have expired.
+    """
+
+    async def create(self, upload: ResumableUpload, lasts: timedelta) -> datetime:
+        """Add an upload and reserve its version; returns when it expires. Raises ``bucket_not_found``."""
+
+    async def find(self, version: UUID) -> ResumableUpload | None: ...
+    async def hold(self, version: UUID, holder: UUID, lasts: timedelta) -> ResumableUpload | None:
+        """Hold the upload for ``lasts``. None if another request holds it (which then learns from ``renew`` that it
+        is waited for), or if there is no such upload."""
+
+    async def renew(self, version: UUID, holder: UUID, lasts: timedelta) -> bool | None:
+        """Hold the upload for longer. Whether others wait for it; None if it is not held by ``holder`` any more."""
+
+    async def release(self, version: UUID, holder: UUID) -> None: ...
+    async def advance(
+        self, version: UUID, holder: UUID, progress: Progress, lasts: timedelta
+    ) -> ResumableUpload | None:
+        """Record progress, extend the expiry, and turn a tail that is replaced into garbage, in one transaction.
+
+        Returns the upload as it is now; None, with nothing changed, if ``holder`` does not hold it or it has been
+        given up.
+        """
+
+    async def commit(
+        self, version: UUID, holder: UUID, new: NewObject, writer: Writer, conditions: Conditions
+    ) -> Switched | None:
+        """As ``ObjectRows.put``, and record it with the upload in the same transaction. None if ``holder`` does not
+        hold the upload."""
+
+    async def remove(self, version: UUID, holder: UUID) -> list[UUID]:
+        """Forget the upload; the versions that have become garbage. None have if it was committed."""
+
+    async def sweep(self, expired_before: datetime) -> int: ...
 
 
 class ObjectStream(Protocol):

@@ -15,9 +15,14 @@ from twisted.logger import Logger
 
 from project_service.lifecycle import all_of, start, with_timeout
 from project_service.storage import download
-from project_service.storage.durations import KEEP_EXPIRED_LINKS, REMOVAL_TIMEOUT_SECONDS, STALE_AFTER
+from project_service.storage.durations import (
+    KEEP_EXPIRED_LINKS,
+    KEEP_EXPIRED_UPLOADS,
+    REMOVAL_TIMEOUT_SECONDS,
+    STALE_AFTER,
+)
 from project_service.storage.keys import is_bucket_name
-from project_service.storage.repository import GarbageRows, LinkRows, Store
+from project_service.storage.repository import GarbageRows, LinkRows, ResumableRows, Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.storage.values import ObjectRow, store_path
 
@@ -142,6 +147,7 @@ class Sweeper:
     store: Store
     rows: GarbageRows
     links: LinkRows
+    resumables: ResumableRows
     removal: Removal
     now: Callable[[], datetime]
 
@@ -150,6 +156,7 @@ class Sweeper:
         # First what needs only the database, so that it is done even if the store refuses or is away.
         stale = await self._give_up_stale(stale_after)
         links = await self.links.sweep(self.now() - KEEP_EXPIRED_LINKS)
+        await self.resumables.sweep(self.now() - KEEP_EXPIRED_UPLOADS)
         versions = await self._remove_garbage()
         multiparts = await self._abort_multiparts()
         removed = 0

@@ -20,7 +20,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from hashlib import sha256
 from typing import Any, Self, TypeVar
-from urllib.parse import quote
 from uuid import UUID
 
 from attrs import frozen
@@ -58,8 +57,6 @@ _log = Logger()
 T = TypeVar("T")
 
 
-# S3 allows 2 KB of user metadata in all.
-_MAX_METADATA_BYTES = 1800
 # One CopyObject takes at most 5 GiB (S3 API Reference, CopyObject); above, parts of this size are copied.
 COPY_PART_BYTES = 1024 * 1024 * 1024
 
@@ -81,6 +78,25 @@ class SizeLimit:
     max_bytes: int
     by_quota: bool = False
     setting: str = "storage.max_object_bytes"
+
+    @classmethod
+    def of(cls, bucket: Bucket, max_object_bytes: int, by_link: int | None = None) -> SizeLimit:
+        """That of an object in ``bucket``, as far as is known now: the commit has the last word on a quota.
+
+        ``max_object_bytes`` is the one for all buckets, ``by_link`` the one of an upload link.
+        """
+        limit = cls(max_object_bytes)
+        for max_bytes, setting in (
+            (bucket.rules.max_object_bytes, "the bucket's max_object_bytes"),
+            (by_link, "the link's max_bytes"),
+        ):
+            if max_bytes is not None and max_bytes < limit.max_bytes:
+                limit = cls(max_bytes, setting=setting)
+        if bucket.rules.max_bucket_bytes is None:
+            return limit
+        # The larger of the two, since in a bucket beyond its quota objects may still be replaced by smaller ones.
+        quota = max(bucket.rules.max_bucket_bytes, bucket.total_bytes)
+        return cls(quota, by_quota=True) if quota < limit.max_bytes else limit
 
     def check(self, size: int) -> None:
         """Raises ``payload_too_large``, with ``details.bucket`` for the quota."""
@@ -135,11 +151,8 @@ class Upload:
             await giving_up
 
     def describe(self, content_type: str, key: str | None) -> None:
-        """Set the metadata that the store gets; ``key`` is None if it is not known before the first byte."""
-        self._parts.content_type = content_type
-        encoded = quote(key or "")
-        if encoded and len(encoded) <= _MAX_METADATA_BYTES:
-            self._parts.metadata = {"key": encoded}
+        """As ``Parts.describe``."""
+        self._parts.describe(content_type, key)
 
     async def write(self, data: bytes) -> None:
         """Raises ``payload_too_large`` beyond the limit, ``upload_expired`` once the sweeper has given the upload up,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
@@ -308,6 +308,60 @@ class UploadTerms:
     content_types: tuple[str, ...] | None = None
     overwrite: bool = False
     as_service: bool = False
+
+
+@frozen
+class ResumableUpload:
+    """An upload that takes several requests, as the database knows it. The id in its URL is ``version``.
+
+    ``owner`` and ``by_service`` are those of the caller who began it, ``metadata`` is ``Upload-Metadata`` as it was
+    sent, ``length`` is None until the client knows it. ``received`` bytes are in the store: the parts that ``etags``
+    name, of the sizes that ``first_part`` and ``part_step`` give, and in ``tail``, a version of its own, what fills
+    no part yet. ``etag`` is that of all bytes together, once they are under ``version``. ``committed_at`` is when it
+    became an object; None before. ``held``: a request is writing to it.
+    """
+
+    version: UUID
+    bucket: str
+    key: str
+    content_type: str
+    owner: UUID | None
+    by_service: bool
+    details: Details
+    conditions: Conditions
+    metadata: str
+    length: int | None
+    first_part: int
+    part_step: int
+    received: int = 0
+    upload_id: str | None = None
+    etags: tuple[str, ...] = ()
+    tail: UUID | None = None
+    etag: str | None = None
+    expires_at: datetime = datetime.max.replace(tzinfo=UTC)
+    committed_at: datetime | None = None
+    held: bool = False
+
+    @property
+    def path(self) -> str:
+        return store_path(self.bucket, self.version)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every byte has been received."""
+        return self.received == self.length
+
+
+@frozen
+class Progress:
+    """What ``ResumableRows.advance`` records: as in ``ResumableUpload``, but ``etags`` are those of new parts."""
+
+    received: int
+    length: int | None
+    upload_id: str | None
+    etags: tuple[str, ...]
+    tail: UUID | None
+    etag: str | None = None
 
 
 @frozen

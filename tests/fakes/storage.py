@@ -14,6 +14,7 @@ from attrs import define, evolve, field, frozen
 from project_service.errors import ApiError
 from project_service.storage import access, errors, keys
 from project_service.storage.assemble import Rows
+from project_service.storage.durations import WAITING_SECONDS
 from project_service.storage.repository import NewObject, Switched
 from project_service.storage.values import (
     UNCONDITIONAL,
@@ -25,6 +26,8 @@ from project_service.storage.values import (
     Link,
     ObjectRow,
     Page,
+    Progress,
+    ResumableUpload,
     SortedPage,
     Sorting,
     StoredRendition,
@@ -60,6 +63,10 @@ class Tables:
     garbage: dict[UUID, tuple[str, datetime]] = field(factory=dict)
     links: dict[bytes, Link] = field(factory=dict)
     policies: Policies = lambda command, row, identity: False
+    resumables: dict[UUID, ResumableUpload] = field(factory=dict)
+    # Who holds a resumable upload and until when; and when others last waited for one.
+    holds: dict[UUID, tuple[UUID, datetime]] = field(factory=dict)
+    wanted: dict[UUID, datetime] = field(factory=dict)
     # When a key was last left by an object.
     removed: dict[tuple[str, str], datetime] = field(factory=dict)
     # By the version that they are of and their name; and what of the garbage are renditions of what.
@@ -68,7 +75,12 @@ class Tables:
 
     def rows(self) -> Rows:
         return Rows(
-            FakeBuckets(self), FakeObjects(self), FakeGarbage(self), FakeLinks(self), FakeRenditions(self)
+            FakeBuckets(self),
+            FakeObjects(self),
+            FakeGarbage(self),
+            FakeLinks(self),
+            FakeRenditions(self),
+            FakeResumables(self),
         )
 
     def discard(self, bucket: str, version: UUID) -> None:
@@ -117,6 +129,9 @@ class FakeBuckets:
             raise errors.bucket_not_empty()
         del self.tables.buckets[name]
         self.tables.links = {t: link for t, link in self.tables.links.items() if link.bucket != name}
+        for upload in list(self.tables.resumables.values()):
+            if upload.bucket == name:
+                del self.tables.resumables[upload.version]
 
     async def _existing(self, name: str) -> Bucket:
         bucket = await self.find(name)
@@ -532,3 +547,96 @@ class FakeRenditions:
     async def forget(self, version: UUID) -> None:
         for key in [key for key, made in self.tables.renditions.items() if made.version == version]:
             del self.tables.renditions[key]
+
+
+@frozen(eq=False)
+class FakeResumables:
+    tables: Tables
+
+    async def create(self, upload: ResumableUpload, lasts: timedelta) -> datetime:
+        if upload.bucket not in self.tables.buckets:
+            raise errors.bucket_not_found()
+        expires_at = self.tables.now() + lasts
+        self.tables.uploads[upload.version] = (upload.bucket, expires_at)
+        self.tables.resumables[upload.version] = evolve(upload, expires_at=expires_at)
+        return expires_at
+
+    async def find(self, version: UUID) -> ResumableUpload | None:
+        upload = self.tables.resumables.get(version)
+        return None if upload is None else evolve(upload, held=self._held(version))
+
+    def _held(self, version: UUID) -> bool:
+        return version in self.tables.holds and self.tables.holds[version][1] > self.tables.now()
+
+    def _holds(self, version: UUID, holder: UUID) -> bool:
+        """Also after the lease has ended, as long as nobody else holds it."""
+        return version in self.tables.resumables and self.tables.holds.get(version, (None,))[0] == holder
+
+    async def hold(self, version: UUID, holder: UUID, lasts: timedelta) -> ResumableUpload | None:
+        if version not in self.tables.resumables:
+            return None
+        if self._held(version):
+            self.tables.wanted[version] = self.tables.now()
+            return None
+        self.tables.holds[version] = (holder, self.tables.now() + lasts)
+        self.tables.wanted.pop(version, None)
+        return await self.find(version)
+
+    async def renew(self, version: UUID, holder: UUID, lasts: timedelta) -> bool | None:
+        if not self._holds(version, holder):
+            return None
+        self.tables.holds[version] = (holder, self.tables.now() + lasts)
+        wanted = self.tables.wanted.get(version)
+        return wanted is not None and wanted > self.tables.now() - timedelta(seconds=WAITING_SECONDS)
+
+    async def release(self, version: UUID, holder: UUID) -> None:
+        if self._holds(version, holder):
+            del self.tables.holds[version]
+
+    async def advance(
+        self, version: UUID, holder: UUID, progress: Progress, lasts: timedelta
+    ) -> ResumableUpload | None:
+        reserved = {version, progress.tail} - {None} <= self.tables.uploads.keys()
+        if not self._holds(version, holder) or not reserved:
+            return None
+        old, expires_at = self.tables.resumables[version], self.tables.now() + lasts
+        for one in (version, progress.tail):
+            if one is not None:
+                self.tables.uploads[one] = (old.bucket, expires_at)
+        self.tables.resumables[version] = evolve(
+            old,
+            received=progress.received,
+            length=progress.length,
+            upload_id=progress.upload_id,
+            etags=(*old.etags, *progress.etags),
+            tail=progress.tail,
+            etag=progress.etag,
+            expires_at=expires_at,
+        )
+        if old.tail is not None and old.tail != progress.tail:
+            await FakeGarbage(self.tables).discard([old.tail])
+        return await self.find(version)
+
+    async def commit(
+        self, version: UUID, holder: UUID, new: NewObject, writer: Writer, conditions: Conditions
+    ) -> Switched | None:
+        if not self._holds(version, holder):
+            return None
+        switched = await FakeObjects(self.tables).put(new, writer, conditions)
+        row, old = switched.row, self.tables.resumables[version]
+        self.tables.resumables[version] = evolve(old, committed_at=row.updated_at, etag=row.etag)
+        return switched
+
+    async def remove(self, version: UUID, holder: UUID) -> list[UUID]:
+        if not self._holds(version, holder):
+            return []
+        upload = self.tables.resumables.pop(version)
+        return await FakeGarbage(self.tables).discard(
+            [one for one in (version, upload.tail) if one is not None]
+        )
+
+    async def sweep(self, expired_before: datetime) -> int:
+        old = [one.version for one in self.tables.resumables.values() if one.expires_at < expired_before]
+        for version in old:
+            del self.tables.resumables[version]
+        return len(old)

@@ -139,11 +139,15 @@ class Documents(TestCase):
             self.assertEqual(read_by_handlers(part, "query_value", "flag", "page_limit"), told_of, part)
 
     def test_headers_read_by_handlers_are_those_described(self) -> None:
-        others = ("range", "content-md5", "x-object-owner", "cache-control")
+        others = {"range", "content-md5", "x-object-owner", "cache-control", "content-language", "x-metadata"}
+        others |= {"want-repr-digest"}
         told_of = {name.lower() for name in self.parameters("header", ("/storage",))}
-        known = read_by_handlers("storage", "get", "text", "all", "_joined", "_tags", "_date")
-        read = {name for name in known if name.startswith("if-") or name in others}
-        self.assertEqual(read, told_of)
+        known = read_by_handlers("storage", "get", "text", "all", "_joined", "_tags", "_date", "_number")
+        of_tus = ("if-", "tus-", "upload-", "x-http-")
+        # What is refused whatever its value is no parameter.
+        read = {name for name in known if name.startswith(of_tus) or name in others} - {"upload-concat"}
+        # ``digests`` makes these names of the fields that it knows.
+        self.assertEqual(read | {"content-digest", "repr-digest"}, told_of)
 
     def parameters(self, place: str, beginnings: tuple[str, ...]) -> set[str]:
         return {

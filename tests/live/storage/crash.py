@@ -11,8 +11,10 @@ import os
 import signal
 import sys
 from datetime import UTC, datetime
+from random import Random
+from types import SimpleNamespace
 from typing import Any, NoReturn
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from twisted.internet import default
 from twisted.internet.defer import Deferred
@@ -21,12 +23,15 @@ from twisted.internet.task import react
 from project_service.database.connecting import Connector
 from project_service.database.pool import Pool
 from project_service.dsn import read_dsn
+from project_service.http.admission import Slot
+from project_service.http.body import OVER, Body
 from project_service.http.head import HeaderView
 from project_service.settings.model import Secret, Storage, Store
 from project_service.storage.assemble import assemble
 from project_service.storage.links import Links
 from project_service.storage.objects import Objects
 from project_service.storage.postgres import SqlLinks
+from project_service.storage.resumable import Piece
 from project_service.storage.upload import SizeLimit
 from project_service.storage.values import NO_DETAILS, UNCONDITIONAL, Writer
 
@@ -49,12 +54,34 @@ async def die_instead(*_: Any) -> None:
 
 def die_between_steps(step: str, objects: Objects) -> None:
     """Die at a step that ``steps`` does not report, by replacing the function that would come next."""
-    if step == "parts sent":
+    if step in ("parts sent", "completing"):
         store: Any = type(objects.uploads.store)
         store.complete_multipart = die_instead
     elif step == "bytes deleted":
         garbage: Any = type(objects.uploads.garbage)
         garbage.forget = die_instead
+
+
+def payload_of(size: int) -> bytes:
+    """Bytes of which no two pieces are the same."""
+    return Random(size).randbytes(size)
+
+
+def request_with(payload: bytes) -> Any:
+    """A request of which the whole body has come."""
+    body = Body(OVER, len(payload), False)
+    for first in range(0, len(payload), 65536):
+        body.feed(payload[first : first + 65536])
+    body.finish()
+    return SimpleNamespace(body=body, slot=Slot())
+
+
+async def append(storage: Any, given: dict[str, Any]) -> None:
+    """Append to a resumable upload what is missing up to the byte ``until``."""
+    resumables = storage.resumables
+    row = await resumables.find("b", UUID(given["version"]), SERVICE)
+    payload = payload_of(given["size"])[row.received : given["until"]]
+    await resumables.append(row, request_with(payload), Piece(row.received), SERVICE)
 
 
 async def link(pool: Pool, given: dict[str, Any]) -> None:
@@ -79,6 +106,11 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
 
     if given["what"] == "link":
         await link(pool, given)
+    if given["what"] == "append":
+        if given["step"] == "completing":
+            die_between_steps("completing", storage.objects)
+        await append(storage, given)
+        die()
     objects = storage.objects
     die_between_steps(given["step"], objects)
     # An upload by the link that the test has made, or by none.

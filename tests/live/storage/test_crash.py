@@ -26,6 +26,7 @@ from project_service.settings.model import Store
 from project_service.storage.assemble import Storage, assemble
 from project_service.storage.durations import KEEP_EXPIRED_LINKS
 from project_service.storage.links import Links
+from project_service.storage.resumable import NewUpload, Piece
 from project_service.storage.upload import SizeLimit
 from project_service.storage.values import NO_DETAILS, UNCONDITIONAL, BucketRules, UploadTerms, Writer
 from tests.fakes.store import Collected
@@ -56,7 +57,7 @@ def storage_on(dsn: str, store: Store) -> Iterator[Storage]:
     from twisted.internet import reactor
 
     pool = Pool(Connector(reactor, read_dsn(dsn), 30, timezone="UTC"), 4, 5.0, reactor)
-    storage = assemble(reactor, StorageSettings(), store, pool)
+    storage = assemble(reactor, StorageSettings(part_bytes=storage_crash.PART), store, pool)
     wait(storage.start)
     try:
         yield storage
@@ -201,6 +202,60 @@ async def test_a_link_is_used_by_the_upload_that_made_an_object_and_by_no_other(
     report = await storage.sweeper.verify()
     assert report.sound and report.orphans == []
     assert len(await stored(storage)) == report.objects
+
+
+# The step at which a request that appends up to a byte is killed, from which byte on it appends, and how many bytes
+# the client of the upload sees then, at least.
+P = storage_crash.PART
+KILLED = [
+    ("parts sent", 1000, 0, 0),  # the first tail is stored, and not recorded
+    ("recorded", 1000, 0, 1000),
+    ("parts sent", 2000, 1000, 1000),
+    ("recorded", 2000, 1000, 2000),
+    ("recorded", 3 * P + 5, 1000, P),  # after the first part, which has the tail in it
+    ("parts sent", 2 * P + 5, P + 7, P + 7),
+    ("recorded", 2 * P, P + 7, P + 7),
+    ("whole sent", 4000, 1000, 1000),
+    ("recorded", 4000, 1000, 4000),
+    ("stored", 4000, 1000, 4000),
+    ("committed", 4000, 1000, 4000),
+    ("parts sent", BIG, P + 7, P + 7),
+    ("completing", BIG, P + 7, BIG),
+    ("stored", BIG, P + 7, BIG),
+    ("committed", BIG, P + 7, BIG),
+]
+
+
+@pytest.mark.parametrize(("step", "until", "before", "least"), KILLED)
+@pytest_twisted.ensureDeferred
+async def test_a_resumable_upload_outlives_the_process_at_any_step(
+    storage: Storage, crash: Callable[..., None], step: str, until: int, before: int, least: int
+) -> None:
+    size = 4000 if until <= 4000 else BIG
+    payload, key = storage_crash.payload_of(size), f"resumable {step} {until} {before}"
+    resumables, bucket = storage.resumables, await storage.buckets.fresh("b")
+    new = NewUpload(key, "text/plain", size, UNCONDITIONAL, NO_DETAILS, "")
+    row = await resumables.begin(bucket, new, SERVICE)
+    assert row.first_part == P
+    if before:
+        await resumables.append(row, storage_crash.request_with(payload[:before]), Piece(0), SERVICE)
+    crash(what="append", version=str(row.version), size=size, until=until, step=step)
+    seen = await resumables.find("b", row.version, SERVICE)
+    assert least <= seen.received <= until
+    # What a client would see: the hold of the process that was killed ends, and what was whole becomes the object.
+    seen = await resumables.current(seen, storage_crash.request_with(b""), SERVICE)
+    assert least <= seen.received <= until
+    assert (await storage.sweeper.verify()).orphans == []
+    rest = storage_crash.request_with(payload[seen.received :])
+    done = await resumables.append(seen, rest, Piece(seen.received), SERVICE)
+    assert done.committed_at is not None
+    assert await content(storage, key) == payload
+    report = await storage.sweeper.verify()
+    assert (report.sound, report.orphans) == (True, [])
+    await storage.reservations.release_all()
+    await storage.sweeper.sweep(timedelta(0))
+    assert len(await stored(storage)) == report.objects
+    assert await storage.objects.uploads.store.list_multiparts() == ()
 
 
 @pytest.mark.parametrize("step", ["made", "used"])

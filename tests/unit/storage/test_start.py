@@ -31,7 +31,7 @@ class Silent:
 class Starting(TestCase):
     def test_the_start_goes_on_without_a_silent_store_and_logs_it(self) -> None:
         clock, store, none = Clock(), Silent(), Any
-        rows: Any = Rows(none, none, none, none, none)  # type: ignore[arg-type]  # nothing asks for any
+        rows: Any = Rows(none, none, none, none, none, none)  # type: ignore[arg-type]  # nothing asks for any
         storage = build(clock, Settings().storage, store, rows, endpoint="http://store.test")
         starting = start(storage.start())
         clock.advance(START_TIMEOUT_SECONDS - 0.1)

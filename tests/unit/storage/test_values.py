@@ -39,6 +39,16 @@ class Durations(SynchronousTestCase):
         # What is taken must live for as long as an upload waits before its first renewal.
         self.assertLessEqual(durations.USABLE_SECONDS + durations.RENEWAL_SECONDS, stale / 5)
 
+    def test_who_waits_for_a_resumable_upload_outlasts_a_holder_that_was_killed(self) -> None:
+        self.assertGreater(
+            durations.HOLD_TIMEOUT_SECONDS, durations.HOLD_SECONDS + durations.HOLD_CHECK_SECONDS
+        )
+        # A renewal may be late, or a check.
+        self.assertGreaterEqual(durations.HOLD_SECONDS, 4 * durations.HOLD_RENEWAL_SECONDS)
+        self.assertGreater(
+            durations.WAITING_SECONDS, durations.HOLD_RENEWAL_SECONDS + durations.HOLD_CHECK_SECONDS
+        )
+
     def test_unused_reservations_are_released_while_they_could_still_be_taken(self) -> None:
         self.assertLess(2 * durations.UNUSED_SECONDS, durations.USABLE_SECONDS)
 

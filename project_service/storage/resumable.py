@@ -1,0 +1,424 @@
+"""Uploads that take several requests, on any worker and any host, and outlive all of them.
+
+::
+
+    upload = await resumables.begin(bucket, new, writer)             # its version is reserved, nothing received
+    upload = await resumables.append(version, request, piece, writer)  # again and again
+    # The request that brings the last byte makes the object, in the same switch as any upload.
+
+The row in ``storage.resumable`` says how many bytes were *received*: those that the store has, whatever becomes of
+this process. It never says more, so no byte is lost that was acknowledged to a client. What a request brings goes to
+the store in parts (``parts``), each recorded once the store has it. The bytes at the end that fill no part go there
+as well, as an object of its own, the *tail*, under a version of its own; the next request reads it back and goes on
+from there. A crash between a step at the store and its record leaves a part that is sent again under the same number,
+or a tail that is reserved like any version, so that the sweeper gives it up.
+
+One request at a time *holds* an upload. The hold is a lease in the row, which a killed process loses within seconds,
+and every change of the row requires it. A request that finds the upload held waits. The holder learns of that when it
+renews its lease; if its own client has sent nothing since the last time, it stores what has come, gives way and is
+answered 423. So a client that comes back after its connection broke goes on within seconds, and of two that send at
+the same time one is answered 423 while the other goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from attrs import define, evolve, field, frozen
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from project_service.database.errors import outage_of
+from project_service.errors import ApiError, payload_too_large
+from project_service.http.body import Body, ClientGone
+from project_service.http.request import Request
+from project_service.lifecycle import Every, Sleep, shield
+from project_service.settings.model import Storage as StorageSettings
+from project_service.storage import errors, requests
+from project_service.storage.buckets import Buckets
+from project_service.storage.durations import (
+    HOLD_CHECK_SECONDS,
+    HOLD_RENEWAL_SECONDS,
+    HOLD_SECONDS,
+    HOLD_TIMEOUT_SECONDS,
+)
+from project_service.storage.parts import Parts, PartSizes
+from project_service.storage.repository import NewObject, ResumableRows
+from project_service.storage.tus import Checksum
+from project_service.storage.upload import SizeLimit, Uploads
+from project_service.storage.values import (
+    Bucket,
+    Conditions,
+    Details,
+    Progress,
+    ResumableUpload,
+    Writer,
+    store_path,
+)
+
+_log = Logger()
+
+_HOLD = timedelta(seconds=HOLD_SECONDS)
+
+
+@frozen
+class NewUpload:
+    """What a client says of an upload that it begins. ``length`` None: it says so later."""
+
+    key: str
+    content_type: str
+    length: int | None
+    conditions: Conditions
+    details: Details
+    metadata: str
+
+
+@frozen
+class Piece:
+    """What the head of a request says of the bytes in its body, which begin at ``offset`` of the upload. ``length``
+    is that of the whole upload, where it was not known before."""
+
+    offset: int
+    length: int | None = None
+    checksum: Checksum | None = None
+
+
+@define(eq=False)
+class _Hold:
+    """The right of one request to write to an upload."""
+
+    rows: ResumableRows
+    clock: IReactorTime
+    version: UUID
+    holder: UUID
+    body: Body | None
+    _received: int = field(default=0, init=False)
+    _renewing: Every = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._renewing = Every(HOLD_RENEWAL_SECONDS, self._renew, self.clock, "upload hold", outage_of)
+        self._renewing.startService()
+
+    async def release(self) -> None:
+        stopping = self._renewing.stopService()
+        if stopping is not None:
+            await stopping
+        try:
+            await self.rows.release(self.version, self.holder)
+        except Exception as problem:
+            # What the request did counts all the same.
+            _log.warn("An upload is held until its lease ends: {kind}", kind=type(problem).__name__)
+
+    async def _renew(self) -> None:
+        """Renew the lease, and stop reading the body if it is lost, or if others wait and nothing comes."""
+        wanted = await self.rows.renew(self.version, self.holder, _HOLD)
+        if self.body is None:
+            return
+        silent = self.body.awaited and self.body.received == self._received
+        self._received = self.body.received
+        if wanted is None or (wanted and silent):
+            self.body.fail(errors.upload_locked())
+
+
+@define(eq=False)
+class _Appending:
+    """One request's bytes on their way into the store. ``row`` is the upload as it was last recorded."""
+
+    uploads: Uploads
+    rows: ResumableRows
+    hold: _Hold
+    row: ResumableUpload
+    limit: SizeLimit
+    piece: Piece
+    lasts: timedelta
+    _parts: Parts = field(init=False)
+    # How many bytes of the upload have come, in the store or not.
+    _come: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        row = self.row
+        sizes = PartSizes(row.first_part, row.part_step)
+        self._parts = Parts(self.uploads.store, row.path, sizes, row.upload_id, row.etags)
+        self._parts.describe(row.content_type, row.key)
+        self._come = row.received
+
+    async def run(self, body: Body) -> ResumableUpload:
+        """Receive ``body``, as far as it comes. Returns the upload with all of it; raises if it did not come whole,
+        after what came was recorded. With a checksum all of it counts, or nothing."""
+        try:
+            if self.row.tail is not None:
+                await self._parts.read_back(store_path(self.row.bucket, self.row.tail), self._in_tail())
+            try:
+                await self._receive(body)
+            except (ClientGone, ApiError):
+                if self.piece.checksum is None:
+                    await self._keep()
+                raise
+            if self.piece.checksum is not None:
+                self.piece.checksum.check()
+            await self._keep()
+        finally:
+            # Whatever is still being sent then must not arrive after another request has begun.
+            await self._at_rest()
+        return self.row
+
+    def _in_tail(self) -> int:
+        return self.row.received - PartSizes(self.row.first_part, self.row.part_step).total(
+            len(self.row.etags)
+        )
+
+    async def _receive(self, body: Body) -> None:
+        recorded = len(self._parts.etags)
+        while chunk := await body.next_chunk():
+            if self.row.length is None:
+                self.limit.check(self._come + len(chunk))
+            elif self._come + len(chunk) > self.row.length:
+                raise payload_too_large(self.row.length, "its Upload-Length")
+            if self.piece.checksum is not None:
+                self.piece.checksum.update(chunk)
+            await self._parts.parts_sent()
+            await self._parts.write(chunk)
+            self._come += len(chunk)
+            if self.piece.checksum is None and len(self._parts.etags) > recorded:
+                recorded = len(self._parts.etags)
+                sizes = PartSizes(self.row.first_part, self.row.part_step)
+                await self._record(sizes.total(recorded))
+
+    async def _keep(self) -> None:
+        """Have the store keep all that has come, and record that."""
+        parts, complete = self._parts, self._come == self.row.length
+        if complete and parts.upload_id is None:
+            etag = await parts.put_whole()
+            self.uploads.steps("whole sent")
+            await self._record(self._come, etag=etag)
+            return
+        if parts.rest.full or (complete and parts.rest.used):
+            await parts.send_rest()
+        while parts.sending:
+            await parts.part_sent()
+        tail: UUID | None = None
+        if parts.rest.used and self._come > self.row.received:
+            tail = await self.uploads.reservations.get(self.row.bucket)
+            path = store_path(self.row.bucket, tail)
+            await self.uploads.store.put(path, parts.rest.view(), self.row.content_type, {})
+        elif parts.rest.used:
+            tail = self.row.tail
+        self.uploads.steps("parts sent")
+        await self._record(self._come, tail)
+
+    async def _record(self, received: int, tail: UUID | None = None, etag: str | None = None) -> None:
+        """Record that the store has ``received`` bytes. Raises ``upload_locked`` if the hold is lost."""
+        old = self.row
+        etags = tuple(self._parts.etags[len(old.etags) :])
+        progress = Progress(received, old.length, self._parts.upload_id, etags, tail, etag)
+        row = await self.rows.advance(old.version, self.hold.holder, progress, self.lasts)
+        if row is None:
+            raise errors.upload_locked()
+        self.row = row
+        self.uploads.steps("recorded")
+        if old.tail is not None and old.tail != tail:
+            await self.uploads.removal.remove([old.tail], old.bucket)
+
+    async def _at_rest(self) -> None:
+        """Return when nothing is on its way to the store, and give the memory back."""
+        parts = self._parts
+        while parts.sending:
+            with suppress(Exception):  # what was not sent is sent again with the next request
+                await parts.part_sent()
+        parts.stop()
+        if parts.upload_id != self.row.upload_id:
+            await parts.abort()
+
+
+@frozen(eq=False)
+class Resumables:
+    """``current_settings`` returns the settings as they are now.
+
+    Every method raises what the store raises, and those for an upload ``upload_not_found``, also if it is not the
+    caller's, and ``upload_expired``.
+    """
+
+    rows: ResumableRows
+    uploads: Uploads
+    buckets: Buckets
+    current_settings: Callable[[], StorageSettings]
+    now: Callable[[], datetime]
+    new_id: Callable[[], UUID]
+
+    async def begin(self, bucket: Bucket, new: NewUpload, writer: Writer) -> ResumableUpload:
+        """Raises what an upload of that key and size raises before its first byte."""
+        limit = self.limit(bucket)
+        limit.check(new.length or 0)
+        await self.uploads.check(
+            bucket, new.key, writer, new.conditions, new.length or 0, new.content_type, new.details
+        )
+        expected = limit.max_bytes if new.length is None else new.length
+        sizes = PartSizes.up_to(expected, self.uploads.part_bytes)
+        upload = ResumableUpload(
+            self.new_id(),
+            bucket.name,
+            new.key,
+            new.content_type,
+            writer.user_id,
+            writer.is_service,
+            new.details,
+            new.conditions,
+            new.metadata,
+            new.length,
+            sizes.first,
+            sizes.step,
+        )
+        expires_at = await self.rows.create(upload, self.lasts)
+        self.uploads.steps("begun")
+        return evolve(upload, expires_at=expires_at)
+
+    def limit(self, bucket: Bucket) -> SizeLimit:
+        return SizeLimit.of(bucket, self.current_settings().max_object_bytes)
+
+    @property
+    def lasts(self) -> timedelta:
+        """For how long an upload may receive nothing."""
+        return timedelta(seconds=self.current_settings().resumable_seconds)
+
+    async def find(self, bucket: str, version: UUID, writer: Writer) -> ResumableUpload:
+        """The upload as it is recorded."""
+        row = await self.rows.find(version)
+        mine = row is not None and (writer.is_service or (not row.by_service and row.owner == writer.user_id))
+        if row is None or row.bucket != bucket or not mine:
+            raise errors.upload_not_found()
+        if row.expires_at <= self.now():
+            raise errors.resumable_expired()
+        return row
+
+    async def current(self, row: ResumableUpload, request: Request, writer: Writer) -> ResumableUpload:
+        """``row`` when nobody holds it any more, if that comes soon; as an object, if a process was killed before it
+        could make one of an upload that is whole."""
+        if row.committed_at is not None or not (row.held or row.whole):
+            return row
+        try:
+            return await shield(self._current(row, request, writer))
+        except ApiError as refusal:
+            if refusal.status != 423:
+                raise
+            # A client sends at this very moment: what is recorded so far is all that can be said.
+            return await self.find(row.bucket, row.version, writer)
+
+    async def _current(self, row: ResumableUpload, request: Request, writer: Writer) -> ResumableUpload:
+        hold, row = await self._hold(row.version, request, None)
+        try:
+            return await self._finished(hold, row, writer)
+        finally:
+            await hold.release()
+
+    async def append(
+        self, row: ResumableUpload, request: Request, piece: Piece, writer: Writer
+    ) -> ResumableUpload:
+        """Append the body of ``request``. What has come counts even if the client leaves in the middle.
+
+        Raises ``offset_mismatch``, ``upload_locked``, ``checksum_mismatch``, ``payload_too_large``; and when the
+        upload is whole, what the switch of an upload raises. It is removed then.
+        """
+        return await shield(self._append(row, request, piece, writer))
+
+    async def _append(
+        self, row: ResumableUpload, request: Request, piece: Piece, writer: Writer
+    ) -> ResumableUpload:
+        hold, row = await self._hold(row.version, request, request.body)
+        try:
+            limit = self.limit(await self.buckets.get(row.bucket))
+            row = _with_length(row, piece, limit)
+            if piece.offset != row.received:
+                raise errors.offset_mismatch(row.received)
+            least = request.body.length or 0
+            if row.length is not None and row.received + least > row.length:
+                raise payload_too_large(row.length, "its Upload-Length")
+            if row.committed_at is None and (row.etag is None or not row.whole):
+                appending = _Appending(self.uploads, self.rows, hold, row, limit, piece, self.lasts)
+                row = await appending.run(request.body)
+            return await self._finished(hold, row, writer)
+        finally:
+            await hold.release()
+
+    async def terminate(self, row: ResumableUpload, request: Request) -> None:
+        """Forget the upload, and delete what was received of it; an object that it has become stays."""
+        await shield(self._terminate(row, request))
+
+    async def _terminate(self, row: ResumableUpload, request: Request) -> None:
+        hold, row = await self._hold(row.version, request, None)
+        try:
+            await self._remove(hold, row)
+        finally:
+            await hold.release()
+
+    async def _remove(self, hold: _Hold, row: ResumableUpload) -> None:
+        garbage = await self.rows.remove(row.version, hold.holder)
+        self.uploads.steps("removed")
+        if garbage:
+            await Parts(self.uploads.store, row.path, PartSizes(1, 0), row.upload_id).abort()
+        await self.uploads.removal.remove(garbage, row.bucket)
+
+    async def _hold(
+        self, version: UUID, request: Request, body: Body | None
+    ) -> tuple[_Hold, ResumableUpload]:
+        """Hold the upload, or raise ``upload_locked`` if another request does for too long."""
+        clock, holder = self.uploads.clock, self.new_id()
+        deadline = clock.seconds() + HOLD_TIMEOUT_SECONDS
+        while (row := await self.rows.hold(version, holder, _HOLD)) is None:
+            if await self.rows.find(version) is None:
+                raise errors.upload_not_found()
+            if clock.seconds() >= deadline:
+                raise errors.upload_locked()
+            request.slot.release()
+            await Sleep(clock).wait(HOLD_CHECK_SECONDS)
+            request.slot.retake()
+        return _Hold(self.rows, clock, version, holder, body), row
+
+    async def _finished(self, hold: _Hold, row: ResumableUpload, writer: Writer) -> ResumableUpload:
+        """``row``, or where it is whole and no object yet, what it is as an object."""
+        if row.committed_at is not None or not row.whole:
+            return row
+        try:
+            return await self._commit(hold, row, writer)
+        except ApiError as refusal:
+            if refusal.status < 500 and refusal.status != 423:
+                await self._remove(hold, row)
+            raise
+
+    async def _commit(self, hold: _Hold, row: ResumableUpload, writer: Writer) -> ResumableUpload:
+        uploads = self.uploads
+        # The rules may have changed since the upload began, which may be days ago.
+        bucket = await self.buckets.fresh(row.bucket)
+        self.limit(bucket).check(row.received)
+        requests.chosen_type(bucket, row.content_type, row.key)
+        etag = row.etag
+        if etag is None:
+            sizes = PartSizes(row.first_part, row.part_step)
+            etag = await Parts(uploads.store, row.path, sizes, row.upload_id, row.etags).complete()
+        uploads.steps("stored")
+        tags = await uploads.without_date(row.bucket, row.key, row.conditions)
+        new = NewObject(row.bucket, row.key, row.version, row.received, row.content_type, etag, row.details)
+        switched = await self.rows.commit(
+            row.version, hold.holder, new, evolve(writer, user_id=row.owner), tags
+        )
+        if switched is None:
+            raise errors.upload_locked()
+        uploads.steps("committed")
+        await uploads.removal.replaced([switched.replaced], row.bucket)
+        return evolve(row, etag=etag, committed_at=switched.row.updated_at)
+
+
+def _with_length(row: ResumableUpload, piece: Piece, limit: SizeLimit) -> ResumableUpload:
+    """``row`` with the length of the whole that the client now knows.
+
+    Raises ``invalid_upload_header`` if it was known before and is another, or is less than what was received; and
+    ``payload_too_large``.
+    """
+    if piece.length is None or piece.length == row.length:
+        return row
+    if row.length is not None or piece.length < row.received:
+        raise errors.invalid_upload_header("Upload-Length is not that of this upload")
+    limit.check(piece.length)
+    return evolve(row, length=piece.length)
