@@ -75,7 +75,8 @@ def page_limit(request: Request, name: str) -> int:
 def sorting_of(request: Request) -> Sorting | None:
     """How the listing is to be sorted and searched; None for the one by key with folders. Raises
     ``validation_failed``."""
-    by, order, search = (request.query_value(name) for name in ("sort", "order", "search"))
+    by, order = request.query_value("sort"), request.query_value("order")
+    search = request.query_value("search")
     if by not in (None, "key", "size", "last_modified"):
         raise validation_failed({"sort": "must be key, size or last_modified"})
     if order not in (None, "asc", "desc"):
