@@ -17,6 +17,8 @@ from tests.live.waiting import until
 __all__ = ["tables"]
 
 MIB = 1024 * 1024
+# What a body has of which a client sends ``csv(1200)``, and then line feeds.
+WHOLE = MIB * 5 // 4
 CSV, NDJSON = "text/csv", "application/x-ndjson"
 HELD = (
     "select count(*) from pg_stat_activity where datname = current_database()"
@@ -181,11 +183,13 @@ async def test_a_constraint_that_is_checked_at_the_commit_undoes_everything(impo
     assert (await imported.request("GET", "/books?select=id&id=eq.1"))[2] == [{"id": 1}]
 
 
-def begun(tables: Tables, base: str = BASE) -> socket.socket:
-    """A client that has sent most of a body, after which it sends nothing more."""
+def begun(tables: Tables, base: str = BASE, token: str | None = None) -> socket.socket:
+    """A client that has sent most of a body, after which it sends nothing more, with the service key or as a user."""
     client = socket.create_connection(("127.0.0.1", tables.api.port))
-    lines = f"Host: x\r\nX-Service-Key: {tables.api.service_key}\r\nContent-Type: {CSV}\r\n"
-    head = f"POST {base}/imported HTTP/1.1\r\n{lines}Content-Length: {MIB * 5 // 4}\r\n\r\n"
+    key = tables.api.service_key if token is None else tables.api.anon_key
+    lines = f"Host: x\r\nX-Service-Key: {key}\r\nContent-Type: {CSV}\r\n"
+    lines += "" if token is None else f"Authorization: Bearer {token}\r\n"
+    head = f"POST {base}/imported HTTP/1.1\r\n{lines}Content-Length: {WHOLE}\r\n\r\n"
     client.sendall(head.encode() + joined(csv(1200)))
     return client
 
@@ -203,6 +207,22 @@ async def test_a_client_that_leaves_in_the_middle_has_written_nothing(imported: 
     assert imported.sql("select count(*) from imported") == [(1200,)]
     after = imported.sql("select count(*) from pg_stat_activity where datname = current_database()")
     assert after <= [(before[0][0] + 1,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_nothing_is_written_for_a_session_that_has_ended_meanwhile(imported: Tables) -> None:
+    await until_answered(imported, "HEAD", "/imported", 200, key="service")
+    rest = b"\n" * (WHOLE - len(joined(csv(1200))))
+    for ends, answered, written in ((False, b"HTTP/1.1 201", 1200), (True, b"HTTP/1.1 401", 0)):
+        token = (await imported.api.sign_up(f"ends{ends}@example.test".lower()))["access_token"]
+        client = begun(imported, token=token)
+        await until(lambda: bool(imported.sql(HELD)[0][0]))
+        if ends:
+            assert (await imported.api.request("POST", "/auth/logout", key=None, token=token))[0] == 200
+        client.sendall(rest)
+        assert await first_bytes(client) == answered
+        assert imported.sql("select count(*) from imported") == [(written,)]
+        imported.sql("truncate imported")
 
 
 @pytest_twisted.ensureDeferred
