@@ -37,8 +37,10 @@ _LANGUAGES = re.compile(rf"{_LANGUAGE}(?:[ ]*,[ ]*{_LANGUAGE})*")
 
 def details_of(headers: HeaderView) -> Details:
     """What an upload's headers say. Raises ``validation_failed``."""
-    cache_control = b", ".join(headers.all(b"cache-control")).decode("latin-1")
-    details = with_cache_control(Details(), cache_control, "Cache-Control")
+    details = Details()
+    if b"cache-control" in headers.first:
+        cache_control = b", ".join(headers.all(b"cache-control")).decode("latin-1")
+        details = with_cache_control(details, cache_control, "Cache-Control")
     language = headers.text(b"content-language")
     if language is not None:
         details = evolve(details, content_language=read_language("Content-Language", language))

@@ -19,7 +19,7 @@ from project_service.storage import errors
 
 # The algorithms that RFC 9530 calls active; others in a field are ignored (section 2).
 _ALGORITHMS: dict[str, Callable[[], Any]] = {"sha-256": sha256, "sha-512": sha512}
-_FIELDS = ("Content-Digest", "Repr-Digest")
+_FIELDS = (("Content-Digest", b"content-digest"), ("Repr-Digest", b"repr-digest"))
 # A dictionary of byte sequences (RFC 9651, 3.2 and 3.3.5), without parameters, of which there are none.
 _NAME = r"[a-z*][a-z0-9_.*-]*"
 _MEMBER = re.compile(rf"({_NAME})=:([A-Za-z0-9+/=]*):")
@@ -44,10 +44,9 @@ class BodyDigests:
     @classmethod
     def of(cls, headers: HeaderView) -> BodyDigests:
         expected = [*_content_md5(headers)]
-        for field in _FIELDS:
-            values = headers.all(field.lower().encode())
-            if values:
-                expected += _members(field, b", ".join(values).decode("latin-1"))
+        for field, name in _FIELDS:
+            if name in headers.first:
+                expected += _members(field, b", ".join(headers.all(name)).decode("latin-1"))
         return cls(tuple(expected))
 
     def update(self, data: bytes) -> None:

@@ -43,6 +43,11 @@ def object_in_use() -> ApiError:
     return ApiError(409, "object_in_use", "Rows of other tables refer to this object, so it keeps its key.")
 
 
+def object_changed() -> ApiError:
+    """The object was replaced while its bytes were copied."""
+    return ApiError(409, "object_changed", "The object was replaced while it was moved; try again.")
+
+
 def invalid_key(why: str, name: str = "key") -> ApiError:
     """``name`` is the field or parameter that has the key."""
     what = "prefix" if name == "prefix" else "object key"
@@ -226,6 +231,7 @@ _REFUSALS = {
     "not_owner": not_owner,
     "object_exists": object_exists,
     "precondition_failed": precondition_failed,
+    "object_changed": object_changed,
     "bucket_full": bucket_full,
     "upload_expired": upload_expired,
     "token_not_found": token_not_found,

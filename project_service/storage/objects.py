@@ -43,16 +43,30 @@ class Objects:
         raises."""
         viewer = access.viewer_of(bucket.rules, writer)
         row = await self._existing(bucket, source, viewer)
-        if to is not bucket:
-            _check_rules(to, row)
-        await self.uploads.check(to, target, writer, conditions, row.size, row.content_type, row.details)
+        await self._check_target(bucket, to, target, row, writer, conditions)
         async with await self.uploads.begin(to.name, SizeLimit(row.size)) as upload:
-            row = await self._copy(upload, bucket, row, viewer)
-            # A large copy takes long, and there may be other buckets of these names by now, or other rules.
-            await self.buckets.same(bucket)
-            if to is not bucket:
-                _check_rules(await self.buckets.same(to), row)
+            row = await self._copied(upload, bucket, row, viewer, to)
             return await upload.commit(target, row.content_type, row.details, writer, conditions)
+
+    async def move_to_bucket(
+        self,
+        bucket: Bucket,
+        source: str,
+        to: Bucket,
+        target: str,
+        writer: Writer,
+        conditions: Conditions,
+    ) -> Switched:
+        """Move the object at ``source`` to ``target`` in another bucket. Its bytes are copied inside the store; one
+        transaction makes the copy the object's and the old bytes garbage. Raises what a copy and a deletion raise,
+        and ``object_changed``."""
+        viewer = access.viewer_of(bucket.rules, writer)
+        row = await self._existing(bucket, source, viewer)
+        access.check_write(bucket.rules, row, writer, UNCONDITIONAL)
+        await self._check_target(bucket, to, target, row, writer, conditions)
+        async with await self.uploads.begin(to.name, SizeLimit(row.size)) as upload:
+            row = await self._copied(upload, bucket, row, viewer, to)
+            return await upload.commit_move(row, target, writer, conditions)
 
     async def move(
         self, bucket: Bucket, source: str, target: str, writer: Writer, conditions: Conditions
@@ -103,6 +117,23 @@ class Objects:
         while keys := await self.rows.keys(bucket.name, prefix, 1000):
             count += len(await self.delete(bucket, keys, service))
         return count
+
+    async def _check_target(
+        self, bucket: Bucket, to: Bucket, target: str, row: ObjectRow, writer: Writer, conditions: Conditions
+    ) -> None:
+        if to is not bucket:
+            _check_rules(to, row)
+        await self.uploads.check(to, target, writer, conditions, row.size, row.content_type, row.details)
+
+    async def _copied(
+        self, upload: Upload, bucket: Bucket, row: ObjectRow, viewer: Viewer | None, to: Bucket
+    ) -> ObjectRow:
+        """As ``_copy``. It may take long, so there may be other buckets of these names at its end, or other rules."""
+        row = await self._copy(upload, bucket, row, viewer)
+        await self.buckets.same(bucket)
+        if to is not bucket:
+            _check_rules(await self.buckets.same(to), row)
+        return row
 
     async def _existing(self, bucket: Bucket, key: str, viewer: Viewer | None) -> ObjectRow:
         row = await self.rows.find(bucket.name, key, viewer)

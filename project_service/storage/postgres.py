@@ -565,6 +565,10 @@ _PUT_BY_LINK = f"select storage.use_upload_link(%s::bytea, put.outcome), put.* f
 # The SQLSTATE that ``storage.use_upload_link`` raises; its message is the outcome.
 _LINK_REFUSED = "PSL01"
 _MOVE = f"select outcome, replaced, {_fields_of('moved')} from storage.move_object(%s, %s, %s, {_TERMS})"
+_MOVE_TO_BUCKET = (
+    f"select outcome, replaced, {_fields_of('moved')}"
+    f" from storage.move_to_bucket(%s, %s, %s::uuid, %s, %s, %s::uuid, %s, {_TERMS})"
+)
 _CHANGE = f"select outcome, {_fields_of('changed')} from storage.change_object(%s, %s, %s::jsonb, {_TERMS})"
 
 
@@ -798,6 +802,28 @@ class SqlObjects:
             rows = await self.database.prepared(
                 _MOVE,
                 (bucket, source, target, *_terms(writer, conditions)),
+            )
+        outcome, replaced, *moved = rows[0]
+        if outcome != "moved":
+            raise errors.refused(*_outcomes(outcome))
+        return Switched(object_row(tuple(moved)), uuid_of(replaced))
+
+    async def move_to_bucket(
+        self, row: ObjectRow, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Switched:
+        with _keys_referred_to():
+            rows = await self.database.prepared(
+                _MOVE_TO_BUCKET,
+                (
+                    row.bucket,
+                    row.key,
+                    str(row.version),
+                    new.bucket,
+                    new.key,
+                    str(new.version),
+                    new.etag,
+                    *_terms(writer, conditions),
+                ),
             )
         outcome, replaced, *moved = rows[0]
         if outcome != "moved":

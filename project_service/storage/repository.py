@@ -140,6 +140,13 @@ class ObjectRows(Protocol):
         """Raises ``object_in_use`` if rows of the project's own tables refer to the object, or to one at
         ``target``."""
 
+    async def move_to_bucket(
+        self, row: ObjectRow, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Switched:
+        """Make the object ``row`` that of another bucket and key, as ``new`` names them, with a copy of its bytes.
+        The old version becomes garbage. Raises ``object_changed`` if it has been replaced, and otherwise what a
+        deletion and ``put`` raise."""
+
     async def change(
         self,
         bucket: str,

@@ -294,10 +294,15 @@ _DOWNLOADED_OR_SHOWN = (
 
 @frozen
 class FromTo:
-    """The keys of a move."""
+    """The keys of a copy or move, within a bucket or into another."""
 
     source: str = member(text(KEY), name="from")
     target: str = member(text(KEY), name="to")
+    to_bucket: str | None = member(
+        or_null(text({"type": "string"})),
+        default=None,
+        schema={"description": "Another bucket, whose rules and quota hold then."},
+    )
 
     def parsed(self, within: bool = True) -> tuple[str, str]:
         """Raises ``invalid_key``, and ``validation_failed`` if they are the same ``within`` a bucket."""
@@ -305,17 +310,6 @@ class FromTo:
         if within and source == target:
             raise validation_failed({"to": "is the same as from"})
         return source, target
-
-
-@frozen
-class CopyRequest(FromTo):
-    """A copy, into the same bucket or into another."""
-
-    to_bucket: str | None = member(
-        or_null(text({"type": "string"})),
-        default=None,
-        schema={"description": "Another bucket for the copy, whose rules and quota hold for it."},
-    )
 
 
 def _read_keys(name: str, value: object) -> list[str]:
@@ -635,7 +629,7 @@ class StorageRoutes:
             "Copy an object within its bucket, or into another",
             (json_answer(201, "The metadata of the copy", METADATA),),
             (IN_BUCKET, *WRITE_IF),
-            body_of(CopyRequest),
+            body_of(FromTo),
             (
                 *WRITE_REFUSED,
                 NO_OBJECT,
@@ -648,8 +642,8 @@ class StorageRoutes:
     )
     async def copy(self, request: Request) -> Reply:
         bucket, writer = await writable(self.buckets, request)
-        body = await request.read_json(CopyRequest)
-        to = bucket if body.to_bucket in (None, bucket.name) else await self.buckets.get(body.to_bucket or "")
+        body = await request.read_json(FromTo)
+        to = await self._target(bucket, body)
         source, target = body.parsed(within=to is bucket)
         conditions = write_conditions(request.headers)
         switched = await self.objects.copy(bucket, source, to, target, writer, conditions)
@@ -661,20 +655,33 @@ class StorageRoutes:
         Operation(
             "moveObject",
             TAG,
-            "Give an object another key",
+            "Give an object another key, or another bucket",
             (json_answer(200, "The metadata under the new key", METADATA),),
             (IN_BUCKET, *WRITE_IF),
             body_of(FromTo),
-            (*WRITE_REFUSED, NO_OBJECT, errors.owner_header_not_allowed(), errors.object_in_use()),
+            (
+                *WRITE_REFUSED,
+                NO_OBJECT,
+                errors.owner_header_not_allowed(),
+                errors.object_in_use(),
+                errors.object_changed(),
+                errors.bucket_full(),
+                errors.content_type_not_allowed("a type that the other bucket does not take"),
+            ),
             DATABASE_AND_STORE,
         ),
         bearer="required",
     )
     async def move(self, request: Request) -> Reply:
         bucket, writer = await self._changeable(request)
-        source, target = (await request.read_json(FromTo)).parsed()
+        body = await request.read_json(FromTo)
+        to = await self._target(bucket, body)
+        source, target = body.parsed(within=to is bucket)
         conditions = write_conditions(request.headers)
-        switched = await self.objects.move(bucket, source, target, writer, conditions)
+        if to is bucket:
+            switched = await self.objects.move(bucket, source, target, writer, conditions)
+        else:
+            switched = await self.objects.move_to_bucket(bucket, source, to, target, writer, conditions)
         return json_reply(switched.row.as_json())
 
     @endpoint(
@@ -719,6 +726,12 @@ class StorageRoutes:
             raise errors.object_not_found()
         shown = row.as_info(access.may_see_owner(request.caller, row))
         return json_reply(shown, headers=(NO_STORE if bucket.public else NOT_SHARED,))
+
+    async def _target(self, bucket: Bucket, body: FromTo) -> Bucket:
+        """The bucket of the copy or move, ``bucket`` itself where the body names no other."""
+        return (
+            bucket if body.to_bucket in (None, bucket.name) else await self.buckets.get(body.to_bucket or "")
+        )
 
     async def _changeable(self, request: Request) -> tuple[Bucket, Writer]:
         """As ``writable``, for a request that makes no object, and so must not name an owner in a header."""

@@ -212,6 +212,23 @@ class Upload:
         new = NewObject(self.bucket, key, self.version, self.size, content_type, self.etag, details, digest)
         return await shield(self._commit(new, writer, conditions, link))
 
+    async def commit_move(self, row: ObjectRow, key: str, writer: Writer, conditions: Conditions) -> Switched:
+        """As ``commit``, for bytes that were copied from ``row`` of another bucket, which ends there. Raises
+        ``object_changed`` if it has been replaced since."""
+        assert self.state is State.STORED, self.state
+        new = NewObject(self.bucket, key, self.version, row.size, row.content_type, self.etag)
+
+        async def moved() -> Switched:
+            uploads = self._uploads
+            tags = await uploads.without_date(new.bucket, new.key, conditions)
+            switched = await uploads.rows.move_to_bucket(row, new, writer, tags)
+            self._enter(State.COMMITTED)
+            await uploads.removal.replaced([switched.replaced], new.bucket)
+            await uploads.removal.replaced([row.version], row.bucket)
+            return switched
+
+        return await shield(moved())
+
     async def _commit(
         self, new: NewObject, writer: Writer, conditions: Conditions, link: bytes | None
     ) -> Switched:

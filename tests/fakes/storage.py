@@ -295,6 +295,40 @@ class FakeObjects:
             new.sha256,
         )
 
+    async def move_to_bucket(
+        self, row: ObjectRow, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL
+    ) -> Switched:
+        rules, others = self._rules(row.bucket), self._rules(new.bucket)
+        there = await self.find(row.bucket, row.key, access.viewer_of(rules, writer))
+        if there is None:
+            raise errors.object_not_found()
+        old = self.tables.objects.get((new.bucket, new.key))
+        moved = evolve(
+            there,
+            bucket=new.bucket,
+            key=new.key,
+            version=new.version,
+            etag=new.etag,
+            updated_at=self.tables.now(),
+        )
+        if rules.policies:
+            self._judge("delete", there, None, writer)
+        if others.policies:
+            self._judge_put(old, moved, writer)
+        self._check(there, rules, writer, UNCONDITIONAL)
+        self._check(old, others, writer, conditions)
+        if there.version != row.version:
+            raise errors.object_changed()
+        room = await self.room(new.bucket, new.key)
+        if room is not None and there.size > room:
+            raise errors.bucket_full()
+        if self.tables.uploads.pop(new.version, None) is None:
+            raise errors.upload_expired()
+        del self.tables.objects[row.bucket, row.key]
+        self.tables.removed[row.bucket, row.key] = self.tables.now()
+        self.tables.discard(row.bucket, row.version)
+        return self._insert(moved, old)
+
     async def change(
         self,
         bucket: str,

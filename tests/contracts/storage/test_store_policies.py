@@ -204,6 +204,36 @@ async def test_update_decides_what_is_said_of_an_object(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_move_into_another_bucket_is_a_deletion_and_an_upload(rows: Rows) -> None:
+    await rows.buckets.create("c", BucketRules())
+
+    async def moved(key: str, writer: Writer, to: str = "c", target: str = "k") -> str:
+        source = "b" if to == "c" else "c"
+        row = await rows.objects.find(source, key)
+        assert row is not None
+        version = uuid4()
+        await rows.objects.reserve_uploads([version], to)
+        new = NewObject(to, target, version, row.size, row.content_type, ETAG)
+        try:
+            await rows.objects.move_to_bucket(row, new, writer)
+        except Exception as refusal:
+            return str(refusal.code)  # type: ignore[attr-defined]
+        return "moved"
+
+    for key in ("ann/a", "ann/b.kept", "open/a"):
+        await put(rows, key, writer=ANN)
+    assert await moved("ann/a", BEN) == "object_not_found"
+    assert await moved("open/a", BEN) == "not_allowed"
+    assert await moved("ann/b.kept", ANN) == "not_allowed"
+    assert await moved("ann/a", ANN) == "moved"
+    assert await moved("k", ANN, "b", "top") == "not_allowed"
+    assert await moved("k", ANN, "b", "ann/final") == "moved"
+    await put(rows, "k", writer=ANN, bucket="c")
+    assert await moved("k", ANN, "b", "ann/final") == "not_allowed"
+    assert await moved("k", SERVICE, "b", "ann/final") == "moved"
+
+
+@pytest_twisted.ensureDeferred
 async def test_delete_decides_what_goes(rows: Rows) -> None:
     for key in ("open/a", "ann/a", "ann/b.kept", "ann/c"):
         await put(rows, key, writer=ANN)

@@ -13,8 +13,9 @@ from attrs import asdict, evolve
 from project_service.errors import ApiError
 from project_service.storage import postgres_sorted
 from project_service.storage.assemble import Rows
-from project_service.storage.repository import NewObject
+from project_service.storage.repository import NewObject, Switched
 from project_service.storage.values import (
+    UNCONDITIONAL,
     BucketRules,
     Conditions,
     Details,
@@ -23,7 +24,7 @@ from project_service.storage.values import (
     Viewer,
     Writer,
 )
-from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, put, refused
+from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, put, refused, together
 
 
 @pytest_twisted.ensureDeferred
@@ -417,6 +418,88 @@ async def test_pages_of_a_listing(rows: Rows) -> None:
     assert await rows.objects.keys("b", "a/", 3) == ["a/1", "a/2", "a/b/1"]
     sums = [(bucket.object_count, bucket.total_bytes) for bucket in await rows.buckets.all()]
     assert sums == [(len(keys), len(keys))] * 2
+
+
+async def moved(
+    rows: Rows,
+    row: ObjectRow,
+    key: str,
+    writer: Writer = ALICE,
+    conditions: Conditions = UNCONDITIONAL,
+    bucket: str = "c",
+) -> Switched:
+    """Its copy has another ETag, as one that was made in parts."""
+    version = uuid4()
+    await rows.objects.reserve_uploads([version], bucket)
+    new = NewObject(bucket, key, version, row.size, row.content_type, "f" * 32)
+    return await rows.objects.move_to_bucket(row, new, writer, conditions)
+
+
+async def counted(rows: Rows) -> dict[str, tuple[int, int]]:
+    return {one.name: (one.object_count, one.total_bytes) for one in await rows.buckets.all()}
+
+
+@pytest_twisted.ensureDeferred
+async def test_moves_into_another_bucket(rows: Rows) -> None:
+    await rows.buckets.create("c", BucketRules())
+    row = (await put(rows, "k", 3, details=DETAILS, sha256="ab" * 32)).row
+    there = (await put(rows, "l", 5, bucket="c", writer=BOB)).row
+    unmet = Conditions(if_none_match=("*",))
+    assert await refused(moved(rows, row, "l", conditions=unmet)) == "object_exists"
+    assert await refused(moved(rows, evolve(row, key="none"), "l")) == "object_not_found"
+    assert await refused(moved(rows, evolve(row, version=uuid4()), "l")) == "object_changed"
+    assert await refused(moved(rows, row, "l", bucket="none")) == "bucket_not_found"
+    never = NewObject("c", "l", uuid4(), 3, "text/plain", ETAG)
+    assert await refused(rows.objects.move_to_bucket(row, never, ALICE)) == "request_timeout"
+    assert await counted(rows) == {"b": (1, 3), "c": (1, 5)}
+    assert await rows.objects.find("b", "k") == row
+
+    switched = await moved(rows, row, "l", BOB)
+    now = switched.row
+    assert (now.bucket, now.key, now.etag, now.size, now.owner) == ("c", "l", "f" * 32, 3, ALICE.user_id)
+    assert (shown(now), now.content_type) == (shown(row), row.content_type)
+    assert switched.replaced == there.version
+    assert await rows.objects.find("b", "k") is None
+    assert await rows.objects.find("c", "l") == now
+    assert await counted(rows) == {"b": (0, 0), "c": (1, 3)}
+    garbage = {(row.version, "b"), (there.version, "c")}
+    assert garbage <= set(await rows.garbage.garbage(10))
+    assert await rows.garbage.current([row.version, there.version, now.version]) == {now.version}
+
+
+@pytest_twisted.ensureDeferred
+async def test_moves_into_another_bucket_obey_the_rules_of_both(rows: Rows) -> None:
+    await rows.buckets.create("c", BucketRules(owner_only_writes=True, max_bucket_bytes=10))
+    row = (await put(rows, "k", 6)).row
+    await put(rows, "of-bob", 4, writer=BOB, bucket="c")
+    await put(rows, "of-alice", 4, bucket="c")
+    assert await refused(moved(rows, row, "of-bob")) == "not_owner"
+    assert await refused(moved(rows, row, "new")) == "payload_too_large"
+    await rows.buckets.change("b", {"owner_only_writes": True})
+    assert await refused(moved(rows, row, "of-bob", BOB)) == "not_owner"
+    await rows.buckets.change("b", {"owner_only_writes": False, "owner_only_reads": True})
+    assert await refused(moved(rows, row, "of-bob", BOB)) == "object_not_found"
+    assert (await moved(rows, row, "of-alice")).row.size == 6
+    assert await counted(rows) == {"b": (0, 0), "c": (2, 10)}
+
+
+@pytest_twisted.ensureDeferred
+async def test_moves_in_opposite_directions_do_not_wait_for_each_other(rows: Rows) -> None:
+    await rows.buckets.create("c", BucketRules(max_bucket_bytes=1000))
+    ways = []
+    for number in range(12):
+        source, target = ("b", "c") if number % 2 else ("c", "b")
+        row = (await put(rows, f"{source}{number}", bucket=source)).row
+        ways += [
+            moved(rows, row, f"moved{number % 3}", bucket=target),
+            put(rows, f"k{number}", bucket=target),
+        ]
+    assert await together(*ways) == ["done"] * 24
+    sums = {"b": 0, "c": 0}
+    for one in await rows.garbage.objects_from(None, 100):
+        sums[one.bucket] += 1
+    assert await counted(rows) == {name: (count, count) for name, count in sums.items()}
+    assert sums == {"b": 9, "c": 9}
 
 
 @pytest_twisted.ensureDeferred

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlencode
+from uuid import UUID
 
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
@@ -161,3 +165,60 @@ class CopiesIntoOtherBuckets(TestCase):
         self.app.rules("shut", owner_only_reads=True)
         self.assertEqual(refused(self.copy(OTHER, "shut", to_bucket="open")), (404, "object_not_found"))
         self.assertEqual(len(self.app.stored()), 2)
+
+
+class MovesIntoOtherBuckets(TestCase):
+    def setUp(self) -> None:
+        self.app = StorageApp()
+        self.app.put("k", Content_Type="text/plain", Content_Language="de")
+
+    def move(self, headers: dict[str, str] = USER, **body: Any) -> Any:
+        return self.app.post("/storage/buckets/open/move", {"from": "k", "to": "k", **body}, headers)
+
+    def test_the_object_is_in_the_other_bucket_alone(self) -> None:
+        response = self.move(to_bucket="shut")
+        self.assertEqual((response.status, json.loads(response.body)["key"]), (200, "k"))
+        self.assertEqual(refused(self.app.get("k")), (404, "object_not_found"))
+        moved = self.app.get("k", "shut")
+        self.assertEqual((moved.body, moved.header("content-language")), (b"hello", "de"))
+        self.assertEqual(self.app.stored(), [b"hello"])
+        self.assertEqual(refused(self.move(to_bucket="shut")), (404, "object_not_found"))
+
+    def test_one_that_is_refused_leaves_everything_as_it_was(self) -> None:
+        for rules, expected in (
+            ({"max_object_bytes": 4}, (413, "payload_too_large")),
+            ({"max_bucket_bytes": 4}, (413, "payload_too_large")),
+            ({"allowed_content_types": ("image/*",)}, (415, "unsupported_media_type")),
+        ):
+            self.app.rules("shut", **rules)
+            self.assertEqual(refused(self.move(to_bucket="shut")), expected, rules)
+        self.assertEqual(refused(self.move(to_bucket="none")), (404, "bucket_not_found"))
+        self.assertEqual(refused(self.move(to_bucket="open")), (422, "validation_failed"))
+        self.assertEqual(refused(self.move(ANON, to_bucket="shut")), (401, "authentication_required"))
+        self.app.rules("open", owner_only_writes=True)
+        self.assertEqual(refused(self.move(OTHER, to_bucket="shut")), (403, "not_owner"))
+        self.assertNotIn("copy", self.app.store.calls)
+        self.assertEqual(self.app.stored(), [b"hello"])
+        self.assertEqual(self.app.get("k").body, b"hello")
+
+    def test_an_object_that_is_replaced_meanwhile_stays(self) -> None:
+        def step(name: str) -> None:
+            if name == "stored":
+                row = self.app.tables.objects["open", "k"]
+                self.app.tables.objects["open", "k"] = evolve(row, version=UUID(int=7))
+
+        with patch.object(self.app, "steps", Steps(step)):
+            self.assertEqual(refused(self.move(to_bucket="shut")), (409, "object_changed"))
+        self.assertEqual(refused(self.app.get("k", "shut")), (404, "object_not_found"))
+        self.assertFalse(self.app.uploading)
+
+
+class Steps(list[str]):
+    """Calls ``seen`` with each step that is added."""
+
+    def __init__(self, seen: Callable[[str], None]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def append(self, name: str) -> None:
+        self._seen(name)
