@@ -17,7 +17,7 @@ from typing import Any
 from twisted.internet import endpoints
 
 from project_service.database.errors import translate
-from project_service.http.caller import Callers, Claims, KeyKind
+from project_service.http.caller import Callers, Claims, KeyKind, KeyUse
 from project_service.http.connection import ConnectionFactory
 from project_service.http.edge import Edge, EdgeSettings, HttpDate
 from project_service.http.metrics import Metrics
@@ -35,6 +35,9 @@ class Keys:
     def kind_of(self, presented: str) -> KeyKind | None:
         kinds: dict[str, KeyKind] = {"anon": "anon", "service": "service"}
         return kinds.get(presented)
+
+    def use_of(self, presented: str) -> KeyUse:
+        return KeyUse()
 
     def mistyped(self, presented: str) -> bool:
         return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -46,6 +46,7 @@ from project_service.lifecycle import (
     SharedRun,
     all_of,
     background,
+    start,
     with_timeout,
 )
 from project_service.log import RequestIds
@@ -65,6 +66,9 @@ POOL_GRACE_SECONDS = 2.0
 LISTENING_SECONDS = 5.0
 # How long the listening connection to the system database may be silent. It asks a few times a second.
 LISTENER_ANSWER_SECONDS = 5.0
+# How often it is stored when project keys were last used, and how long a stop waits for that.
+USES_SECONDS = 60.0
+LAST_USE_SECONDS = 1.0
 # How often freed memory is returned to the system.
 TRIM_SECONDS = 15.0
 # Each step of a stop gets at least this long, even after ``shutdown_seconds``: enough for a cancelled request to
@@ -297,9 +301,6 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         images=evolve(settings.images, processes=settings.images.processes or cpus(processes)),
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
-    # In a thread, because it takes some milliseconds in a large process.
-    trim = partial(deferToThreadPool, reactor, reactor.getThreadPool(), trim_memory)
-    trimming = Every(TRIM_SECONDS, trim, reactor, "unused memory", errors.outage_of)
 
     def reload(fresh: Settings) -> None:
         nonlocal storage_settings
@@ -317,7 +318,8 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
             ServiceComponent(listener),
             # While the database is away a reading waits for it, and its result is not needed any more.
             ServiceComponent(polling, cancels=True),
-            ServiceComponent(trimming),
+            ServiceComponent(_trimming(reactor)),
+            _KeyUses.of(ring, pool, reactor),
             store,
             *(ServiceComponent(each) for each in (*accounts.services, *store.services, *rest.services)),
             _Listening((listener, *rest.listeners), reactor),
@@ -326,6 +328,12 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         reload=reload,
         renditions=store.renditions,
     )
+
+
+def _trimming(reactor: Any) -> Every:
+    """Returns unused memory to the system. In a thread, because it takes some milliseconds in a large process."""
+    trim = partial(deferToThreadPool, reactor, reactor.getThreadPool(), trim_memory)
+    return Every(TRIM_SECONDS, trim, reactor, "unused memory", errors.outage_of)
 
 
 def _checks(
@@ -354,6 +362,32 @@ def _checks(
         "store": store.ready,
         "tables": tables_loaded,
     }
+
+
+@frozen
+class _KeyUses:
+    """The component that stores when project keys were last used: every minute, and once more at the end."""
+
+    loop: ServiceComponent
+    store: Callable[[], Coroutine[Any, Any, None]]
+    reactor: Any
+
+    @classmethod
+    def of(cls, ring: keys.KeyRing, pool: Pool, reactor: Any) -> _KeyUses:
+        store = partial(ring.store_uses, pool)
+        loop = Every(USES_SECONDS, store, reactor, "the last use of project keys", errors.outage_of)
+        return cls(ServiceComponent(loop), store, reactor)
+
+    async def start(self) -> None:
+        await self.loop.start()
+
+    async def stop(self) -> None:
+        await self.loop.stop()
+        try:
+            await with_timeout(self.reactor, LAST_USE_SECONDS, start(self.store()), TimeoutError)
+        except Exception as fault:
+            # The database is away: the keys are only shown as used a minute earlier than they were.
+            _log.debug("the last use of project keys was not stored: {why}", why=type(fault).__name__)
 
 
 @frozen

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from attrs import frozen
 
 from project_service import base64url
-from project_service.http.caller import KeyKind
+from project_service.http.caller import KeyKind, KeyUse
 
 CHANNEL = "project_service_keys"
 RANDOM_BYTES = 32
@@ -33,13 +33,15 @@ class Rows(Protocol):
 
 @frozen
 class KeyRecord:
-    """Everything about a key except the key itself. Times are RFC 3339 in UTC."""
+    """Everything about a key except the key itself. Times are RFC 3339 in UTC. ``used_at`` is to the minute, and None
+    for a key that was not used since that is noted."""
 
     id: str
     kind: KeyKind
     label: str
     created_at: str
     revoked_at: str | None
+    used_at: str | None = None
 
 
 def make(kind: KeyKind, random: Callable[[int], bytes]) -> str:
@@ -68,6 +70,7 @@ class KeyRing:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.active: Mapping[bytes, KeyKind] = {}
+        self._uses: dict[bytes, KeyUse] = {}
 
     def kind_of(self, presented: str) -> KeyKind | None:
         """The kind of an active key, or None. Takes the same time for every key of the ring."""
@@ -77,6 +80,24 @@ class KeyRing:
             if hmac.compare_digest(known, presented_digest):
                 active = kind
         return active
+
+    def use_of(self, presented: str) -> KeyUse:
+        return self._uses.setdefault(digest(presented), KeyUse())
+
+    async def store_uses(self, rows: Rows) -> None:
+        """Store when the keys were last used that have been used since the last call: now, to the minute. Raises what
+        the query raises; the next call stores them then."""
+        used = {sha256: use for sha256, use in self._uses.items() if use.used}
+        if not used:
+            return
+        for use in used.values():
+            use.used = False
+        try:
+            await rows.query(_USED, (list(used),))
+        except BaseException:
+            for use in used.values():
+                use.used = True
+            raise
 
     def mistyped(self, presented: str) -> bool:
         return not well_formed(presented)
@@ -92,7 +113,15 @@ class KeyRing:
 _COLUMNS = """
   id::text, kind, label,
   to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-  to_char(revoked_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+  to_char(revoked_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+  (select to_char(used_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+   from auth.project_key_uses where key_id = project_keys.id)
+"""
+# Of several processes that write in one minute, only the first has something to change.
+_USED = """
+insert into auth.project_key_uses (key_id, used_at)
+select id, date_trunc('minute', now()) from auth.project_keys where sha256 = any(%s::bytea[]) order by id
+on conflict (key_id) do update set used_at = excluded.used_at where project_key_uses.used_at < excluded.used_at
 """
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import ipaddress
 import os
+import re
 import socket
 import struct
 import termios
@@ -383,6 +384,22 @@ def url_of(address: Any, secure: bool = False) -> str | None:
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
     return f"{'https' if secure else 'http'}://{host}:{address.port}"
+
+
+# An endpoint with a port of its own: its scheme, the port, and what follows.
+_WITH_PORT = re.compile(r"(?P<scheme>tcp|tcp4|tcp6|ssl):(?:port=)?(?P<port>[0-9]+)(?P<rest>:.*)?\Z")
+_INTERFACE = re.compile(r":interface=((?:\\:|[^:])+)")
+
+
+def url_configured(endpoint: str) -> str | None:
+    """The URL that a person would type for ``endpoint`` on its own host. None for one without a fixed port."""
+    match = _WITH_PORT.match(endpoint.removeprefix(PROXIED))
+    if match is None or int(match["port"]) == 0:
+        return None
+    interface = _INTERFACE.search(match["rest"] or "")
+    host = interface[1].replace("\\:", ":") if interface is not None else "127.0.0.1"
+    kind = IPv6Address if ":" in host else IPv4Address
+    return url_of(kind("TCP", host, int(match["port"])), match["scheme"] == "ssl")
 
 
 def shown(endpoint: str) -> str:

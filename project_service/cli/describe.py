@@ -9,8 +9,10 @@ from typing import Any
 import click
 import orjson
 
+from project_service.bootstrap import shell_variables
 from project_service.cli.invocation import Failed, Invocation, Project, common_options
 from project_service.database.pool import Transaction, in_transaction
+from project_service.network import url_configured
 from project_service.settings.model import Settings, StageDatabase
 from project_service.tables.client_types import TYPES_SQL, TypeCatalog, catalog_of, python, typescript
 from project_service.tables.openapi import document, public_url, rights_sql
@@ -19,7 +21,7 @@ from project_service.tables.schema_cache.build import build
 from project_service.tables.schema_cache.holder import read
 from project_service.tables.values import SchemaCache
 
-# The URL to show if server.public_url is not set.
+# The URL to show if nothing says where the service is reached.
 _LOCAL_URL = "http://127.0.0.1:8080"
 
 
@@ -46,7 +48,7 @@ def openapi(invocation: Invocation, stage: str, database: str, schema: str | Non
             cache, usable, callable_ = await in_transaction(
                 connection, lambda run: _described(run, settings, chosen, role)
             )
-        url = _root_url(project.settings, settings, stage, database)
+        url = _root_url(invocation, project.settings, settings, stage, database)
         value = document(cache, chosen, url, usable, callable_)
         invocation.show(value, orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
@@ -93,7 +95,7 @@ def types(
                 cache, _, _ = await in_transaction(
                     connection, lambda run: _described(run, settings, chosen[0], None)
                 )
-                url = _root_url(project.settings, settings, stage, database)
+                url = _root_url(invocation, project.settings, settings, stage, database)
                 description = openapi3(document(cache, chosen[0], url, None, None))
                 text = orjson.dumps(description, option=orjson.OPT_INDENT_2).decode() + "\n"
             else:
@@ -114,11 +116,28 @@ async def _catalog(run: Transaction, database: StageDatabase, schemas: tuple[str
     return catalog_of(rows[0][0], schemas, cache.relationships)
 
 
-def _root_url(settings: Settings, database: StageDatabase, stage: str, name: str) -> str:
+def _root_url(
+    invocation: Invocation, settings: Settings, database: StageDatabase, stage: str, name: str
+) -> str:
     """The URL of the root of a database's table API, as clients reach it."""
     if database.openapi_server_proxy_uri is not None:
         return public_url(database.openapi_server_proxy_uri)
-    return f"{settings.server.public_url or _LOCAL_URL}/{stage}/db/{name}/rest"
+    base = settings.server.public_url or _started_url(invocation) or _configured_url(settings) or _LOCAL_URL
+    return f"{base.rstrip('/')}/{stage}/db/{name}/rest"
+
+
+def _started_url(invocation: Invocation) -> str | None:
+    """Where the service with this data directory was started the last time, whatever its options were."""
+    data_dir = invocation.source().data_dir
+    try:
+        return None if data_dir is None else shell_variables(data_dir)["URL"]
+    except (OSError, ValueError):
+        return None
+
+
+def _configured_url(settings: Settings) -> str | None:
+    """The first of ``server.listen`` that has a port."""
+    return next((url for url in map(url_configured, settings.server.listen) if url is not None), None)
 
 
 _Described = tuple[SchemaCache, frozenset[str] | None, frozenset[str] | None]

@@ -60,13 +60,17 @@ def create_project_key(invocation: Invocation, kind: str, label: str) -> None:
 @project_keys.command("list")
 @common_options
 def list_project_keys(invocation: Invocation) -> None:
-    """List all keys, without the keys themselves."""
+    """List all keys, without the keys themselves, and when each was last used.
+
+    That is to the minute, and shows up to a minute later.
+    """
 
     async def operation(project: Project) -> None:
         records = await keys.listed(project.pool)
         lines = [
             f"{one.id}  {one.kind:<7}  {one.created_at}  "
-            f"{'revoked ' + one.revoked_at if one.revoked_at else 'active'}  {one.label}".rstrip()
+            f"{'revoked ' + one.revoked_at if one.revoked_at else 'active'}  "
+            f"{'used ' + one.used_at[:16] + 'Z' if one.used_at else 'not used'}  {one.label}".rstrip()
             for one in records
         ]
         invocation.show([asdict(one) for one in records], *lines)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from project_service import errors
 from project_service.http.head import HeaderView
@@ -63,6 +63,13 @@ class Revocations(Protocol):
         """Returns when ``current`` is true again; raises ``database_unavailable``, or a failure of the database."""
 
 
+@define(eq=False)
+class KeyUse:
+    """Whether a project key has been used since that was last stored."""
+
+    used: bool = False
+
+
 class KeyRing(Protocol):
     @property
     def active(self) -> object:
@@ -70,6 +77,9 @@ class KeyRing(Protocol):
 
     def kind_of(self, presented: str) -> KeyKind | None:
         """The kind of an active project key, or None. Constant time, no I/O."""
+
+    def use_of(self, presented: str) -> KeyUse:
+        """Where the use of an active key is noted; the same object each time."""
 
     def mistyped(self, presented: str) -> bool:
         """Whether the text itself shows, by its checksum, that it was never a key of any project."""
@@ -156,6 +166,7 @@ class _Cached:
     active: object
     token: str | None
     caller: Caller
+    use: KeyUse
 
 
 @frozen
@@ -177,6 +188,7 @@ class Callers:
                 and cached.active is self.keys.active
                 and (cached.token is None or self.tokens.verify(cached.token) is cached.caller.user)
             ):
+                cached.use.used = True
                 return cached.caller
             return self._identified(access, headers)
         if not any(name in headers for name in (b"x-service-key", b"apikey", b"authorization")):
@@ -197,5 +209,8 @@ class Callers:
         each time that these lines come."""
         caller = identify(access, headers, self.keys, self.tokens)
         token = None if caller.user is None else headers.derived(bearer_token)
-        headers.caller = _Cached(access, self.keys.active, token, caller)
+        presented = headers.derived(presented_key)
+        use = KeyUse() if caller.key is None or presented is None else self.keys.use_of(presented)
+        use.used = True
+        headers.caller = _Cached(access, self.keys.active, token, caller, use)
         return caller

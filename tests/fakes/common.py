@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from project_service import errors
-from project_service.http.caller import Callers, Claims, KeyKind
+from project_service.http.caller import Callers, Claims, KeyKind, KeyUse
 from project_service.http.connection import ConnectionFactory
 from project_service.http.edge import Edge, EdgeSettings
 from project_service.http.head import parse_networks
@@ -35,6 +35,9 @@ class FakeKeys:
 
     def kind_of(self, presented: str) -> KeyKind | None:
         return self.kinds.get(presented)
+
+    def use_of(self, presented: str) -> KeyUse:
+        return KeyUse()
 
     def mistyped(self, presented: str) -> bool:
         return False

@@ -70,7 +70,9 @@ def test_a_key_is_created_listed_and_revoked(beside: Command) -> None:
     again = beside("keys", "revoke", record["id"])
     assert again.code == 1
     assert record["id"] in again.err
-    assert "revoked 20" in beside("keys", "list").out
+    (line,) = [one for one in beside("keys", "list").out.splitlines() if one.startswith(record["id"])]
+    assert "revoked 20" in line
+    assert "  not used  " in line
 
 
 @beside_the_reactor

@@ -15,7 +15,7 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import formatEvent
 
-from project_service import keys
+from project_service import application, keys
 from project_service.database.connecting import GUARD_MARGIN_SECONDS
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.listener import Listener
@@ -334,6 +334,45 @@ async def test_keys_are_listed_by_age_and_a_revoked_one_is_refused(database: str
     ring = keys.KeyRing(pool)
     await ring.reload()
     assert [ring.kind_of(key) for key in made] == [None, *kinds[1:]]
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_last_use_of_a_key_is_stored_by_the_minute_and_at_the_end(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(connector(database), 1, 5.0, reactor)
+    unused = await keys.store(pool, "anon", keys.make("anon", secrets.token_bytes))
+
+    async def used() -> dict[str, list[str | None]]:
+        found: dict[str, list[str | None]] = {"anon": [], "service": []}
+        for one in await keys.listed(pool):
+            found[one.kind].append(one.used_at)
+            assert one.id != unused.id or one.used_at is None
+        return found
+
+    async def anon_used() -> bool:
+        return any((await used())["anon"])
+
+    monkeypatch.setattr(application, "USES_SECONDS", 0.05)
+    async with serving(settings_for(database, store_settings, tmp_path)) as api:
+        assert not await anon_used()
+        assert (await api.request("GET", "/dev/db/main/rest/"))[0] == 200
+        await until(anon_used)
+        assert set((await used())["service"]) == {None}
+    (when,) = {one for one in (await used())["anon"] if one is not None}
+    assert when.endswith(":00.000Z")
+    monkeypatch.setattr(application, "USES_SECONDS", 3600.0)
+    async with serving(settings_for(database, store_settings, tmp_path)) as api:
+        assert (await api.request("GET", "/dev/db/main/rest/", key=api.service_key))[0] == 200
+        assert set((await used())["service"]) == {None}
+    assert any((await used())["service"])
+    # Two that write in one minute: the second changes nothing, and a later time is never replaced by an earlier one.
+    await pool.query("update auth.project_key_uses set used_at = '2999-01-01'")
+    ring = keys.KeyRing(pool)
+    ring.use_of(api.service_key).used = True
+    await ring.store_uses(pool)
+    assert any(one == "2999-01-01T00:00:00.000Z" for one in (await used())["service"])
     await pool.close()
 
 

@@ -10,9 +10,9 @@ from twisted.trial.unittest import TestCase
 
 from project_service import keys
 from project_service.errors import ApiError
-from project_service.http.caller import Access, identify
+from project_service.http.caller import Access, Callers, identify
 from project_service.http.head import HeaderView
-from tests.fakes.common import FakeTokens
+from tests.fakes.common import FakeRevocations, FakeTokens
 
 KINDS: Any = st.sampled_from(["anon", "service"])
 
@@ -54,6 +54,20 @@ class FakeRows:
         return self.rows
 
 
+class Stored:
+    """Keeps what is written, unless writing fails."""
+
+    def __init__(self) -> None:
+        self.written: list[Any] = []
+        self.fails = False
+
+    async def query(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
+        if self.fails:
+            raise RuntimeError("away")
+        self.written.extend(params)
+        return []
+
+
 class Ring(TestCase):
     async def test_the_ring_knows_the_active_keys_after_each_reload(self) -> None:
         anon, service = keys.make("anon", known), keys.make("service", known)
@@ -65,6 +79,35 @@ class Ring(TestCase):
         rows.rows = [(keys.digest(service), "service")]
         await ring.reload()
         self.assertEqual((ring.kind_of(anon), ring.kind_of(service)), (None, "service"))
+
+    async def test_a_use_is_stored_once_and_again_after_a_failure(self) -> None:
+        key = keys.make("anon", known)
+        rows = Stored()
+        ring = keys.KeyRing(rows)
+        await ring.store_uses(rows)
+        self.assertEqual(rows.written, [])
+        for fails in (True, False):
+            ring.use_of(key).used = True
+            rows.fails = fails
+            try:
+                await ring.store_uses(rows)
+            except RuntimeError:
+                self.assertTrue(ring.use_of(key).used)
+        await ring.store_uses(rows)
+        self.assertEqual(rows.written, [[keys.digest(key)]])
+
+    async def test_requests_with_the_same_headers_note_their_use_too(self) -> None:
+        """They are not identified again, but cached with the header lines."""
+        key = keys.make("anon", known)
+        ring = keys.KeyRing(FakeRows([(keys.digest(key), "anon")]))
+        await ring.reload()
+        callers, access = Callers(ring, FakeTokens(), FakeRevocations()), Access()
+        headers = HeaderView([(b"apikey", key.encode())])
+        for _ in range(3):
+            caller = callers.at_once(access, headers)
+            assert caller is not None
+            self.assertEqual((caller.key, ring.use_of(key).used), ("anon", True))
+            ring.use_of(key).used = False
 
     async def test_any_other_text_is_unknown(self) -> None:
         ring = keys.KeyRing(FakeRows([(keys.digest("x"), "anon")]))
