@@ -15,7 +15,7 @@ from contextlib import closing
 import psycopg2
 from attrs import frozen
 
-from benchmarks import storage_listing, storage_memory
+from benchmarks import storage_listing, storage_memory, storage_rules
 from benchmarks.bare_client import BareClient, BareStore
 from benchmarks.load import CLIENTS, Costed, Request, wrk
 from benchmarks.memory import MIB
@@ -36,8 +36,10 @@ class NewKeys(Request):
 
 
 def measure(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
-    """What ``make bench`` shows of large objects; memory with objects a quarter of the full size."""
+    """What ``make bench`` shows of large objects and of rules about who sees them; memory with objects a quarter of
+    the full size."""
     yield from large(running, rounds)
+    yield from storage_rules.measure(running, rounds, seconds)
     yield from storage_memory.measure(running, LARGE)
 
 
@@ -131,9 +133,13 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=2.0, help="of each measurement of small objects")
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--listing", action="store_true", help="also pages of 1,000,000 objects")
+    options.add_argument("--rules", action="store_true", help="only objects under rules about who sees them")
     given = options.parse_args()
     print(HEADING)
     with service(given.workers) as running:
+        if given.rules:
+            show(storage_rules.measure(running, given.rounds, given.seconds))
+            return
         show(small(running, given.rounds, given.seconds))
         show(large(running, given.rounds))
         show(storage_memory.measure(running, 256 * MIB))

@@ -132,6 +132,7 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
     if database:
         yield "database", partial(_database, project)
         yield "migrations", partial(_migrations, project)
+        yield "policies", partial(_policies, project)
     if store:
         yield "store", partial(_store, project)
     if database:
@@ -178,6 +179,32 @@ async def _migrations(project: Project) -> str:
         names = ", ".join(one.name for one in todo)
         raise Failed(f"not applied yet: {names} (`project-service migrate`, or start the service)")
     return "up to date"
+
+
+async def _policies(project: Project) -> str:
+    """Whether policies can decide what they are to decide in buckets with that rule."""
+    async with project.connection() as connection:
+        if pending(shipped(), await state(connection)):
+            return "migrations come first"
+        buckets, secured, has_guard, has_policy = (await connection.query(_POLICIES))[0]
+    if not buckets:
+        return "no bucket has the rule policies"
+    if not secured or not has_guard:
+        missing = "the policy through_the_service" if secured else "row-level security"
+        raise Failed(f"storage.objects lacks {missing}, so users see more than they may in {buckets}")
+    if not has_policy:
+        return f"storage.objects has none, so only the service key can use {buckets}"
+    return f"decide in {buckets}"
+
+
+_POLICIES = """
+    select (select string_agg(name, ', ' order by name) from storage.buckets where policies), c.relrowsecurity,
+        coalesce(bool_or(p.polname = 'through_the_service' and not p.polpermissive), false),
+        coalesce(bool_or(p.polpermissive and (role = 0 or r.rolname in ('anon', 'authenticated'))), false)
+    from pg_class c left join pg_policy p on p.polrelid = c.oid
+        left join lateral unnest(p.polroles) role on true left join pg_roles r on r.oid = role
+    where c.oid = 'storage.objects'::regclass group by c.oid, c.relrowsecurity
+"""
 
 
 async def _service_role(project: Project) -> str:

@@ -180,9 +180,9 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         run, rows = await self._run(steps, version, timed)
         return run.with_bytes(rows)
 
-    async def run_typed(self, *steps: Step) -> list[Row]:
+    async def run_typed(self, *steps: Step, timed: bool = False) -> list[Row]:
         """As ``run``, with the values as psycopg2 returns them."""
-        run, rows = await self._run(steps, 0, False)
+        run, rows = await self._run(steps, 0, timed)
         return run.typed(rows)
 
     async def _run(self, steps: Sequence[Step], version: int, timed: bool) -> tuple[Run, list[TextRow]]:

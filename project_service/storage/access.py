@@ -51,8 +51,10 @@ def check_read(caller: Caller, bucket: Bucket) -> Viewer | None:
     rules = bucket.rules
     if rules.visibility != "public" and not caller.signed_in:
         raise authentication_required()
-    if not rules.owner_only_reads and not rules.policies:
+    if caller.is_service or not (rules.owner_only_reads or rules.policies):
         return None
+    if not rules.policies:
+        return Viewer(caller.user_id)
     return viewer_of(rules, _unchecked_writer(caller))
 
 

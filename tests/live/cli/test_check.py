@@ -30,6 +30,7 @@ from tests.live.auth.mail_server import mail_server
 from tests.live.cli.command_here import beside_the_reactor, commands_of, on_reactor, reactor
 from tests.live.cli.command_line import Ended
 from tests.live.services import Services
+from tests.live.sql import run_sql
 from tests.live.storage.cli import config_file
 from tests.temporary import free_port
 
@@ -184,7 +185,7 @@ def test_what_a_start_refuses_is_refused_and_what_is_alike_is_one_line(
     assert done.code == 1
     lines = done.out.splitlines()
     server = "me@127.0.0.1:1/there: no server listens there"
-    assert f"FAIL  database, migrations, clock: the database cannot be reached: {server}" in lines
+    assert f"FAIL  database, migrations, policies, clock: the database cannot be reached: {server}" in lines
     short = "server.workers is 32 and database.pool_size is 10: each worker needs a connection of its own"
     assert f"FAIL  workers: {short}" in lines
     for port in ports:
@@ -239,6 +240,33 @@ def test_a_clock_that_differs_from_the_databases_is_reported(
     (clock,) = (one for one in checked.json["parts"] if one["part"] == "clock")
     assert clock["ok"] is (message is None)
     assert (message or "as") in clock["message"]
+
+
+@beside_the_reactor
+def test_policies_that_cannot_decide_are_reported(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))
+
+    def checked() -> tuple[bool, str]:
+        (part,) = (one for one in project("check", "--json").json["parts"] if one["part"] == "policies")
+        return part["ok"], part["message"]
+
+    assert checked() == (True, "no bucket has the rule policies")
+    for name in ("papers", "photos"):
+        assert project("bucket", "create", name, "--policies").code == 0
+    nobody = "storage.objects has none, so only the service key can use papers, photos"
+    assert checked() == (True, nobody)
+    run_sql(database, "create policy mine on storage.objects for select to service_role using (true)")
+    assert checked() == (True, nobody)
+    run_sql(database, "create policy own on storage.objects to authenticated using (owner = auth.uid())")
+    assert checked() == (True, "decide in papers, photos")
+    run_sql(database, "drop policy through_the_service on storage.objects")
+    ok, message = checked()
+    assert (ok, "lacks the policy through_the_service" in message) == (False, True)
+    run_sql(database, "alter table storage.objects disable row level security")
+    ok, message = checked()
+    assert (ok, "lacks row-level security" in message) == (False, True)
 
 
 PASSWORD = "hush-hush"
