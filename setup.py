@@ -56,6 +56,7 @@ EXTRAS = {
         "aiosmtpd>=1.4.6",
         "build>=1.2",
         "postgrest>=2.34",
+        "tuspy>=1.1",
         "openapi-spec-validator>=0.9",
         "schemathesis>=4.32",
         "pip-audit>=2.10",

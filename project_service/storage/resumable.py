@@ -339,6 +339,9 @@ class Resumables:
                 appending = _Appending(self.uploads, self.rows, hold, row, limit, piece, self.lasts)
                 row = await appending.run(request.body)
             return await self._finished(hold, row, writer)
+        except ClientGone:
+            # What has come is recorded, and nobody waits for the answer.
+            return row
         finally:
             await hold.release()
 

@@ -1,0 +1,130 @@
+"""Real clients of tus, whose connection breaks in the middle of a file: tuspy, and tus-js-client and Uppy in
+Chromium."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+import pytest_twisted
+from tusclient.client import TusClient
+from twisted.internet.threads import deferToThread
+
+from project_service.settings.model import Store
+from tests.live import npm
+from tests.live.application import Api, serving, settings_for
+from tests.live.proxy import Manners, RudeProxy, rude_proxy
+from tests.live.service import documented_clients
+from tests.live.services import held_open
+from tests.live.waiting import until
+
+MIB = 1024 * 1024
+SIZE = 20 * MIB + 7
+# The client sends more than one part before the cut, and less than the whole.
+CUT = Manners(reset_up_after=13 * MIB, times=1)
+PACKAGES = ("tus-js-client@4.3.1", "@uppy/core@4.5.3", "@uppy/tus@4.3.2", "esbuild@0.28.2")
+
+PAGE = """
+import * as tus from 'tus-js-client'
+import Uppy from '@uppy/core'
+import Tus from '@uppy/tus'
+
+// The same bytes as in the test.
+const bytes = new Uint8Array(%(size)d)
+for (let i = 0; i < bytes.length; i++) bytes[i] = (i * 31 + (i >> 8) * 17 + (i >> 16)) & 255
+const endpoint = '%(url)s/storage/buckets/private/resumable'
+const headers = {apikey: '%(key)s', Authorization: 'Bearer %(token)s'}
+const retryDelays = [0, 200, 500, 1000, 2000]
+const file = new Blob([bytes], {type: 'application/x-test'})
+if ('%(client)s' === 'tus') {
+  new tus.Upload(file, {endpoint, headers, retryDelays, metadata: {filename: 'tus', filetype: file.type}}).start()
+} else {
+  const uppy = new Uppy({autoProceed: true})
+  uppy.use(Tus, {endpoint, headers, retryDelays})
+  uppy.addFile({name: 'uppy', type: file.type, data: file})
+}
+"""
+
+
+def page_bytes() -> bytes:
+    return bytes((i * 31 + (i >> 8) * 17 + (i >> 16)) & 255 for i in range(SIZE))
+
+
+@pytest.fixture(scope="module")
+def api(
+    module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Api]:
+    data_dir = Path(tmp_path_factory.mktemp("tus"))
+    with held_open(serving(settings_for(module_database, store_settings, data_dir))) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("modules")
+    npm.install(folder, *PACKAGES)
+    return folder
+
+
+def cut_once(proxy: RudeProxy) -> bool:
+    return proxy.done == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_tuspy_goes_on_after_its_connection_broke(api: Api) -> None:
+    payload = Random(1).randbytes(SIZE)
+    token = (await api.sign_up("tuspy@example.test"))["access_token"]
+    headers = {"apikey": api.anon_key, "Authorization": f"Bearer {token}"}
+
+    def upload(port: int) -> None:
+        client = TusClient(f"http://127.0.0.1:{port}/storage/buckets/private/resumable?key=tuspy", headers)
+        # Without metadata it sends an empty Upload-Metadata.
+        uploader = client.uploader(
+            file_stream=io.BytesIO(payload),
+            chunk_size=15 * MIB,
+            retries=3,
+            retry_delay=0,
+            upload_checksum=True,
+        )
+        uploader.upload()
+
+    async with rude_proxy(f"tcp:127.0.0.1:{api.port}") as (proxy, port):
+        proxy.manners = CUT
+        await deferToThread(upload, port)
+        assert cut_once(proxy)
+    status, _, body = await api.request("GET", "/storage/buckets/private/objects/tuspy", token=token)
+    assert (status, body == payload) == (200, True)
+
+
+@pytest.mark.parametrize("client", ["tus", "uppy"])
+@pytest_twisted.ensureDeferred
+async def test_a_page_goes_on_after_its_connection_broke(
+    api: Api, modules: Path, tmp_path: Path, client: str
+) -> None:
+    browser = documented_clients.browser()
+    token = (await api.sign_up(f"{client}@example.test"))["access_token"]
+    path = f"/storage/buckets/private/objects/{client}"
+
+    async def arrived() -> bool:
+        return (await api.request("HEAD", path, token=token))[0] == 200
+
+    async with rude_proxy(f"tcp:127.0.0.1:{api.port}") as (proxy, port):
+        url = f"http://127.0.0.1:{port}"
+        entry, page = modules / f"{client}.js", tmp_path / "page.html"
+        entry.write_text(
+            PAGE % {"size": SIZE, "url": url, "key": api.anon_key, "token": token, "client": client}
+        )
+        bundle = [modules / "node_modules/.bin/esbuild", entry, "--bundle", f"--outfile={tmp_path}/bundle.js"]
+        await deferToThread(subprocess.run, [*map(str, bundle)], check=True, capture_output=True, timeout=60)
+        page.write_text("<!doctype html><script src=bundle.js></script>")
+        proxy.manners = CUT
+        with documented_clients.opened(browser, page.as_uri()):
+            await until(arrived)
+        assert cut_once(proxy)
+    status, headers, body = await api.request("GET", path, token=token)
+    assert (status, body == page_bytes()) == (200, True)
+    assert headers.getRawHeaders("content-type") == ["application/x-test"]
