@@ -42,6 +42,9 @@ _log = Logger()
 
 # How often a picture is tried if its process is ended from outside.
 TRIES = 2
+# How many renditions are remembered in each process, so that the next request for one takes no query more than one
+# for the object.
+REMEMBERED = 10_000
 # How many pictures that were refused are remembered: each could take a process for all of its time again and again.
 REMEMBERED_REFUSALS = 1000
 
@@ -107,6 +110,11 @@ class Renditions:
     clock: IReactorTime
     observe: Observe = unobserved
     _running: dict[tuple[UUID, str], _Run] = field(factory=dict, init=False)
+    # Those that were read lately. ``of`` was the object's version a moment ago, and what is stored of a version stays
+    # as long as that, so these are never out of date.
+    _known: LRUCache[tuple[UUID, str], StoredRendition] = field(
+        factory=lambda: LRUCache(REMEMBERED), init=False
+    )
     _refused: LRUCache[tuple[UUID, str], str] = field(
         factory=lambda: LRUCache(REMEMBERED_REFUSALS), init=False
     )
@@ -125,7 +133,7 @@ class Renditions:
         if not self.installed:
             raise errors.images_not_installed()
         rendition = images.rendition(wanted, row.content_type, request.headers, self.settings)
-        stored = await self.rows.find(row.version, rendition.name)
+        stored = await self._find(row.version, rendition.name)
         if stored is not None:
             self.observe("stored", 0.0)
             return Picture(_as_row(row, rendition, stored), None)
@@ -142,7 +150,18 @@ class Renditions:
 
     async def forget(self, version: UUID) -> None:
         """Forget a rendition whose bytes are not in the store, so that it is made again."""
+        for key in [key for key, stored in self._known.items() if stored.version == version]:
+            del self._known[key]
         await self.rows.forget(version)
+
+    async def _find(self, of: UUID, name: str) -> StoredRendition | None:
+        key = of, name
+        stored = self._known.get(key)
+        if stored is None:
+            stored = await self.rows.find(of, name)
+            if stored is not None:
+                self._known[key] = stored
+        return stored
 
     def _made(self, client: str, row: ObjectRow, rendition: Rendition) -> Deferred[Picture]:
         key = row.version, rendition.name

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import Mock
+from uuid import UUID
 
 from attrs import evolve
 from twisted.internet.defer import Deferred
@@ -14,6 +16,7 @@ from project_service.settings.model import Images
 from project_service.storage.image_pool import NotInstalled, PictureRefused, ProcessGone
 from project_service.storage.s3.errors import BrokenRead
 from project_service.storage.sweeper import Swept
+from project_service.storage.values import StoredRendition
 from tests.fakes.common import ANON_KEY, Client, Response, parse_response, raw_request
 from tests.http.storage.app import ANON, OTHER, USER, StorageApp, refused
 
@@ -91,6 +94,19 @@ class Renditions(Case):
         self.assertEqual(len(self.pool.jobs), 1)
         self.assertEqual(self.get(f"{PATH}?width=101").status, 200)
         self.assertEqual(len(self.pool.jobs), 2)
+
+    def test_a_stored_one_takes_no_query_more_than_the_object(self) -> None:
+        find = self.app.storage.renditions.rows.find
+        asked: list[str] = []
+
+        async def counted(of: UUID, name: str) -> StoredRendition | None:
+            asked.append(name)
+            return await find(of, name)
+
+        self.app.storage.renditions.rows = Mock(wraps=self.app.storage.renditions.rows, find=counted)
+        for _ in range(3):
+            self.assertEqual(self.get().body, b"small")
+        self.assertEqual(len(asked), 2)
 
     def test_the_first_request_may_be_for_a_range_or_the_head(self) -> None:
         self.assertEqual(self.get(Range="bytes=-2").body, b"ll")
