@@ -170,7 +170,12 @@ def test_a_database_that_has_not_been_migrated(
         rf"ok    store: bucket {store_settings.bucket} can be written and read\n"
         r"ok    clock: as the database's\n"
         rf"ok    token keys: {tmp_path}/jwt-keys\.json\n"
-        r"ok    mail server: none is configured\n",
+        r"ok    workers: one process\n"
+        r"ok    mail server: none is configured\n"
+        r"ok    e-mail templates: en \(built in\)\n"
+        r"ok    pictures: .+\n"  # whether the extra ``images`` is installed
+        r"ok    port tcp:0:interface=127\.0\.0\.1: can be opened\n"
+        r"ok    tables: no table API is configured: \[stages\.STAGE\.databases\.NAME\] makes one\n",
         checked.out,
     )
     assert project("check", "--json").json["ok"] is True
