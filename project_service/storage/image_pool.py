@@ -97,6 +97,9 @@ class ImageProcess(ProcessProtocol):
         Raises ``PictureRefused``, ``NotInstalled``, ``ProcessGone``, ``StoreUnreachable`` if the store takes too long
         for the picture, and what reading it raises.
         """
+        if self.ended.called:
+            # While the picture was being opened: nothing would answer any more.
+            raise ProcessGone("ended before its picture came")
         self._answer = answer = Deferred[bytes]()
         self._jobs += 1
         self._sending = True

@@ -340,6 +340,15 @@ async def test_a_process_that_is_killed_is_replaced() -> None:
             await slow
         assert all(await gatherResults(waiting))
         assert first not in pool._alive
+        # One that is killed between its turn and its picture.
+        (taken,) = pool._alive
+        assert await pool.acquire("") is taken
+        os.kill(taken.transport.pid, signal.SIGKILL)
+        await until(lambda: not pool._alive)
+        with pytest.raises(ProcessGone):
+            await taken.resize(Job(1, 1, 1, "cover", "png", 80, 1), Stream(b"x"))
+        pool.release(taken)
+        assert await resize(pool, small, width=10)
         # One that is killed while nobody uses it.
         (second,) = pool._alive
         os.kill(second.transport.pid, signal.SIGKILL)
