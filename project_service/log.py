@@ -234,7 +234,13 @@ def _providing(observe: Callable[[LogEvent], None]) -> ILogObserver:
 
 
 # Twisted's own notices of ports, connections and the process: the service says itself what operators need of them.
-_QUIET = ("twisted.web.client", "twisted.scripts", "twisted.internet.base", "log_legacy")
+_QUIET = (
+    "twisted.web.client",
+    "twisted.scripts",
+    "twisted.internet.base",
+    "twisted.internet.protocol",
+    "log_legacy",
+)
 
 
 class Levels(LogLevelFilterPredicate):

@@ -128,6 +128,7 @@ class Lines(TestCase):
             "twisted.web.client._HTTP11ClientFactory",
             "twisted.scripts._twistd_unix.UnixAppLogger",
             "twisted.internet.base",
+            "twisted.internet.protocol.Factory",
             "log_legacy",
         ):
             out, levels = io.StringIO(), Levels("info")
