@@ -1,18 +1,9 @@
 """The rows of storage in PostgreSQL: buckets, links, garbage, and objects with their listing.
 
-Changes of objects are functions of the schema ``storage``, each one transaction. Some migrations replace functions of
-earlier ones; the bodies that are current are these:
-
-====================  =============================================================================================
-0003_storage          ``slot``, ``delete_bucket``, ``discard_uploads``; and ``refusal``, the rule on owners and
-                      conditions that all changes share
-0012_object_metadata  ``same_second``
-0016_owner_only_reads ``sees``, the rule on what a writer may see
-0018_upload_links     ``use_upload_link``
-0019_policies         ``create_bucket``, ``delete_objects``, ``move_object``
-0020_object_details   ``put_object``, ``check_put``, ``change_object``; and ``judge``, which asks policies about a
-                      change
-====================  =============================================================================================
+Changes of objects are functions of the schema ``storage``, each one transaction: ``put_object``, ``delete_objects``,
+``move_object``, ``change_object``. ``refusal`` is the rule on owners and conditions that they share, ``sees`` the rule on
+what a writer may see, and ``judge`` asks policies about a change. ``docs/architecture.rst`` says which migration has the
+newest definition of each.
 
 What policies let a caller see is read in the caller's own role (``_Policed``).
 """
