@@ -1,8 +1,8 @@
 """The rows of storage in PostgreSQL: buckets, links, garbage, and objects with their listing.
 
 Changes of objects are functions of the schema ``storage``, each one transaction: ``put_object``, ``delete_objects``,
-``move_object``, ``change_object``. ``refusal`` is the rule on owners and conditions that they share, ``sees`` the rule on
-what a writer may see, and ``judge`` asks policies about a change. ``docs/architecture.rst`` says which migration has the
+``move_object``, ``change_object``. ``refusal`` is their rule on owners and conditions, ``sees`` the rule on what a
+writer may see, and ``judge`` asks policies about a change. ``docs/architecture.rst`` says which migration has the
 newest definition of each.
 
 What policies let a caller see is read in the caller's own role (``_Policed``).
