@@ -66,6 +66,13 @@ class PictureRefused(Exception):
         self.reason: Reason = reason
 
 
+class TookTooLong(PictureRefused):
+    """It was not done in time. On a busy machine a sound picture may not be, so it is worth another try later."""
+
+    def __init__(self) -> None:
+        super().__init__("too_large")
+
+
 class NotInstalled(Exception):
     """pyvips or libvips is missing."""
 
@@ -142,7 +149,7 @@ class ImageProcess(ProcessProtocol):
         self.transport.closeStdin()
 
     def _too_late(self) -> None:
-        self._late = StoreUnreachable("slow") if self._sending else PictureRefused("too_large")
+        self._late = StoreUnreachable("slow") if self._sending else TookTooLong()
         self.kill()
 
     # The ``ByteSink`` that a picture is piped into: its standard input.

@@ -207,7 +207,10 @@ class LinkRequest:
         if faults:
             raise validation_failed(faults)
         if self.by_prefix:
-            return [keys.parse_prefix(self.key_prefix or "", "key_prefix")]
+            prefix = keys.parse_prefix(self.key_prefix or "", "key_prefix")
+            # A prefix that no key begins with would make a link that nothing can be uploaded by.
+            keys.parse_key(f"{prefix}x", "key_prefix")
+            return [prefix]
         if self.keys is not None:
             return [*dict.fromkeys(keys.parse_key(key, "keys") for key in self.keys)]
         return [keys.parse_key(self.key or "")]

@@ -121,8 +121,7 @@ class Objects:
     async def _check_target(
         self, bucket: Bucket, to: Bucket, target: str, row: ObjectRow, writer: Writer, conditions: Conditions
     ) -> None:
-        if to is not bucket:
-            _check_rules(to, row)
+        _check_rules(to, row)
         await self.uploads.check(to, target, writer, conditions, row.size, row.content_type, row.details)
 
     async def _copied(
@@ -131,8 +130,7 @@ class Objects:
         """As ``_copy``. It may take long, so there may be other buckets of these names at its end, or other rules."""
         row = await self._copy(upload, bucket, row, viewer)
         await self.buckets.same(bucket)
-        if to is not bucket:
-            _check_rules(await self.buckets.same(to), row)
+        _check_rules(await self.buckets.same(to), row)
         return row
 
     async def _existing(self, bucket: Bucket, key: str, viewer: Viewer | None) -> ObjectRow:
@@ -156,7 +154,7 @@ class Objects:
 
 
 def _check_rules(bucket: Bucket, row: ObjectRow) -> None:
-    """Whether ``bucket`` takes an object from another. Raises ``payload_too_large``, ``content_type_not_allowed``."""
+    """Whether ``bucket`` takes a copy of ``row``. Raises ``payload_too_large``, ``content_type_not_allowed``."""
     rules = bucket.rules
     if rules.max_object_bytes is not None:
         SizeLimit(rules.max_object_bytes).check(row.size)

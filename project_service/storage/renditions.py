@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from uuid import UUID
 
 from attrs import define, evolve, field, frozen
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -30,6 +30,7 @@ from project_service.storage.image_pool import (
     NotInstalled,
     PictureRefused,
     ProcessGone,
+    TookTooLong,
 )
 from project_service.storage.image_process import Job
 from project_service.storage.images import Rendition, Wanted
@@ -47,6 +48,8 @@ TRIES = 2
 REMEMBERED = 10_000
 # How many pictures that were refused are remembered: each could take a process for all of its time again and again.
 REMEMBERED_REFUSALS = 1000
+# How long a picture that took too long is refused without another try, which may take as long again.
+TOO_SLOW_SECONDS = 60
 
 _REFUSALS = {"invalid": errors.image_invalid, "too_large": errors.image_too_large}
 
@@ -118,6 +121,11 @@ class Renditions:
     _refused: LRUCache[tuple[UUID, str], str] = field(
         factory=lambda: LRUCache(REMEMBERED_REFUSALS), init=False
     )
+    _too_slow: TTLCache[tuple[UUID, str], str] = field(init=False)
+
+    @_too_slow.default
+    def _none_too_slow(self) -> TTLCache[tuple[UUID, str], str]:
+        return TTLCache(REMEMBERED_REFUSALS, TOO_SLOW_SECONDS, self.clock.seconds)
 
     def wanted(self, request: Request) -> Wanted | None:
         """As ``images.wanted``."""
@@ -187,7 +195,8 @@ class Renditions:
         run.ended(outcome)
 
     async def _resized(self, client: str, row: ObjectRow, rendition: Rendition, run: _Run) -> Picture:
-        refusal = self._refused.get((row.version, rendition.name))
+        key = row.version, rendition.name
+        refusal = self._refused.get(key) or self._too_slow.get(key)
         if refusal is not None:
             raise _REFUSALS[refusal]()
         for _ in range(TRIES):
@@ -200,7 +209,8 @@ class Renditions:
                 _log.warn("A process for pictures was ended: {why}", why=str(end))
                 continue
             except PictureRefused as refused:
-                self._refused[row.version, rendition.name] = refused.reason
+                memory = self._too_slow if isinstance(refused, TookTooLong) else self._refused
+                memory[row.version, rendition.name] = refused.reason
                 self.observe("refused", self.clock.seconds() - began)
                 raise _REFUSALS[refused.reason]() from None
             except NotInstalled:

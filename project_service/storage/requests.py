@@ -157,8 +157,9 @@ def decode_link_token(token: str) -> tuple[datetime, UUID]:
         moment = datetime.fromisoformat(created_at)
         if version != _TOKEN_VERSION or moment.tzinfo is None:
             raise bad
-        return moment, UUID(link_id)
-    except (ValueError, TypeError, AttributeError):
+        # In UTC, because PostgreSQL takes fewer time zones than Python does.
+        return moment.astimezone(UTC), UUID(link_id)
+    except (ValueError, TypeError, AttributeError, OverflowError):
         raise bad from None
 
 

@@ -136,6 +136,19 @@ class CopyMoveDelete(TestCase):
         # The store must not even begin, since clients could keep it busy that way.
         self.assertNotIn("copy", self.app.store.calls)
 
+    def test_a_copy_respects_the_rules_that_the_bucket_has_by_now(self) -> None:
+        for rules, code in (
+            ({"max_object_bytes": 2}, (413, "payload_too_large")),
+            (
+                {"max_object_bytes": None, "allowed_content_types": ["image/*"]},
+                (415, "unsupported_media_type"),
+            ),
+        ):
+            self.app.rules("open", **rules)
+            self.assertEqual(refused(self.post("copy", "a", "b")), code)
+        # A move makes no new object.
+        self.assertEqual(self.post("move", "a", "b").status, 200)
+
     def test_a_copy_that_replaces_an_object_fits_where_that_was(self) -> None:
         self.app.put("b", b"bbb")
         self.app.rules("open", max_bucket_bytes=6)

@@ -13,7 +13,8 @@ from twisted.trial.unittest import TestCase
 from project_service.http.admission import Limits
 from project_service.lifecycle import start
 from project_service.settings.model import Images
-from project_service.storage.image_pool import NotInstalled, PictureRefused, ProcessGone
+from project_service.storage.image_pool import NotInstalled, PictureRefused, ProcessGone, TookTooLong
+from project_service.storage.renditions import TOO_SLOW_SECONDS
 from project_service.storage.s3.errors import BrokenRead
 from project_service.storage.sweeper import Swept
 from project_service.storage.values import StoredRendition
@@ -316,6 +317,14 @@ class Limited(Case):
                 self.assertEqual(refused(self.get()), (422, code))
             self.assertEqual(len(self.pool.jobs), before + 1)
             self.assertEqual(self.get(PATH).body, reason.encode())
+
+    def test_one_that_took_too_long_is_tried_again_after_a_while(self) -> None:
+        self.pool.outcomes = [TookTooLong(), b"small"]
+        for _ in range(2):
+            self.assertEqual(refused(self.get()), (422, "image_too_large"))
+        self.assertEqual(len(self.pool.jobs), 1)
+        self.app.clock.advance(TOO_SLOW_SECONDS + 1)
+        self.assertEqual(self.get().body, b"small")
 
     def test_one_whose_process_was_ended_is_tried_once_more(self) -> None:
         self.pool.outcomes = [ProcessGone("signal 9"), b"small"]

@@ -9,6 +9,8 @@ from uuid import UUID
 from attrs import evolve
 from twisted.trial.unittest import TestCase
 
+from project_service import base64url
+from project_service.storage import requests
 from tests.captured_log import logged_until_the_end
 from tests.fakes.common import Client, Response
 from tests.fakes.storage import FakeObjects
@@ -109,8 +111,10 @@ class UploadLinks(TestCase):
             response = self.presigned(**given)
             self.assertEqual(refused(response), (422, "validation_failed"), given)
             self.assertIn(field, json.loads(response.body)["error"]["details"], given)
-        for given in ({"key": "../k"}, {"key": ""}, {"keys": ["k", "/l"]}, {"key_prefix": "a\n"}):
-            self.assertEqual(refused(self.presigned(**given)), (422, "invalid_key"), given)
+        prefixes = ("a\n", "../", "/x", "a//", "a/../", "p" * 900)
+        keys: list[dict[str, Any]] = [{"key": "../k"}, {"key": ""}, {"keys": ["k", "/l"]}]
+        for wrong in (*keys, *({"key_prefix": prefix} for prefix in prefixes)):
+            self.assertEqual(refused(self.presigned(**wrong)), (422, "invalid_key"), wrong)
         self.assertEqual(self.app.tables.links, {})
 
     # Using them by PUT.
@@ -592,7 +596,13 @@ class ListedLinks(TestCase):
             self.made(method="PUT", key="more")
             self.app.request("DELETE", f"/storage/buckets/open/links/{made[-1]}", USER)
         self.assertEqual(seen, made[::-1])
-        for query in ("?limit=0", "?limit=1001", "?limit=x", "?page_token=x", "?page_token=WzFd"):
+        odd_zone = base64url.encode(b'[1,"2020-01-01T00:00:00+23:59","11111111-1111-4111-8111-111111111111"]')
+        self.assertEqual(requests.decode_link_token(odd_zone)[0].isoformat(), "2019-12-31T00:01:00+00:00")
+        too_early = base64url.encode(
+            b'[1,"0001-01-01T00:00:00+23:59","11111111-1111-4111-8111-111111111111"]'
+        )
+        tokens = (f"?page_token={token}" for token in ("x", "WzFd", too_early))
+        for query in ("?limit=0", "?limit=1001", "?limit=x", *tokens):
             response = self.app.request("GET", f"/storage/buckets/open/links{query}", USER)
             self.assertEqual(refused(response), (422, "validation_failed"), query)
 

@@ -378,6 +378,69 @@ async def test_a_policy_that_fails_says_why_in_the_log_alone(
 
 
 @pytest_twisted.ensureDeferred
+@pytest.mark.parametrize(
+    "body",
+    (
+        # As PostgreSQL says that a new row of storage.objects lacks its version, but of another table.
+        "insert into app.objects (id) values (1); return false;",
+        "raise sqlstate 'SPASS';",
+        # A status of the project's own would tell that there is an object.
+        "raise sqlstate 'PT402';",
+    ),
+)
+async def test_no_error_of_a_policy_for_reading_lets_a_change_pass(
+    database: str, judged: Rows, body: str
+) -> None:
+    run_sql(
+        database,
+        "create schema app; create table app.objects (id int, version int not null);"
+        " create function app.asked() returns boolean language plpgsql security definer as"
+        f" $$ begin {body} end $$; grant usage on schema app to authenticated;"
+        " create policy p on storage.objects for select to authenticated using (app.asked())",
+    )
+    await put(judged, "a", SERVICE)
+    assert await outcome(judged.objects.delete("b", ["a"], user(1))) == {}
+    assert await outcome(judged.objects.move("b", "a", "c", user(1))) == "object_not_found"
+    assert await outcome(put(judged, "a", user(1))) == "not_allowed"
+    assert await judged.objects.find("b", "a") is not None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_fault_of_the_database_is_no_refusal(database: str, judged: Rows) -> None:
+    run_sql(
+        database,
+        "create function public.full() returns boolean language plpgsql as"
+        " $$ begin raise exception 'the disk is full' using errcode = '53100'; end $$;"
+        " create policy p on storage.objects to authenticated using (public.full())",
+    )
+    await put(judged, "a", SERVICE)
+    for change in (
+        put(judged, "b", user(1)),
+        judged.objects.delete("b", ["a"], user(1)),
+        judged.objects.move("b", "a", "c", user(1)),
+    ):
+        with pytest.raises(psycopg2.errors.DiskFull):
+            await change
+
+
+@pytest_twisted.ensureDeferred
+async def test_objects_that_only_the_rule_on_owners_hides_are_not_there_to_delete(
+    database: str, judged: Rows
+) -> None:
+    run_sql(
+        database,
+        "create policy see on storage.objects for select to authenticated using (true);"
+        " create policy gone on storage.objects for delete to authenticated using (owner = auth.uid())",
+    )
+    await judged.buckets.create("mixed", BucketRules("private", owner_only_reads=True, policies=True))
+    version = uuid4()
+    await judged.objects.reserve_uploads([version], "mixed")
+    await judged.objects.put(NewObject("mixed", "hers", version, 1, "a/b", ETAG), SERVICE)
+    for key in ("hers", "nothing"):
+        assert await outcome(judged.objects.delete("mixed", [key], user(1))) == {}, key
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_refusal_by_a_policy_is_not_logged(database: str, judged: Rows) -> None:
     run_sql(database, OWN)
     await put(judged, "a", user(1))
