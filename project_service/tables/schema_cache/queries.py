@@ -76,7 +76,8 @@ or exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 # A pre-request function may do so: then requests that began with the same role differ in their rights.
 # Storage's own takes its role back, and no request can call it.
 _CHANGES_ROLE = _any_mentions(
-    f"n.nspname <> 'storage' and {_ANY_TEXT}", "\\mset\\s+(local\\s+|session\\s+)?role\\M|set_config\\s*\\(\\s*''role''"
+    f"n.nspname <> 'storage' and {_ANY_TEXT}",
+    "\\mset\\s+(local\\s+|session\\s+)?role\\M|set_config\\s*\\(\\s*''role''",
 )
 
 _FUNCTIONS = f"""

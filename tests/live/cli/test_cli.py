@@ -168,7 +168,11 @@ def test_check_of_servers_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.
     away = commands_of(monkeypatch, "--config", config)
     checked = away("check")
     assert checked.code == 1
-    for part in ("database, migrations, clock, service_role, tables of prod/odd", "store", "token keys"):
+    for part in (
+        "database, migrations, policies, clock, service_role, tables of prod/odd",
+        "store",
+        "token keys",
+    ):
         assert f"FAIL  {part}:" in checked.out
     # Each database is checked by its own DSN.
     away_too = f"the database cannot be reached: u@{tmp_path}:5432/x: there is no such socket"

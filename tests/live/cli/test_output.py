@@ -41,7 +41,8 @@ def test_keys(project: Command) -> None:
     assert project("keys", "revoke", "x") == failed("there is no active key with the id x")
     lines = project("keys", "list").out
     assert re.fullmatch(
-        f"{ID}  anon     {TIME}  active  not used  web app\n{ID}  service  {TIME}  revoked {TIME}  not used\n", lines
+        f"{ID}  anon     {TIME}  active  not used  web app\n{ID}  service  {TIME}  revoked {TIME}  not used\n",
+        lines,
     )
 
 

@@ -171,6 +171,9 @@ def _body(path: str, kind: str, schema: Json, existing: Existing) -> Json:
     return schema
 
 
+# The bytes of a resumable upload.
+schemathesis.serializer.alias("application/offset+octet-stream", "application/octet-stream")
+
 SEED = 20261121
 # The service sends 501 only because of its configuration. Any kind of refusal is accepted.
 _REFUSALS = ["4xx", "501"]
@@ -202,8 +205,12 @@ class Found:
             response = None if sent is None else sent.response
             if response is None or _is_beside_the_point(recorder.cases[case_id].value, response):
                 continue
+            options = recorder.cases[case_id].value.method == "OPTIONS"
             for check in checks:
-                if check.failure_info is not None:
+                # What a server is capable of does not depend on the names in its path.
+                if check.failure_info is not None and not (
+                    options and check.name == "negative_data_rejection"
+                ):
                     failure = check.failure_info.failure
                     body = response.content or b""
                     self.faults.append(

@@ -246,7 +246,10 @@ async def test_no_reservation_outlives_an_import(
     await deferToThread(here, "bucket", "create", "b")
     done = await deferToThread(here, "storage", "import", "b", str(source))
     assert len(done.json["imported"]) == 10
-    assert run_sql(database, "select version from storage.uploads union all select version from storage.garbage") == []
+    assert (
+        run_sql(database, "select version from storage.uploads union all select version from storage.garbage")
+        == []
+    )
 
 
 @pytest_twisted.ensureDeferred
