@@ -130,7 +130,7 @@ def read_language(name: str, value: object) -> str:
 
 
 def _read_cache_control(name: str, value: object) -> str:
-    """What is wrong with it is said here, and what it means by ``settled``."""
+    """What is wrong with it is said here, and what it means by ``as_columns``."""
     text = require_text(name, value)
     if with_cache_control(Details(), text, name).cache_control is None:
         raise validation_failed({name: "must have a directive, as max-age=3600"})
@@ -152,7 +152,7 @@ DOCUMENT = or_null(
 )
 
 
-def settled(changes: Mapping[str, Any]) -> dict[str, Any]:
+def as_columns(changes: Mapping[str, Any]) -> dict[str, Any]:
     """``changes`` of an object as its columns take them: an age and a ``Cache-Control`` replace each other.
 
     Raises ``validation_failed`` where both are given.

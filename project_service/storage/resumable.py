@@ -135,19 +135,19 @@ class _Appending:
     piece: Piece
     lasts: timedelta
     _parts: Parts = field(init=False)
-    # How many bytes of the upload have come, in the store or not.
-    _come: int = field(init=False)
+    # How many bytes of the upload have arrived, in the store or not.
+    _arrived: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         row = self.row
         sizes = PartSizes(row.first_part, row.part_step)
         self._parts = Parts(self.uploads.store, row.path, sizes, row.upload_id, row.etags)
         self._parts.describe(row.content_type, row.key)
-        self._come = row.received
+        self._arrived = row.received
 
     async def run(self, body: Body) -> ResumableUpload:
-        """Receive ``body``, as far as it comes. Returns the upload with all of it; raises if it did not come whole,
-        after what came was recorded. With a checksum all of it counts, or nothing."""
+        """Receive ``body``, as far as it arrives. Returns the upload with all of it; if it did not arrive whole,
+        raises after what did was recorded. With a checksum all of it counts, or nothing."""
         try:
             if self.row.tail is not None:
                 await self._parts.read_back(store_path(self.row.bucket, self.row.tail), self._in_tail())
@@ -155,14 +155,14 @@ class _Appending:
                 await self._receive(body)
             except (ClientGone, ApiError):
                 if self.piece.checksum is None:
-                    await self._keep()
+                    await self._store_arrived()
                 raise
             if self.piece.checksum is not None:
                 self.piece.checksum.check()
-            await self._keep()
+            await self._store_arrived()
         finally:
             # Whatever is still being sent then must not arrive after another request has begun.
-            await self._at_rest()
+            await self._stop_sending()
         return self.row
 
     def _in_tail(self) -> int:
@@ -174,40 +174,40 @@ class _Appending:
         recorded = len(self._parts.etags)
         while chunk := await body.next_chunk():
             if self.row.length is None:
-                self.limit.check(self._come + len(chunk))
-            elif self._come + len(chunk) > self.row.length:
+                self.limit.check(self._arrived + len(chunk))
+            elif self._arrived + len(chunk) > self.row.length:
                 raise payload_too_large(self.row.length, "its Upload-Length")
             if self.piece.checksum is not None:
                 self.piece.checksum.update(chunk)
             await self._parts.parts_sent()
             await self._parts.write(chunk)
-            self._come += len(chunk)
+            self._arrived += len(chunk)
             if self.piece.checksum is None and len(self._parts.etags) > recorded:
                 recorded = len(self._parts.etags)
                 sizes = PartSizes(self.row.first_part, self.row.part_step)
                 await self._record(sizes.total(recorded))
 
-    async def _keep(self) -> None:
-        """Have the store keep all that has come, and record that."""
-        parts, complete = self._parts, self._come == self.row.length
+    async def _store_arrived(self) -> None:
+        """Send all that has arrived to the store, and record that."""
+        parts, complete = self._parts, self._arrived == self.row.length
         if complete and parts.upload_id is None:
             etag = await parts.put_whole()
             self.uploads.steps("whole sent")
-            await self._record(self._come, etag=etag)
+            await self._record(self._arrived, etag=etag)
             return
         if parts.rest.full or (complete and parts.rest.used):
             await parts.send_rest()
         while parts.sending:
             await parts.part_sent()
         tail: UUID | None = None
-        if parts.rest.used and self._come > self.row.received:
+        if parts.rest.used and self._arrived > self.row.received:
             tail = await self.uploads.reservations.get(self.row.bucket)
             path = store_path(self.row.bucket, tail)
             await self.uploads.store.put(path, parts.rest.view(), self.row.content_type, {})
         elif parts.rest.used:
             tail = self.row.tail
         self.uploads.steps("parts sent")
-        await self._record(self._come, tail)
+        await self._record(self._arrived, tail)
 
     async def _record(self, received: int, tail: UUID | None = None, etag: str | None = None) -> None:
         """Record that the store has ``received`` bytes. Raises ``upload_locked`` if the hold is lost."""
@@ -222,7 +222,7 @@ class _Appending:
         if old.tail is not None and old.tail != tail:
             await self.uploads.removal.remove([old.tail], old.bucket)
 
-    async def _at_rest(self) -> None:
+    async def _stop_sending(self) -> None:
         """Return when nothing is on its way to the store, and give the memory back."""
         parts = self._parts
         while parts.sending:

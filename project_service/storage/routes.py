@@ -63,8 +63,8 @@ from project_service.storage.details import (
     LANGUAGE,
     MAX_AGE,
     MAX_AGE_SECONDS,
+    as_columns,
     details_of,
-    settled,
 )
 from project_service.storage.download import NO_SNIFFING, Downloads, Terms
 from project_service.storage.objects import Objects
@@ -454,8 +454,8 @@ class StorageRoutes:
             objects, folders = page.objects, page.folders
             following = page.last and requests.encode_page_token(page.last, prefix, recursive)
         else:
-            place = None if token is None else requests.decode_sorted_token(token, prefix, sorting)
-            flat = await self.rows.sorted_page(bucket.name, prefix, sorting, place, limit, viewer)
+            after_entry = None if token is None else requests.decode_sorted_token(token, prefix, sorting)
+            flat = await self.rows.sorted_page(bucket.name, prefix, sorting, after_entry, limit, viewer)
             objects, folders = flat.objects, b"[]"
             following = flat.last and requests.encode_sorted_token(flat.last, prefix, sorting)
         return json_reply(
@@ -614,7 +614,7 @@ class StorageRoutes:
         key = keys.parse_key(request.path_args["key"])
         bucket, writer = await self._changeable(request)
         conditions = write_conditions(request.headers)
-        changes = settled(read_members(ObjectChanges, await request.json_object()))
+        changes = as_columns(read_members(ObjectChanges, await request.json_object()))
         if "owner" in changes and not writer.is_service:
             raise access.owner_not_allowed("owner")
         row = await self.objects.change(bucket, key, changes, writer, conditions)

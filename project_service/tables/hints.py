@@ -160,12 +160,12 @@ class Hints:
             rows = await self.pool.query(_QUERIES[kind], values)
         except (psycopg2.Error, DatabaseGone, ApiError):
             return
-        found = orjson.loads(as_bytes(rows[0][0])) if rows else None
+        answer = orjson.loads(as_bytes(rows[0][0])) if rows else None
         if kind == "policy":
-            error.hint = policy_hint(caller, found, planned.compiled)
+            error.hint = policy_hint(caller, answer, planned.compiled)
         else:
             error.hint = grant_hint(
-                caller, found, self.config.authenticated_role, kind == "schema" and name != schema
+                caller, answer, self.config.authenticated_role, kind == "schema" and name != schema
             )
 
 
@@ -229,25 +229,25 @@ def _membership(role: str) -> str:
     )
 
 
-def grant_hint(caller: Caller, found: Any, signed_in: str, foreign_schema: bool = False) -> str:
-    """The hint for a missing right. ``found`` is what the query for the object returned, None if there is no such
+def grant_hint(caller: Caller, answer: Any, signed_in: str, foreign_schema: bool = False) -> str:
+    """The hint for a missing right. ``answer`` is what the query for the object returned, None if there is no such
     object in the request's schema; ``signed_in`` is the role of users with a token. ``foreign_schema``: it is a
     schema that the request does not name."""
-    if found is None or not found["lacks"]:
+    if answer is None or not answer["lacks"]:
         return _BEHIND
-    partly = found.get("partly", [])
+    partly = answer.get("partly", [])
     # What is missing altogether is what PostgreSQL refused; a right for some columns may be enough.
-    lacks = [one for one in found["lacks"] if one not in partly] or partly
-    grant = f"GRANT {', '.join(lacks)} ON {found['object']} TO {{}};"
-    if caller.anonymous and found["other"]:
+    lacks = [one for one in answer["lacks"] if one not in partly] or partly
+    grant = f"GRANT {', '.join(lacks)} ON {answer['object']} TO {{}};"
+    if caller.anonymous and answer["other"]:
         return (
             f"{_anonymous(caller)} The role {signed_in} has the right: send the access token of a signed-in user as "
-            f"'Authorization: Bearer'. Or let everybody do it: {grant.format(found['role'])}"
+            f"'Authorization: Bearer'. Or let everybody do it: {grant.format(answer['role'])}"
         )
     sentences = [_anonymous(caller)] if caller.anonymous else []
     if foreign_schema:
         sentences.append("Something that the request uses, such as a type or a function, is in that schema.")
-    sentences.append(f"The right is missing: {grant.format(found['role'])}")
+    sentences.append(f"The right is missing: {grant.format(answer['role'])}")
     if lacks == partly:
         sentences.append("The role has it for some columns only, and the request needs others.")
     if caller.anonymous:
@@ -255,27 +255,27 @@ def grant_hint(caller: Caller, found: Any, signed_in: str, foreign_schema: bool 
     return " ".join(sentences)
 
 
-def policy_hint(caller: Caller, found: Any, compiled: Compiled) -> str:
-    """The hint for a row that row-level security refuses. ``found`` is what the query for the table returned."""
-    if found is None:
+def policy_hint(caller: Caller, answer: Any, compiled: Compiled) -> str:
+    """The hint for a row that row-level security refuses. ``answer`` is what the query for the table returned."""
+    if answer is None:
         return _BEHIND
     sentences = [_anonymous(caller)] if caller.anonymous else []
     role, returns = (
-        found["role"],
+        answer["role"],
         isinstance(compiled.plan, WritePlan) and compiled.plan.representation != "minimal",
     )
-    for command in found["lacks"]:
+    for command in answer["lacks"]:
         clause = "USING" if command == "SELECT" else "WITH CHECK"
         sentences.append(
-            f"No policy allows it: CREATE POLICY name ON {found['object']} "
+            f"No policy allows it: CREATE POLICY name ON {answer['object']} "
             f"FOR {command} TO {role} {clause} (condition);"
         )
-    if not found["lacks"]:
+    if not answer["lacks"]:
         sentences.append(
             "There are policies for the role, but the row does not satisfy their conditions. A column for the user's "
             "id has to be that of the token: declared as DEFAULT auth.uid() it need not be sent."
         )
-    if returns and found["lacks"] in ([], ["SELECT"]):
+    if returns and answer["lacks"] in ([], ["SELECT"]):
         sentences.append(
             "The policies FOR SELECT have to show the new row too, unless 'Prefer: return=minimal' is sent."
         )

@@ -167,7 +167,7 @@ class ObjectsMachine(StorageMachine):
         refusals, answer = self.to_another("copy", data, caller, bucket, source, onto)
         there = self.model.objects.get((bucket, source))
         if not refusals and there is not None:
-            refusals |= self.model.does_not_fit(bucket, onto, len(there.payload))
+            refusals |= self.model.not_taken(bucket, onto, len(there.payload), there.content_type)
         if not self.refused(answer, refusals) and there is not None:
             assert answer.status == 201
             self.stored(answer, bucket, onto, there.payload, there.content_type, caller)
