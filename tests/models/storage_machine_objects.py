@@ -166,7 +166,9 @@ class ObjectsMachine(StorageMachine):
         bucket, source = self.bucket_and_key(data)
         refusals, answer = self.to_another("copy", data, caller, bucket, source, onto)
         there = self.model.objects.get((bucket, source))
-        if not refusals and there is not None:
+        # Of several reasons any may be given, but none that tells of an object that the caller may not see.
+        allowed = not self.model.unwritable(caller, bucket) and self.model.seen(caller, bucket, source)
+        if allowed and there is not None:
             refusals |= self.model.not_taken(bucket, onto, len(there.payload), there.content_type)
         if not self.refused(answer, refusals) and there is not None:
             assert answer.status == 201
