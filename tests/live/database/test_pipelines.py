@@ -390,12 +390,8 @@ async def test_reads_that_got_no_answer_are_asked_once_more(service: Service, cl
 
 
 @pytest_twisted.ensureDeferred
-async def test_reads_that_waited_for_a_lock_see_the_new_rows(
-    service: Service, clients: list[Client], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reads_that_waited_for_a_lock_see_the_new_rows(service: Service, clients: list[Client]) -> None:
     """Bind and Execute take the snapshot after the locks."""
-    # All are to share, also those that a busy machine lets come long after the first, which waits.
-    monkeypatch.setattr(pool, "MAX_AGE_SECONDS", 60.0)
     await warm(service, "/things?id=eq.1")
     taken = service.watched.taken
     with closing(psycopg2.connect(service.api.dsn)) as filling:

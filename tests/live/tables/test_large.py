@@ -135,6 +135,8 @@ async def test_a_client_that_stops_reading_is_dropped_and_blocks_nobody(tables: 
     stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     path = f"{narrow}/rpc/wide"
     tables.sql(WIDE)
+    # Each database has a schema cache of its own, and each of them has to know the function.
+    await until_answered(tables, "HEAD", "/rpc/wide", 200, base=narrow)
     await until_answered(tables, "HEAD", "/rpc/wide", 200)
     stalled.sendall(
         f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Service-Key: {tables.api.anon_key}\r\n\r\n".encode()
