@@ -63,6 +63,11 @@ def _rules(function: Callable[..., None]) -> Callable[..., None]:
             default=None,
             help="Whether row-level security on storage.objects decides what users may do.",
         ),
+        click.option(
+            "--cache-control",
+            metavar="TEXT|none",
+            help="Cache-Control of a public bucket's objects that have none of their own, such as max-age=3600.",
+        ),
     ):
         function = option(function)
     return function
@@ -77,6 +82,7 @@ def _changes(
     owner_only_reads: bool | None,
     anonymous_reads: bool | None,
     policies: bool | None,
+    cache_control: str | None,
 ) -> dict[str, Any]:
     """The rules that were given, by their names in ``/admin/buckets``. ``parse_rules`` checks them."""
     changes: dict[str, Any] = {}
@@ -87,6 +93,8 @@ def _changes(
             changes[name] = None if text == "none" else _bytes(name, text)
     if content_types:
         changes["allowed_content_types"] = None if "any" in content_types else list(content_types)
+    if cache_control is not None:
+        changes["cache_control"] = None if cache_control == "none" else cache_control
     flags = {
         "owner_only_writes": owner_only_writes,
         "owner_only_reads": owner_only_reads,

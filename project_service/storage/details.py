@@ -1,6 +1,6 @@
 """What an uploader says of an object (``Details``): in headers, in fields of a form, or in the body of a PATCH.
 
-Pure but for Werkzeug's header parser.
+Pure.
 """
 
 from __future__ import annotations
@@ -8,28 +8,19 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from attrs import evolve
-from werkzeug.datastructures import ResponseCacheControl
-from werkzeug.http import parse_cache_control_header
 
-from project_service import whole_numbers
 from project_service.errors import ApiError, require_text, validation_failed
 from project_service.http.head import HeaderView
 from project_service.http.json_body import Kind, or_null, read_document, strict_loads, whole
+from project_service.storage import cache_control
+from project_service.storage.cache_control import MAX_AGE_SECONDS
 from project_service.storage.values import Details
 
-# RFC 9111 section 1.2.2; also PostgreSQL's largest integer.
-MAX_AGE_SECONDS = 2**31 - 1
 MAX_METADATA_BYTES = 16 * 1024
 MAX_HEADER_LENGTH = 255
-# With these a shared cache revalidates each time, whatever the age (RFC 9111, 5.2.2).
-_REVALIDATE = {"no-cache", "no-store", "private"}
-# A response that says so itself, or must not be stored at all, is not made public.
-_NOT_PUBLIC = {"public", "private", "no-store"}
-_PRINTABLE = re.compile(r"[\x20-\x7e]*")
 # RFC 9110 section 8.5: a list of language tags. Their subtags are not looked up anywhere.
 _LANGUAGE = r"[A-Za-z]{1,8}(?:-[A-Za-z0-9]{1,8})*"
 _LANGUAGES = re.compile(rf"{_LANGUAGE}(?:[ ]*,[ ]*{_LANGUAGE})*")
@@ -39,8 +30,8 @@ def details_of(headers: HeaderView) -> Details:
     """What an upload's headers say. Raises ``validation_failed``."""
     details = Details()
     if b"cache-control" in headers.first:
-        cache_control = b", ".join(headers.all(b"cache-control")).decode("latin-1")
-        details = with_cache_control(details, cache_control, "Cache-Control")
+        sent = b", ".join(headers.all(b"cache-control")).decode("latin-1")
+        details = with_cache_control(details, sent, "Cache-Control")
     language = headers.text(b"content-language")
     if language is not None:
         details = evolve(details, content_language=read_language("Content-Language", language))
@@ -53,7 +44,7 @@ def details_of(headers: HeaderView) -> Details:
 def with_field(details: Details, name: str, text: str) -> Details:
     """``details`` with what the field ``name`` of a form says. Raises ``validation_failed``."""
     if name == "max_age_seconds":
-        return evolve(details, max_age_seconds=_max_age(text, name), cache_control=None)
+        return evolve(details, max_age_seconds=cache_control.max_age(text, name), cache_control=None)
     if name == "cache_control":
         return with_cache_control(details, text, name)
     if name == "content_language":
@@ -62,39 +53,9 @@ def with_field(details: Details, name: str, text: str) -> Details:
 
 
 def with_cache_control(details: Details, text: str, name: str) -> Details:
-    """``details`` with a ``Cache-Control``. A text without a directive, or with a ``max-age`` that has no value, says
-    nothing. ``name`` is that of the header or field. Raises ``validation_failed``."""
-    text = text.strip()
-    if len(text) > MAX_HEADER_LENGTH or not _PRINTABLE.fullmatch(text):
-        why = f"must be at most {MAX_HEADER_LENGTH} printable ASCII characters"
-        raise validation_failed({name: why})
-    directives = _directives(text)
-    age = directives.get("max-age")
-    if not directives or ("max-age" in directives and age is None):
-        return evolve(details, cache_control=None, max_age_seconds=None)
-    seconds = None if age is None else _max_age(age, name)
-    seconds = 0 if _REVALIDATE & directives.keys() else seconds
-    return evolve(details, cache_control=text, max_age_seconds=seconds)
-
-
-# Cached, because the same values are sent again and again.
-@lru_cache(maxsize=1024)
-def for_everybody(cache_control: str) -> str:
-    """The ``Cache-Control`` of a response that everybody may store, unless ``cache_control`` says otherwise."""
-    return cache_control if _NOT_PUBLIC & _directives(cache_control).keys() else f"public, {cache_control}"
-
-
-def _directives(text: str) -> dict[str, str | None]:
-    """Directives have no case (RFC 9111 section 5.2)."""
-    parsed = parse_cache_control_header(text, cls=ResponseCacheControl)
-    return {name.lower(): value for name, value in parsed.items()}
-
-
-def _max_age(text: str, name: str) -> int:
-    number = whole_numbers.from_digits(text)
-    if number is None or not 0 <= number <= MAX_AGE_SECONDS:
-        raise validation_failed({name: f"must be a whole number from 0 to {MAX_AGE_SECONDS}"})
-    return number
+    """``details`` with a ``Cache-Control``, as ``cache_control.parse`` understands it."""
+    value, age = cache_control.parse(text, name)
+    return evolve(details, cache_control=value, max_age_seconds=age)
 
 
 def _decoded(encoded: str) -> str:
@@ -129,17 +90,8 @@ def read_language(name: str, value: object) -> str:
     return text
 
 
-def _read_cache_control(name: str, value: object) -> str:
-    """What is wrong with it is said here, and what it means by ``as_columns``."""
-    text = require_text(name, value)
-    if with_cache_control(Details(), text, name).cache_control is None:
-        raise validation_failed({name: "must have a directive, as max-age=3600"})
-    return text.strip()
-
-
 _TEXT = {"type": "string", "maxLength": MAX_HEADER_LENGTH}
 MAX_AGE = or_null(whole(0, MAX_AGE_SECONDS))
-CACHE_CONTROL = or_null(Kind(_TEXT, _read_cache_control))
 LANGUAGE = or_null(Kind(_TEXT, read_language))
 DOCUMENT = or_null(
     Kind(
@@ -161,7 +113,7 @@ def as_columns(changes: Mapping[str, Any]) -> dict[str, Any]:
     if text is not None and age is not None:
         raise validation_failed({"max_age_seconds": "cannot be given together with cache_control"})
     if text is not None:
-        age = with_cache_control(Details(), text, "cache_control").max_age_seconds
+        _, age = cache_control.parse(text, "cache_control")
     elif not {"cache_control", "max_age_seconds"} & changes.keys():
         return dict(changes)
     return {**changes, "cache_control": text, "max_age_seconds": age}

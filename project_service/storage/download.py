@@ -22,8 +22,8 @@ from project_service.http.body import ClientGone
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
 from project_service.storage import conditions, errors, keys
+from project_service.storage.cache_control import for_everybody
 from project_service.storage.conditions import ByteRange, parse_range
-from project_service.storage.details import for_everybody
 from project_service.storage.digests import repr_digest, wants_sha256
 from project_service.storage.images import VARY, Wanted
 from project_service.storage.links import LinkUse
@@ -169,8 +169,8 @@ class ObjectLost(Exception):
 class Terms:
     """How an object is to be sent. ``headers`` are added to its own.
 
-    ``public_max_age_seconds``: everybody may keep it, for so long unless the object says otherwise. With None
-    ``headers`` say how to cache it.
+    ``public_max_age_seconds``: everybody may keep it, as the object says, else as ``cache_control`` says, else for so
+    long. With None ``headers`` say how to cache it.
 
     With ``viewer`` an object that this one may not see counts as missing.
 
@@ -182,6 +182,7 @@ class Terms:
     inline: bool | None
     headers: Headers = ()
     public_max_age_seconds: int | None = None
+    cache_control: str | None = None
     use: LinkUse | None = None
     viewer: Viewer | None = None
     filename: str = ""
@@ -302,9 +303,11 @@ def _caching(row: ObjectRow, terms: Terms) -> Headers:
     """With an age of 0 a cache asks each time whether it still has the object, so that nobody sees an old one."""
     if terms.public_max_age_seconds is None:
         return ()
-    if row.cache_control is not None:
-        return (("Cache-Control", for_everybody(row.cache_control)),)
-    age = terms.public_max_age_seconds if row.max_age_seconds is None else row.max_age_seconds
+    text, age = row.cache_control, row.max_age_seconds
+    if text is None and age is None:
+        text, age = terms.cache_control, terms.public_max_age_seconds
+    if text is not None:
+        return (("Cache-Control", for_everybody(text)),)
     return (("Cache-Control", f"public, max-age={age}" if age else "public, no-cache"),)
 
 

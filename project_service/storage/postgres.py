@@ -101,7 +101,7 @@ class SqlBuckets:
 
     async def create(self, name: str, rules: BucketRules) -> Bucket:
         made = await self.database.query(
-            "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s, %s, %s)",
+            "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s, %s, %s, %s)",
             (
                 name,
                 rules.visibility,
@@ -112,6 +112,7 @@ class SqlBuckets:
                 rules.owner_only_reads,
                 rules.anonymous_reads,
                 rules.policies,
+                rules.cache_control,
             ),
         )
         if not made[0][0]:

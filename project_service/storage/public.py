@@ -71,7 +71,7 @@ class PublicRoutes:
         # Downloads add this header themselves where CORS allows every origin.
         headers = () if request.any_origin else (ANY_ORIGIN,)
         max_age = self.current_settings().public_max_age_seconds
-        terms = Terms(inline, headers, public_max_age_seconds=max_age, viewer=viewer, filename=filename)
+        terms = Terms(inline, headers, max_age, bucket.rules.cache_control, viewer=viewer, filename=filename)
         return await self.downloads.answer(request, bucket.name, key, terms)
 
     async def _bucket(self, name: str) -> Bucket:

@@ -56,13 +56,12 @@ from project_service.http.routing import Handler, endpoint
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import access, errors, images, keys, requests
 from project_service.storage.buckets import Buckets
+from project_service.storage.cache_control import CACHE_CONTROL, MAX_AGE_SECONDS
 from project_service.storage.conditions import write_conditions
 from project_service.storage.details import (
-    CACHE_CONTROL,
     DOCUMENT,
     LANGUAGE,
     MAX_AGE,
-    MAX_AGE_SECONDS,
     as_columns,
     details_of,
 )
@@ -569,7 +568,7 @@ class StorageRoutes:
         inline, filename = requests.shown_as(request)
         if bucket.public and (viewer is None or viewer.is_anybody):
             max_age = self.current_settings().public_max_age_seconds
-            terms = Terms(inline, public_max_age_seconds=max_age, viewer=viewer, filename=filename)
+            terms = Terms(inline, (), max_age, bucket.rules.cache_control, viewer=viewer, filename=filename)
         else:
             terms = Terms(inline, (NOT_SHARED,), viewer=viewer, filename=filename)
         return await self.downloads.answer(request, bucket.name, key, terms)

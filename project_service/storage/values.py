@@ -14,6 +14,7 @@ from project_service.errors import ApiError, require_text, validation_failed
 from project_service.http.json_body import FLAG, Kind, member
 from project_service.lifecycle import timestamp
 from project_service.storage import keys
+from project_service.storage.cache_control import CACHE_CONTROL
 
 Visibility = Literal["public", "private"]
 
@@ -99,6 +100,8 @@ class BucketRules:
     owner_only_reads: bool = member(FLAG, default=False)
     anonymous_reads: bool = member(FLAG, default=False)
     policies: bool = member(FLAG, default=False)
+    # Of objects that have none of their own, where everybody may read them.
+    cache_control: str | None = member(CACHE_CONTROL, default=None)
 
     def __attrs_post_init__(self) -> None:
         if self.owner_only_reads and self.visibility == "public":

@@ -42,6 +42,7 @@ class Rules:
     owner_only_writes: bool = False
     owner_only_reads: bool = False
     anonymous_reads: bool = False
+    cache_control: str | None = None
 
     def unfit(self, public: bool) -> set[str]:
         """Why a bucket may not have these rules together with its visibility."""
@@ -135,6 +136,13 @@ class Model:
         """The object, if it is shown to anybody at ``/storage/public``."""
         shown = bucket in self.buckets and self.buckets[bucket].rules.anonymous_reads
         return self.objects.get((bucket, key)) if shown else None
+
+    def caching(self, bucket: str) -> str:
+        """The ``Cache-Control`` of objects that say nothing themselves, if they are shown to everybody."""
+        rules = self.buckets[bucket].rules
+        if rules.cache_control is None:
+            return "public, no-cache"
+        return rules.cache_control if "private" in rules.cache_control else f"public, {rules.cache_control}"
 
     def unwritable(self, caller: Caller, bucket: str) -> set[str]:
         if caller.key is None:
@@ -241,6 +249,7 @@ class Model:
             "anonymous_reads": rules.anonymous_reads,
             # Row-level security has tests of its own: live/storage/test_policies.py.
             "policies": False,
+            "cache_control": rules.cache_control,
             "object_count": len(self.of(name)),
             "total_bytes": self.total(name),
         }

@@ -36,7 +36,8 @@ class ObjectsMachine(StorageMachine):
         self.read(answer, method, there, expected)
         if answer.status < 300:
             public = self.model.buckets[bucket].public
-            assert answer.header("Cache-Control") == "public, no-cache" if public else "private, no-store"
+            caching = self.model.caching(bucket) if public else "private, no-store"
+            assert answer.header("Cache-Control") == caching
             assert (answer.header("Content-Disposition") or "").startswith(
                 "inline" if inline else "attachment"
             )
@@ -53,7 +54,7 @@ class ObjectsMachine(StorageMachine):
         if there is not None and answer.status < 300:
             disposition = answer.header("Content-Disposition") or ""
             assert disposition.startswith("inline" if there.content_type == "image/png" else "attachment")
-            assert answer.header("Cache-Control") == "public, no-cache"
+            assert answer.header("Cache-Control") == self.model.caching(bucket)
 
     def reading(
         self, data: st.DataObject, method: str, bucket: str, key: str, there: Stored | None

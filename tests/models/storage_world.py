@@ -31,6 +31,7 @@ RULES = st.builds(
     st.booleans(),
     st.booleans(),
     st.sampled_from([False, False, True]),
+    st.sampled_from([None, None, "max-age=60, immutable", "private, max-age=60"]),
 )
 
 
@@ -97,6 +98,7 @@ def sent_rules(bucket: Bucket) -> dict[str, Any]:
         "owner_only_writes": rules.owner_only_writes,
         "owner_only_reads": rules.owner_only_reads,
         "anonymous_reads": rules.anonymous_reads,
+        "cache_control": rules.cache_control,
     }
 
 

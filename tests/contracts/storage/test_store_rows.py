@@ -603,6 +603,15 @@ async def test_a_public_bucket_cannot_have_own_objects_alone(rows: Rows) -> None
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_cache_control_of_a_bucket(rows: Rows) -> None:
+    made = await rows.buckets.create("pages", BucketRules("public", cache_control="max-age=60"))
+    assert made.rules == BucketRules("public", cache_control="max-age=60")
+    changed = await rows.buckets.change("pages", {"cache_control": "no-store"})
+    assert changed.rules.cache_control == "no-store"
+    assert (await rows.buckets.change("pages", {"cache_control": None})).rules == BucketRules("public")
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_private_bucket_cannot_have_anonymous_reads(rows: Rows) -> None:
     made = await rows.buckets.create("pages", BucketRules("public", anonymous_reads=True))
     assert made.rules == BucketRules("public", anonymous_reads=True)

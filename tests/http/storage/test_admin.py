@@ -51,6 +51,7 @@ class Admin(TestCase):
             "owner_only_reads": False,
             "anonymous_reads": True,
             "policies": False,
+            "cache_control": "max-age=60",
         }
         response = self.app.post("/admin/buckets", given, SERVICE)
         self.assertEqual((response.status, response.header("location")), (201, "/admin/buckets/b.new"))
@@ -83,6 +84,9 @@ class Admin(TestCase):
             {"name": "n", "allowed_content_types": ["a/b"] * 101}, {"name": "n", "allowed_content_types": 1},
             {"name": "n", "owner_only_writes": 1}, {"name": "n", "object_count": 5}, {"name": "n", "other": 1},
             {"name": "n", "allowed_content_types": ["a/b", "image"]},
+            {"name": "n", "cache_control": ""}, {"name": "n", "cache_control": "max-age"},
+            {"name": "n", "cache_control": "max-age=-1"}, {"name": "n", "cache_control": "no-store\r\nX: y"},
+            {"name": "n", "cache_control": 60}, {"name": "n", "cache_control": f"max-age={'0' * 248}"},
         ):  # fmt: skip
             response = self.app.post("/admin/buckets", given, SERVICE)
             self.assertEqual(refused(response), (422, "validation_failed"), given)
@@ -100,6 +104,8 @@ class Admin(TestCase):
             {"max_object_bytes": 5 * 1024**4},
             {"max_bucket_bytes": MAX_BYTES["max_bucket_bytes"]},
             {"allowed_content_types": ["a/b"] * 100},
+            {"cache_control": f"max-age={'0' * 247}"},
+            {"cache_control": "max-age=2147483647"},
         )
         for number, rules in enumerate(allowed):
             response = self.app.post("/admin/buckets", {"name": f"n{number}", **rules}, SERVICE)

@@ -10,7 +10,7 @@ from project_service.http.edge import EdgeSettings
 from project_service.settings.model import Storage
 from project_service.storage.download import SANDBOX
 from tests.fakes.common import ANON_KEY, Response
-from tests.http.storage.app import USER, StorageApp, refused
+from tests.http.storage.app import ANON, OBJECTS, USER, StorageApp, refused
 
 PAGES = "/storage/public/open"
 SHOWN = (
@@ -91,6 +91,36 @@ class Public(TestCase):
         self.assertEqual(self.page("aged").header("cache-control"), "public, max-age=7")
         self.app.current_settings = Storage(public_max_age_seconds=60)
         self.assertEqual(self.page().header("cache-control"), "public, max-age=60")
+
+    def test_a_bucket_may_say_how_its_objects_are_cached(self) -> None:
+        self.app.put("aged", Cache_Control="max-age=7")
+        self.app.put("said", Cache_Control="no-store")
+        self.app.current_settings = Storage(public_max_age_seconds=60)
+
+        def caching(key: str) -> set[str | None]:
+            downloaded = self.app.request("GET", f"{OBJECTS}/{key}", ANON)
+            return {self.page(key).header("cache-control"), downloaded.header("cache-control")}
+
+        for text, sent in (
+            ("max-age=3600, immutable", "public, max-age=3600, immutable"),
+            ("private, max-age=5", "private, max-age=5"),
+            (None, "public, max-age=60"),
+        ):
+            self.app.rules("open", anonymous_reads=True, cache_control=text)
+            self.assertEqual(caching("a/dot.png"), {sent})
+            # What the object says comes first.
+            self.assertEqual(caching("aged"), {"public, max-age=7"})
+            self.assertEqual(caching("said"), {"no-store"})
+        # A 304 says it too, for caches that have an older one.
+        self.app.rules("open", anonymous_reads=True, cache_control="max-age=9")
+        same = self.page(If_None_Match=self.page().header("etag") or "")
+        self.assertEqual((same.status, same.header("cache-control")), (304, "public, max-age=9"))
+
+    def test_a_private_bucket_is_never_cached(self) -> None:
+        self.app.rules("shut", cache_control="public, max-age=9")
+        self.app.put("x", bucket="shut")
+        response = self.app.request("GET", "/storage/buckets/shut/objects/x", USER)
+        self.assertEqual(response.header("cache-control"), "private, no-store")
 
     def test_what_is_not_public_does_not_exist(self) -> None:
         self.app.put("x", bucket="shut")

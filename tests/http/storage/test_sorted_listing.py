@@ -121,6 +121,7 @@ class VisibleBuckets(TestCase):
             "owner_only_reads": False,
             "anonymous_reads": False,
             "policies": False,
+            "cache_control": None,
         }
         for headers, names in ((ANON, ["open"]), (USER, ["open", "shut"]), (SERVICE, ["open", "shut"])):
             response = app.request("GET", "/storage/buckets", headers)

@@ -157,6 +157,22 @@ def test_anonymous_reads_of_a_bucket(
 
 
 @beside_the_reactor
+def test_the_cache_control_of_a_bucket(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = commands_of(monkeypatch, "--json", "--config", config_file(database, store_settings, tmp_path))
+    for command, text, shown in (
+        ("create", "max-age=60, immutable", "max-age=60, immutable"),
+        ("update", "no-cache", "no-cache"),
+        ("update", "none", None),
+    ):
+        done = run("bucket", command, "aged", "--cache-control", text)
+        assert (done.code, done.json["cache_control"]) == (0, shown)
+    done = run("bucket", "update", "aged", "--cache-control", "max-age=never")
+    assert (done.code, "cache_control" in done.err) == (1, True)
+
+
+@beside_the_reactor
 def test_control_characters_in_keys_are_not_printed(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
