@@ -19,15 +19,22 @@ _ANY_TEXT = """
 case when p.prosrc = '' and p.prokind <> 'a'
   then substring(pg_get_functiondef(p.oid) from '\\n((BEGIN ATOMIC|RETURN)\\M.*)') else p.prosrc end
 """
+# OFFSET keeps PostgreSQL from searching the texts of its own functions and views too, which are thousands, before it
+# leaves them out.
 _OWN = f"""
-pg_proc p join pg_namespace n on n.oid = p.pronamespace
+(select p.*, n.nspname from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 where {_NOT_SYSTEM} and not exists (select from pg_depend d
-  where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e')
+  where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e') offset 0) p
+"""
+_OWN_RULES = f"""
+(select c.relkind, r.ev_action from pg_rewrite r
+  join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
+  where {_NOT_SYSTEM} offset 0) r
 """
 
 
-def _any_mentions(text: str, words: str) -> str:
-    return f"exists (select from {_OWN} and {text} ~* '{words}')"
+def _any_mentions(text: str, words: str, condition: str = "true") -> str:
+    return f"exists (select from {_OWN} where {condition} and {text} ~* '{words}')"
 
 
 # Session-level locks, temporary tables, held cursors and LISTEN stay with the connection after a transaction. So does
@@ -38,9 +45,8 @@ _MAKES_TEMPORARY = _any_mentions("p.prosrc", "\\mtemp(orary)?\\M|\\mpg_temp\\.")
 _LEAVES = _any_mentions(_ANY_TEXT, "advisory_lock|\\mwith\\s+hold\\M|\\mlisten\\M|isolation")
 _LEAVES_BY_READING = f"""
 {_LEAVES}
-or exists (select from pg_rewrite r
-  join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
-  where c.relkind = 'v' and {_NOT_SYSTEM} and r.ev_action::text ~ (
+or exists (select from {_OWN_RULES}
+  where r.relkind = 'v' and r.ev_action::text ~ (
     select ':funcid (' || string_agg(oid::text, '|') || ') ' from pg_proc
     where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory_lock'))
 """
@@ -60,12 +66,10 @@ _SETS = (
 _CALLS_SET_CONFIG = "~ (':funcid ' || 'pg_catalog.set_config(text,text,bool)'::regprocedure::oid || ' ')"
 SETS_FOR_SESSION = rf"""
 exists (select from (select p.prolang, regexp_replace({_ANY_TEXT}, '{_LOCAL_CALL}', '', 'gi') as text
-    from {_OWN} and n.nspname <> '_project_service') f
+    from {_OWN} where p.nspname <> '_project_service') f
   join pg_language l on l.oid = f.prolang
   where l.lanname not in ('sql', 'plpgsql') or f.text ~* '{_SETS}')
-or exists (select from pg_rewrite r
-  join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
-  where {_NOT_SYSTEM} and r.ev_action::text {_CALLS_SET_CONFIG})
+or exists (select from {_OWN_RULES} where r.ev_action::text {_CALLS_SET_CONFIG})
 or exists (select from pg_policy where concat(polqual, polwithcheck) {_CALLS_SET_CONFIG})
 or exists (select from pg_attrdef where adbin::text {_CALLS_SET_CONFIG})
 or exists (select from pg_constraint where conbin::text {_CALLS_SET_CONFIG})
@@ -76,13 +80,14 @@ or exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 # A pre-request function may do so: then requests that began with the same role differ in their rights.
 # Storage's own takes its role back, and no request can call it.
 _CHANGES_ROLE = _any_mentions(
-    f"n.nspname <> 'storage' and {_ANY_TEXT}",
+    _ANY_TEXT,
     "\\mset\\s+(local\\s+|session\\s+)?role\\M|set_config\\s*\\(\\s*''role''",
+    "p.nspname <> 'storage'",
 )
 
 _FUNCTIONS = f"""
 own as materialized (
-  select p.oid, lower(p.proname) as name, n.nspname as schema, p.provolatile, p.prolang, {_ANY_TEXT} as text
+  select p.oid, lower(p.proname) as name, p.nspname as schema, p.provolatile, p.prolang, {_ANY_TEXT} as text
   from {_OWN}
 )
 """
