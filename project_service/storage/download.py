@@ -221,14 +221,15 @@ class Downloads:
     ) -> Reply | StreamReply:
         if wanted.format == "auto":
             terms = evolve(terms, headers=(*terms.headers, VARY))
-        picture = await self.renditions.of(request, row, wanted, terms.use)
-        try:
-            return await self._answer(request, picture.row, terms, picture.body)
-        except NoSuchObject:
-            # The object may have been replaced. Or the store has lost the rendition, which can be made again.
-            await self.renditions.forget(picture.row.version)
-        picture = await self.renditions.of(request, row, wanted, terms.use)
-        return await self._answer(request, picture.row, terms, picture.body)
+        for _ in range(MAX_READS):
+            picture = await self.renditions.of(request, row, wanted, terms.use)
+            try:
+                return await self._answer(request, picture.row, terms, picture.body)
+            except NoSuchObject:
+                # The object may have been replaced, or the rendition made room for another, or the store has lost it.
+                # It can be made again; where the object itself is gone, that raises.
+                await self.renditions.forget(picture)
+        raise StoreUnreachable("every version that was made of a picture was gone")
 
     async def _answer(
         self, request: Request, row: ObjectRow, terms: Terms, body: bytes | None = None

@@ -902,13 +902,31 @@ class SqlRenditions:
         return _rendition(rows[0]) if rows else None
 
     async def keep(
-        self, bucket: str, of: UUID, name: str, new: StoredRendition, max_per_object: int
-    ) -> StoredRendition | None:
+        self,
+        bucket: str,
+        of: UUID,
+        name: str,
+        new: StoredRendition,
+        max_per_object: int,
+        used: Mapping[UUID, float],
+    ) -> tuple[StoredRendition | None, list[UUID]]:
         rows = await self.database.query(
-            "select version, size, etag from storage.keep_rendition(%s, %s::uuid, %s, %s::uuid, %s, %s, %s)",
-            (bucket, str(of), name, str(new.version), new.size, new.etag, max_per_object),
+            "select version, size, etag, evicted::text[] from storage.store_rendition("
+            "%s, %s::uuid, %s, %s::uuid, %s, %s, %s, %s::uuid[], %s::double precision[])",
+            (
+                bucket,
+                str(of),
+                name,
+                str(new.version),
+                new.size,
+                new.etag,
+                max_per_object,
+                uuid_array(used),
+                list(used.values()),
+            ),
         )
-        return _rendition(rows[0]) if rows else None
+        *stored, evicted = rows[0]
+        return None if stored[0] is None else _rendition(tuple(stored)), [UUID(one) for one in evicted]
 
     async def forget(self, version: UUID) -> None:
         await self.database.query("delete from storage.renditions where version = %s::uuid", (str(version),))

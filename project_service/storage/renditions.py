@@ -1,8 +1,9 @@
 """Pictures that fit: what is made of a picture for one size and format, once.
 
-A rendition that has been made is in the store, with a row that says so, until its object is replaced or deleted. One
-that has not is made by a process of ``image_pool``. In this process all who ask for it meanwhile share the result;
-in others it may be made a second time, and the first to be stored counts.
+A rendition that has been made is in the store, with a row that says so, until its object is replaced or deleted, or
+has so many that one that was not used for longer makes room. One that is not there is made by a process of
+``image_pool``. In this process all who ask for it meanwhile share the result; in others it may be made a second time,
+and the first to be stored counts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from project_service.storage.image_process import Job
 from project_service.storage.images import Rendition, Wanted
 from project_service.storage.links import LinkUse
 from project_service.storage.repository import RenditionRows
-from project_service.storage.upload import SizeLimit, Uploads
+from project_service.storage.sweeper import BATCH
+from project_service.storage.upload import SizeLimit, State, Uploads
 from project_service.storage.values import ObjectRow, StoredRendition
 
 _log = Logger()
@@ -46,6 +48,8 @@ TRIES = 2
 # How many renditions are remembered in each process, so that the next request for one takes no query more than one
 # for the object.
 REMEMBERED = 10_000
+# Of how many objects each process remembers which renditions were used, for when one of them has too many.
+REMEMBERED_USES = 500
 # How many pictures that were refused are remembered: each could take a process for all of its time again and again.
 REMEMBERED_REFUSALS = 1000
 # How long a picture that took too long is refused without another try, which may take as long again.
@@ -69,10 +73,12 @@ def is_installed() -> bool:
 @frozen
 class Picture:
     """A rendition as if it were an object: ``row`` is the object's, with the version, size, type, entity tag and file
-    name of the rendition. ``body`` is there if it has just been made."""
+    name of the rendition. ``body`` is there if it has just been made. ``made_as``: the version of the object, and the
+    name of the rendition."""
 
     row: ObjectRow
     body: bytes | None
+    made_as: tuple[UUID, str]
 
 
 @define(eq=False)
@@ -113,10 +119,14 @@ class Renditions:
     clock: IReactorTime
     observe: Observe = unobserved
     _running: dict[tuple[UUID, str], _Run] = field(factory=dict, init=False)
-    # Those that were read lately. ``of`` was the object's version a moment ago, and what is stored of a version stays
-    # as long as that, so these are never out of date.
+    # Those that were read lately. One that has made room for another has no bytes any more, and is forgotten when it
+    # is asked for.
     _known: LRUCache[tuple[UUID, str], StoredRendition] = field(
         factory=lambda: LRUCache(REMEMBERED), init=False
+    )
+    # When this process sent which renditions of an object, by its clock.
+    _uses: LRUCache[UUID, LRUCache[UUID, float]] = field(
+        factory=lambda: LRUCache(REMEMBERED_USES), init=False
     )
     _refused: LRUCache[tuple[UUID, str], str] = field(
         factory=lambda: LRUCache(REMEMBERED_REFUSALS), init=False
@@ -144,7 +154,7 @@ class Renditions:
         stored = await self._find(row.version, rendition.name)
         if stored is not None:
             self.observe("stored", 0.0)
-            return Picture(_as_row(row, rendition, stored), None)
+            return _picture(row, rendition, stored, None)
         if use is not None and use.link.uses_left == 0:
             raise errors.token_used()
         if row.size > self.settings.max_source_bytes:
@@ -156,10 +166,12 @@ class Renditions:
         finally:
             request.slot.retake()
 
-    async def forget(self, version: UUID) -> None:
+    async def forget(self, picture: Picture) -> None:
         """Forget a rendition whose bytes are not in the store, so that it is made again."""
-        for key in [key for key, stored in self._known.items() if stored.version == version]:
-            del self._known[key]
+        version = picture.row.version
+        known = self._known.get(picture.made_as)
+        if known is not None and known.version == version:
+            del self._known[picture.made_as]
         await self.rows.forget(version)
 
     async def _find(self, of: UUID, name: str) -> StoredRendition | None:
@@ -167,8 +179,13 @@ class Renditions:
         stored = self._known.get(key)
         if stored is None:
             stored = await self.rows.find(of, name)
-            if stored is not None:
-                self._known[key] = stored
+            if stored is None:
+                return None
+            self._known[key] = stored
+        uses = self._uses.get(of)
+        if uses is None:
+            uses = self._uses[of] = LRUCache(max(1, self.settings.max_per_object))
+        uses[stored.version] = self.clock.seconds()
         return stored
 
     def _made(self, client: str, row: ObjectRow, rendition: Rendition) -> Deferred[Picture]:
@@ -246,19 +263,24 @@ class Renditions:
             await upload.write(body)
             await upload.store()
             new = StoredRendition(upload.version, len(body), upload.etag)
-            stored = await self.rows.keep(
-                row.bucket, row.version, rendition.name, new, self.settings.max_per_object
+            now = self.clock.seconds()
+            used = {version: now - then for version, then in self._uses.get(row.version, {}).items()}
+            stored, garbage = await self.rows.keep(
+                row.bucket, row.version, rendition.name, new, self.settings.max_per_object, used
             )
+            self.uploads.steps(State.COMMITTED.value)
         if stored is None or stored.version != new.version:
-            await self.uploads.removal.remove([new.version], row.bucket)
+            garbage = [new.version, *garbage]
+        # At once, whatever storage.keep_removed_seconds says: what a backup lacks of these is made again.
+        await self.uploads.removal.remove(garbage[:BATCH], row.bucket)
         if stored is None or stored.etag == new.etag:
-            return Picture(_as_row(row, rendition, stored or new), body)
+            return _picture(row, rendition, stored or new, body)
         # Another process was faster, with other bytes.
-        return Picture(_as_row(row, rendition, stored), None)
+        return _picture(row, rendition, stored, None)
 
 
-def _as_row(row: ObjectRow, rendition: Rendition, stored: StoredRendition) -> ObjectRow:
-    return evolve(
+def _picture(row: ObjectRow, rendition: Rendition, stored: StoredRendition, body: bytes | None) -> Picture:
+    picture = evolve(
         row,
         key=rendition.key(row.key),
         version=stored.version,
@@ -268,3 +290,4 @@ def _as_row(row: ObjectRow, rendition: Rendition, stored: StoredRendition) -> Ob
         # That of the object is of other bytes.
         sha256=None,
     )
+    return Picture(picture, body, (row.version, rendition.name))

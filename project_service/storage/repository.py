@@ -235,12 +235,22 @@ class RenditionRows(Protocol):
 
     async def find(self, of: UUID, name: str) -> StoredRendition | None: ...
     async def keep(
-        self, bucket: str, of: UUID, name: str, new: StoredRendition, max_per_object: int
-    ) -> StoredRendition | None:
+        self,
+        bucket: str,
+        of: UUID,
+        name: str,
+        new: StoredRendition,
+        max_per_object: int,
+        used: Mapping[UUID, float],
+    ) -> tuple[StoredRendition | None, list[UUID]]:
         """Store a rendition of version ``of``. The store must have all its bytes, under its own version, which has
         been reserved as for an upload. Returns the one that is stored now: another if somebody was faster, and None
-        if ``of`` is no object's version any more or has ``max_per_object`` already. What is not stored becomes
-        garbage."""
+        if ``of`` is no object's version any more. Where ``of`` has ``max_per_object`` already, those that were not
+        used for the longest time make room; their versions are returned too. Those and what is not stored become
+        garbage.
+
+        ``used`` are renditions of ``of`` that this process has sent lately, with the seconds since then.
+        """
 
     async def forget(self, version: UUID) -> None:
         """Forget a rendition whose bytes are not in the store."""

@@ -72,6 +72,8 @@ class Tables:
     # By the version that they are of and their name; and what of the garbage are renditions of what.
     renditions: dict[tuple[UUID, str], StoredRendition] = field(factory=dict)
     rendition_of: dict[UUID, UUID] = field(factory=dict)
+    # When a rendition was made or used last.
+    rendition_uses: dict[UUID, datetime] = field(factory=dict)
 
     def rows(self) -> Rows:
         return Rows(
@@ -566,17 +568,37 @@ class FakeRenditions:
         return self.tables.renditions.get((of, name))
 
     async def keep(
-        self, bucket: str, of: UUID, name: str, new: StoredRendition, max_per_object: int
-    ) -> StoredRendition | None:
+        self,
+        bucket: str,
+        of: UUID,
+        name: str,
+        new: StoredRendition,
+        max_per_object: int,
+        used: Mapping[UUID, float],
+    ) -> tuple[StoredRendition | None, list[UUID]]:
+        made, uses = self.tables.renditions, self.tables.rendition_uses
         if self.tables.uploads.pop(new.version, None) is None:
-            return None
+            return None, []
+        evicted: list[UUID] = []
         current = any(row.version == of for row in self.tables.objects.values())
-        if current and sum(one == of for one, _ in self.tables.renditions) < max_per_object:
-            self.tables.renditions.setdefault((of, name), new)
-        stored = self.tables.renditions.get((of, name))
+        if current and max_per_object and (of, name) not in made:
+            for version, ago in used.items():
+                if version in uses:
+                    uses[version] = max(uses[version], self._stamp(ago))
+            mine = sorted((key for key in made if key[0] == of), key=lambda key: uses[made[key].version])
+            gone = mine[: max(0, len(mine) - max_per_object + 1)]
+            evicted = [made.pop(key).version for key in gone]
+            self.tables.garbage |= {version: (bucket, self.tables.now()) for version in evicted}
+            made[of, name] = new
+            uses[new.version] = self._stamp()
+        stored = made.get((of, name))
         if stored is None or stored.version != new.version:
             self.tables.garbage[new.version] = (bucket, self.tables.now())
-        return stored
+        return stored, evicted
+
+    def _stamp(self, ago: float = 0.0) -> datetime:
+        """A time, later than those before, also while the clock stands."""
+        return self.tables.now() + timedelta(seconds=-ago, microseconds=len(self.tables.rendition_uses))
 
     async def forget(self, version: UUID) -> None:
         for key in [key for key, made in self.tables.renditions.items() if made.version == version]:

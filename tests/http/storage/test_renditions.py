@@ -294,12 +294,43 @@ class Lifetime(Case):
 class Limited(Case):
     images = Images(max_per_object=2, max_source_bytes=100)
 
-    def test_only_so_many_are_stored(self) -> None:
+    def sized(self, *widths: int) -> list[int | None]:
+        """Request these, which are too large for the cache; the widths that were made for that."""
+        self.pool.outcomes = [b"s" * 300_000]
+        before = len(self.pool.jobs)
+        for width in widths:
+            self.assertEqual(len(self.get(f"{PATH}?width={width}").body), 300_000)
+            self.app.clock.advance(1)
+            self.assertLessEqual(len(self.stored()), 3)
+        return [job.width for job in self.pool.jobs[before:]]
+
+    def test_the_one_that_was_not_used_for_the_longest_time_makes_room(self) -> None:
+        self.assertEqual(self.sized(1, 2, 1, 3), [1, 2, 3])
+        self.assertEqual(self.sized(1, 3, 2), [2])
+        self.assertEqual(self.sized(3, 2, 1, 2), [1])
+        self.assertEqual(self.sized(1, 2, 2), [])
+
+    def test_its_bytes_are_deleted_at_once_also_where_those_of_objects_stay(self) -> None:
+        self.app.current_settings = evolve(self.app.current_settings, keep_removed_seconds=60)
+        self.sized(1, 2, 3, 4)
+
+    def test_one_that_another_process_evicted_is_made_again(self) -> None:
+        self.pool.outcomes = [b"s" * 300_000] * 2
+        self.get(f"{PATH}?width=1")
+        (key,) = self.app.tables.renditions
+        evicted = self.app.tables.renditions.pop(key)
+        del self.app.store.objects[f"open/{evicted.version}"]
+        self.assertEqual(len(self.get(f"{PATH}?width=1").body), 300_000)
+        self.assertEqual([job.width for job in self.pool.jobs], [1, 1])
+        self.assertEqual(len(self.stored()), 2)
+
+    def test_none_is_stored_if_none_may_be(self) -> None:
+        self.app = StorageApp(images=Images(max_per_object=0))
+        self.pool = self.app.image_pool
+        self.put()
         for _ in range(2):
-            for width in (1, 2, 3):
-                self.assertEqual(self.get(f"{PATH}?width={width}").body, b"small")
-        self.assertEqual([job.width for job in self.pool.jobs], [1, 2, 3, 3])
-        self.assertEqual(len(self.stored()), 3)
+            self.assertEqual(self.get().body, b"small")
+        self.assertEqual((len(self.pool.jobs), self.stored()), (2, [b"picture"]))
 
     def test_an_object_that_is_too_large_is_not_read(self) -> None:
         self.put(b"x" * 101)

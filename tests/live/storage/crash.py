@@ -26,14 +26,16 @@ from project_service.dsn import read_dsn
 from project_service.http.admission import Slot
 from project_service.http.body import OVER, Body
 from project_service.http.head import HeaderView
-from project_service.settings.model import Secret, Storage, Store
+from project_service.settings.model import Images, Secret, Storage, Store
 from project_service.storage.assemble import assemble
+from project_service.storage.images import Wanted
 from project_service.storage.links import Links
 from project_service.storage.objects import Objects
 from project_service.storage.postgres import SqlLinks
 from project_service.storage.resumable import Piece
 from project_service.storage.upload import SizeLimit
 from project_service.storage.values import NO_DETAILS, UNCONDITIONAL, Writer
+from tests.fakes.images import FakeImagePool
 
 PART = 5 * 1024 * 1024
 SERVICE = Writer(None, is_service=True)
@@ -84,6 +86,14 @@ async def append(storage: Any, given: dict[str, Any]) -> None:
     await resumables.append(row, request_with(payload), Piece(row.received), SERVICE)
 
 
+async def render(storage: Any, given: dict[str, Any]) -> None:
+    """Make a picture in another size, of which an object may have one."""
+    storage.renditions.pool, storage.renditions.installed = FakeImagePool(), True
+    row = await storage.objects.rows.find("b", given["key"])
+    request: Any = SimpleNamespace(headers=HeaderView(()), slot=Slot(), client_address="192.0.2.1")
+    await storage.renditions.of(request, row, Wanted(given["width"], None, "cover", None, None), None)
+
+
 async def link(pool: Pool, given: dict[str, Any]) -> None:
     links = Links(SqlLinks(pool), lambda: datetime.now(UTC), lambda: given["token"], uuid4)
     await links.make("b", [given["key"]], 3600)
@@ -100,7 +110,8 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
     connector = Connector(reactor, read_dsn(given["dsn"]), 30, timezone="UTC")
     pool = Pool(connector, 2, 5.0, reactor)
     store = Store(**{**given["store"], "secret_access_key": Secret(given["store"]["secret_access_key"])})
-    storage = assemble(reactor, Storage(part_bytes=PART), store, pool, steps=at_step)
+    images = Images(max_per_object=1)
+    storage = assemble(reactor, Storage(part_bytes=PART), store, pool, steps=at_step, images=images)
     bucket = await storage.buckets.fresh("b")
     size = given["size"]
 
@@ -127,10 +138,16 @@ async def work(reactor: Any, given: dict[str, Any]) -> None:
             await upload.commit(given["key"], "text/plain", NO_DETAILS, SERVICE, UNCONDITIONAL, digest)
     elif given["what"] == "delete":
         await objects.delete(bucket, given["keys"], SERVICE)
+    elif given["what"] == "rendition":
+        await render(storage, given)
     elif given["what"] == "copy":
         await objects.copy(bucket, "source", bucket, given["key"], SERVICE, UNCONDITIONAL)
-    else:
+    elif given["what"] == "move":
         await objects.move(bucket, "source", given["key"], SERVICE, UNCONDITIONAL)
+    else:
+        other = await storage.buckets.fresh("c")
+        change = objects.copy if given["what"] == "copy away" else objects.move_to_bucket
+        await change(bucket, "source", other, given["key"], SERVICE, UNCONDITIONAL)
     # The change has been acknowledged: from here on it must not be lost.
     die()
 

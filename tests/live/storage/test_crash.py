@@ -28,7 +28,15 @@ from project_service.storage.durations import KEEP_EXPIRED_LINKS
 from project_service.storage.links import Links
 from project_service.storage.resumable import NewUpload, Piece
 from project_service.storage.upload import SizeLimit
-from project_service.storage.values import NO_DETAILS, UNCONDITIONAL, BucketRules, UploadTerms, Writer
+from project_service.storage.values import (
+    NO_DETAILS,
+    UNCONDITIONAL,
+    BucketRules,
+    Details,
+    ObjectRow,
+    UploadTerms,
+    Writer,
+)
 from tests.fakes.store import Collected
 from tests.live.services import wait
 from tests.live.storage import crash as storage_crash
@@ -69,23 +77,31 @@ def storage_on(dsn: str, store: Store) -> Iterator[Storage]:
 @pytest.fixture(scope="module")
 def storage(module_database: str, store_settings: Store) -> Iterator[Storage]:
     with storage_on(module_database, store_settings) as made:
-        wait(lambda: bucket_b(made))
+        wait(lambda: two_buckets(made))
         yield made
 
 
-async def bucket_b(storage: Storage) -> None:
+async def two_buckets(storage: Storage) -> None:
     await storage.buckets.create("b", BucketRules())
+    await storage.buckets.create("c", BucketRules())
 
 
-async def put(storage: Storage, key: str, payload: bytes) -> None:
-    async with await storage.objects.uploads.begin("b", SizeLimit(len(payload))) as upload:
+async def put(
+    storage: Storage,
+    key: str,
+    payload: bytes,
+    bucket: str = "b",
+    details: Details = NO_DETAILS,
+    content_type: str = "text/plain",
+) -> None:
+    async with await storage.objects.uploads.begin(bucket, SizeLimit(len(payload))) as upload:
         await upload.write(payload)
         await upload.store()
-        await upload.commit(key, "text/plain", NO_DETAILS, SERVICE, UNCONDITIONAL)
+        await upload.commit(key, content_type, details, SERVICE, UNCONDITIONAL)
 
 
-async def content(storage: Storage, key: str) -> bytes | None:
-    row = await storage.objects.rows.find("b", key)
+async def content(storage: Storage, key: str, bucket: str = "b") -> bytes | None:
+    row = await storage.objects.rows.find(bucket, key)
     if row is None:
         return None
     sink = Collected()
@@ -204,6 +220,62 @@ async def test_a_link_is_used_by_the_upload_that_made_an_object_and_by_no_other(
     assert len(await stored(storage)) == report.objects
 
 
+DETAILS = Details(60, "max-age=60", '{"album":"trip"}', "de")
+
+
+@pytest.mark.parametrize("step", ["reserved", "stored", "committed", "bytes deleted", "removed"])
+@pytest.mark.parametrize("what", ["copy away", "move away"])
+@pytest_twisted.ensureDeferred
+async def test_an_object_on_its_way_into_another_bucket_is_whole_in_one_of_them(
+    storage: Storage, crash: Callable[..., None], what: str, step: str
+) -> None:
+    key, new = f"{what} {step}", storage_crash.new_payload(4000)
+    await put(storage, "source", new, details=DETAILS)
+    await put(storage, key, OLD, "c")
+    before = await storage.objects.rows.find("b", "source")
+    assert before is not None and before.sha256 is not None
+    crash(what=what, size=4000, step=step, key=key)
+    switched = step in ("committed", "bytes deleted", "removed")
+    target = await storage.objects.rows.find("c", key)
+    assert target is not None
+    assert await content(storage, key, "c") == (new if switched else OLD)
+    assert (shown(target) == shown(before)) is switched
+    there = what == "copy away" or not switched
+    assert await content(storage, "source") == (new if there else None)
+    await left_clean(storage)
+    assert await content(storage, key, "c") == (new if switched else OLD)
+    await storage.objects.delete_prefix(await storage.buckets.fresh("b"), "source")
+
+
+def shown(row: ObjectRow) -> dict[str, Any]:
+    return {**row.as_info(with_owner=True), "metadata": row.metadata, "key": None, "last_modified": None}
+
+
+@pytest.mark.parametrize("step", ["reserved", "stored", "committed", "bytes deleted", "done"])
+@pytest_twisted.ensureDeferred
+async def test_a_rendition_that_makes_room_for_another_leaves_nothing_behind(
+    storage: Storage, crash: Callable[..., None], step: str
+) -> None:
+    key = f"picture {step}"
+    await put(storage, key, b"picture", content_type="image/jpeg")
+    row = await storage.objects.rows.find("b", key)
+    assert row is not None
+    crash(what="rendition", size=0, step="done", key=key, width=1)
+    crash(what="rendition", size=0, step=step, key=key, width=2)
+    names = [f"1-inside-{width}x-80.jpeg" for width in (1, 2)]
+    first, second = [await storage.renditions.rows.find(row.version, name) for name in names]
+    assert (first is None, second is None) == (
+        (False, True) if step in ("reserved", "stored") else (True, False)
+    )
+    await left_clean(storage, renditions=1)
+    left = second if first is None else first
+    assert (
+        left is not None and (await storage.objects.uploads.store.stat(f"b/{left.version}")).size == left.size
+    )
+    await storage.objects.delete_prefix(await storage.buckets.fresh("b"), key)
+    await left_clean(storage)
+
+
 # The step at which a request that appends up to a byte is killed, from which byte on it appends, and how many bytes
 # the client of the upload sees then, at least.
 P = storage_crash.PART
@@ -285,7 +357,20 @@ async def test_a_link_outlives_the_process_and_is_never_used_twice(
 
 async def stored(storage: Storage) -> list[Any]:
     entries = (await storage.objects.uploads.store.list()).objects
-    return [entry for entry in entries if entry.key.startswith("b/")]
+    return [entry for entry in entries if entry.key.startswith(("b/", "c/"))]
+
+
+async def left_clean(storage: Storage, renditions: int = 0) -> None:
+    """Asserts that the sweeper knows of everything that was left behind without searching the store, and that nothing
+    is left after it but the objects and so many renditions."""
+    report = await storage.sweeper.verify()
+    assert report.sound and report.orphans == []
+    await storage.reservations.release_all()
+    await storage.sweeper.sweep(timedelta(0))
+    assert len(await stored(storage)) == report.objects + renditions
+    assert await storage.objects.uploads.store.list_multiparts() == ()
+    buckets = await storage.buckets.rows.all()
+    assert sum(bucket.object_count for bucket in buckets) == report.objects
 
 
 @pytest_twisted.ensureDeferred

@@ -14,6 +14,7 @@ import pyvips
 import requests
 from twisted.internet.threads import deferToThread
 
+from project_service.settings.model import Images
 from project_service.storage.download import MAX_READS
 from tests.live.sql import run_sql
 from tests.live.storage.service import Running, call
@@ -120,6 +121,39 @@ async def test_pictures_that_are_requested_while_their_object_is_overwritten(run
 
     await deferToThread(session)
     await running.behind.sweeper.sweep()
+    assert await stored_and_known(running)
+
+
+@pytest_twisted.ensureDeferred
+async def test_new_sizes_are_stored_when_there_are_as_many_as_there_may_be(running: Running) -> None:
+    """Beside a size that is requested all the time, which stays."""
+    await deferToThread(put, running, "many.jpg", picture(60, 45))
+    before = await deferToThread(pictures_made, running)
+
+    def session() -> None:
+        def both(width: int) -> None:
+            for one in (width, 60):
+                answer = get(running, "many.jpg", f"width={one}&quality={width}" if one != 60 else "width=60")
+                assert (answer.status_code, size_of(answer.content)[0]) == (200, min(one, 60))
+
+        get(running, "many.jpg", "width=60")
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(both, [1 + number % 59 for number in range(59)]))
+            list(pool.map(lambda width: get(running, "many.jpg", f"width={width}&quality=99"), range(1, 50)))
+            list(pool.map(both, range(1, 20)))
+
+    await deferToThread(session)
+    counted = run_sql(
+        running.api.dsn,
+        "select count(*) from storage.renditions r join storage.objects o on o.version = r.rendition_of"
+        " where o.key = 'many.jpg'",
+    )
+    assert counted == [(Images().max_per_object,)]
+    made = await deferToThread(pictures_made, running)
+    assert (await deferToThread(get, running, "many.jpg", "width=60")).status_code == 200
+    assert await deferToThread(pictures_made, running) == made >= before + 109
+    # Their bytes went at once.
+    assert run_sql(running.api.dsn, "select count(*) from storage.garbage") == [(0,)]
     assert await stored_and_known(running)
 
 
