@@ -31,6 +31,10 @@ class BareClient:
 
     def request(self, method: str, target: str, headers: dict[str, str], body: bytes = b"") -> int:
         """Sends, reads the answer to its end, returns the length of its body."""
+        return _length(self.exchange(method, target, headers, body))
+
+    def exchange(self, method: str, target: str, headers: dict[str, str], body: bytes = b"") -> bytes:
+        """As ``request``, but returns the head of the answer."""
         length = {"Content-Length": str(len(body))} if body else {}
         lines = [f"{method} {target} HTTP/1.1", *(f"{n}: {v}" for n, v in (headers | length).items())]
         self._socket.sendall("\r\n".join([*lines, "", ""]).encode())
@@ -39,11 +43,10 @@ class BareClient:
         head, _, begun = self._head().partition(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 20"):
             raise RuntimeError(head.decode("latin-1"))
-        total = _length(head)
-        left = total - len(begun)
+        left = _length(head) - len(begun)
         while left > 0:
             left -= self._some(self._socket.recv_into(self._room))
-        return total
+        return head
 
     def _head(self) -> bytes:
         data = b""
@@ -67,11 +70,16 @@ class BareClient:
         self._socket.close()
 
 
-def _length(head: bytes) -> int:
+def header(head: bytes, name: bytes) -> bytes | None:
+    """``name`` is in lower case."""
     for line in head.split(b"\r\n"):
-        if line.lower().startswith(b"content-length:"):
-            return int(line.split(b":", 1)[1])
-    return 0
+        if line.lower().startswith(name + b":"):
+            return line.split(b":", 1)[1].strip()
+    return None
+
+
+def _length(head: bytes) -> int:
+    return int(header(head, b"content-length") or 0)
 
 
 @frozen

@@ -38,6 +38,11 @@ class Running:
     def workers(self) -> tuple[int, ...]:
         return self.pids[1:] or self.pids
 
+    @property
+    def store_pid(self) -> int:
+        pid: int = json.loads((self.data_dir / "run" / "weed.pid").read_text())["pid"]
+        return pid
+
     def cpu_seconds(self) -> float:
         """User and system time of all its processes together."""
         return sum(map(_cpu_seconds, self.pids))

@@ -15,7 +15,7 @@ from contextlib import closing
 import psycopg2
 from attrs import frozen
 
-from benchmarks import storage_listing, storage_memory, storage_rules
+from benchmarks import storage_listing, storage_memory, storage_resumable, storage_rules
 from benchmarks.bare_client import BareClient, BareStore
 from benchmarks.load import CLIENTS, Costed, Request, wrk
 from benchmarks.memory import MIB
@@ -36,9 +36,10 @@ class NewKeys(Request):
 
 
 def measure(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
-    """What ``make bench`` shows of large objects and of rules about who sees them; memory with objects a quarter of
-    the full size."""
+    """What ``make bench`` shows of large objects, resumable uploads and rules about who sees objects; memory with
+    objects a quarter of the full size."""
     yield from large(running, rounds)
+    yield from storage_resumable.measure(running, rounds)
     yield from storage_rules.measure(running, rounds, seconds)
     yield from storage_memory.measure(running, LARGE)
 
@@ -134,14 +135,20 @@ def main() -> None:
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--listing", action="store_true", help="also pages of 1,000,000 objects")
     options.add_argument("--rules", action="store_true", help="only objects under rules about who sees them")
+    options.add_argument("--resumable", action="store_true", help="only resumable uploads")
     given = options.parse_args()
     print(HEADING)
     with service(given.workers) as running:
+        if given.resumable:
+            show(storage_resumable.measure(running, given.rounds))
+            show([storage_memory.resumable(running)])
+            return
         if given.rules:
             show(storage_rules.measure(running, given.rounds, given.seconds))
             return
         show(small(running, given.rounds, given.seconds))
         show(large(running, given.rounds))
+        show(storage_resumable.measure(running, given.rounds))
         show(storage_memory.measure(running, 256 * MIB))
         if given.listing:
             show(storage_listing.measure(running))

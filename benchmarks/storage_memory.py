@@ -1,4 +1,5 @@
-"""What the service takes in memory while bytes flow through it: 16 large uploads, 16 downloads, 200 slow readers."""
+"""What the service takes in memory while bytes flow through it: 16 large uploads, 16 downloads, 200 slow readers, and
+64 resumable uploads while the store answers nothing."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ from benchmarks.bare_client import BareClient
 from benchmarks.memory import MIB, held_during
 from benchmarks.report import Row
 from benchmarks.running import Running
+from benchmarks.storage_resumable import PART, PARTS_IN_MEMORY, Senders
 
-PARALLEL, READERS = 16, 200
-PART_MIB = 8
+PARALLEL, READERS, RESUMABLE = 16, 200, 64
+RESUMABLE_BYTES = 64 * MIB
+PART_MIB = PART // MIB
 OBJECTS = "/storage/buckets/private/objects/"
 
 
@@ -41,12 +44,24 @@ def measure(running: Running, size: int) -> Iterator[Row]:
 
     what = f"of {size // MIB} MiB"
     yield _grown(
-        running, f"memory: {PARALLEL} uploads {what}", lambda: each(upload), PARALLEL * 2 * PART_MIB + 32
+        running,
+        f"memory: {PARALLEL} uploads {what}",
+        lambda: each(upload),
+        PARALLEL * PARTS_IN_MEMORY * PART_MIB + 32,
     )
     yield _grown(running, f"memory: {PARALLEL} downloads {what}", lambda: each(download), 32)
     yield _grown(
         running, f"memory: {READERS} slow readers {what}", lambda: _read_slowly(running, headers), 100
     )
+    yield resumable(running)
+
+
+def resumable(running: Running) -> Row:
+    headers = {"X-Service-Key": running.service_key}
+    work = f"memory: {RESUMABLE} tus uploads of {RESUMABLE_BYTES // MIB} MiB"
+    goal = RESUMABLE * PARTS_IN_MEMORY * PART_MIB + 32
+    with Senders(running.url, headers, os.urandom(RESUMABLE_BYTES), RESUMABLE, "tus") as senders:
+        return _grown(running, work, lambda: senders.fill_memory(running.store_pid), goal)
 
 
 def _read_slowly(running: Running, headers: dict[str, str]) -> None:

@@ -15,7 +15,8 @@ import requests
 from attrs import frozen
 
 from benchmarks.memory import MIB, held_during
-from tests.live.daemon import Daemon
+from benchmarks.storage_resumable import PART, PARTS_IN_MEMORY, Senders
+from tests.live.daemon import Daemon, pid_of
 
 SIZE = 48 * MIB
 
@@ -25,6 +26,7 @@ class Served:
     url: str
     headers: dict[str, str]
     pid: int
+    store_pid: int
 
     def object_url(self, key: str) -> str:
         return f"{self.url}/storage/buckets/private/objects/{key}"
@@ -48,8 +50,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     data_dir = Path(tmp_path_factory.mktemp("memory")) / "var"
     with Daemon(data_dir) as daemon:
         url = daemon.wait_until_ready()
-        key = json.loads((data_dir / "credentials.json").read_text())["service_key"]
-        yield Served(url, {"X-Service-Key": key}, daemon.process.pid)
+        known = json.loads((data_dir / "credentials.json").read_text())
+        headers = {"X-Service-Key": known["service_key"]}
+        yield Served(url, headers, daemon.process.pid, pid_of(data_dir, "weed"))
 
 
 def test_uploads_hold_two_parts_each(served: Served) -> None:
@@ -75,6 +78,18 @@ def test_uploads_hold_two_parts_each(served: Served) -> None:
     seen.clear()
     assert served.growth(work) <= 6 * 2 * 8 + 32
     assert seen <= before
+
+
+def test_resumable_uploads_hold_two_parts_each_while_the_store_answers_nothing(served: Served) -> None:
+    """``make bench`` has 64 of them, of 64 MiB."""
+    count, payload = 6, os.urandom(4 * PART)
+
+    with Senders(served.url, served.headers, payload, count, "t") as senders:
+        grown = served.growth(lambda: senders.fill_memory(served.store_pid))
+    assert grown <= count * PARTS_IN_MEMORY * PART / MIB + 32
+    for number in range(count):
+        got = requests.get(served.object_url(f"t{number}"), headers=served.headers, timeout=120)
+        assert got.content == payload
 
 
 def test_slow_readers_cost_hardly_any_memory(served: Served) -> None:
