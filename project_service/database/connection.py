@@ -27,7 +27,6 @@ from project_service.database.pipeline import (
     Run,
     Statements,
     Step,
-    TextRow,
     error_that_ended,
     ignore_notices,
     may_be_stale,
@@ -83,8 +82,6 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         self.plans_of: str | None = None
         # Set while the connection is in pipeline mode, by ``run`` or for longer by ``Pipelines``.
         self.pipeline: Pipeline | None = None
-        # How many seconds the server needed for the last timed ``run``.
-        self.took = 0.0
         self._sent = 0.0
         self._running: Deferred[None] | None = None
         self._discarded = False
@@ -171,21 +168,11 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         if largest > 2**23:
             self.expire_after(0)  # libpq keeps a buffer of that size for as long as it is connected
 
-    async def run(self, steps: Sequence[Step], version: int = 0, timed: bool = False) -> list[TextRow]:
-        """Run prepared statements as one transaction of their own (see ``pipeline``); the rows of the last one.
+    async def run(self, steps: Sequence[Step], version: int = 0, timed: bool = False) -> Run:
+        """Run prepared statements as one transaction of their own (see ``pipeline``); the complete run.
 
         Raises as ``execute`` does. ``version`` is that of the schema cache that the statements were made with.
-        ``timed`` sets ``took``.
         """
-        run, rows = await self._run(steps, version, timed)
-        return run.with_bytes(rows)
-
-    async def run_typed(self, *steps: Step, timed: bool = False) -> list[Row]:
-        """As ``run``, with the values as psycopg2 returns them."""
-        run, rows = await self._run(steps, 0, timed)
-        return run.typed(rows)
-
-    async def _run(self, steps: Sequence[Step], version: int, timed: bool) -> tuple[Run, list[TextRow]]:
         if self._running is not None or self.pipeline is not None:
             raise RuntimeError("the connection is busy")
         pipeline = self.enter_pipeline()
@@ -193,15 +180,14 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         self.watch()
         pipeline.flush()
         try:
-            rows = await run.done
+            await run.done
         except psycopg2.Error as fault:
             raise self._as_raised(fault) from fault
         finally:
-            self.took = run.took
             self.pipeline = None
             pipeline.leave()
-        self._forget_large(rows[0] if len(rows) == 1 else ())
-        return run, rows
+        self._forget_large(run.rows[0] if len(run.rows) == 1 else ())
+        return run
 
     async def query_prepared(self, sql: str, params: Sequence[Any]) -> list[Row]:
         """As ``query``, with ``sql`` prepared on this connection so that PostgreSQL plans it once.
@@ -210,7 +196,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         after a failure.
         """
         try:
-            return await self.run_typed(Step.of(sql, params))
+            return (await self.run([Step.of(sql, params)])).typed()
         except psycopg2.Error as fault:
             if not may_be_stale(fault.pgcode):
                 raise

@@ -198,8 +198,8 @@ def numbered(sql: str) -> str:
 
 
 class Run:
-    """A submitted transaction. ``done`` fires with the rows of its last statement, or fails with ``psycopg2.Error``
-    for what the server refuses, or ``DatabaseGone``.
+    """A submitted transaction. ``done`` fires when it has run and ``rows`` are those of its last statement. It fails
+    with ``psycopg2.Error`` for what the server refuses, or ``DatabaseGone``.
 
     Cancelling ``done`` does not stop the run. ``took`` is how many seconds the server needed for a ``timed`` one;
     ``slow`` whether it held up the others that share the pipeline.
@@ -212,6 +212,7 @@ class Run:
         "error",
         "preparing",
         "result",
+        "rows",
         "sent",
         "slow",
         "timed",
@@ -224,7 +225,8 @@ class Run:
         self.timed = timed
         self.took = 0.0
         self.slow = False
-        self.done: Deferred[list[TextRow]] = Deferred()
+        self.done: Deferred[None] = Deferred()
+        self.rows: list[TextRow] = []
         self.sent = 0.0
         # What was sent to be prepared and is not known to be yet.
         self.preparing: list[Prepared] = []
@@ -239,22 +241,22 @@ class Run:
         """The types of the last statement's columns, once it has run."""
         return (self.used[-1].types or ()) if self.used else ()
 
-    def with_bytes(self, rows: list[TextRow]) -> list[TextRow]:
+    def with_bytes(self) -> list[TextRow]:
         """``rows`` with the bytes of ``bytea`` in place of their text."""
         types = self.types
         if BYTEA not in types:
-            return rows
+            return self.rows
         return [
             [unescaped(value) if kind == BYTEA else value for kind, value in zip(types, row, strict=True)]
-            for row in rows
+            for row in self.rows
         ]
 
-    def typed(self, rows: list[TextRow]) -> list[tuple[Any, ...]]:
+    def typed(self) -> list[tuple[Any, ...]]:
         """``rows`` with their values as psycopg2 would have returned them."""
         types, cursor = self.types, self.connection.cursor
         return [
             tuple([_converter(kind)(value, cursor) for kind, value in zip(types, row, strict=True)])
-            for row in rows
+            for row in self.rows
         ]
 
 
@@ -412,14 +414,13 @@ class Pipeline:
             run.took = int(_value(result, 0, 0)) / 1e6
             run.used.pop()
             before, result = result, before
-        rows: list[TextRow] = []
         if result:
-            rows = _text_rows(result)
+            run.rows = _text_rows(result)
             if run.used and run.used[-1].types is None:
                 run.used[-1].types = tuple([_type(result, n) for n in range(_columns(result))])
         _clear(before)
         _clear(result)
-        run.done.callback(rows)
+        run.done.callback(None)
 
 
 # How many microseconds the server has needed for the transaction so far.

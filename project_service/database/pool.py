@@ -105,7 +105,8 @@ class Pool:
         run = self.pipelines.submit(0, [Step.of(sql, params)])
         if run is not None:
             try:
-                return run.typed(await run.done)
+                await run.done
+                return run.typed()
             except DatabaseGone:
                 pass  # it is run again on another connection
             except psycopg2.Error as fault:

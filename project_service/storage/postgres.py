@@ -24,7 +24,7 @@ from psycopg2 import DatabaseError
 from psycopg2.errors import CheckViolation, ForeignKeyViolation, RestrictViolation
 from twisted.logger import Logger
 
-from project_service.database.connection import Connection, DatabaseGone, Row
+from project_service.database.connection import DatabaseGone, Row
 from project_service.database.errors import describe
 from project_service.database.pipeline import Step, as_texts, may_be_stale, numbered
 from project_service.database.pool import Pool
@@ -628,7 +628,9 @@ class _Policed:
                     rows = await self._shared(steps)
                     if rows is not None:
                         return rows
-                return await self.database.use(lambda connection: self._alone(connection, steps))
+                run = await self.database.use(lambda connection: connection.run(steps, timed=True))
+                self._quick_runs = self._quick_runs + 1 if run.took <= _QUICK_SECONDS else 0
+                return run.typed()
             except psycopg2.Error as fault:
                 self._quick_runs = 0
                 if not may_be_stale(fault.pgcode):
@@ -640,23 +642,18 @@ class _Policed:
             log_failed_policy(describe(fault))
             return None
 
-    async def _alone(self, connection: Connection, steps: Sequence[Step]) -> list[Row]:
-        rows = await connection.run_typed(*steps, timed=True)
-        self._quick_runs = self._quick_runs + 1 if connection.took <= _QUICK_SECONDS else 0
-        return rows
-
     async def _shared(self, steps: Sequence[Step]) -> list[Row] | None:
         """None where no shared connection accepts it, or it was lost."""
         run = self.database.pipelines.submit(0, steps)
         if run is None:
             return None
         try:
-            rows = await run.done
+            await run.done
         except DatabaseGone:
             return None
         if run.slow:
             self._quick_runs = 0
-        return run.typed(rows)
+        return run.typed()
 
 
 def log_failed_policy(reason: str) -> None:

@@ -84,7 +84,8 @@ class Executor:
         shared connection was lost, or the statement has to be run in another form."""
         compiled = planned.compiled
         try:
-            outcome = outcome_of_read((await run.done)[0])
+            await run.done
+            outcome = outcome_of_read(run.rows[0])
             if run.slow or len(outcome.body) > SMALL_BYTES:
                 compiled.history.failed()
             if compiled.probe is None or compiled.probe.fits(outcome, probe):
@@ -193,13 +194,15 @@ class _OwnConnection:
         planned, preamble, compiled = self.planned, self.preamble, self.planned.compiled
         ending = self._ending
         begins = ending != "implicit"
+        run: Run | None = None
         try:
             rows: Sequence[Any]
             if prepared:
                 steps = [*preamble.steps(self.path), _step(planned, preamble, probe)]
-                rows = await connection.run(
-                    [_BEGIN, *steps] if begins else steps, planned.version, compiled.shares
-                )
+                if begins:
+                    steps.insert(0, _BEGIN)
+                run = await connection.run(steps, planned.version, timed=compiled.shares)
+                rows = run.with_bytes()
             else:
                 sql = compiled.statement.sql
                 values = sql.values(planned.operands, planned.body, planned.raw, probe + 1)
@@ -219,8 +222,8 @@ class _OwnConnection:
             finally:
                 if connection.in_transaction:
                     await connection.execute("ROLLBACK")
-        if prepared and compiled.shares:
-            compiled.history.ran(connection.took, len(outcome.body))
+        if run is not None and compiled.shares:
+            compiled.history.ran(run.took, len(outcome.body))
         return outcome
 
     @property

@@ -52,7 +52,9 @@ async def shares(pool: Pool) -> None:
 
     async def answered() -> bool:
         run = pool.pipelines.submit(1, [Step("select 1")])
-        return run is not None and bool(await run.done)
+        if run is not None:
+            await run.done
+        return run is not None
 
     await until(answered)
 
@@ -62,7 +64,7 @@ async def shares(pool: Pool) -> None:
 async def test_values_come_back_as_by_psycopg2(database: str, kind: str, value: Any) -> None:
     async with connection(database) as made:
         for _ in range(2):
-            ((found,),) = await made.run_typed(Step(f"select $1::{kind}", [as_text(value)]))
+            ((found,),) = (await made.run([Step(f"select $1::{kind}", [as_text(value)])])).typed()
             ((expected,),) = await made.query(f"select %s::{kind}", (value,))
             assert (found, type(found)) == (expected, type(expected))
 
@@ -78,7 +80,7 @@ async def test_an_error_is_psycopg2s_and_undoes_its_run_alone(database: str) -> 
         assert refused.value.pgcode == "23505"
         assert refused.value.diag.constraint_name == "kept_pkey"
         assert "already exists" in str(refused.value.diag.message_detail)
-        assert await made.run([Step("select id from public.kept")]) == [[b"1"]]
+        assert (await made.run([Step("select id from public.kept")])).rows == [[b"1"]]
         with pytest.raises(psycopg2.errors.SyntaxError):
             await made.run([Step("selec")])
         # psycopg2 uses the connection in turns.
@@ -94,7 +96,7 @@ async def test_a_statement_that_could_not_be_prepared_is_forgotten_alone(databas
             await made.run([Step("reset all", once=True), good, bad])
         assert list(made.statements.known) == [("", good.text)]
         run_sql(database, "create table public.missing (id int)")
-        assert await made.run([Step("begin", once=True), good, bad, Step("commit", once=True)]) == []
+        assert (await made.run([Step("begin", once=True), good, bad, Step("commit", once=True)])).rows == []
         assert list(made.statements.known) == [("", good.text), ("", bad.text)]
 
 
@@ -109,7 +111,8 @@ async def test_many_runs_on_one_connection_are_answered_in_order(database: str) 
         pipeline.flush_soon()
         for number, run in enumerate(runs):
             if number % 7:
-                assert await run.done == [[b"1" if number == 1 else b"0"]]
+                await run.done
+                assert run.rows == [[b"1" if number == 1 else b"0"]]
             else:
                 with pytest.raises(psycopg2.errors.DivisionByZero):
                     await run.done
@@ -179,7 +182,8 @@ async def test_the_pool_closes_when_what_is_under_way_is_done(database: str) -> 
     run = pool.pipelines.submit(1, [Step("select pg_sleep(0.2)::text")])
     assert run is not None
     closed = start(pool.close())
-    assert await run.done == [[b""]]
+    await run.done
+    assert run.rows == [[b""]]
     await closed
     assert pool.pipelines.submit(1, [Step("select 1")]) is None
     assert not pool._busy

@@ -64,7 +64,7 @@ class FakeConnection:
     def answer(self, fault: Exception | None = None) -> None:
         run = self.waiting.popleft()
         if fault is None:
-            run.done.callback([])
+            run.done.callback(None)
         else:
             run.done.errback(fault)
 

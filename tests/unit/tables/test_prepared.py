@@ -71,7 +71,6 @@ class Connection:
     row: Row = READ
     faults: dict[str, Exception] = field(factory=dict)
     in_transaction: bool = False
-    took: float = 0.0
     extra_seconds: float | None = 0.0
     plans_of: str | None = None
     statements: Statements = field(factory=Statements)
@@ -82,14 +81,14 @@ class Connection:
     async def use(self, used: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
         return await used(self)
 
-    async def run(
-        self, steps: Sequence[Step], version: int = 0, timed: bool = False
-    ) -> list[list[bytes | None]]:
+    async def run(self, steps: Sequence[Step], version: int = 0, timed: bool = False) -> Run:
         self.sent.append([step.text for step in steps])
         self.steps.extend(steps)
         self.raised("run")
         as_text = [value if isinstance(value, bytes) else str(value).encode() for value in self.row]
-        return [[None if value is None else sent for value, sent in zip(self.row, as_text, strict=True)]]
+        run = Run(cast(Any, None))
+        run.rows = [[None if value is None else sent for value, sent in zip(self.row, as_text, strict=True)]]
+        return run
 
     async def query(self, sql: str, params: object = None) -> list[Row]:
         self.sent.append(sql)
@@ -252,7 +251,9 @@ class Shared(Case):
         return result
 
     def answer(self, row: Sequence[bytes | None] = (None, b"1", b"[]", None, None, b"2")) -> None:
-        self.pipelines.runs[-1].done.callback([list(row)])
+        run = self.pipelines.runs[-1]
+        run.rows = [list(row)]
+        run.done.callback(None)
 
     def test_a_read_shares_once_its_plan_was_quick_often_enough(self) -> None:
         result = self.again()
