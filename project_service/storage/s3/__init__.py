@@ -4,9 +4,8 @@ A request passes these modules from the first to the last, and its response come
 
 ================  =================================================================================================
 ``client``        the operations that the service needs. ``xml``: the documents sent and received. ``errors``
-``requests``      one request and its response, with timeouts; sent again where that may help
+``requests``      one request and its response, through treq, with timeouts; sent again where that may help
 ``signing``       the head of a request, signed over exactly what is sent, and checksums
-``agent``         the seam between treq and the connections
 ``connection``    connections that are kept open, their parser, and bodies in both directions, with back-pressure
 ================  =================================================================================================
 """

@@ -22,7 +22,6 @@ from twisted.web.client import URI, BrowserLikePolicyForHTTPS
 
 from project_service.lifecycle import all_of
 from project_service.settings.model import Store
-from project_service.storage.s3.agent import TreqClient
 from project_service.storage.s3.connection import (
     ByteSink,
     ConnectionPool,
@@ -338,7 +337,7 @@ def connect_store(reactor: Any, settings: Store, ca_pem: bytes | None = None) ->
     address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
     endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
     pool = ConnectionPool(reactor, endpoint, settings.max_connections)
-    sender = Sender(TreqClient(pool, reactor), address, Signer.of(settings), lambda: datetime.now(UTC))
+    sender = Sender(pool, reactor, address, Signer.of(settings), lambda: datetime.now(UTC))
     requests = RetryingClient(
         sender, reactor, settings.idle_timeout_seconds, settings.connect_timeout_seconds
     )

@@ -1,24 +1,41 @@
 """One request to the store and its response: signed over exactly what is sent, with timeouts, retry, and failures in
-the service's terms."""
+the service's terms.
+
+::
+
+    RetryingClient -> Sender -> treq -> _PoolAgent -> ConnectionPool
+                             <-      <- _BareResponse <- StoreResponse
+
+By default treq parses URLs and writes them again, copies headers and adds to them, keeps cookies, follows redirects
+and decodes compressed bodies. Some of that would invalidate the signature, and an object's bytes must arrive as they
+are stored. So treq sees a request without URL and headers, and a response without headers. That also leaves 15 of the
+70 microseconds that it takes for a request.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import Any
 
 from attrs import define, field, frozen
+from hyperlink import EncodedURL
+from treq.client import HTTPClient
+from treq.cookies import IndexableCookieJar
 from twisted.internet import error
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.web.iweb import IBodyProducer
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgent, IBodyProducer
+from zope.interface import implementer
 
 from project_service.lifecycle import IdleTimer
 from project_service.storage.durations import MAX_RESPONSE_SECONDS
-from project_service.storage.s3.agent import TreqClient
 from project_service.storage.s3.connection import (
+    ConnectionPool,
     Gather,
     MemoryBody,
     Payload,
@@ -40,18 +57,89 @@ _log = Logger()
 USER_AGENT = "project-service"
 
 
+class _NoURL(EncodedURL):
+    """Stands for the URL, which the head already has in its final form. treq would parse and write each one again."""
+
+    def __init__(self) -> None:
+        super().__init__(scheme="http", host="store")
+
+    def to_uri(self) -> _NoURL:
+        return self
+
+    def to_text(self, with_password: bool = False) -> str:
+        # Always the same one, which urllib remembers.
+        return "http://store/"
+
+
+_NO_URL = _NoURL()
+
+
+class _ReadyHead(Headers):
+    """A finished request head that treq takes for headers: there seem to be none, and it cannot add any."""
+
+    def __init__(self, head: bytes) -> None:
+        super().__init__()
+        self.head = head
+
+    def copy(self) -> _ReadyHead:
+        return self
+
+    def addRawHeader(self, name: bytes | str, value: bytes | str) -> None:
+        """Ignored."""
+
+
+class _NoCookies(IndexableCookieJar):
+    """A cookie jar that always stays empty."""
+
+    def add_cookie_header(self, request: Any) -> None:
+        """Nothing to add."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        """Nothing is kept."""
+
+
+@implementer(IAgent)
+@frozen(eq=False)
+class _PoolAgent:
+    """The agent beneath treq, which hands requests to our own pool."""
+
+    pool: ConnectionPool
+
+    def request(
+        self, method: bytes, uri: bytes, headers: Any = None, bodyProducer: IBodyProducer | None = None
+    ) -> Deferred[Any]:
+        return self.pool.request(method, headers.head, bodyProducer).addCallback(_BareResponse)
+
+
+class _BareResponse:
+    """What treq sees of a response: no headers, so that it decodes nothing."""
+
+    __slots__ = ("response",)
+    headers = Headers()
+
+    def __init__(self, response: StoreResponse) -> None:
+        self.response = response
+
+
 @define(eq=False)
 class Sender:
-    """Signs requests to one store and sends them.
+    """Signs requests to one store and sends them by the connections of ``pool``.
 
     Raises ``ValueError`` for a header that would break the request's framing. ``signer`` may be replaced at any time;
     a request that is sent again is signed anew.
     """
 
-    client: TreqClient
+    pool: ConnectionPool
+    clock: Any
     address: Address
     signer: Signer
     now: Callable[[], datetime]
+    _cookies: _NoCookies = field(factory=_NoCookies, init=False)
+    _client: HTTPClient = field(init=False)
+
+    @_client.default
+    def _made(self) -> HTTPClient:
+        return HTTPClient(_PoolAgent(self.pool), self._cookies)
 
     def send(
         self,
@@ -72,7 +160,18 @@ class Sender:
         signed = self.signer.headers(method, url, plain, digest, self.now())
         if body is not None:
             signed["Content-Length"] = str(body.length)
-        return self.client.send(method, _head(method, self.address.target(url), signed), body)
+        sent: Deferred[Any] = self._client.request(
+            method,
+            _NO_URL,
+            headers=_ReadyHead(_head(method, self.address.target(url), signed)),
+            data=body,
+            cookies=self._cookies,
+            allow_redirects=False,
+            unbuffered=True,
+            reactor=self.clock,
+        )
+        # Unwrapped, since treq's own response reads bodies without back-pressure.
+        return sent.addCallback(lambda response: response.original.response)
 
 
 def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:

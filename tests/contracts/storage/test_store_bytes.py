@@ -16,7 +16,6 @@ from twisted.internet.threads import deferToThread
 
 from project_service.settings.model import Secret
 from project_service.settings.model import Store as StoreSettings
-from project_service.storage.s3.agent import TreqClient
 from project_service.storage.s3.client import S3Store, connect_store
 from project_service.storage.s3.connection import ConnectionPool
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
@@ -46,7 +45,7 @@ def virtual_store(reactor: Any, host: str, port: int) -> S3Store:
     """Connects to this server whatever host the address names, as DNS would do for virtual hosts."""
     address = Address(f"http://s3.amazonaws.com:{port}", "virtual-one", "virtual")
     pool = ConnectionPool(reactor, TCP4ClientEndpoint(reactor, host, port), 5)
-    sender = Sender(TreqClient(pool, reactor), address, Signer("test", "test"), utc_now)
+    sender = Sender(pool, reactor, address, Signer("test", "test"), utc_now)
     return S3Store(RetryingClient(sender, reactor, 30, 5), deferToThread, pool.close)
 
 

@@ -16,7 +16,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.lifecycle import start
 from project_service.storage.durations import MAX_RESPONSE_SECONDS
-from project_service.storage.s3.agent import TreqClient
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connection import (
     SLICE,
@@ -61,7 +60,7 @@ class Sent(SynchronousTestCase):
     def setUp(self) -> None:
         self.pool = Pool()
         pool: Any = self.pool
-        self.sender = Sender(TreqClient(pool, Clock()), ADDRESS, SIGNER, lambda: NOW)
+        self.sender = Sender(pool, Clock(), ADDRESS, SIGNER, lambda: NOW)
 
     def send(
         self, key: str, query: Any = None, headers: dict[str, str] | None = None, body: Any = None
@@ -116,8 +115,8 @@ class Case(SynchronousTestCase):
         self.clock = Clock()
         self.clock.advance(1000)
         self.endpoint = Endpoint(Wire)
-        client = TreqClient(ConnectionPool(self.clock, self.endpoint, 5), self.clock)
-        sender = Sender(client, ADDRESS, SIGNER, lambda: NOW)
+        pool = ConnectionPool(self.clock, self.endpoint, 5)
+        sender = Sender(pool, self.clock, ADDRESS, SIGNER, lambda: NOW)
         self.jitter = 1.0
         requests = RetryingClient(sender, self.clock, IDLE, RETRY, lambda: self.jitter)
         self.store = S3Store(requests, lambda work, *args: succeed(work(*args)))
