@@ -276,7 +276,6 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
     pool = Pool(connect, database.pool_size, database.acquire_timeout_seconds, reactor)
     listener = Listener(connect, reactor, answer_seconds=LISTENER_ANSWER_SECONDS)
     ring = keys.KeyRing(listener)
-    storage_settings = settings.storage
     accounts = auth.assemble(settings, pool, listener, reactor, processes)
 
     async def read_revoked() -> None:
@@ -296,18 +295,15 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         settings.storage,
         settings.store,
         pool,
-        current_settings=lambda: storage_settings,
         sweep_lock=AdvisoryLock(connect, SWEEPER),
         images=evolve(settings.images, processes=settings.images.processes or cpus(processes)),
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
 
     def reload(fresh: Settings) -> None:
-        nonlocal storage_settings
         # First, because it is the only one that may raise.
         accounts.reload(fresh)
-        storage_settings = fresh.storage
-        store.reload(fresh.store)
+        store.reload(fresh.storage, fresh.store)
         rest.read_again()
 
     return Assembled(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from secrets import token_urlsafe
 from typing import Any
@@ -58,6 +58,7 @@ from project_service.storage.s3.errors import (
 )
 from project_service.storage.sweeper import Removal, Sweeper
 from project_service.storage.upload import Uploads, unobserved
+from project_service.storage.values import Live
 
 _log = Logger()
 
@@ -100,6 +101,7 @@ class Storage:
     sweeper: Sweeper
     renditions: Renditions
     services: tuple[IService, ...]
+    live: Live
     _routes: StorageRoutes
     _signing_routes: SigningRoutes
     _link_routes: LinkRoutes
@@ -123,8 +125,10 @@ class Storage:
         resumable = router.of_part(Policy(admission=ADMISSION, error_form=ERROR_FORM))
         resumable.mount(self._resumable_routes, wrap=with_tus)
 
-    def reload(self, store: StoreSettings) -> None:
-        """Sign with the key pair of ``store`` from now on; everything else about the store stays as it is."""
+    def reload(self, settings: StorageSettings, store: StoreSettings) -> None:
+        """Apply changed limits and lifetimes, and sign with the key pair of ``store``; nothing else of the store
+        changes."""
+        self.live.settings = settings
         self._store.sign_as(store)
 
     async def check(self) -> None:
@@ -183,7 +187,6 @@ def build(
     store: Any,
     rows: Rows,
     *,
-    current_settings: Callable[[], StorageSettings] | None = None,
     sweep_lock: SweepLock = unlocked,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     steps: Callable[[str], None] = unobserved,
@@ -193,29 +196,24 @@ def build(
 ) -> Storage:
     """Storage on the given store and rows. ``endpoint`` is what the log calls the store.
 
-    ``current_settings`` returns the settings as they are now, where they can change while running. ``sweep_lock``
-    keeps the sweeper to one process at a time. ``steps`` is called with each step of a change, for tests that
-    interrupt one.
+    ``sweep_lock`` keeps the sweeper to one process at a time. ``steps`` is called with each step of a change, for
+    tests that interrupt one.
     """
-    current_settings = current_settings or (lambda: settings)
-
-    def keep_removed() -> timedelta:
-        return timedelta(seconds=current_settings().keep_removed_seconds)
-
-    removal = Removal(store, rows.garbage, keep_removed, reactor, steps)
+    live = Live(settings)
+    removal = Removal(store, rows.garbage, live, reactor, steps)
     reservations = Reservations(rows.objects, reactor, uuid4)
     uploads = Uploads(
         rows.objects, rows.garbage, store, removal, reservations, reactor, settings.part_bytes, steps
     )
     buckets = Buckets(rows.buckets, reactor)
     objects = Objects(rows.objects, uploads, buckets)
-    receiver = Receiver(buckets, uploads, current_settings)
+    receiver = Receiver(buckets, uploads, live)
     renditions = _renditions(reactor, rows, uploads, images or Images(), image_pool)
     downloads = Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), renditions, now)
     sweeper = Sweeper(store, rows.garbage, rows.links, rows.resumables, removal, now)
-    resumables = Resumables(rows.resumables, uploads, buckets, current_settings, now, uuid4)
+    resumables = Resumables(rows.resumables, uploads, buckets, live, now, uuid4)
     links = Links(rows.links, now, lambda: token_urlsafe(32), uuid4)
-    routes = StorageRoutes(buckets, rows.objects, objects, receiver, downloads, current_settings)
+    routes = StorageRoutes(buckets, rows.objects, objects, receiver, downloads, live)
     return Storage(
         buckets,
         objects,
@@ -223,11 +221,15 @@ def build(
         resumables,
         sweeper,
         renditions,
-        (_sweeping(reactor, settings, sweeper, sweep_lock), _releasing(reactor, reservations)),
+        (
+            _sweeping(reactor, settings, sweeper, sweep_lock),
+            Every(UNUSED_SECONDS, reservations.release_unused, reactor, "reservations", outage_of),
+        ),
+        live,
         routes,
-        SigningRoutes(buckets, rows.objects, receiver, links, current_settings),
+        SigningRoutes(buckets, rows.objects, receiver, links, live),
         LinkRoutes(downloads, links, receiver),
-        PublicRoutes(buckets, downloads, current_settings),
+        PublicRoutes(buckets, downloads, live),
         BucketRoutes(buckets, objects),
         ResumableRoutes(resumables),
         reservations,
@@ -240,10 +242,6 @@ def build(
 def _renditions(reactor: Any, rows: Rows, uploads: Uploads, settings: Images, image_pool: Any) -> Renditions:
     pool = image_pool or ImagePool(reactor, settings, settings.processes or cpus())
     return Renditions(rows.renditions, uploads, pool, settings, is_installed(), reactor)
-
-
-def _releasing(reactor: Any, reservations: Reservations) -> Every:
-    return Every(UNUSED_SECONDS, reservations.release_unused, reactor, "reservations", outage_of)
 
 
 def _sweeping(reactor: Any, settings: StorageSettings, sweeper: Sweeper, sweep_lock: SweepLock) -> Every:
@@ -268,7 +266,6 @@ def assemble(
     store: StoreSettings,
     database: Pool,
     *,
-    current_settings: Callable[[], StorageSettings] | None = None,
     sweep_lock: SweepLock = unlocked,
     steps: Callable[[str], None] = unobserved,
     images: Images | None = None,
@@ -279,7 +276,6 @@ def assemble(
         storage,
         connect_store(reactor, store),
         sql_rows(database),
-        current_settings=current_settings,
         sweep_lock=sweep_lock,
         steps=steps,
         endpoint=store.endpoint_url or "",

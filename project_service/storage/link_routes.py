@@ -3,7 +3,7 @@ user token. Each endpoint has its description and the model of its body beside i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -32,7 +32,6 @@ from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.routing import endpoint
 from project_service.lifecycle import timestamp
-from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import errors, keys, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.conditions import write_conditions
@@ -83,6 +82,7 @@ from project_service.storage.values import (
     NEW_ONLY,
     UNCONDITIONAL,
     Link,
+    Live,
     UploadTerms,
 )
 
@@ -229,13 +229,13 @@ class LinkRequest:
 
 @frozen(eq=False)
 class SigningRoutes:
-    """Making links, listing and revoking them. ``current_settings`` returns the settings as they are now."""
+    """Making links, listing and revoking them."""
 
     buckets: Buckets
     rows: ObjectRows
     receiver: Receiver
     links: Links
-    current_settings: Callable[[], StorageSettings]
+    live: Live
 
     @endpoint(
         "POST",
@@ -386,7 +386,7 @@ class SigningRoutes:
     def _lifetime(self, body: LinkRequest) -> int:
         """In seconds."""
         if body.expires_in_seconds is None:
-            return self.current_settings().default_expires_in_seconds
+            return self.live.settings.default_expires_in_seconds
         return body.expires_in_seconds
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from attrs import frozen
 
 from project_service.errors import ApiError
@@ -11,7 +9,6 @@ from project_service.http.describe import BOOLEAN, Operation, Parameter
 from project_service.http.request import Request
 from project_service.http.response import Reply, StreamReply
 from project_service.http.routing import endpoint
-from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import access, errors, keys, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import ANY_ORIGIN, Downloads, Terms
@@ -27,7 +24,7 @@ from project_service.storage.routes import (
     READ_IF,
     TAG,
 )
-from project_service.storage.values import Bucket
+from project_service.storage.values import Bucket, Live
 
 PAGE = "/storage/public/<bucket>/<path:key>"
 _INLINE = Parameter(
@@ -46,7 +43,7 @@ class PublicRoutes:
 
     buckets: Buckets
     downloads: Downloads
-    current_settings: Callable[[], StorageSettings]
+    live: Live
 
     @endpoint(
         "GET",
@@ -70,7 +67,7 @@ class PublicRoutes:
         inline, filename = requests.shown_as(request, None)
         # Downloads add this header themselves where CORS allows every origin.
         headers = () if request.any_origin else (ANY_ORIGIN,)
-        max_age = self.current_settings().public_max_age_seconds
+        max_age = self.live.settings.public_max_age_seconds
         terms = Terms(inline, headers, max_age, bucket.rules.cache_control, viewer=viewer, filename=filename)
         return await self.downloads.answer(request, bucket.name, key, terms)
 

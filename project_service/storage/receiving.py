@@ -5,12 +5,9 @@ A dry run asks by the same checks whether an upload would be accepted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from attrs import evolve, frozen
 
 from project_service.http.request import Request
-from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import errors, keys, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.details import details_of
@@ -19,7 +16,7 @@ from project_service.storage.form import FIELDS, FIELDS_BY_LINK, FileStart, Form
 from project_service.storage.links import UploadPass
 from project_service.storage.repository import Switched
 from project_service.storage.upload import SizeLimit, Uploads
-from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Details, Writer
+from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Details, Live, Writer
 
 
 @frozen
@@ -59,15 +56,13 @@ class Destination:
 
 @frozen(eq=False)
 class Receiver:
-    """``current_settings`` returns the settings as they are now.
-
-    Every method raises what refuses an upload: ``payload_too_large``, ``content_type_not_allowed``,
+    """Every method raises what refuses an upload: ``payload_too_large``, ``content_type_not_allowed``,
     ``validation_failed``, ``invalid_key``, and the refusals of ``errors.refused``.
     """
 
     buckets: Buckets
     uploads: Uploads
-    current_settings: Callable[[], StorageSettings]
+    live: Live
 
     async def check(
         self, to: Destination, key: str, declared: str | None, size: int, details: Details = NO_DETAILS
@@ -122,7 +117,7 @@ class Receiver:
                     elif event.name == "key":
                         fields.key = to.key_of(event.value)
                     else:
-                        fields.add(event, writer, self.current_settings().redirect_urls)
+                        fields.add(event, writer, self.live.settings.redirect_urls)
                     await self._check_form(to, fields, least)
             form.finish()
             digests.check()
@@ -160,4 +155,4 @@ class Receiver:
 
     def _limit(self, to: Destination) -> SizeLimit:
         by_link = None if to.link is None else to.link.terms.max_bytes
-        return SizeLimit.of(to.bucket, self.current_settings().max_object_bytes, by_link)
+        return SizeLimit.of(to.bucket, self.live.settings.max_object_bytes, by_link)

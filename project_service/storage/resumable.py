@@ -36,7 +36,6 @@ from project_service.errors import ApiError, payload_too_large
 from project_service.http.body import Body, ClientGone
 from project_service.http.request import Request
 from project_service.lifecycle import Every, Sleep, shield
-from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import errors, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.durations import (
@@ -53,6 +52,7 @@ from project_service.storage.values import (
     Bucket,
     Conditions,
     Details,
+    Live,
     Progress,
     ResumableUpload,
     Writer,
@@ -235,16 +235,14 @@ class _Appending:
 
 @frozen(eq=False)
 class Resumables:
-    """``current_settings`` returns the settings as they are now.
-
-    Every method raises what the store raises, and those for an upload ``upload_not_found``, also if it is not the
+    """Every method raises what the store raises, and those for an upload ``upload_not_found``, also if it is not the
     caller's, and ``upload_expired``.
     """
 
     rows: ResumableRows
     uploads: Uploads
     buckets: Buckets
-    current_settings: Callable[[], StorageSettings]
+    live: Live
     now: Callable[[], datetime]
     new_id: Callable[[], UUID]
 
@@ -276,12 +274,12 @@ class Resumables:
         return evolve(upload, expires_at=expires_at)
 
     def limit(self, bucket: Bucket) -> SizeLimit:
-        return SizeLimit.of(bucket, self.current_settings().max_object_bytes)
+        return SizeLimit.of(bucket, self.live.settings.max_object_bytes)
 
     @property
     def lasts(self) -> timedelta:
         """For how long an upload may receive nothing."""
-        return timedelta(seconds=self.current_settings().resumable_seconds)
+        return timedelta(seconds=self.live.settings.resumable_seconds)
 
     async def find(self, bucket: str, version: UUID, writer: Writer) -> ResumableUpload:
         """The upload as it is recorded."""

@@ -147,7 +147,7 @@ class ResumableRoutes:
         bearer="own",
     )
     async def discover(self, request: Request) -> Reply:
-        return Reply(204, tus.options(self.resumables.current_settings().max_object_bytes))
+        return Reply(204, tus.options(self.resumables.live.settings.max_object_bytes))
 
     @endpoint(
         "OPTIONS",

@@ -3,7 +3,7 @@ body beside it, and ``translated`` around it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from uuid import UUID
 
@@ -53,7 +53,6 @@ from project_service.http.json_body import (
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.routing import Handler, endpoint
-from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import access, errors, images, keys, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.cache_control import CACHE_CONTROL, MAX_AGE_SECONDS
@@ -71,7 +70,7 @@ from project_service.storage.receiving import Destination, Receiver
 from project_service.storage.repository import ObjectRows
 from project_service.storage.requests import DEFAULT_PAGE_KEYS, MAX_PAGE_KEYS
 from project_service.storage.s3.errors import kind_of
-from project_service.storage.values import NOT_SEEN, RULE_SCHEMAS, Bucket, ObjectRow, Viewer, Writer
+from project_service.storage.values import NOT_SEEN, RULE_SCHEMAS, Bucket, Live, ObjectRow, Viewer, Writer
 
 _log = Logger()
 
@@ -386,14 +385,12 @@ async def writable(buckets: Buckets, request: Request) -> tuple[Bucket, Writer]:
 
 @frozen(eq=False)
 class StorageRoutes:
-    """``current_settings`` returns the settings as they are now."""
-
     buckets: Buckets
     rows: ObjectRows
     objects: Objects
     receiver: Receiver
     downloads: Downloads
-    current_settings: Callable[[], StorageSettings]
+    live: Live
 
     @endpoint(
         "GET",
@@ -567,7 +564,7 @@ class StorageRoutes:
             return await self._info(request, bucket, key, viewer)
         inline, filename = requests.shown_as(request)
         if bucket.public and (viewer is None or viewer.is_anybody):
-            max_age = self.current_settings().public_max_age_seconds
+            max_age = self.live.settings.public_max_age_seconds
             terms = Terms(inline, (), max_age, bucket.rules.cache_control, viewer=viewer, filename=filename)
         else:
             terms = Terms(inline, (NOT_SHARED,), viewer=viewer, filename=filename)

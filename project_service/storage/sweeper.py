@@ -24,7 +24,7 @@ from project_service.storage.durations import (
 from project_service.storage.keys import is_bucket_name
 from project_service.storage.repository import GarbageRows, LinkRows, ResumableRows, Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
-from project_service.storage.values import ObjectRow, store_path
+from project_service.storage.values import Live, ObjectRow, store_path
 
 _log = Logger()
 
@@ -35,13 +35,13 @@ BATCH = 1000
 class Removal:
     """Deletes the bytes of versions that are garbage in the database, so that none is forgotten if deleting fails.
 
-    ``keep`` returns for how long bytes stay after their object was replaced or deleted. A backup of the store that is
-    made within that time after a dump of the database has everything that the dump refers to.
+    Bytes may stay for a while after their object was replaced or deleted. A backup of the store that is made within
+    that time after a dump of the database has everything that the dump refers to.
     """
 
     store: Store
     rows: GarbageRows
-    keep: Callable[[], timedelta]
+    live: Live
     clock: IReactorTime
     steps: Callable[[str], None]
 
@@ -51,7 +51,7 @@ class Removal:
         garbage = [version for version in versions if version is not None]
         if not garbage:
             return
-        if not self.keep():
+        if not self.live.settings.keep_removed_seconds:
             removing = start(self.remove(garbage, bucket))
             try:
                 await with_timeout(self.clock, REMOVAL_TIMEOUT_SECONDS, removing, TimeoutError)
@@ -202,7 +202,8 @@ class Sweeper:
     async def _remove_garbage(self) -> int:
         count = 0
         after: UUID | None = None
-        while garbage := await self.rows.garbage(BATCH, after, self.removal.keep()):
+        removed_for = timedelta(seconds=self.removal.live.settings.keep_removed_seconds)
+        while garbage := await self.rows.garbage(BATCH, after, removed_for):
             after = garbage[-1][0]
             for bucket, group in groupby(sorted(garbage, key=_bucket_of), key=_bucket_of):
                 count += await self.removal.remove([version for version, _ in group], bucket)

@@ -6,13 +6,14 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from attrs import asdict, field, fields, frozen
+from attrs import asdict, define, field, fields, frozen
 from orjson import Fragment
 
 from project_service import whole_numbers
 from project_service.errors import ApiError, require_text, validation_failed
 from project_service.http.json_body import FLAG, Kind, member
 from project_service.lifecycle import timestamp
+from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import keys
 from project_service.storage.cache_control import CACHE_CONTROL
 
@@ -143,6 +144,13 @@ class Bucket:
             "total_bytes": self.total_bytes,
             "created_at": timestamp(self.created_at),
         }
+
+
+@define(eq=False)
+class Live:
+    """The settings of storage, which are replaced when the configuration is read again. So nobody may keep them."""
+
+    settings: StorageSettings
 
 
 @frozen

@@ -59,7 +59,7 @@ def head(lines: dict[str, str], method: str = "POST", path: str = OBJECTS) -> by
 class StorageApp(App):
     """It has the buckets ``open`` (public) and ``shut`` (private). ``time`` is the edge's clock and also the date.
 
-    ``current_settings`` are the settings, which a test may replace as a reload does.
+    A test may replace ``storage.live.settings``, as a reload does.
     """
 
     def __init__(
@@ -73,13 +73,11 @@ class StorageApp(App):
         self.image_pool = FakeImagePool()
         router = Router()
         super().__init__(router, limits=limits or {})
-        self.current_settings = StorageSettings(**settings)
         self.storage = build(
             self.clock,
-            self.current_settings,
+            StorageSettings(**settings),
             self.store,
             self.tables.rows(),
-            current_settings=lambda: self.current_settings,
             now=self.now,
             steps=self.step,
             images=images,

@@ -119,7 +119,7 @@ class Whole(TestCase):
         ):
             self.assertEqual(self.app.request("PATCH", f"{BASE}/raw", change, body).status, 200)
             self.assertEqual(caching("raw"), expected)
-        self.app.current_settings = evolve(self.app.current_settings, public_max_age_seconds=9)
+        self.app.storage.live.settings = evolve(self.app.storage.live.settings, public_max_age_seconds=9)
         self.assertEqual(caching("raw"), "public, no-cache")
         self.app.request("PATCH", f"{BASE}/raw", change, b'{"max_age_seconds": null}')
         # An overwrite that says nothing begins anew.
@@ -130,7 +130,7 @@ class Whole(TestCase):
 
     def test_the_cache_control_of_an_upload_is_that_of_its_downloads(self) -> None:
         """It is public unless it says otherwise. Directives have no case (RFC 9111, 5.2)."""
-        self.app.current_settings = evolve(self.app.current_settings, public_max_age_seconds=9)
+        self.app.storage.live.settings = evolve(self.app.storage.live.settings, public_max_age_seconds=9)
         for headers_sent, expected in (
             ("MAX-AGE=60", "public, MAX-AGE=60"),
             ("Public, Max-Age=60", "Public, Max-Age=60"),

@@ -89,13 +89,13 @@ class Public(TestCase):
     def test_an_age_is_that_of_the_object_or_of_the_service(self) -> None:
         self.app.put("aged", Cache_Control="max-age=7")
         self.assertEqual(self.page("aged").header("cache-control"), "public, max-age=7")
-        self.app.current_settings = Storage(public_max_age_seconds=60)
+        self.app.storage.live.settings = Storage(public_max_age_seconds=60)
         self.assertEqual(self.page().header("cache-control"), "public, max-age=60")
 
     def test_a_bucket_may_say_how_its_objects_are_cached(self) -> None:
         self.app.put("aged", Cache_Control="max-age=7")
         self.app.put("said", Cache_Control="no-store")
-        self.app.current_settings = Storage(public_max_age_seconds=60)
+        self.app.storage.live.settings = Storage(public_max_age_seconds=60)
 
         def caching(key: str) -> set[str | None]:
             downloaded = self.app.request("GET", f"{OBJECTS}/{key}", ANON)

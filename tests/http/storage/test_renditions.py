@@ -275,7 +275,7 @@ class Lifetime(Case):
 
     def test_removed_bytes_stay_as_long_as_those_of_their_object(self) -> None:
         self.get()
-        self.app.current_settings = evolve(self.app.current_settings, keep_removed_seconds=60)
+        self.app.storage.live.settings = evolve(self.app.storage.live.settings, keep_removed_seconds=60)
         self.put(b"another")
         self.assertEqual(len(self.app.store.objects), 3)
         self.app.clock.advance(61)

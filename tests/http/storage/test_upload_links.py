@@ -435,7 +435,7 @@ class UploadLinks(TestCase):
                 self.assertIn("redirect", json.loads(response.body)["error"]["details"])
                 self.assertIsNone(response.header("location"))
         self.assertEqual(self.app.stored(), [])
-        self.app.current_settings = evolve(self.app.current_settings, redirect_urls=())
+        self.app.storage.live.settings = evolve(self.app.storage.live.settings, redirect_urls=())
         body = form(part("redirect", b"https://app.example.com/done"), part("file", b"x", "a"))
         self.assertEqual(refused(self.posted(self.path(key="k"), body)), (422, "validation_failed"))
 

@@ -286,7 +286,7 @@ class InForce(TestCase):
         self.app.put("k")
 
     def set(self, **settings: Any) -> None:
-        self.app.current_settings = StorageSettings(**settings)
+        self.app.storage.live.settings = StorageSettings(**settings)
 
     def test_default_expires_in_seconds(self) -> None:
         for seconds, expires_at in ((60, "2026-11-21T00:01:00.000Z"), (7200, "2026-11-21T02:00:00.000Z")):
