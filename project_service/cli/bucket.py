@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from project_service.cli import project_options
-from project_service.cli.invocation import Failed, Invocation, Project, common_options
+from project_service.cli.invocation import Failed, Invocation, Project, common_options, on_project
 from project_service.errors import ApiError
 from project_service.settings.kinds import SIZE_FORM, bytes_of
 from project_service.storage.buckets import Buckets, parse_rules
@@ -144,15 +144,11 @@ def create(invocation: Invocation, name: str, per_user: bool, **given: Any) -> N
 
 
 @bucket.command("list")
-@common_options
-def list_(invocation: Invocation) -> None:
+@on_project()
+async def list_(invocation: Invocation, project: Project) -> None:
     """List all buckets, with the number and size of their objects."""
-
-    async def operation(project: Project) -> None:
-        every = await _buckets(project).all()
-        invocation.show([one.as_json() for one in every], *map(_line, every))
-
-    invocation.run(operation)
+    every = await _buckets(project).all()
+    invocation.show([one.as_json() for one in every], *map(_line, every))
 
 
 @bucket.command()

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from psycopg2 import extensions
 
 from project_service.auth.mail import MailFolder
-from project_service.cli.invocation import USAGE, Failed, Invocation, Project, common_options, end
+from project_service.cli.invocation import USAGE, Failed, Invocation, Project, common_options, end, on_project
 from project_service.cli.project_migrations import run_folder
 from project_service.database.connection import Connection
 from project_service.database.migrate import expose, lacking, shipped
@@ -84,27 +84,21 @@ def _bracketed(host: str) -> str:
 
 
 @click.command()
-@common_options
-def migrate(invocation: Invocation) -> None:
+@on_project()
+async def migrate(invocation: Invocation, project: Project) -> None:
     """Bring the database to the form that this version needs.
 
     The service does the same when it starts. Use the command if another role changes the schema, or at another time.
     Two at once are safe.
     """
-
-    async def operation(project: Project) -> None:
-        exposed = project.settings.exposed_schemas()
-        progress = (lambda line: None) if invocation.json else click.echo
-        async with project.connection(unhurried=True) as connection:
-            done = await apply_migrations(
-                connection, shipped(), progress, lambda locked: expose(locked, exposed)
-            )
-            for shortcoming in await lacking(connection, project.settings.schemas_of_service_role()):
-                click.echo(f"project-service: {shortcoming}", err=True)
-        applied = [one.name for one in done]
-        invocation.show({"applied": applied}, f"applied {len(applied)}" if applied else "nothing to do")
-
-    invocation.run(operation)
+    exposed = project.settings.exposed_schemas()
+    progress = (lambda line: None) if invocation.json else click.echo
+    async with project.connection(unhurried=True) as connection:
+        done = await apply_migrations(connection, shipped(), progress, lambda locked: expose(locked, exposed))
+        for shortcoming in await lacking(connection, project.settings.schemas_of_service_role()):
+            click.echo(f"project-service: {shortcoming}", err=True)
+    applied = [one.name for one in done]
+    invocation.show({"applied": applied}, f"applied {len(applied)}" if applied else "nothing to do")
 
 
 @click.command()

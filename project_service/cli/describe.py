@@ -10,7 +10,7 @@ import click
 import orjson
 
 from project_service.bootstrap import shell_variables
-from project_service.cli.invocation import Failed, Invocation, Project, common_options
+from project_service.cli.invocation import Failed, Invocation, Project, on_project
 from project_service.database.pool import Transaction, in_transaction
 from project_service.network import url_configured
 from project_service.settings.model import Settings, StageDatabase
@@ -32,27 +32,25 @@ _LOCAL_URL = "http://127.0.0.1:8080"
 )
 @click.option("--schema", help="One of its exposed schemas. [default: the first]")
 @click.option("--role", help="Only what this role may use. [default: everything]")
-@common_options
-def openapi(invocation: Invocation, stage: str, database: str, schema: str | None, role: str | None) -> None:
+@on_project()
+async def openapi(
+    invocation: Invocation, project: Project, stage: str, database: str, schema: str | None, role: str | None
+) -> None:
     """Print the OpenAPI description of a database's table API. It is JSON, with or without --json.
 
     A running service describes itself as a whole at /openapi.json.
     """
-
-    async def operation(project: Project) -> None:
-        settings = project.stage_database(stage, database)
-        chosen = schema or settings.schemas[0]
-        if chosen not in settings.schemas:
-            raise Failed(f"the database does not expose the schema {chosen}")
-        async with project.connection(settings.dsn) as connection:
-            cache, usable, callable_ = await in_transaction(
-                connection, lambda run: _described(run, settings, chosen, role)
-            )
-        url = _root_url(invocation, project.settings, settings, stage, database)
-        value = document(cache, chosen, url, usable, callable_)
-        invocation.show(value, orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
-
-    invocation.run(operation)
+    settings = project.stage_database(stage, database)
+    chosen = schema or settings.schemas[0]
+    if chosen not in settings.schemas:
+        raise Failed(f"the database does not expose the schema {chosen}")
+    async with project.connection(settings.dsn) as connection:
+        cache, usable, callable_ = await in_transaction(
+            connection, lambda run: _described(run, settings, chosen, role)
+        )
+    url = _root_url(invocation, project.settings, settings, stage, database)
+    value = document(cache, chosen, url, usable, callable_)
+    invocation.show(value, orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
 @click.command()
@@ -67,9 +65,10 @@ def openapi(invocation: Invocation, stage: str, database: str, schema: str | Non
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write this file instead of printing."
 )
-@common_options
-def types(
+@on_project()
+async def types(
     invocation: Invocation,
+    project: Project,
     language: str,
     stage: str,
     database: str,
@@ -83,31 +82,27 @@ def types(
     python      a module with a dataclass for the rows of each table, and what inserts and updates take
     openapi3    an OpenAPI 3.1 description of one schema, for generators of clients
     """
-
-    async def operation(project: Project) -> None:
-        settings = project.stage_database(stage, database)
-        for schema in schemas:
-            if schema not in settings.schemas:
-                raise Failed(f"the database does not expose the schema {schema}")
-        chosen = schemas or settings.schemas
-        async with project.connection(settings.dsn) as connection:
-            if language == "openapi3":
-                cache, _, _ = await in_transaction(
-                    connection, lambda run: _described(run, settings, chosen[0], None)
-                )
-                url = _root_url(invocation, project.settings, settings, stage, database)
-                description = openapi3(document(cache, chosen[0], url, None, None))
-                text = orjson.dumps(description, option=orjson.OPT_INDENT_2).decode() + "\n"
-            else:
-                catalog = await in_transaction(connection, lambda run: _catalog(run, settings, chosen))
-                text = typescript(catalog) if language == "typescript" else python(catalog)
-        if output is None:
-            invocation.show(text, text.rstrip("\n"))
+    settings = project.stage_database(stage, database)
+    for schema in schemas:
+        if schema not in settings.schemas:
+            raise Failed(f"the database does not expose the schema {schema}")
+    chosen = schemas or settings.schemas
+    async with project.connection(settings.dsn) as connection:
+        if language == "openapi3":
+            cache, _, _ = await in_transaction(
+                connection, lambda run: _described(run, settings, chosen[0], None)
+            )
+            url = _root_url(invocation, project.settings, settings, stage, database)
+            description = openapi3(document(cache, chosen[0], url, None, None))
+            text = orjson.dumps(description, option=orjson.OPT_INDENT_2).decode() + "\n"
         else:
-            with click.open_file(str(output), "w", "utf-8", atomic=True) as file:
-                file.write(text)
-
-    invocation.run(operation)
+            catalog = await in_transaction(connection, lambda run: _catalog(run, settings, chosen))
+            text = typescript(catalog) if language == "typescript" else python(catalog)
+    if output is None:
+        invocation.show(text, text.rstrip("\n"))
+    else:
+        with click.open_file(str(output), "w", "utf-8", atomic=True) as file:
+            file.write(text)
 
 
 async def _catalog(run: Transaction, database: StageDatabase, schemas: tuple[str, ...]) -> TypeCatalog:

@@ -12,7 +12,7 @@ from attrs import asdict, frozen
 from psycopg2 import errors as pg
 
 from project_service.cli import project_options
-from project_service.cli.invocation import Failed, Invocation, Project, common_options
+from project_service.cli.invocation import Failed, Invocation, Project, on_project
 from project_service.database.connection import Connection
 from project_service.settings.reading import EXTENSIONS_SCHEMA
 
@@ -72,60 +72,50 @@ def extension() -> None:
 
 
 @extension.command("list")
-@common_options
-def list_(invocation: Invocation) -> None:
+@on_project()
+async def list_(invocation: Invocation, project: Project) -> None:
     """All available extensions: name, version in the database (- if not created), default version."""
-
-    async def operation(project: Project) -> None:
-        async with project.connection() as connection:
-            every = await available(connection)
-        lines = (
-            f"{one.name:<20} {one.version or '-':<8} {one.default_version:<8} {one.comment or ''}".rstrip()
-            for one in every
-        )
-        invocation.show([asdict(one) for one in every], *lines)
-
-    invocation.run(operation)
+    async with project.connection() as connection:
+        every = await available(connection)
+    lines = (
+        f"{one.name:<20} {one.version or '-':<8} {one.default_version:<8} {one.comment or ''}".rstrip()
+        for one in every
+    )
+    invocation.show([asdict(one) for one in every], *lines)
 
 
 @extension.command()
 @click.argument("name")
 @click.option("--schema", help=f"The schema to put it in. [default: {EXTENSIONS_SCHEMA}, which is created]")
 @click.option("--version", help="Another version than the default.")
-@common_options
-def create(invocation: Invocation, name: str, schema: str | None, version: str | None) -> None:
+@on_project()
+async def create(
+    invocation: Invocation, project: Project, name: str, schema: str | None, version: str | None
+) -> None:
     """Create an extension, and those that it needs.
 
     Everybody may execute the functions of most extensions. In the schema `extensions` that is harmless, since the
     table API does not expose it; in an exposed schema anyone with the anon key can call them.
     """
-
-    async def operation(project: Project) -> None:
-        async with project.connection(project.admin_dsn, unhurried=True) as connection:
-            await create_extension(connection, name, schema, version)
-            (created,) = [one for one in await available(connection) if one.name == name]
-        invocation.show(asdict(created), f"created {name} {created.version} in the schema {created.schema}")
-
-    invocation.run(operation)
+    async with project.connection(project.admin_dsn, unhurried=True) as connection:
+        await create_extension(connection, name, schema, version)
+        (created,) = [one for one in await available(connection) if one.name == name]
+    invocation.show(asdict(created), f"created {name} {created.version} in the schema {created.schema}")
 
 
 @extension.command()
 @click.argument("name")
 @click.option("--cascade", is_flag=True, help="Drop what depends on it too: columns, indexes, functions.")
-@common_options
-def drop(invocation: Invocation, name: str, cascade: bool) -> None:
+@on_project()
+async def drop(invocation: Invocation, project: Project, name: str, cascade: bool) -> None:
     """Drop an extension. One that is in use is dropped only with --cascade."""
-
-    async def operation(project: Project) -> None:
-        async with project.connection(project.admin_dsn, unhurried=True) as connection:
-            try:
-                await drop_extension(connection, name, cascade)
-            except pg.DependentObjectsStillExist as refusal:
-                used = refusal.diag.message_detail
-                raise Failed(f"{name} is used; --cascade drops this too:\n{used}") from None
-        invocation.show({"name": name, "dropped": True}, f"dropped {name}")
-
-    invocation.run(operation)
+    async with project.connection(project.admin_dsn, unhurried=True) as connection:
+        try:
+            await drop_extension(connection, name, cascade)
+        except pg.DependentObjectsStillExist as refusal:
+            used = refusal.diag.message_detail
+            raise Failed(f"{name} is used; --cascade drops this too:\n{used}") from None
+    invocation.show({"name": name, "dropped": True}, f"dropped {name}")
 
 
 async def available(connection: Connection) -> list[Extension]:

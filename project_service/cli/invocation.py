@@ -1,10 +1,11 @@
 """One invocation of a command: its options, the project that it works on, its output and its exit code.
 
-A command has ``@common_options`` directly above its function, which gives it ``--config``, ``--data-dir`` and
-``--json`` and passes an ``Invocation`` as the first argument. Its operation, an ``async def`` that takes a
-``Project``, is passed to ``Invocation.run``. It prints with ``Invocation.show``, and fails by raising an exception:
-``Failed("why")``, ``ApiError`` and what database and store raise end with exit code 1; ``click.UsageError`` and a
-configuration that cannot be used, with 2.
+A command is an ``async def`` with ``@on_project()`` directly above it, which gives it ``--config``, ``--data-dir``
+and ``--json``, and passes an ``Invocation`` and a ``Project`` as the first arguments. It prints with
+``Invocation.show``, and fails by raising an exception: ``Failed("why")``, ``ApiError`` and what database and store
+raise end with exit code 1; ``click.UsageError`` and a configuration that cannot be used, with 2. One that needs no
+project, or has to look at its arguments before it is opened, has ``@common_options`` instead, and may call
+``Invocation.run``.
 """
 
 from __future__ import annotations
@@ -312,6 +313,21 @@ def common_options(function: Callable[..., None]) -> Callable[..., None]:
         function(Invocation(config, data_dir, given.pop("json_")), **given)
 
     return wrapped
+
+
+def on_project(*, store: bool = False) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """As ``common_options``, for a command that is run with the database open, and with the store if it needs that.
+    The ``Project`` is passed to it after the ``Invocation``."""
+
+    def decorated(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @common_options
+        @functools.wraps(function)
+        def command(invocation: Invocation, **given: Any) -> None:
+            invocation.run(lambda project: function(invocation, project, **given), store=store)
+
+        return command
+
+    return decorated
 
 
 def end(why: str, code: int) -> NoReturn:

@@ -23,6 +23,7 @@ from project_service.cli.invocation import (
     Project,
     common_options,
     end,
+    on_project,
 )
 from project_service.files import printable
 from project_service.http.caller import KeyKind
@@ -58,38 +59,30 @@ def create_project_key(invocation: Invocation, kind: str, label: str) -> None:
 
 
 @project_keys.command("list")
-@common_options
-def list_project_keys(invocation: Invocation) -> None:
+@on_project()
+async def list_project_keys(invocation: Invocation, project: Project) -> None:
     """List all keys, without the keys themselves, and when each was last used.
 
     That is to the minute, and shows up to a minute later.
     """
-
-    async def operation(project: Project) -> None:
-        records = await keys.listed(project.pool)
-        lines = [
-            f"{one.id}  {one.kind:<7}  {one.created_at}  "
-            f"{'revoked ' + one.revoked_at if one.revoked_at else 'active'}  "
-            f"{'used ' + one.used_at[:16] + 'Z' if one.used_at else 'not used'}  {one.label}".rstrip()
-            for one in records
-        ]
-        invocation.show([asdict(one) for one in records], *lines)
-
-    invocation.run(operation)
+    records = await keys.listed(project.pool)
+    lines = [
+        f"{one.id}  {one.kind:<7}  {one.created_at}  "
+        f"{'revoked ' + one.revoked_at if one.revoked_at else 'active'}  "
+        f"{'used ' + one.used_at[:16] + 'Z' if one.used_at else 'not used'}  {one.label}".rstrip()
+        for one in records
+    ]
+    invocation.show([asdict(one) for one in records], *lines)
 
 
 @project_keys.command("revoke")
 @click.argument("key_id", metavar="ID")
-@common_options
-def revoke_project_key(invocation: Invocation, key_id: str) -> None:
+@on_project()
+async def revoke_project_key(invocation: Invocation, project: Project, key_id: str) -> None:
     """Revoke a key, everywhere within a second. ID is the one that `keys list` shows."""
-
-    async def operation(project: Project) -> None:
-        if not await keys.revoke(project.pool, key_id):
-            raise Failed(f"there is no active key with the id {key_id}")
-        invocation.show({"id": key_id, "revoked": True}, f"revoked {key_id}")
-
-    invocation.run(operation)
+    if not await keys.revoke(project.pool, key_id):
+        raise Failed(f"there is no active key with the id {key_id}")
+    invocation.show({"id": key_id, "revoked": True}, f"revoked {key_id}")
 
 
 @click.command()

@@ -15,7 +15,7 @@ import click
 from attrs import asdict, define, evolve, field
 
 from project_service.cli import project_options
-from project_service.cli.invocation import Failed, Invocation, Project, common_options
+from project_service.cli.invocation import Failed, Invocation, Project, common_options, on_project
 from project_service.errors import ApiError
 from project_service.files import printable
 from project_service.lifecycle import timestamp
@@ -49,27 +49,21 @@ def storage() -> None:
 
 
 @storage.command()
-@common_options
-def verify(invocation: Invocation) -> None:
+@on_project(store=True)
+async def verify(invocation: Invocation, project: Project) -> None:
     """Compare every object with the store. Exit code 1 if bytes are missing or differ. Changes nothing.
 
     Bytes that only the store has are no fault: they are garbage, which `storage sweep` removes.
     """
-
-    async def operation(project: Project) -> None:
-        report = await project.storage.sweeper.verify()
-        faults = [f"missing  {name}" for name in report.missing] + [
-            f"torn     {name}" for name in report.torn
-        ]
-        summary = (
-            f"{report.objects} objects, {len(faults)} faults, {len(report.unproven)} unproven,"
-            f" {len(report.orphans)} orphans in the store"
-        )
-        invocation.show({**asdict(report), "sound": report.sound}, *faults, summary)
-        if not report.sound:
-            raise Failed("the store does not have what the database says")
-
-    invocation.run(operation, store=True)
+    report = await project.storage.sweeper.verify()
+    faults = [f"missing  {name}" for name in report.missing] + [f"torn     {name}" for name in report.torn]
+    summary = (
+        f"{report.objects} objects, {len(faults)} faults, {len(report.unproven)} unproven,"
+        f" {len(report.orphans)} orphans in the store"
+    )
+    invocation.show({**asdict(report), "sound": report.sound}, *faults, summary)
+    if not report.sound:
+        raise Failed("the store does not have what the database says")
 
 
 @storage.command()
@@ -81,19 +75,15 @@ def verify(invocation: Invocation) -> None:
     metavar="SECONDS",
     help="Give up uploads without progress for this long. Use 0 only if no service runs.",
 )
-@common_options
-def sweep(invocation: Invocation, stale_after: int) -> None:
+@on_project(store=True)
+async def sweep(invocation: Invocation, project: Project, stale_after: int) -> None:
     """Remove garbage: abandoned uploads, versions of no object, stale multipart uploads, expired links.
 
     Unlike the service's own sweeper this looks through the whole store. The store's bucket must belong to this
     database alone.
     """
-
-    async def operation(project: Project) -> None:
-        swept = await project.storage.sweeper.sweep(timedelta(seconds=stale_after), orphans=True)
-        invocation.show(asdict(swept), ", ".join(f"{name} {count}" for name, count in asdict(swept).items()))
-
-    invocation.run(operation, store=True)
+    swept = await project.storage.sweeper.sweep(timedelta(seconds=stale_after), orphans=True)
+    invocation.show(asdict(swept), ", ".join(f"{name} {count}" for name, count in asdict(swept).items()))
 
 
 @storage.command()
@@ -101,32 +91,33 @@ def sweep(invocation: Invocation, stale_after: int) -> None:
 @click.option("--created-by", type=click.UUID, metavar="USER_ID", help="Only the links that this user made.")
 @click.option("--id", "ids", type=click.UUID, multiple=True, help="Only this link; may be repeated.")
 @click.option("--revoke", is_flag=True, help="Revoke what is listed.")
-@common_options
-def links(
-    invocation: Invocation, bucket: str | None, created_by: UUID | None, ids: tuple[UUID, ...], revoke: bool
+@on_project()
+async def links(
+    invocation: Invocation,
+    project: Project,
+    bucket: str | None,
+    created_by: UUID | None,
+    ids: tuple[UUID, ...],
+    revoke: bool,
 ) -> None:
     """List the links for downloads and uploads that have not expired, in BUCKET or in all; or revoke them.
 
     Tokens are not shown: only their digests are stored.
     """
-
-    async def operation(project: Project) -> None:
-        buckets, rows = Buckets(SqlBuckets(project.pool), project.reactor), SqlLinks(project.pool)
-        chosen = await buckets.all() if bucket is None else [await buckets.fresh(bucket)]
-        found = [
-            link
-            for one in chosen
-            async for link in _links_of(rows, one.name, created_by)
-            if not ids or link.id in ids
-        ]
-        if revoke:
-            for link in found:
-                await rows.revoke(link.bucket, link.id, None)
-        shown = [{"bucket": link.bucket, **link.as_json()} for link in found]
-        count = f"{len(found)} links{' revoked' if revoke else ''}"
-        invocation.show(shown, *map(_link_line, found), count)
-
-    invocation.run(operation)
+    buckets, rows = Buckets(SqlBuckets(project.pool), project.reactor), SqlLinks(project.pool)
+    chosen = await buckets.all() if bucket is None else [await buckets.fresh(bucket)]
+    found = [
+        link
+        for one in chosen
+        async for link in _links_of(rows, one.name, created_by)
+        if not ids or link.id in ids
+    ]
+    if revoke:
+        for link in found:
+            await rows.revoke(link.bucket, link.id, None)
+    shown = [{"bucket": link.bucket, **link.as_json()} for link in found]
+    count = f"{len(found)} links{' revoked' if revoke else ''}"
+    invocation.show(shown, *map(_link_line, found), count)
 
 
 async def _links_of(rows: LinkRows, bucket: str, creator: UUID | None) -> AsyncIterator[Link]:

@@ -13,7 +13,7 @@ from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates
 from project_service.auth.postgres import PostgresRepository
 from project_service.auth.values import Account, Origin
 from project_service.cli import project_options
-from project_service.cli.invocation import Invocation, Project, common_options
+from project_service.cli.invocation import Invocation, Project, common_options, on_project
 from project_service.lifecycle import timestamp
 
 HERE = Origin(user_agent="project-service user")
@@ -67,80 +67,66 @@ def set_password(invocation: Invocation, user: str, password_stdin: bool, keep_s
 
 
 @user.command("list")
-@common_options
-def list_(invocation: Invocation) -> None:
+@on_project()
+async def list_(invocation: Invocation, project: Project) -> None:
     """List all users, oldest first."""
-
-    async def operation(project: Project) -> None:
-        users = _users(project)
-        accounts: list[Account] = []
-        cursor: str | None = None
-        while True:
-            page = await users.page(cursor, str(MAX_PAGE_SIZE))
-            accounts += page.accounts
-            cursor = page.next_cursor
-            if cursor is None:
-                break
-        invocation.show([account.view() for account in accounts], *map(_line, accounts))
-
-    invocation.run(operation)
+    users = _users(project)
+    accounts: list[Account] = []
+    cursor: str | None = None
+    while True:
+        page = await users.page(cursor, str(MAX_PAGE_SIZE))
+        accounts += page.accounts
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    invocation.show([account.view() for account in accounts], *map(_line, accounts))
 
 
 @user.command()
 @_USER
-@common_options
-def disable(invocation: Invocation, user: str) -> None:
+@on_project()
+async def disable(invocation: Invocation, project: Project, user: str) -> None:
     """Keep a user out: sessions end everywhere within a second, and logins are refused."""
-    _change(invocation, user, True, "disabled")
+    account = await _users(project).change(user, HERE, disabled=True)
+    invocation.show(account.view(), f"disabled {account.user.id}")
 
 
 @user.command()
 @_USER
-@common_options
-def enable(invocation: Invocation, user: str) -> None:
+@on_project()
+async def enable(invocation: Invocation, project: Project, user: str) -> None:
     """Let a disabled user log in again."""
-    _change(invocation, user, False, "enabled")
+    account = await _users(project).change(user, HERE, disabled=False)
+    invocation.show(account.view(), f"enabled {account.user.id}")
 
 
 @user.command()
 @_USER
-@common_options
-def unlock(invocation: Invocation, user: str) -> None:
+@on_project()
+async def unlock(invocation: Invocation, project: Project, user: str) -> None:
     """Let a user log in again at once after too many wrong passwords, whoever entered them."""
-
-    async def operation(project: Project) -> None:
-        account = await _users(project).unlock(user, HERE)
-        invocation.show({"id": account.user.id, "unlocked": True}, f"unlocked {account.user.id}")
-
-    invocation.run(operation)
+    account = await _users(project).unlock(user, HERE)
+    invocation.show({"id": account.user.id, "unlocked": True}, f"unlocked {account.user.id}")
 
 
 @user.command()
 @_USER
-@common_options
-def delete(invocation: Invocation, user: str) -> None:
+@on_project()
+async def delete(invocation: Invocation, project: Project, user: str) -> None:
     """Delete a user and all sessions. Uploaded objects stay, and so do rows without a foreign key to the user."""
-
-    async def operation(project: Project) -> None:
-        users = _users(project)
-        account = await users.find(user)
-        await users.delete(account.user.id, HERE)
-        invocation.show({"id": account.user.id, "deleted": True}, f"deleted {account.user.id}")
-
-    invocation.run(operation)
+    users = _users(project)
+    account = await users.find(user)
+    await users.delete(account.user.id, HERE)
+    invocation.show({"id": account.user.id, "deleted": True}, f"deleted {account.user.id}")
 
 
 @user.command("end-sessions")
 @_USER
-@common_options
-def end_sessions(invocation: Invocation, user: str) -> None:
+@on_project()
+async def end_sessions(invocation: Invocation, project: Project, user: str) -> None:
     """Log a user out everywhere, within a second."""
-
-    async def operation(project: Project) -> None:
-        count = await _users(project).end_sessions(user, HERE)
-        invocation.show({"ended": count}, f"ended {count}")
-
-    invocation.run(operation)
+    count = await _users(project).end_sessions(user, HERE)
+    invocation.show({"ended": count}, f"ended {count}")
 
 
 def _password_from_stdin() -> str:
@@ -177,14 +163,6 @@ def _users(project: Project) -> Administration:
         on_ended=lambda session_id, until: None,
         actor="operator",
     )
-
-
-def _change(invocation: Invocation, user: str, disabled: bool, done: str) -> None:
-    async def operation(project: Project) -> None:
-        account = await _users(project).change(user, HERE, disabled=disabled)
-        invocation.show(account.view(), f"{done} {account.user.id}")
-
-    invocation.run(operation)
 
 
 def _line(account: Account) -> str:

@@ -77,7 +77,7 @@ class NamingTheProject(TestCase):
 
     def named(self, *arguments: str, **environ: str) -> tuple[Path | None, Path | None]:
         seen: list[Invocation] = []
-        with patch.object(Invocation, "run", lambda invocation, _: seen.append(invocation)):
+        with patch.object(Invocation, "run", lambda invocation, *_, **__: seen.append(invocation)):
             ended = CliRunner().invoke(main, arguments, env=environ)
         self.assertEqual(ended.exit_code, 0, ended.output)
         with patch.dict("os.environ", environ):
