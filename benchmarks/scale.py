@@ -12,7 +12,7 @@ from benchmarks.auth import PASSWORD, Client
 from benchmarks.load import Request, pgbench, wrk
 from benchmarks.report import Row, interleaved
 from benchmarks.running import Running
-from project_service.storage import postgres
+from project_service.storage import postgres_listing
 
 TABLES, USERS, OBJECTS = 10_000, 1_000_000, 1_000_000
 # The bucket every service begins with.
@@ -67,7 +67,7 @@ def _compared(name: str, small: Request, large: Request, rounds: int, seconds: f
 
 
 def listing(large: Running, rounds: int, seconds: float) -> Iterator[Row]:
-    sql, params = postgres.json_query(BUCKET, "", None, 100, False)
+    sql, params = postgres_listing.page_query(BUCKET, "", None, 100, False)
     with closing(psycopg2.connect(large.dsn)) as connection:
         text = connection.cursor().mogrify(sql, params).decode()
     request = _listing(large, 100)

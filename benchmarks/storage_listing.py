@@ -9,7 +9,7 @@ import psycopg2
 
 from benchmarks.report import Row
 from benchmarks.running import Running
-from project_service.storage import postgres
+from project_service.storage import postgres_listing
 
 _KEYS = {
     "folders": "'d' || lpad((n / 1000)::text, 4, '0') || '/' || n",
@@ -42,7 +42,7 @@ def measure(running: Running) -> Iterator[Row]:
             )
         cursor.execute("analyze storage.objects")
         for bucket, prefix, after, recursive in _PAGES:
-            sql, params = postgres.json_query(bucket, prefix, after, 100, recursive)
+            sql, params = postgres_listing.page_query(bucket, prefix, after, 100, recursive)
             times = []
             for _ in range(5):
                 cursor.execute("explain (analyze, timing off, format json) " + sql, params)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +28,7 @@ from project_service.database.errors import describe
 from project_service.database.pipeline import Step, as_texts, may_be_stale, numbered
 from project_service.database.pool import Pool
 from project_service.storage import errors, keys
-from project_service.storage.postgres_sorted import sorted_query
+from project_service.storage.postgres_listing import page_query, sorted_query
 from project_service.storage.repository import NewObject, Switched
 from project_service.storage.values import (
     RULE_SCHEMAS,
@@ -300,129 +299,6 @@ def uuid_array(values: Iterable[UUID]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
-# The listing query: keyset pages, and folders by skipping over them in the index. Pure.
-#
-# A page costs one index probe for each of its entries, however much is in the folders that it passes, and however
-# far it is from the first page.
-
-
-# What a listing shows.
-_COLUMNS = ", ".join(f"o.{column}" for column in ("key", "size", "content_type", "etag", "updated_at"))
-
-_FLAT = """
-select null::text as folder, {columns}
-from storage.objects o
-where {first}
-order by {order} limit %s::integer
-"""
-
-# Each step looks in the index for the first key after the entry before it (after the whole folder, if that was one).
-# "slash" is the position of the first slash after the prefix, where the key's folder ends; 0 if it is in no folder.
-_WALK = """
-with recursive walk as (
-    (
-        select {columns}, strpos(substr(o.key, %s::integer), '/') as slash, 1 as n
-        from storage.objects o
-        where {first}
-        order by {order} limit 1
-    )
-    union all
-    select next.*, walk.n + 1
-    from walk cross join lateral (
-        select {columns}, strpos(substr(o.key, %s::integer), '/') as slash
-        from storage.objects o
-        where {next}
-        order by {order} limit 1
-    ) next
-    where walk.n < %s::integer
-)
-select case when o.slash > 0 then substr(o.key, 1, %s::integer + o.slash) end as folder, {columns}
-from walk o order by o.n
-"""
-
-_AFTER = """case
-            when walk.slash > 0 then substr(walk.key, 1, %s::integer + walk.slash - 1) || %s::text
-            else walk.key || %s::text
-        end"""
-
-
-def _within(start: str, bounded: bool, owned: bool) -> str:
-    """The condition for keys from ``start``, below the end of the prefix, of one owner or of all."""
-    if not owned:
-        return f"o.bucket = %s and o.key >= {start}" + (" and o.key < %s" if bounded else "")
-    # Whole rows are compared, which only the index on these three columns can do in order. With "owner = ..." a plan
-    # for any parameters may walk through everybody's keys and skip those of others: it does not know how
-    # few are the caller's.
-    end = (
-        "(o.bucket, o.owner, o.key) < (%s, %s::uuid, %s)"
-        if bounded
-        else "(o.bucket, o.owner) <= (%s, %s::uuid)"
-    )
-    return f"(o.bucket, o.owner, o.key) >= (%s, %s::uuid, {start}) and {end}"
-
-
-# The page as JSON, ready for the reply. PostgreSQL writes a hundred objects in the time Python takes for ten.
-_AS_JSON = """
-with entries as (select e.*, row_number() over () as position from ({entries}) e)
-select
-    coalesce(json_agg(json_build_object(
-        'key', key,
-        'size', size,
-        'content_type', content_type,
-        'last_modified', to_char(updated_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-        'etag', etag
-    ) order by position) filter (where folder is null and position < %s::integer), '[]')::text,
-    coalesce(json_agg(folder order by position) filter (where folder is not null and position < %s::integer),
-        '[]')::text,
-    case when count(*) = %s::integer
-        then (array_agg(coalesce(folder, key)) filter (where position = %s::integer - 1))[1]
-    end
-from entries
-"""
-
-Params = tuple[str, ...]
-
-
-def json_query(
-    bucket: str, prefix: str, after: str | None, limit: int, recursive: bool, owner: UUID | None = None
-) -> tuple[str, Params]:
-    """SQL and parameters; one row: the objects and the folders as JSON arrays, and the last entry if more follow."""
-    _, params = page_query(bucket, prefix, after, limit, recursive, owner)
-    sql = _text(recursive, keys.end_of_prefix(prefix) is not None, owner is not None, True)
-    return sql, params + (str(limit + 1),) * 4
-
-
-def page_query(
-    bucket: str, prefix: str, after: str | None, limit: int, recursive: bool, owner: UUID | None = None
-) -> tuple[str, Params]:
-    """SQL and parameters, all as text; one row more than ``limit`` tells that there is more.
-
-    Each row is the folder that stands for it (or null), the key, and more of the object.
-    """
-    end = keys.end_of_prefix(prefix)
-    start = prefix if after is None else keys.position_after(after)
-    scope: Params = (bucket,) if owner is None else (bucket, str(owner))
-    below: Params = () if end is None else (end,)
-    if owner is not None:
-        below = (*scope, *below)
-    sql = _text(recursive, end is not None, owner is not None, False)
-    if recursive:
-        return sql, (*scope, start, *below, str(limit + 1))
-    length, behind = str(len(prefix)), str(len(prefix) + 1)
-    first = (behind, *scope, start, *below)
-    following = (behind, *scope, length, keys.AFTER_SLASH, keys.LEAST_CHARACTER, *below, str(limit + 1))
-    return sql, (*first, *following, length)
-
-
-@lru_cache
-def _text(recursive: bool, bounded: bool, owned: bool, as_json: bool) -> str:
-    first, following = (_within(start, bounded, owned) for start in ("%s", _AFTER))
-    order = "o.bucket, o.owner, o.key" if owned else "o.key"
-    query = _FLAT if recursive else _WALK
-    entries = query.format(columns=_COLUMNS, first=first, next=following, order=order)
-    return _AS_JSON.format(entries=entries) if as_json else entries
-
-
 @frozen(eq=False)
 class SqlGarbage:
     database: Pool
@@ -545,11 +421,11 @@ def put_values(new: NewObject, writer: Writer, conditions: Conditions) -> tuple[
 
 
 def switched_from(row: Row) -> Switched:
-    """What a row of ``PUT`` says. Raises the refusals of ``errors.refused``."""
-    outcome, replaced, *stored = row
-    if outcome != "stored":
+    """What a row of ``PUT`` or of a move says. Raises the refusals of ``errors.refused``."""
+    outcome, replaced, *current = row
+    if outcome not in ("stored", "moved"):
         raise errors.refused(*_outcomes(outcome))
-    return Switched(object_row(tuple(stored)), uuid_of(replaced))
+    return Switched(object_row(tuple(current)), uuid_of(replaced))
 
 
 # One statement, so that a link that cannot be used undoes the object.
@@ -579,6 +455,10 @@ def plain_text(value: UUID | None) -> str | None:
 
 def uuid_of(value: str | None) -> UUID | None:
     return None if value is None else UUID(value)
+
+
+def _owner_of(viewer: Viewer | None) -> UUID | None:
+    return None if viewer is None else viewer.owner
 
 
 @contextmanager
@@ -710,17 +590,8 @@ class SqlObjects:
         recursive: bool,
         viewer: Viewer | None = None,
     ) -> Page:
-        owner, identity = (None, None) if viewer is None else (viewer.owner, viewer.identity)
-        sql, params = json_query(bucket, prefix, after, limit, recursive, owner)
-        rows: list[Row] | None
-        if identity is not None:
-            rows = await self._policed.read(identity, sql, params)
-            if rows is None:
-                raise errors.not_allowed()
-        else:
-            quick = limit <= QUICK_PAGE
-            rows = await (self.database.read(sql, params) if quick else self.database.prepared(sql, params))
-        objects, folders, last = rows[0]
+        sql, params = page_query(bucket, prefix, after, limit, recursive, _owner_of(viewer))
+        objects, folders, last = await self._page(sql, params, viewer, quick=limit <= QUICK_PAGE)
         return Page(objects.encode(), folders.encode(), last)
 
     async def sorted_page(
@@ -732,21 +603,28 @@ class SqlObjects:
         limit: int,
         viewer: Viewer | None = None,
     ) -> SortedPage:
-        owner, identity = (None, None) if viewer is None else (viewer.owner, viewer.identity)
-        sql, params = sorted_query(bucket, prefix, sorting, after, limit, owner)
-        rows: list[Row] | None
-        if identity is not None:
-            rows = await self._policed.read(identity, sql, params)
-            if rows is None:
-                raise errors.not_allowed()
-        else:
-            rows = await self.database.prepared(sql, params)
-        objects, last = rows[0]
+        sql, params = sorted_query(bucket, prefix, sorting, after, limit, _owner_of(viewer))
+        objects, last = await self._page(sql, params, viewer, quick=False)
         return SortedPage(objects.encode(), None if last is None else (last[0][0], last[0][1]))
 
+    async def _page(self, sql: str, params: Sequence[str], viewer: Viewer | None, quick: bool) -> Row:
+        rows: list[Row] | None
+        if viewer is not None and viewer.identity is not None:
+            rows = await self._policed.read(viewer.identity, sql, params)
+        else:
+            rows = await (self.database.read(sql, params) if quick else self.database.prepared(sql, params))
+        if rows is None:
+            raise errors.not_allowed()
+        return rows[0]
+
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
-        sql, params = page_query(bucket, prefix, None, limit, recursive=True)
-        return [row[1] for row in (await self.database.query(sql, params))[:limit]]
+        end = keys.end_of_prefix(prefix)
+        rows = await self.database.query(
+            "select key from storage.objects where bucket = %(bucket)s and key >= %(prefix)s"
+            f"{'' if end is None else ' and key < %(end)s'} order by key limit %(limit)s",
+            {"bucket": bucket, "prefix": prefix, "end": end, "limit": limit},
+        )
+        return [key for (key,) in rows]
 
     async def check_policies(
         self, bucket: str, key: str, size: int, content_type: str, details: Details, writer: Writer
@@ -822,14 +700,8 @@ class SqlObjects:
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Switched:
         with _keys_referred_to():
-            rows = await self.database.prepared(
-                _MOVE,
-                (bucket, source, target, *_terms(writer, conditions)),
-            )
-        outcome, replaced, *moved = rows[0]
-        if outcome != "moved":
-            raise errors.refused(*_outcomes(outcome))
-        return Switched(object_row(tuple(moved)), uuid_of(replaced))
+            rows = await self.database.prepared(_MOVE, (bucket, source, target, *_terms(writer, conditions)))
+        return switched_from(rows[0])
 
     async def move_to_bucket(
         self, row: ObjectRow, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL
@@ -848,10 +720,7 @@ class SqlObjects:
                     *_terms(writer, conditions),
                 ),
             )
-        outcome, replaced, *moved = rows[0]
-        if outcome != "moved":
-            raise errors.refused(*_outcomes(outcome))
-        return Switched(object_row(tuple(moved)), uuid_of(replaced))
+        return switched_from(rows[0])
 
     async def change(
         self,

@@ -11,7 +11,7 @@ import pytest_twisted
 from attrs import asdict, evolve
 
 from project_service.errors import ApiError
-from project_service.storage import postgres_sorted
+from project_service.storage import postgres_listing
 from project_service.storage.assemble import Rows
 from project_service.storage.repository import NewObject, Switched
 from project_service.storage.values import (
@@ -538,7 +538,7 @@ async def test_sorted_and_searched_listings(rows: Rows, monkeypatch: pytest.Monk
         raise AssertionError("the listing has no end")
 
     for by, scanned in (("key", 3), ("size", 5000), ("last_modified", 3)):
-        monkeypatch.setattr(postgres_sorted, "SCANNED_ROWS", scanned)
+        monkeypatch.setattr(postgres_listing, "SCANNED_ROWS", scanned)
         for descending, search, prefix, limit in itertools.product(
             (False, True), ("", "A"), ("", "a/"), (1, 2, 9)
         ):

@@ -23,7 +23,7 @@ from project_service.database.pool import CONNECTIONS_PER_PIPELINE, Pool
 from project_service.dsn import read_dsn
 from project_service.errors import ApiError
 from project_service.lifecycle import start
-from project_service.storage import postgres
+from project_service.storage import postgres, postgres_listing
 from project_service.storage.assemble import Rows, sql_rows
 from project_service.storage.repository import NewObject
 from project_service.storage.values import (
@@ -637,11 +637,11 @@ def test_a_listing_under_a_policy_uses_the_indexes(database: str) -> None:
         " using ((storage.folder(key))[1] = (select auth.uid())::text)",
     )
     run_sql(database, "analyze storage.objects")
-    sql, params = postgres.json_query("b", f"{owner}/", None, 20, False)
+    sql, params = postgres_listing.page_query("b", f"{owner}/", None, 20, False)
     assert 0 < looked_at(explained(database, sql, params, user(1))) <= 21
     run_sql(database, "create index on storage.objects (bucket, ((storage.folder(key))[1]), key)")
     run_sql(database, "analyze storage.objects")
-    sql, params = postgres.json_query("b", "", None, 20, False)
+    sql, params = postgres_listing.page_query("b", "", None, 20, False)
     # There are 200 in this user's folder.
     assert 0 < looked_at(explained(database, sql, params, user(1))) <= 402
 
