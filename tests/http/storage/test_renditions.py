@@ -311,7 +311,7 @@ class Limited(Case):
         self.assertEqual(self.sized(1, 2, 2), [])
 
     def test_its_bytes_are_deleted_at_once_also_where_those_of_objects_stay(self) -> None:
-        self.app.current_settings = evolve(self.app.current_settings, keep_removed_seconds=60)
+        self.app.storage.live.settings = evolve(self.app.storage.live.settings, keep_removed_seconds=60)
         self.sized(1, 2, 3, 4)
 
     def test_one_that_another_process_evicted_is_made_again(self) -> None:
