@@ -27,6 +27,7 @@ from project_service.database.pool import Pipelines
 from project_service.settings.model import Stage, StageDatabase, Store
 from project_service.tables import outcome
 from project_service.tables.assemble import Tables
+from project_service.tables.schema_cache.holder import CacheHolder
 from project_service.tables.values import SchemaCache
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import held_open, wait
@@ -127,11 +128,14 @@ class Service:
     def anon(self) -> Caller:
         return self.callers[0]
 
-    def cache(self, database: str = "main") -> SchemaCache:
+    def holder(self, database: str = "main") -> CacheHolder:
         built = self.api.application._assembled
         assert built is not None
         (tables,) = [part for part in built.mounted if isinstance(part, Tables)]
-        return tables.routes.services["dev", database].holder.current
+        return tables.routes.services["dev", database].holder
+
+    def cache(self, database: str = "main") -> SchemaCache:
+        return self.holder(database).current
 
     def sql(self, text: str) -> list[Any]:
         return run_sql(self.api.dsn, text)
@@ -229,6 +233,18 @@ def clients(service: Service) -> Iterator[list[Client]]:
     yield made
     for client in made:
         client.close()
+
+
+@pytest.fixture
+def unchanging(service: Service) -> Iterator[None]:
+    """Keep the schema cache as it is. For seconds after a test that changed the schema it is read again and again,
+    and no read shares a connection before it has been quick a few times under the newest one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CacheHolder, "announce", lambda self: None)
+        wait(service.holder().up_to_date)
+        yield
+    service.holder().announce()
+    service.holder("alone").announce()
 
 
 async def warm(service: Service, *paths: str, mark: str = "warm") -> None:
@@ -368,6 +384,7 @@ async def test_settings_that_sql_has_left_end_with_the_schema_that_knew_of_it(
                 await asked("/leaving", clients)
 
 
+@pytest.mark.usefixtures("unchanging")
 @pytest_twisted.ensureDeferred
 async def test_reads_that_got_no_answer_are_asked_once_more(service: Service, clients: list[Client]) -> None:
     """The backend of the shared connection is ended while all of them wait for a lock."""
@@ -389,6 +406,7 @@ async def test_reads_that_got_no_answer_are_asked_once_more(service: Service, cl
     assert service.watched.backends != [backend]
 
 
+@pytest.mark.usefixtures("unchanging")
 @pytest_twisted.ensureDeferred
 async def test_reads_that_waited_for_a_lock_see_the_new_rows(service: Service, clients: list[Client]) -> None:
     """Bind and Execute take the snapshot after the locks."""
@@ -406,6 +424,7 @@ async def test_reads_that_waited_for_a_lock_see_the_new_rows(service: Service, c
     assert await answers(clients) == [(200, [{"id": 3, "name": "thing 3"}])] * len(clients)
 
 
+@pytest.mark.usefixtures("unchanging")
 @pytest_twisted.ensureDeferred
 async def test_statement_timeout_ends_one_statement_and_not_its_neighbours(
     service: Service, clients: list[Client]
@@ -422,6 +441,7 @@ async def test_statement_timeout_ends_one_statement_and_not_its_neighbours(
     assert service.watched.taken == taken + 20
 
 
+@pytest.mark.usefixtures("unchanging")
 @pytest_twisted.ensureDeferred
 async def test_who_comes_after_a_slow_statement_does_not_wait_for_it(
     service: Service, clients: list[Client], monkeypatch: pytest.MonkeyPatch
@@ -456,6 +476,7 @@ async def test_who_comes_after_a_slow_statement_does_not_wait_for_it(
     assert service.watched.asked == asked
 
 
+@pytest.mark.usefixtures("unchanging")
 @pytest_twisted.ensureDeferred
 async def test_statements_that_are_gone_or_do_not_fit_any_more_are_run_as_text(
     service: Service, clients: list[Client]

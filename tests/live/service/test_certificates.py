@@ -43,7 +43,7 @@ def test_sighup_renews_the_certificate_of_every_process(workers: str, tmp_path: 
     first, second, stray, third = (issue("localhost") for _ in range(4))
     certificate, key = first.written(tmp_path)
     config = tmp_path / "c.toml"
-    config.write_text("")
+    config.write_text("server.idle_timeout_seconds = 600")  # that of connections under the first certificate
     port = free_port()
     listen = f"ssl:{port}:interface=127.0.0.1:privateKey={key}:certKey={certificate}"
     options = ("--config", str(config), "--listen", listen, "--workers", workers)
