@@ -69,33 +69,42 @@ def blocks(kind: str) -> list[tuple[int, str]]:
     return result
 
 
+_MAIN = StageDatabase(pool_size=3, max_rows=0, stream_threshold_bytes=4096)
+_DATABASES = {
+    "main": _MAIN,
+    "careful": evolve(
+        _MAIN,
+        prepare=False,
+        max_rows=2,
+        error_verbosity="minimal",
+        plan=True,
+        tx_end="commit-allow-override",
+        pre_request="before_each",
+        app_settings={"colour": "50% blue"},
+    ),
+    "few": evolve(
+        _MAIN, max_rows=3, max_rows_by_role={"reporting": 0, "anon": 2}, stream_threshold_bytes=200
+    ),
+    "narrow": evolve(_MAIN, pool_size=1, max_import_bytes=1_500_000),
+    "literal": evolve(_MAIN, error_hints=False),
+    "led": evolve(_MAIN, pool_size=1, pre_request="before_each"),
+}
+
+
 @pytest.fixture(scope="module")
 def tables(
-    module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    module_database: str,
+    store_settings: Store,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Tables]:
+    """The service with the database ``main`` and those that the module lists in ``DATABASES``: all are the same one
+    with other settings. Each reads the schema anew whenever it changes, which is what tests here wait for longest."""
     for text in (*(text for _, text in blocks("sql")), BEFORE_EACH):
         run_sql(module_database, text)
     data_dir = Path(tmp_path_factory.mktemp("tables"))
-    main = StageDatabase(pool_size=3, max_rows=0, stream_threshold_bytes=4096)
-    databases = {
-        "main": main,
-        "careful": evolve(
-            main,
-            prepare=False,
-            max_rows=2,
-            error_verbosity="minimal",
-            plan=True,
-            tx_end="commit-allow-override",
-            pre_request="before_each",
-            app_settings={"colour": "50% blue"},
-        ),
-        "few": evolve(
-            main, max_rows=3, max_rows_by_role={"reporting": 0, "anon": 2}, stream_threshold_bytes=200
-        ),
-        "narrow": evolve(main, pool_size=1, max_import_bytes=1_500_000),
-        "literal": evolve(main, error_hints=False),
-        "led": evolve(main, pool_size=1, pre_request="before_each"),
-    }
+    names = ("main", *getattr(request.module, "DATABASES", ()))
+    databases = {name: _DATABASES[name] for name in names}
     settings = settings_for(module_database, store_settings, data_dir, server={"idle_timeout_seconds": 2.0})
     settings = evolve(settings, stages={"dev": Stage(databases=databases)})
     with held_open(serving(settings)) as api:

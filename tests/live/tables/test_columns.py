@@ -13,6 +13,8 @@ from tests.live.tables.service import BASE, Tables, tables, until_answered
 from tests.live.waiting import until
 
 __all__ = ["tables"]
+
+DATABASES = ("careful",)
 SCHEMA = """
 create table nodes (id int primary key, parent_id int references nodes, word text, "*" text);
 insert into nodes select i, 1, 'w' || i, 's' || i from generate_series(1, 50) i;

@@ -13,6 +13,8 @@ from tests.live.tables.service import BASE, Tables, tables, until_answered
 
 __all__ = ["tables"]
 
+DATABASES = ("careful", "narrow")
+
 NDJSON = {"Accept": "application/x-ndjson"}
 
 

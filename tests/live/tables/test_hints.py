@@ -12,6 +12,8 @@ from tests.live.tables.service import BASE, Tables, tables, until_answered
 
 __all__ = ["tables"]
 
+DATABASES = ("literal",)
+
 SCHEMA = """
 create table "Odd names" (id int primary key, "the text" text);
 insert into "Odd names" values (1, 'x');

@@ -16,6 +16,8 @@ from tests.live.waiting import until
 
 __all__ = ["tables"]
 
+DATABASES = ("careful", "narrow")
+
 MIB = 1024 * 1024
 # What a body has of which a client sends ``csv(1200)``, and then line feeds.
 WHOLE = MIB * 5 // 4

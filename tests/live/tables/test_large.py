@@ -20,6 +20,8 @@ from tests.live.waiting import until
 
 __all__ = ["tables"]
 
+DATABASES = ("narrow",)
+
 # Larger than all buffers between the service and a client that does not read.
 WIDE = (
     "create or replace function wide() returns setof text language sql stable "
@@ -131,13 +133,14 @@ async def test_a_client_that_stops_reading_is_dropped_and_blocks_nobody(tables: 
     """Not even with one connection: streams have another one, whose next user waits until the client has been
     dropped."""
     narrow = BASE.replace("main", "narrow")
-    stalled = socket.create_connection(("127.0.0.1", tables.api.port))
-    stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     path = f"{narrow}/rpc/wide"
     tables.sql(WIDE)
     # Each database has a schema cache of its own, and each of them has to know the function.
     await until_answered(tables, "HEAD", "/rpc/wide", 200, base=narrow)
     await until_answered(tables, "HEAD", "/rpc/wide", 200)
+    # Not earlier, since the service closes a connection on which nothing is asked.
+    stalled = socket.create_connection(("127.0.0.1", tables.api.port))
+    stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stalled.sendall(
         f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Service-Key: {tables.api.anon_key}\r\n\r\n".encode()
     )

@@ -21,6 +21,8 @@ from tests.live.waiting import until
 
 __all__ = ["tables"]
 
+DATABASES = ("narrow",)
+
 NARROW = BASE.replace("main", "narrow")
 SCHEMA = """
 create table rates (id int primary key, txt text);

@@ -10,6 +10,8 @@ from tests.live.tables.service import BASE, Tables, tables, until_answered
 
 __all__ = ["tables"]
 
+DATABASES = ("few",)
+
 FEW = BASE.replace("main", "few")
 SCHEMA = """
 create table heaps (id int primary key);

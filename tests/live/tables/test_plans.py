@@ -14,6 +14,8 @@ from tests.live.waiting import until
 
 __all__ = ["tables"]
 
+DATABASES = ("careful", "narrow", "led")
+
 CAREFUL = BASE.replace("main", "careful")
 LED = BASE.replace("main", "led")
 NARROW = BASE.replace("main", "narrow")

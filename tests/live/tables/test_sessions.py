@@ -20,6 +20,8 @@ from tests.live.waiting import until
 
 __all__ = ["tables"]
 
+DATABASES = ("careful", "narrow")
+
 NARROW = BASE.replace("main", "narrow")
 CAREFUL = BASE.replace("main", "careful")
 
