@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from attrs import frozen
 
-from tests.live.daemon import ROOT
+from tests.live.daemon import ROOT, TIMEOUT_SECONDS
 
 
 @frozen
@@ -29,7 +29,7 @@ def cli(*arguments: str | Path, stdin: str = "") -> Ended:
     """Runs a command to its end. A traceback fails the test."""
     with beginning(*arguments) as begun:
         try:
-            out, err = begun.communicate(stdin, timeout=60)
+            out, err = begun.communicate(stdin, timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             begun.kill()
             raise
