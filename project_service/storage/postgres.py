@@ -5,7 +5,7 @@ Changes of objects are functions of the schema ``storage``, each one transaction
 writer may see, and ``judge`` asks policies about a change. ``docs/architecture.rst`` says which migration has the
 newest definition of each.
 
-What policies let a caller see is read in the caller's own role (``_Policed``).
+What policies let a caller see is read in the caller's own role (``SqlObjects._policed``).
 """
 
 from __future__ import annotations
@@ -484,58 +484,6 @@ ACT_AS = (
 _QUICK_SECONDS, _QUICK_RUNS = 0.002, 20
 
 
-@define(eq=False)
-class _Policed:
-    """Reads what policies show to a caller."""
-
-    database: Pool
-    _quick_runs: int = field(default=0, init=False)
-
-    async def read(
-        self, identity: Identity, sql: str, params: Sequence[Any], short: bool = False
-    ) -> list[Row] | None:
-        """The rows of ``sql`` in the role and with the claims of ``identity``; None, and the reason in the log, if a
-        policy fails.
-
-        Both statements are one transaction, with which role and claims end. A ``short`` query takes no longer than
-        its policies do. Raises failures that are the database's own.
-        """
-        whoever = (identity.claims, identity.role)
-        steps = (Step.of(ACT_AS, whoever), Step(numbered(sql), as_texts(params), identity.role))
-        try:
-            try:
-                if short and self._quick_runs >= _QUICK_RUNS:
-                    rows = await self._shared(steps)
-                    if rows is not None:
-                        return rows
-                run = await self.database.use(lambda connection: connection.run(steps, timed=True))
-                self._quick_runs = self._quick_runs + 1 if run.took <= _QUICK_SECONDS else 0
-                return run.typed()
-            except psycopg2.Error as fault:
-                self._quick_runs = 0
-                if not may_be_stale(fault.pgcode):
-                    raise
-            return await self.database.query(f"{ACT_AS}; {sql}", (*whoever, *params))
-        except psycopg2.Error as fault:
-            if fault.pgcode is None or fault.pgcode.startswith(_OUTAGES):
-                raise
-            log_failed_policy(describe(fault))
-            return None
-
-    async def _shared(self, steps: Sequence[Step]) -> list[Row] | None:
-        """None where no shared connection accepts it, or it was lost."""
-        run = self.database.pipelines.submit(0, steps)
-        if run is None:
-            return None
-        try:
-            await run.done
-        except DatabaseGone:
-            return None
-        if run.slow:
-            self._quick_runs = 0
-        return run.typed()
-
-
 def log_failed_policy(reason: str) -> None:
     """The caller is refused without the reason."""
     _log.warn("A policy on storage.objects failed: {reason}", reason=reason)
@@ -552,19 +500,18 @@ def _outcomes(*outcomes: str) -> list[str]:
     return plain
 
 
-@frozen(eq=False)
+@define(eq=False)
 class SqlObjects:
-    database: Pool
-    _policed: _Policed = field(init=False)
+    """``_quick_runs`` counts how often in a row policies were quick."""
 
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "_policed", _Policed(self.database))
+    database: Pool
+    _quick_runs: int = field(default=0, init=False)
 
     async def find(self, bucket: str, key: str, viewer: Viewer | None = None) -> ObjectRow | None:
         if viewer is None or viewer.identity is None:
             rows = await self.database.read(_FIND, (bucket, key))
         else:
-            rows = await self._policed.read(viewer.identity, _FIND, (bucket, key), short=True) or []
+            rows = await self._policed(viewer.identity, _FIND, (bucket, key), short=True) or []
         if not rows:
             return None
         row = object_row(rows[0])
@@ -577,7 +524,7 @@ class SqlObjects:
         if viewer is None or viewer.identity is None:
             rows = await self.database.prepared(_FIND_MANY, params)
         else:
-            rows = await self._policed.read(viewer.identity, _FIND_MANY, params) or []
+            rows = await self._policed(viewer.identity, _FIND_MANY, params) or []
         found = map(object_row, rows)
         return {row.key: row for row in found if viewer is None or viewer.owns(row)}
 
@@ -610,7 +557,7 @@ class SqlObjects:
     async def _page(self, sql: str, params: Sequence[str], viewer: Viewer | None, quick: bool) -> Row:
         rows: list[Row] | None
         if viewer is not None and viewer.identity is not None:
-            rows = await self._policed.read(viewer.identity, sql, params)
+            rows = await self._policed(viewer.identity, sql, params)
         else:
             rows = await (self.database.read(sql, params) if quick else self.database.prepared(sql, params))
         if rows is None:
@@ -754,6 +701,50 @@ class SqlObjects:
             "update storage.uploads set seen_at = now() where version = %s::uuid returning 1", (str(version),)
         )
         return bool(rows)
+
+    async def _policed(
+        self, identity: Identity, sql: str, params: Sequence[Any], short: bool = False
+    ) -> list[Row] | None:
+        """The rows of ``sql`` in the role and with the claims of ``identity``; None, and the reason in the log, if a
+        policy fails.
+
+        Both statements are one transaction, with which role and claims end. A ``short`` query takes no longer than
+        its policies do. Raises failures that are the database's own.
+        """
+        whoever = (identity.claims, identity.role)
+        steps = (Step.of(ACT_AS, whoever), Step(numbered(sql), as_texts(params), identity.role))
+        try:
+            try:
+                if short and self._quick_runs >= _QUICK_RUNS:
+                    rows = await self._shared(steps)
+                    if rows is not None:
+                        return rows
+                run = await self.database.use(lambda connection: connection.run(steps, timed=True))
+                self._quick_runs = self._quick_runs + 1 if run.took <= _QUICK_SECONDS else 0
+                return run.typed()
+            except psycopg2.Error as fault:
+                self._quick_runs = 0
+                if not may_be_stale(fault.pgcode):
+                    raise
+            return await self.database.query(f"{ACT_AS}; {sql}", (*whoever, *params))
+        except psycopg2.Error as fault:
+            if fault.pgcode is None or fault.pgcode.startswith(_OUTAGES):
+                raise
+            log_failed_policy(describe(fault))
+            return None
+
+    async def _shared(self, steps: Sequence[Step]) -> list[Row] | None:
+        """None where no shared connection accepts it, or it was lost."""
+        run = self.database.pipelines.submit(0, steps)
+        if run is None:
+            return None
+        try:
+            await run.done
+        except DatabaseGone:
+            return None
+        if run.slow:
+            self._quick_runs = 0
+        return run.typed()
 
 
 @frozen(eq=False)
