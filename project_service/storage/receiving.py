@@ -57,8 +57,7 @@ class Destination:
 @frozen(eq=False)
 class Receiver:
     """Every method raises what refuses an upload: ``payload_too_large``, ``content_type_not_allowed``,
-    ``validation_failed``, ``invalid_key``, and the refusals of ``errors.refused``.
-    """
+    ``validation_failed``, ``invalid_key``, and the refusals of ``errors.refused``."""
 
     buckets: Buckets
     uploads: Uploads
@@ -149,7 +148,10 @@ class Receiver:
     async def _check_again(self, to: Destination, key: str, content_type: str, size: int) -> None:
         """Check the bucket's rules at the end of an upload. It may have taken days, so that they may have changed, or
         the bucket may have been replaced by another of its name."""
-        current = evolve(to, bucket=await self.buckets.same(to.bucket))
+        bucket = await self.buckets.same(to.bucket)
+        if bucket is to.bucket:
+            return  # by its rules the upload has been checked, and they are less than a second old
+        current = evolve(to, bucket=bucket)
         self._limit(current).check(size)
         current.content_type(content_type, key)
 
