@@ -60,13 +60,13 @@ class ResponseParser:
     Content-Length is only counted, and not copied.
 
     ``code`` and ``headers`` are set once ``begun``. Names of headers are in lower case; of several with one name the
-    last one counts. ``length`` is None where it is not known before the end.
+    last one counts. ``length`` is None where it is not known before the end. ``left`` is how many bytes of the body
+    are still to come, as announced; 0 where none was, or the head is not there.
     """
 
     __slots__ = (
         "_bodiless",
         "_buffer",
-        "_left",
         "_parser",
         "_pieces",
         "begun",
@@ -74,6 +74,7 @@ class ResponseParser:
         "complete",
         "headers",
         "keep_alive",
+        "left",
         "length",
         "on_header",
     )
@@ -87,7 +88,7 @@ class ResponseParser:
         self.length: int | None = None
         self._bodiless = bodiless
         self._buffer = b""
-        self._left = 0
+        self.left = 0
         self._pieces: list[bytes] = []
         self._parser: HttpResponseParser | None = None
 
@@ -96,10 +97,10 @@ class ResponseParser:
 
         Raises ``BrokenResponse`` for what is not HTTP, and for bytes after the end of the response.
         """
-        if self._left:
-            self._left -= len(data)
-            if self._left <= 0:
-                if self._left < 0:
+        if self.left:
+            self.left -= len(data)
+            if self.left <= 0:
+                if self.left < 0:
                     raise BrokenResponse("more than was announced")
                 self.complete = True
             return data
@@ -112,12 +113,7 @@ class ResponseParser:
 
     def skip(self, count: int) -> None:
         """Count bytes of the body that do not come this way; fewer than ``left``."""
-        self._left -= count
-
-    @property
-    def left(self) -> int:
-        """How many bytes of the body are still to come, as announced; 0 where none was, or the head is not there."""
-        return self._left
+        self.left -= count
 
     def end(self) -> None:
         """Call this at the end of the connection; raises ``BrokenResponse`` if the response is incomplete."""
@@ -170,8 +166,8 @@ class ResponseParser:
                 raise BrokenResponse("a transfer coding that nobody asked for")
             self._parser = parser
         elif length is not None:
-            self.length = self._left = int(length)
-            self.complete = not self._left
+            self.length = self.left = int(length)
+            self.complete = not self.left
 
     def _parsed(self, data: bytes) -> bytes:
         assert self._parser is not None
