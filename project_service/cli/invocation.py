@@ -69,7 +69,7 @@ class Failed(Exception):
 
 @frozen
 class Project:
-    """What a command works on. ``pool`` and ``store`` are open only if ``Invocation.run`` was called with them.
+    """What a command works on. ``pool`` and ``store`` are there only if ``open_project`` has opened them.
     ``started_here`` says that the embedded servers were started for this command, and stop with it.
     """
 
@@ -82,7 +82,7 @@ class Project:
 
     @property
     def pool(self) -> Pool:
-        assert self._pool is not None, "run(…, database=True)"
+        assert self._pool is not None
         return self._pool
 
     @property
@@ -227,19 +227,14 @@ class Invocation:
         except BadSettings as fault:
             end(f"the configuration cannot be used\n{fault}", USAGE)
 
-    def run(
-        self, operation: Callable[[Project], Awaitable[None]], *, database: bool = True, store: bool = False
-    ) -> None:
-        """Run ``operation`` with the database and the store open, as wanted. Ends the command with exit code 1 if
-        something fails, at once if the database is away: the pool would wait for it to come back."""
-
-        wanted: dict[Resource, bool] = {"database": database, "store": store}
-        launch = self.launch(*(resource for resource in wanted if wanted[resource]))
+    def run(self, operation: Callable[[Project], Awaitable[None]], *, store: bool = False) -> None:
+        """Run ``operation`` with the database open, and with the store if it needs that. Ends the command with exit
+        code 1 if something fails, at once if the database is away: the pool would wait for it to come back."""
+        launch = self.launch("database", "store") if store else self.launch("database")
 
         async def with_project(reactor: Any) -> None:
-            async with open_project(reactor, launch, database=database, store=store) as project:
-                if database:
-                    (await project.connector()()).close()
+            async with open_project(reactor, launch, database=True, store=store) as project:
+                (await project.connector()()).close()
                 await operation(project)
 
         try:
