@@ -220,14 +220,14 @@ class Run:
         "used",
     )
 
-    def __init__(self, connection: Connection, timed: bool = False) -> None:
+    def __init__(self, connection: Connection, sent: float, timed: bool = False) -> None:
         self.connection = connection
+        self.sent = sent
         self.timed = timed
         self.took = 0.0
         self.slow = False
         self.done: Deferred[None] = Deferred()
         self.rows: list[TextRow] = []
-        self.sent = 0.0
         # What was sent to be prepared and is not known to be yet.
         self.preparing: list[Prepared] = []
         # The last result, and the one before it.
@@ -290,12 +290,14 @@ class Pipeline:
 
         Statements are prepared anew for each ``version`` of the schema cache. ``timed`` asks for ``Run.took``.
         """
-        libpq, statements = self._libpq, self._connection.statements
+        libpq, statements, now = self._libpq, self._connection.statements, self._clock()
+        if not self.waiting:
+            self._since, self._cpu = now, thread_time()
         if version != statements.version:
             statements.use_version(version)
         if statements.unwanted:
-            self._deallocate()
-        run = Run(self._connection, timed)
+            self._deallocate(now)
+        run = Run(self._connection, now, timed)
         for step in (*steps, _TOOK) if timed else steps:
             if step.once:
                 _send_text(libpq, step.text.encode(), 0, None, None, None, None, 0)
@@ -307,9 +309,6 @@ class Pipeline:
             _send_prepared(libpq, prepared.name, size, (_TEXT * size)(*step.values), None, None, 0)
             run.used.append(prepared)
         _sync(libpq)
-        run.sent = self._clock()
-        if not self.waiting:
-            self._since, self._cpu = run.sent, thread_time()
         self.waiting.append(run)
         return run
 
@@ -325,10 +324,10 @@ class Pipeline:
         _send_prepare(self._libpq, prepared.name, step.text.encode(), 0, None)
         return prepared
 
-    def _deallocate(self) -> None:
+    def _deallocate(self, now: float) -> None:
         """Drop statements that are not used any more, each in a transaction of its own. Failures do not matter."""
         for name in self._connection.statements.take_unwanted():
-            run = Run(self._connection)
+            run = Run(self._connection, now)
             run.done.addErrback(lambda failure: None)
             _send_text(self._libpq, b"DEALLOCATE " + name, 0, None, None, None, None, 0)
             _sync(self._libpq)

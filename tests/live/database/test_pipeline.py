@@ -176,6 +176,30 @@ async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_dropping_statements_that_are_not_used_any_more_does_not_look_like_a_long_wait(
+    database: str,
+) -> None:
+    """Each drop is sent ahead of a run, which others may join and which nobody takes for a silent server."""
+    pool = Pool(connector(database), 4, 5.0, reactor)
+    await shares(pool)
+    (shared,) = pool.pipelines._connections
+    shared.statements.limit = 1
+    first = pool.pipelines.submit(1, [Step("select 0")])
+    assert first is not None
+    await first.done
+    before = reactor.seconds()
+    asked = [pool.pipelines.submit(1, [Step(f"select {number}")]) for number in (1, 2)]
+    assert shared.awaiting_since is not None
+    assert shared.awaiting_since >= before
+    assert shared.pipeline is not None
+    assert len(shared.pipeline.waiting) == 4  # each of the runs drops the statement of the one before
+    for run in asked:
+        assert run is not None
+        await run.done
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_pool_closes_when_what_is_under_way_is_done(database: str) -> None:
     pool = Pool(connector(database), 4, 5.0, reactor)
     await shares(pool)

@@ -49,8 +49,7 @@ class FakeConnection:
         if steps and steps is not SETUP:
             self.statements.version = version
         self.submitted.append((version, steps))
-        run = Run(cast(Any, None))
-        run.sent = self.clock.seconds()
+        run = Run(cast(Any, None), self.clock.seconds())
         self.waiting.append(run)
         return run
 

@@ -59,7 +59,7 @@ class Pipelines:
         if not self.free:
             return None
         self.submitted.append((version, steps))
-        self.runs.append(Run(cast(Any, None)))
+        self.runs.append(Run(cast(Any, None), 0.0))
         return self.runs[-1]
 
 
@@ -86,7 +86,7 @@ class Connection:
         self.steps.extend(steps)
         self.raised("run")
         as_text = [value if isinstance(value, bytes) else str(value).encode() for value in self.row]
-        run = Run(cast(Any, None))
+        run = Run(cast(Any, None), 0.0)
         run.rows = [[None if value is None else sent for value, sent in zip(self.row, as_text, strict=True)]]
         return run
 
