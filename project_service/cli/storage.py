@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from email.errors import HeaderParseError
+from email.header import decode_header, make_header
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -13,31 +15,35 @@ from uuid import UUID
 
 import click
 from attrs import asdict, define, evolve, field
+from orjson import dumps
 
 from project_service.cli import project_options
 from project_service.cli.invocation import Failed, Invocation, Project, common_options, on_project
 from project_service.errors import ApiError
 from project_service.files import printable
 from project_service.lifecycle import timestamp
-from project_service.settings.kinds import store_bucket
+from project_service.settings.kinds import SIZE_FORM, bytes_of, store_bucket
 from project_service.storage import download, errors, keys
 from project_service.storage.buckets import Buckets
+from project_service.storage.details import MAX_METADATA_BYTES, with_field
 from project_service.storage.durations import STALE_AFTER
 from project_service.storage.objects import Objects
 from project_service.storage.postgres import SqlBuckets, SqlLinks
 from project_service.storage.repository import LinkRows, Store
 from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
+from project_service.storage.s3.xml import StoredStat
+from project_service.storage.sweeper import Reader, Verified
 from project_service.storage.upload import SizeLimit, Upload
-from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Link, Writer
+from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Details, Link, Writer
 
 READ_BYTES = 1024 * 1024
 LINKS_AT_ONCE = 1000
 FROM_STORE = "s3://"
 SERVICE = Writer(None, is_service=True)
 
-# Writes one file or object into the upload, given the key that it is to have; returns its media type.
-Read = Callable[[str, Upload], Awaitable[str]]
+# Writes one file or object into the upload, given the key that it is to have; returns its media type and its details.
+Read = Callable[[str, Upload], Awaitable[tuple[str, Details]]]
 # Files or objects: the name within the source, and what reads it.
 Files = AsyncIterator[tuple[str, Read]]
 
@@ -48,19 +54,75 @@ def storage() -> None:
     """The objects in the buckets: verify them, remove garbage, import files; and links to them."""
 
 
+def _rate(context: click.Context, option: click.Parameter, text: str | None) -> int:
+    """Bytes in a second; 0 for no limit."""
+    if text is None:
+        return 0
+    if not context.params["contents"]:
+        raise click.BadParameter("is for --contents")
+    number = bytes_of(text)
+    if not number:
+        raise click.BadParameter(f"must be {SIZE_FORM}")
+    return number
+
+
+def _bucket_and_key(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    bucket, slash, key = text.partition("/")
+    if not (bucket and slash):
+        raise click.BadParameter("must be a bucket and a key, as photos/trip/1.jpg")
+    return bucket, key
+
+
 @storage.command()
+@click.option(
+    "--contents",
+    is_flag=True,
+    is_eager=True,
+    help="Also read the bytes of objects that have a SHA-256, and compare it.",
+)
+@click.option(
+    "--rate",
+    metavar="SIZE",
+    callback=_rate,
+    help="With --contents: read at most so much in a second, as 50MB.",
+)
+@click.option(
+    "--after",
+    metavar="BUCKET/KEY",
+    callback=_bucket_and_key,
+    help="Check only objects after this one, by bucket and key, to go on there.",
+)
 @on_project(store=True)
-async def verify(invocation: Invocation, project: Project) -> None:
+async def verify(
+    invocation: Invocation, project: Project, contents: bool, rate: int, after: tuple[str, str] | None
+) -> None:
     """Compare every object with the store. Exit code 1 if bytes are missing or differ. Changes nothing.
+
+    Size and ETag are compared, and with --contents the SHA-256 of the bytes, which are all read for that. Then stderr
+    has a line of how far it has come, with which --after goes on.
 
     Bytes that only the store has are no fault: they are garbage, which `storage sweep` removes.
     """
-    report = await project.storage.sweeper.verify()
-    faults = [f"missing  {name}" for name in report.missing] + [f"torn     {name}" for name in report.torn]
+    sweeper, report = project.storage.sweeper, Verified()
+    reader = Reader(sweeper.store, project.reactor, rate) if contents else None
+    async for _ in sweeper.verifying(report, after, reader):
+        if reader is not None:
+            click.echo(f"{report.objects} objects, up to {report.last}", err=True)
+    faults = [
+        *(f"missing  {name}" for name in report.missing),
+        *(f"torn     {name}" for name in report.torn),
+        *(f"damaged  {name}" for name in report.damaged),
+    ]
     summary = (
         f"{report.objects} objects, {len(faults)} faults, {len(report.unproven)} unproven,"
         f" {len(report.orphans)} orphans in the store"
     )
+    if contents:
+        summary += f", {report.without_sha256} without SHA-256"
     invocation.show({**asdict(report), "sound": report.sound}, *faults, summary)
     if not report.sound:
         raise Failed("the store does not have what the database says")
@@ -156,11 +218,11 @@ class _Import:
             keys.parse_key(key)
             await self.objects.uploads.check(self.bucket, key, SERVICE, self.conditions)
             async with await self.objects.uploads.begin(self.bucket.name, SizeLimit(self.limit)) as upload:
-                content_type = await read(key, upload)
+                content_type, details = await read(key, upload)
                 # An import takes long, and there may be another bucket of that name by now.
                 await self.buckets.same(self.bucket)
                 await upload.store()
-                await upload.commit(key, content_type, NO_DETAILS, SERVICE, self.conditions)
+                await upload.commit(key, content_type, details, SERVICE, self.conditions)
         except ApiError as error:
             if error.status >= 500 or error.code == "bucket_not_found":
                 raise
@@ -272,7 +334,7 @@ async def files_in_directory(directory: Path) -> Files:
         yield path.relative_to(directory).as_posix(), partial(_read_file, path)
 
 
-async def _read_file(path: Path, key: str, upload: Upload) -> str:
+async def _read_file(path: Path, key: str, upload: Upload) -> tuple[str, Details]:
     content_type = keys.guess_content_type(key)
     upload.describe(content_type, key)
     try:
@@ -281,7 +343,7 @@ async def _read_file(path: Path, key: str, upload: Upload) -> str:
                 await upload.write(data)
     except OSError as fault:
         raise Unreadable(fault.strerror) from None
-    return content_type
+    return content_type, NO_DETAILS
 
 
 async def files_in_bucket(store: Store, folder: str) -> Files:
@@ -293,11 +355,11 @@ async def files_in_bucket(store: Store, folder: str) -> Files:
                 yield entry.key.removeprefix(folder), partial(_read_object, store, entry.key)
 
 
-async def _read_object(store: Store, name: str, key: str, upload: Upload) -> str:
+async def _read_object(store: Store, name: str, key: str, upload: Upload) -> tuple[str, Details]:
     before = await store.stat(name)
     if _is_encoded(before.coding):
         raise Unreadable(f"its Content-Encoding, {before.coding}, would be forgotten")
-    content_type = _type(before.content_type, key)
+    content_type, details = _type(before.content_type, key), _details(before)
     upload.describe(content_type, key)
     for first in range(0, before.size, READ_BYTES):
         length = min(READ_BYTES, before.size - first)
@@ -305,7 +367,7 @@ async def _read_object(store: Store, name: str, key: str, upload: Upload) -> str
     if await store.stat(name) != before:
         # It was overwritten while it was read, so what was read may be partly old and partly new.
         raise errors.precondition_failed()
-    return content_type
+    return content_type, details
 
 
 def _type(declared: str, key: str) -> str:
@@ -313,6 +375,31 @@ def _type(declared: str, key: str) -> str:
         return keys.parse_content_type(declared)
     except ApiError:
         return keys.guess_content_type(key)
+
+
+def _details(stored: StoredStat) -> Details:
+    """What the source says of an object. A ``Cache-Control`` or language that no object may have is left out."""
+    details = NO_DETAILS
+    with suppress(ApiError):
+        details = with_field(details, "cache_control", stored.cache_control)
+    if stored.content_language:
+        with suppress(ApiError):
+            details = with_field(details, "content_language", stored.content_language)
+    if not stored.metadata:
+        return details
+    members = {name: _decoded(value) for name, value in stored.metadata}
+    try:
+        return with_field(details, "metadata", dumps(members).decode())
+    except ApiError:
+        raise Unreadable(f"its metadata has more than {MAX_METADATA_BYTES} bytes, or NUL") from None
+
+
+def _decoded(value: str) -> str:
+    """A value of ``x-amz-meta-…``. What is not ASCII, some stores send as RFC 2047 has it."""
+    try:
+        return str(make_header(decode_header(value)))
+    except (UnicodeError, LookupError, HeaderParseError):
+        return value
 
 
 def _is_encoded(coding: str) -> bool:

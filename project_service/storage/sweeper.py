@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from hashlib import sha256
 from itertools import groupby
 from uuid import UUID
 
 from attrs import asdict, define, field, frozen
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from project_service.lifecycle import all_of, start, with_timeout
@@ -29,6 +31,8 @@ from project_service.storage.values import Live, ObjectRow, store_path
 _log = Logger()
 
 BATCH = 1000
+# How much of an object is read at a time to compute its digest.
+READ_BYTES = 1024 * 1024
 
 
 @frozen(eq=False)
@@ -126,6 +130,9 @@ class Verified:
     The bytes of ``missing`` objects are absent, those of ``torn`` ones differ from the row in size or ETag.
     ``unproven`` objects have the right size, but an ETag of other parts than the row's, as a copy made in parts has;
     no ETag can tell whether their bytes are right. ``orphans`` are keys in the store that no row knows.
+
+    Where the bytes were read, those of ``damaged`` ones do not have the SHA-256 of the row, and ``without_sha256`` is
+    how many rows have none. ``last`` is the last object that was checked; None before.
     """
 
     objects: int = 0
@@ -133,10 +140,42 @@ class Verified:
     torn: list[str] = field(factory=list)
     unproven: list[str] = field(factory=list)
     orphans: list[str] = field(factory=list)
+    damaged: list[str] = field(factory=list)
+    without_sha256: int = 0
+    last: str | None = field(default=None, eq=False)
 
     @property
     def sound(self) -> bool:
-        return not self.missing and not self.torn
+        return not self.missing and not self.torn and not self.damaged
+
+
+@define(eq=False)
+class Reader:
+    """Reads objects to compute their digests: at most ``bytes_per_second`` of all together, or with 0 as fast as it
+    can. It has ``READ_BYTES`` in memory for each object."""
+
+    store: Store
+    clock: IReactorTime
+    bytes_per_second: int = 0
+    _free_at: float = field(default=0.0, init=False)
+
+    async def sha256(self, row: ObjectRow) -> str:
+        """In hexadecimal. Raises ``NoSuchObject``, and ``BrokenRead`` where the store has fewer bytes."""
+        digest = sha256()
+        for first in range(0, row.size, READ_BYTES):
+            length = min(READ_BYTES, row.size - first)
+            await self._turn(length)
+            digest.update(await download.read_all(await self.store.open(row.path, first, length, row.size)))
+        return digest.hexdigest()
+
+    async def _turn(self, length: int) -> None:
+        if not self.bytes_per_second:
+            return
+        now = self.clock.seconds()
+        begins = max(now, self._free_at)
+        self._free_at = begins + length / self.bytes_per_second
+        if begins > now:
+            await deferLater(self.clock, begins - now)
 
 
 @frozen(eq=False)
@@ -169,20 +208,40 @@ class Sweeper:
         """Check that every object's bytes are in the store, with the size and ETag of its row. Safe beside
         writers."""
         report = Verified()
-        after: tuple[str, str] | None = None
-        while rows := await self.rows.objects_from(after, BATCH):
-            for first in range(0, len(rows), _PARALLEL):
-                await all_of(self._compare(row, report) for row in rows[first : first + _PARALLEL])
-            report.objects += len(rows)
-            after = (rows[-1].bucket, rows[-1].key)
-        async for paths in self._orphans():
-            report.orphans.extend(paths)
+        async for _ in self.verifying(report):
+            pass
         return report
 
-    async def _compare(self, row: ObjectRow, report: Verified) -> None:
+    async def verifying(
+        self, report: Verified, after: tuple[str, str] | None = None, reader: Reader | None = None
+    ) -> AsyncIterator[None]:
+        """As ``verify``, of the objects after the bucket and key ``after``; yields whenever some were checked.
+
+        With ``reader`` the bytes of objects that have a SHA-256 are read and compared with it. The report says how
+        far that has come, so that it can go on there after it broke off.
+        """
+        limit = BATCH if reader is None else _PARALLEL
+        while rows := await self.rows.objects_from(after, limit):
+            for first in range(0, len(rows), _PARALLEL):
+                await all_of(self._compare(row, report, reader) for row in rows[first : first + _PARALLEL])
+            report.objects += len(rows)
+            after = (rows[-1].bucket, rows[-1].key)
+            report.last = "/".join(after)
+            yield
+        async for paths in self._orphans():
+            report.orphans.extend(paths)
+
+    async def _compare(self, row: ObjectRow, report: Verified, reader: Reader | None) -> None:
         name = f"{row.bucket}/{row.key}"
         try:
             stat = await self.store.stat(row.path)
+            if reader is not None and stat.size == row.size:
+                if row.sha256 is None:
+                    report.without_sha256 += 1
+                else:
+                    if await reader.sha256(row) != row.sha256:
+                        report.damaged.append(name)
+                    return
         except NoSuchObject:
             # No fault if the object was overwritten or deleted after its row was read.
             if await self.rows.current([row.version]):

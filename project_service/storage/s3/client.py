@@ -53,6 +53,8 @@ from project_service.storage.s3.xml import (
 
 # How many objects to delete at the same time in a store that takes one object a request.
 DELETES_AT_ONCE = 16
+# How the names of headers begin that are an object's metadata.
+METADATA = b"x-amz-meta-"
 
 
 @frozen(eq=False)
@@ -162,10 +164,16 @@ class S3Store:
         size = response.header("content-length")
         if not size.isdecimal():
             raise StoreUnreachable(NO_SIZE)
-        etag, content_type, coding = (
-            response.header(name) for name in ("etag", "content-type", "content-encoding")
+        names = sorted(name.decode("latin-1") for name in response.headers if name.startswith(METADATA))
+        return StoredStat(
+            int(size),
+            bare(response.header("etag")),
+            response.header("content-type"),
+            response.header("content-encoding"),
+            response.header("cache-control"),
+            response.header("content-language"),
+            tuple((name[len(METADATA) :], response.header(name)) for name in names),
         )
-        return StoredStat(int(size), bare(etag), content_type, coding)
 
     async def copy(self, source: str, target: str) -> str:
         """Copy inside the store, without the bytes passing through here; the ETag of the copy."""

@@ -76,12 +76,16 @@ def document(name: str, content: str) -> bytes:
 
 @frozen
 class StoredStat:
-    """What a HEAD says of an object. ``coding`` is its ``Content-Encoding``, or ""."""
+    """What a HEAD says of an object. ``coding`` is its ``Content-Encoding``. Headers that it has not are "".
+    ``metadata`` is what follows ``x-amz-meta-`` in names of headers, in lower case, with the values."""
 
     size: int
     etag: str
     content_type: str
     coding: str = ""
+    cache_control: str = ""
+    content_language: str = ""
+    metadata: tuple[tuple[str, str], ...] = ()
 
 
 @frozen

@@ -16,7 +16,7 @@ from project_service.storage.assemble import PROBE, build
 from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
 from project_service.storage.s3.errors import NoSuchBucket, StoreError, StoreUnreachable
 from project_service.storage.s3.xml import StoredStat
-from project_service.storage.sweeper import Swept, Verified
+from project_service.storage.sweeper import Reader, Swept, Verified
 from project_service.storage.values import store_path
 from tests.captured_log import captured_logs, logged_until_the_end
 from tests.fakes.storage import START, some_link
@@ -256,9 +256,37 @@ class Verifying(TestCase):
         report = self.successResultOf(start(app.storage.sweeper.verify()))
         self.assertEqual(report, Verified(3, ["open/lost"]))
 
+    def test_the_bytes_are_read_and_compared_with_their_digest(self) -> None:
+        app = StorageApp()
+        payloads = {"empty": b"", "good": b"good" * 600_000, "old": b"old", "rotten": b"rotten" * 300_000}
+        for key, payload in payloads.items():
+            app.put(key, payload)
+        app.tables.objects["open", "old"] = evolve(app.tables.objects["open", "old"], sha256=None)
+        path = app.tables.objects["open", "rotten"].path
+        stored = app.store.objects[path]
+        app.store.objects[path] = evolve(stored, payload=stored.payload[:-1] + b"?")
+        sweeper, report = app.storage.sweeper, Verified()
+
+        async def verify(**more: Any) -> None:
+            async for _ in sweeper.verifying(report, **more):
+                pass
+
+        self.successResultOf(start(verify(reader=Reader(app.store, app.clock))))
+        self.assertEqual(report, Verified(4, damaged=["open/rotten"], without_sha256=1))
+        self.assertEqual((report.last, report.sound), ("open/rotten", False))
+        report = Verified()
+        # 4.2 million bytes at a million in a second; the last piece is less than one.
+        reading = start(verify(after=("open", "empty"), reader=Reader(app.store, app.clock, 1_000_000)))
+        for _ in range(32):
+            self.assertNoResult(reading)
+            app.clock.advance(0.1)
+        app.clock.pump([0.1] * 10)
+        self.successResultOf(reading)
+        self.assertEqual((report.objects, report.damaged), (3, ["open/rotten"]))
+
     def test_which_results_of_verify_are_sound(self) -> None:
         self.assertTrue(Verified(1, unproven=["x"], orphans=["y"]).sound)
-        for bad in (Verified(1, missing=["x"]), Verified(1, torn=["x"])):
+        for bad in (Verified(1, missing=["x"]), Verified(1, torn=["x"]), Verified(1, damaged=["x"])):
             self.assertFalse(bad.sound)
 
 

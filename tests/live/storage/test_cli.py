@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from project_service.storage import buckets
 from project_service.storage.errors import store_unavailable
 from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
+from project_service.storage.values import NO_DETAILS, Details
 from tests.live.cli.command_here import beside_the_reactor, commands_of
 from tests.live.services import wait
 from tests.live.sql import run_sql
@@ -277,11 +279,11 @@ async def test_a_bucket_that_is_replaced_during_an_import_gets_nothing(
     assert (await deferToThread(here, "bucket", "create", "b")).code == 0
     read = []
 
-    async def upload(key: str, parts: Any) -> str:
+    async def upload(key: str, parts: Any) -> tuple[str, Details]:
         read.append(key)
         run_sql(database, "delete from storage.buckets")
         run_sql(database, "select storage.create_bucket('b', 'public', null, null, null, false)")
-        return "text/plain"
+        return "text/plain", NO_DETAILS
 
     async def files(*source: Any) -> AsyncIterator[tuple[str, Any]]:
         for name in ("one", "two"):
@@ -328,9 +330,73 @@ async def test_bytes_and_content_type_are_kept(older: Any) -> None:
         files, [("image/x-own", b"png"), ("application/octet-stream", LARGE)], strict=True
     ):
         parts: Any = _Parts()
-        content_type = await upload("key", parts)
+        content_type, details = await upload("key", parts)
         assert (content_type, parts.data) == expected
+        assert details == NO_DETAILS
         assert parts.described == (content_type, "key")
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_the_source_says_of_an_object_is_kept(
+    database: str, store_settings: Store, older: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path), "--json")
+    sent = {
+        "cache-control": "max-age=60, immutable",
+        "content-language": "de",
+        "x-amz-meta-album": "trip",
+        "x-amz-meta-By-Whom": "=?UTF-8?B?w4RubmU=?=",
+    }
+    await older.requests.send("PUT", "told/all", headers=sent)
+    await older.requests.send("PUT", "told/wrong", headers={"content-language": "in no language"})
+    try:
+        await deferToThread(here, "bucket", "create", "b")
+        done = await deferToThread(here, "storage", "import", "b", f"s3://{OLDER}/told")
+    finally:
+        for name in ("all", "wrong"):
+            await older.delete(f"told/{name}")
+    assert (done.code, done.json["imported"]) == (0, ["all", "wrong"])
+    assert run_sql(
+        database,
+        "select key, max_age_seconds, cache_control, content_language, metadata, sha256 from storage.objects"
+        " order by key",
+    ) == [
+        (
+            "all",
+            60,
+            "max-age=60, immutable",
+            "de",
+            {"album": "trip", "by-whom": "Änne"},
+            sha256().hexdigest(),
+        ),
+        ("wrong", None, None, None, None, sha256().hexdigest()),
+    ]
+
+
+@pytest_twisted.ensureDeferred
+async def test_verify_reads_the_bytes_if_it_is_asked_to(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path), "--json")
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("a", "b", "c"):
+        (source / name).write_bytes(LARGE)
+    await deferToThread(here, "bucket", "create", "b")
+    await deferToThread(here, "storage", "import", "b", str(source))
+    done = await deferToThread(here, "storage", "verify", "--contents", "--rate", "1GB")
+    assert (done.code, done.json["damaged"], done.json["without_sha256"]) == (0, [], 0)
+    assert done.err == "3 objects, up to b/c\n"
+    # As if the bytes had changed in the store, behind an ETag that has not.
+    run_sql(database, "update storage.objects set sha256 = repeat('0', 64) where key <> 'a'")
+    run_sql(database, "update storage.objects set sha256 = null where key = 'c'")
+    assert (await deferToThread(here, "storage", "verify")).json["sound"] is True
+    done = await deferToThread(here, "storage", "verify", "--contents")
+    assert (done.code, done.json["damaged"], done.json["without_sha256"]) == (1, ["b/b"], 1)
+    done = await deferToThread(here, "storage", "verify", "--contents", "--after", "b/b")
+    assert (done.code, done.json["objects"], done.json["damaged"]) == (0, 1, [])
+    for words in (("--rate", "1MB"), ("--contents", "--rate", "fast"), ("--after", "b")):
+        assert (await deferToThread(here, "storage", "verify", *words)).code == 2
 
 
 @pytest_twisted.ensureDeferred
@@ -358,5 +424,5 @@ async def test_a_compressed_object_is_not_imported(older: Any) -> None:
             with pytest.raises(storage.Unreadable, match="Content-Encoding"):
                 await upload("page", parts)
         else:
-            assert await upload("page", parts) == "application/octet-stream"
+            assert await upload("page", parts) == ("application/octet-stream", NO_DETAILS)
     await older.delete("packed/page")
