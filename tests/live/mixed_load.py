@@ -19,7 +19,7 @@ from attrs import define, field
 
 PARTS = ("storage", "tables", "auth")
 ROWS = "/dev/db/main/rest/ledger"
-LEDGER = "create table public.ledger (id uuid primary key, n integer not null)"
+LEDGER = "create table if not exists public.ledger (id uuid primary key, n integer not null)"
 PASSWORD = "correct horse 7"
 # No timeout configured in the tests is longer, so a request that takes this long hangs.
 HANGING_SECONDS = 20.0

@@ -15,7 +15,17 @@ from time import monotonic
 import pytest
 import requests
 
-from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, pid_of, twistd, workers_of
+from tests.live.daemon import (
+    ROOT,
+    TIMEOUT_SECONDS,
+    Daemon,
+    answers,
+    children_on,
+    eventually,
+    pid_of,
+    twistd,
+    workers_of,
+)
 from tests.live.loaded_service import (
     credentials,
     gone_on,
@@ -39,6 +49,13 @@ def daemon(directory: Path) -> Iterator[Daemon]:
     with started(directory) as one:
         make_ledger(directory)
         yield one
+
+
+@pytest.fixture(scope="module")
+def spare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the tests that end their service, one after the other, so that only the first makes a
+    database."""
+    return tmp_path_factory.mktemp("spare")
 
 
 @pytest.mark.parametrize(
@@ -92,29 +109,30 @@ def test_a_killed_worker_is_replaced(daemon: Daemon, directory: Path) -> None:
     assert all(tally.broken <= 2 for tally in load.tallies.values())
 
 
-def test_a_killed_parent_loses_nothing(tmp_path: Path) -> None:
+def test_a_killed_parent_loses_nothing(spare: Path) -> None:
     """The next start finds everything."""
-    with started(tmp_path) as daemon:
-        make_ledger(tmp_path)
-        with load_on(tmp_path) as load:
+    with started(spare) as daemon:
+        make_ledger(spare)
+        with load_on(spare) as load:
             warmed_up(load)
             workers = workers_of(daemon)
             since = monotonic()
             daemon.kill()
-            with started(tmp_path) as again:
-                load.base_url = credentials(tmp_path)["base_url"]
+            with started(spare) as again:
+                load.base_url = credentials(spare)["base_url"]
                 gone_on(load)
                 load.stop()
                 assert not workers & workers_of(again)
                 judge(load, "the parent killed", since)
                 assert again.stop() == 0, again.text
-    assert children_on(tmp_path / "var") == []
+    assert children_on(spare / "var") == []
 
 
-def test_a_full_disk_under_the_log(tmp_path: Path) -> None:
+def test_a_full_disk_under_the_log(spare: Path) -> None:
     """Every write to the log fails; requests are answered all the same, and the service ends cleanly."""
-    data_dir = tmp_path / "var"
+    data_dir = spare / "var"
     made = data_dir / "credentials.json"
+    before = made.stat().st_ino if made.exists() else 0
     options = ["--listen", "tcp:0:interface=127.0.0.1", "--data-dir", str(data_dir), "--workers", "2"]
     with Path("/dev/full").open("w") as full:
         service = subprocess.Popen(
@@ -126,8 +144,8 @@ def test_a_full_disk_under_the_log(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
     try:
-        eventually(made.exists, "being ready")
-        url = credentials(tmp_path)["base_url"]
+        eventually(lambda: made.exists() and made.stat().st_ino != before, "being ready")
+        url = credentials(spare)["base_url"]
         assert answers(f"{url}/ready")
         killed = pid_of(data_dir, "weed")
         os.kill(killed, signal.SIGKILL)  # something to log
@@ -136,7 +154,7 @@ def test_a_full_disk_under_the_log(tmp_path: Path) -> None:
         eventually(lambda: answers(f"{url}/ready"), "readiness")
     finally:
         service.terminate()
-    assert service.wait(60) == 0
+    assert service.wait(TIMEOUT_SECONDS) == 0
     assert children_on(data_dir) == []
 
 
@@ -196,15 +214,15 @@ def known(base: str, token: str) -> int:
     return requests.get(f"{base}/auth/user", headers=headers, timeout=10).status_code
 
 
-def test_an_hour_forward_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_hour_forward_and_back(spare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SteppedClock(tmp_path / "clock", monkeypatch)
     monkeypatch.setenv("PROJECT_SERVICE__SERVER__IDLE_TIMEOUT_SECONDS", str(IDLE_SECONDS))
-    with started(tmp_path, pythonpath=clock.pythonpath):
-        make_ledger(tmp_path)
-        base = credentials(tmp_path)["base_url"]
+    with started(spare, pythonpath=clock.pythonpath):
+        make_ledger(spare)
+        base = credentials(spare)["base_url"]
         account = {"email": "clock@example.test", "password": "a long enough one"}
         signed_up = requests.post(f"{base}/auth/signup", json=account, timeout=10).json()["data"]
-        with load_on(tmp_path) as load:
+        with load_on(spare) as load:
             warmed_up(load)
             since = monotonic()
             # Tokens expire by the calendar; timeouts go by the time that really passed.

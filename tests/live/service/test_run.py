@@ -151,7 +151,7 @@ def test_daemonised_with_a_pid_file(data_dir: Path, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=TIMEOUT_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     eventually(lambda: credentials.exists() and credentials.stat().st_ino != before, f"being ready ({log})")
@@ -224,8 +224,7 @@ def ask(address: tuple[str, int]) -> bool:
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_the_service_goes_on_and_stops_when_told(ended: bool, tmp_path: Path) -> None:
-    data_dir = tmp_path / "var"
+def test_the_service_goes_on_and_stops_when_told(ended: bool, data_dir: Path) -> None:
     own = ["--nodaemon", "--pidfile=", "project-service", "--data-dir", str(data_dir), "--workers", "2"]
     command = [*twistd(sys.executable), *own, "--listen", "tcp:0:interface=127.0.0.1"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
