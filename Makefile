@@ -27,10 +27,11 @@ $(RUNS): setup.py | $(BIN)/python
 	@$(INSTALL) -e ".[embedded,images]"
 	@touch $@
 
-$(TESTS): setup.py $(RUNS)
-	@echo "==> Installing what tests and checks need"
+# By one run of pip, which takes a minute, and not after that of $(RUNS).
+$(TESTS): setup.py | $(BIN)/python
+	@echo "==> Installing project-service with what tests and checks need"
 	@$(INSTALL) -e ".[embedded,images,test,docs,lint]"
-	@touch $@
+	@touch $(RUNS) $@
 
 run: $(RUNS)
 	@echo "==> Starting project-service (Ctrl-C stops it)"

@@ -52,7 +52,10 @@ EXTRAS = {
         "pytest-xdist>=3.8",
         "hypothesis>=6.150",
         "requests>=2.32",
-        "moto[s3,server]>=5.1",
+        # Its server for S3 alone: the extra "server" brings what all services of AWS need, sympy among it.
+        "moto[s3]>=5.1",
+        "flask>=3.1",
+        "flask-cors>=6.0",
         "aiosmtpd>=1.4.6",
         "build>=1.2",
         "postgrest>=2.34",
