@@ -7,6 +7,7 @@ for a person; it never contains SQL, a stack, an address or a credential.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 import orjson
 
@@ -103,8 +104,12 @@ def invalid_query(why: str = "The query string cannot be read.") -> ApiError:
 
 
 def validation_failed(details: Mapping[str, str]) -> ApiError:
-    """422: the request can be read, but a value is not allowed. ``details`` has the reason by field."""
-    return ApiError(422, "validation_failed", "A value is not allowed.", details)
+    """422: the request can be read, but a value is not allowed. ``details`` has the reason by field, and the message
+    the first three, since pages often show nothing else."""
+    reasons = "; ".join(f"{name} {why}" for name, why in islice(details.items(), 3))
+    more = f"; and {len(details) - 3} more" if len(details) > 3 else ""
+    message = f"A value is not allowed: {reasons}{more}." if details else "A value is not allowed."
+    return ApiError(422, "validation_failed", message, details)
 
 
 def require_text(name: str, value: object) -> str:
@@ -164,7 +169,7 @@ def project_key_required() -> ApiError:
     return ApiError(
         401,
         "project_key_required",
-        "This path needs a project key in the header X-Service-Key.",
+        "This path needs a project key in the header apikey (or X-Service-Key).",
         headers=challenge(),
     )
 

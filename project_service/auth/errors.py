@@ -49,7 +49,7 @@ def id_taken() -> ApiError:
 
 
 def weak_password(why: str) -> ApiError:
-    return ApiError(422, "weak_password", "This password is not allowed.", {"password": why})
+    return ApiError(422, "weak_password", f"This password is not allowed: it {why}.", {"password": why})
 
 
 def invalid_one_time_token() -> ApiError:

@@ -369,7 +369,10 @@ _STORE_PROBLEMS = {
 def explained(fault: BaseException) -> str:
     """A sentence for a person about one of ``EXPECTED``, without addresses and credentials."""
     if isinstance(fault, ApiError):
-        details = "".join(f"\n  {name}: {why}" for name, why in (fault.details or {}).items())
+        unsaid = {
+            name: why for name, why in (fault.details or {}).items() if f"{name} {why}" not in fault.message
+        }
+        details = "".join(f"\n  {name}: {why}" for name, why in unsaid.items())
         return f"{fault.message}{details}"
     if isinstance(fault, DatabaseGone):
         return f"the database cannot be reached: {fault}"

@@ -67,7 +67,8 @@ def precondition_failed() -> ApiError:
 
 
 def not_owner() -> ApiError:
-    return ApiError(403, "not_owner", "Only the owner of this object may overwrite, move or delete it.")
+    message = "Another user has an object with this key, and only they may overwrite, move or delete it."
+    return ApiError(403, "not_owner", message)
 
 
 def not_allowed() -> ApiError:

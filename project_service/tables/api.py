@@ -25,7 +25,7 @@ from project_service.tables.access import Identities, Identity
 from project_service.tables.endpoints import AT_ROOT, BELOW
 from project_service.tables.errors import READ_ONLY, VARY, TableError, as_utf8
 from project_service.tables.execution import Executor, Row
-from project_service.tables.hints import Hints
+from project_service.tables.hints import Hints, body_hint
 from project_service.tables.imports import Import, Rows, Upload
 from project_service.tables.openapi import document, public_url, rights_sql
 from project_service.tables.outcome import as_bytes
@@ -122,7 +122,7 @@ class TableRoutes:
         key = (request.path_args["stage"], request.path_args["database"])
         service = self.services.get(key)
         if service is None:
-            raise errors.invalid_path()
+            raise errors.no_database()
         is_service = request.caller.key == "service"
         segments, resource = _resource(request.raw_path)
         body: bytes | None = b""
@@ -320,6 +320,8 @@ class TableService:
     def complete_error(self, error: TableError, incoming: RawRequest) -> None:
         """Give ``error``, which ``answer`` raised, the headers and the form that all errors of this database have."""
         error.terse = self.config.error_verbosity == "minimal"
+        if error.hint is None and self.config.error_hints:
+            error.hint = body_hint(error, incoming)
         allow = self._allow(incoming, error.code) if error.status == 405 else ()
         # A cache that stored a 404 would hide a table that is created a moment later.
         added = (VARY, NO_STORE, *allow)

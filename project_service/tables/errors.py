@@ -280,6 +280,12 @@ def invalid_path() -> TableError:
     return TableError(404, "PGRST125", "Invalid path specified in request URL")
 
 
+def no_database() -> TableError:
+    """PGRST125 for a path of no database. It belongs to none, so ``error_hints`` of none decides about the hint."""
+    hint = "The path is /{stage}/db/{database}/rest/{table}, and this service has no such stage or database."
+    return TableError(404, "PGRST125", "Invalid path specified in request URL", hint=hint)
+
+
 def root_disabled() -> TableError:
     return TableError(404, "PGRST126", "Root endpoint metadata is disabled")
 

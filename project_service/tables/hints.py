@@ -1,5 +1,5 @@
 """Hints for errors of missing rights (SQLSTATE 42501): the GRANT or the policy that is missing, or that the request
-came without a user token.
+came without a user token. And for bodies that are JSON but do not say so.
 
 PostgreSQL's message names what it refused, but neither the schema nor the right. So the catalogs are asked, in one
 query after the request has failed. A hint says nothing of what the request does not name itself, such as a table that
@@ -25,6 +25,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.outcome import as_bytes
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Compiled, Planned
+from project_service.tables.request.headers import FORM, parse_media
 from project_service.tables.request.request import RawRequest
 from project_service.tables.values import TablesConfig
 
@@ -167,6 +168,21 @@ class Hints:
             error.hint = grant_hint(
                 caller, answer, self.config.authenticated_role, kind == "schema" and name != schema
             )
+
+
+def body_hint(error: TableError, incoming: RawRequest) -> str | None:
+    """What to send, where a body was not read as JSON because of its Content-Type: text is what ``fetch()`` calls a
+    string, and a form what ``curl -d`` calls everything."""
+    if error.code == "PGRST102" and error.message.startswith("Content-Type not acceptable"):
+        return "Send rows as JSON, with the header 'Content-Type: application/json'."
+    if error.code == "PGRST204" and incoming.body.lstrip()[:1] in (b"{", b"["):
+        given = dict(incoming.headers.pairs).get("content-type", "")
+        if parse_media(given).name == FORM:
+            return (
+                "The body looks like JSON, but its Content-Type says that it is a form: send the header "
+                "'Content-Type: application/json'."
+            )
+    return None
 
 
 @frozen

@@ -175,7 +175,7 @@ class Failures(TestCase):
             json.loads(app.request("GET", "/t").body),
             {
                 "code": "project_key_required",
-                "message": "This path needs a project key in the header X-Service-Key.",
+                "message": "This path needs a project key in the header apikey (or X-Service-Key).",
                 "details": None,
                 "hint": None,
             },

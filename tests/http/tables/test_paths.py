@@ -132,7 +132,9 @@ class Answers(TestCase):
         asked: Any = Asked()
         for path in ("/dev/db/other/rest/books", "/other/db/main/rest/books", "/dev/db/other/rest"):
             response = app_of(asked).request("GET", path, ANON)
-            self.assertEqual((response.status, json.loads(response.body)["code"]), (404, "PGRST125"))
+            refusal = json.loads(response.body)
+            self.assertEqual((response.status, refusal["code"]), (404, "PGRST125"))
+            self.assertIn("/{stage}/db/{database}/rest/{table}", refusal["hint"])
         self.assertEqual(asked.calls, [])
 
     def test_bodies_are_read_for_writes_only(self) -> None:

@@ -61,7 +61,7 @@ def test_buckets(project: Command) -> None:
     assert (changed["max_object_bytes"], changed["max_bucket_bytes"]) == (10, None)
     refused = project("bucket", "update", "papers", "--max-object-bytes", "0")
     assert refused == failed(
-        "A value is not allowed.\n  max_object_bytes: must be null or a whole number from 1 to 5497558138880"
+        "A value is not allowed: max_object_bytes must be null or a whole number from 1 to 5497558138880."
     )
     assert project("bucket", "delete", "papers", "--json").json == {"name": "papers", "deleted": True}
     assert project("bucket", "delete", "papers") == failed("There is no such bucket.")
@@ -75,7 +75,7 @@ def test_users(project: Command, database: str) -> None:
     both = project(
         "user", "create", "a@example.test", "--password-stdin", "--password-hash", hashed, stdin="y"
     )
-    assert both == failed("A value is not allowed.\n  password_hash: cannot go with a password")
+    assert both == failed("A value is not allowed: password_hash cannot go with a password.")
     made = project("user", "create", "a@example.test")
     assert re.fullmatch(f"{ID}\n", made.out)
     one = made.out.strip()

@@ -91,6 +91,7 @@ class Passwords(TestCase):
             passwords.check_new(text, ADA, 8)
         except ApiError as fault:
             assert fault.code == "weak_password" and fault.details is not None
+            assert fault.message == f"This password is not allowed: it {fault.details['password']}."
             return fault.details["password"]
         return ""
 

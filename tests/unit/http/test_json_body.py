@@ -144,6 +144,16 @@ class Models(TestCase):
         self.assertEqual((fault.status, fault.code), (422, "validation_failed"))
         return fault.details
 
+    def test_the_message_has_the_first_three_reasons(self) -> None:
+        for details, message in (
+            ({"size": "is required"}, "A value is not allowed: size is required."),
+            (
+                dict.fromkeys("abcde", "is not known here"),
+                "A value is not allowed: a is not known here; b is not known here; c is not known here; and 2 more.",
+            ),
+        ):
+            self.assertEqual(validation_failed(details).message, message)
+
     def test_a_body_is_read_by_its_model(self) -> None:
         sent = {"title": "a", "from": "b", "public": True, "size": 60.0, "colour": "blue"}
         self.assertEqual(json_body.read(Thing, sent), Thing("a", "b", True, 60, 1))

@@ -21,6 +21,7 @@ from project_service.http.routing import Router
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase
 from project_service.tables import assemble as assembling
+from project_service.tables import errors
 from project_service.tables.access import Identity
 from project_service.tables.api import POLICY, Root, TableRoutes, TableService
 from project_service.tables.assemble import assemble, one_at_a_time
@@ -226,6 +227,20 @@ class Options(SynchronousTestCase):
         )
         self.assertEqual(reply.status, 200)
         return dict(reply.headers)
+
+    def test_a_body_that_is_not_said_to_be_json_has_a_hint_unless_switched_off(self) -> None:
+        unused = cast(Any, None)
+        hints = []
+        for error_hints in (True, False):
+            config = evolve(CONFIG, error_hints=error_hints)
+            service = TableService(
+                config, unused, unused, Planner(config), unused, unused, unused, unused, unused, unused
+            )
+            fault = errors.invalid_body("Content-Type not acceptable: text/plain")
+            service.complete_error(fault, RawRequest("POST", ("works",), body=b"{}"))
+            hints.append(fault.hint)
+        self.assertIn("application/json", hints[0] or "")
+        self.assertIsNone(hints[1])
 
     def test_allow_names_the_methods_the_relation_or_function_has(self) -> None:
         self.assertEqual(self.headers()["Allow"], "OPTIONS,GET,HEAD")

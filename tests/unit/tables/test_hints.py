@@ -16,7 +16,7 @@ from project_service.lifecycle import start
 from project_service.tables import errors
 from project_service.tables.access import Identity
 from project_service.tables.errors import TableError
-from project_service.tables.hints import Hints, refused_by
+from project_service.tables.hints import Hints, body_hint, refused_by
 from project_service.tables.request.request import RawRequest, RequestHeaders
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CONFIG, as_json, planned
@@ -55,6 +55,34 @@ class Messages(SynchronousTestCase):
             "no",
         ):
             self.assertIsNone(refused_by(text))
+
+
+class Bodies(SynchronousTestCase):
+    """JSON that is sent under the name of something else."""
+
+    def hint(self, body: bytes, content_type: str, error: TableError) -> str | None:
+        headers = RequestHeaders.of((("content-type", content_type),))
+        return body_hint(error, RawRequest("POST", ("works",), headers=headers, body=body))
+
+    def test_text_and_forms_that_are_json(self) -> None:
+        as_text = errors.invalid_body("Content-Type not acceptable: text/plain;charset=UTF-8")
+        as_form = errors.no_column('{"id": 1}', "works")
+        form = "application/x-www-form-urlencoded"
+        for body, content_type, error in (
+            (b"{}", "text/plain;charset=UTF-8", as_text),
+            (b'{"id": 1}', form, as_form),
+            (b' [{"id": 1}]', f"{form}; charset=utf-8", as_form),
+        ):
+            self.assertIn("'Content-Type: application/json'", self.hint(body, content_type, error) or "")
+
+    def test_other_mistakes(self) -> None:
+        form = "application/x-www-form-urlencoded"
+        for body, content_type, error in (
+            (b"di=1", form, errors.no_column("di", "works")),
+            (b'{"di": 1}', "application/json", errors.no_column("di", "works")),
+            (b"{", "application/json", errors.invalid_body("Empty or invalid json")),
+        ):
+            self.assertIsNone(self.hint(body, content_type, error))
 
 
 class Pool:
