@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-for-tests
+SITE   := $(VENV)/.installed-for-docs
 
 .PHONY: run test venv lint format docs bench replies conformance chaos soak
 .DEFAULT_GOAL := run
@@ -31,6 +32,12 @@ $(RUNS): setup.py | $(BIN)/python
 $(TESTS): setup.py | $(BIN)/python
 	@echo "==> Installing project-service with what tests and checks need"
 	@$(INSTALL) -e ".[embedded,images,test,docs,lint]"
+	@touch $(RUNS) $(SITE) $@
+
+# Whoever only reads needs no tools for tests.
+$(SITE): setup.py | $(BIN)/python
+	@echo "==> Installing project-service with what makes the site of the documentation"
+	@$(INSTALL) -e ".[embedded,images,docs]"
 	@touch $(RUNS) $@
 
 run: $(RUNS)
@@ -57,7 +64,7 @@ format: venv
 	$(BIN)/ruff format .
 
 # The site of the documentation: docs/_build/index.html. A warning, a broken link among them, is an error.
-docs: venv
+docs: $(SITE)
 	$(BIN)/python -m sphinx -b html -n -W --keep-going -q docs docs/_build
 	@echo "==> docs/_build/index.html"
 
