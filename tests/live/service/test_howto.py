@@ -17,8 +17,9 @@ from tests.temporary import free_port
 OWN_SERVICE = ("sign-in", "password-reset", "mails", "upload-form")
 # Programs that a page uses and that may be missing.
 PROGRAMS = {"private-files": "nginx", "public-picture": "nginx", "import-export": "psql"}
-# ``tests/unit/service/test_containers_page.py`` looks at the first.
-NO_COMMANDS = ("containers", "index", "stability")
+# Pages in a browser: ``test_howto_accounts.py`` and ``../storage/test_tus_clients.py`` (large-files). Containers:
+# ``tests/unit/service/test_containers_page.py``.
+NO_COMMANDS = ("accounts", "containers", "index", "large-files", "stability")
 PAGES = sorted(
     page.stem
     for page in (ROOT / "docs" / "howto").glob("*.rst")

@@ -4,10 +4,16 @@ Chromium."""
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
+from threading import Thread
+from typing import Any
 
 import pytest
 import pytest_twisted
@@ -19,6 +25,7 @@ from tests.live import npm
 from tests.live.application import Api, serving, settings_for
 from tests.live.proxy import Manners, RudeProxy, rude_proxy
 from tests.live.service import documented_clients
+from tests.live.service.documented import blocks
 from tests.live.services import held_open
 from tests.live.waiting import until
 
@@ -50,6 +57,33 @@ if ('%(client)s' === 'tus') {
 """
 
 
+# The page of docs/howto/large-files: a session that has to be refreshed first, the same file for two keys, and for a
+# third that is not allowed. What it saw is the metadata of its user.
+GUIDE = """
+import { uploadLarge } from './large.js'
+import { current, url } from './project.js'
+
+localStorage.setItem('session', JSON.stringify(%(session)s))
+const bytes = new Uint8Array(%(size)d)
+for (let i = 0; i < bytes.length; i++) bytes[i] = (i * 31 + (i >> 8) * 17 + (i >> 16)) & 255
+const file = new File([bytes], 'video.bin', { type: 'application/x-test', lastModified: 1 })
+const seen = []
+for (const key of ['guide/one', 'guide/two', 'guide/../three']) {
+  try {
+    await uploadLarge('private', key, file, (sent, all) => { seen[0] = all })
+    seen.push(key)
+  } catch (error) {
+    seen.push([error.code, error.message])
+  }
+}
+const { access_token } = await current()
+await fetch(`${url}/auth/user`, {
+  method: 'PATCH', body: JSON.stringify({ metadata: { seen } }),
+  headers: { 'Content-Type': 'application/json', Authorization: `Bearer ${access_token}` },
+})
+"""
+
+
 def page_bytes() -> bytes:
     return bytes((i * 31 + (i >> 8) * 17 + (i >> 16)) & 255 for i in range(SIZE))
 
@@ -68,6 +102,22 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("modules")
     npm.install(folder, *PACKAGES)
     return folder
+
+
+def bundle(modules: Path, entry: Path, file: Path) -> None:
+    # As a module, in which ``await`` may stand anywhere.
+    command = [modules / "node_modules/.bin/esbuild", entry, "--bundle", "--format=esm", f"--outfile={file}"]
+    subprocess.run([*map(str, command)], check=True, capture_output=True, timeout=60)
+
+
+@contextmanager
+def serving_files(folder: Path) -> Iterator[str]:
+    """The address of a server of the files in ``folder``: browsers load modules from servers only."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def cut_once(proxy: RudeProxy) -> bool:
@@ -118,8 +168,7 @@ async def test_a_page_goes_on_after_its_connection_broke(
         entry.write_text(
             PAGE % {"size": SIZE, "url": url, "key": api.anon_key, "token": token, "client": client}
         )
-        bundle = [modules / "node_modules/.bin/esbuild", entry, "--bundle", f"--outfile={tmp_path}/bundle.js"]
-        await deferToThread(subprocess.run, [*map(str, bundle)], check=True, capture_output=True, timeout=60)
+        await deferToThread(bundle, modules, entry, tmp_path / "bundle.js")
         page.write_text("<!doctype html><script src=bundle.js></script>")
         proxy.manners = CUT
         with documented_clients.opened(browser, page.as_uri()):
@@ -128,3 +177,36 @@ async def test_a_page_goes_on_after_its_connection_broke(
     status, headers, body = await api.request("GET", path, token=token)
     assert (status, body == page_bytes()) == (200, True)
     assert headers.getRawHeaders("content-type") == ["application/x-test"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_page_of_the_guide_goes_on_too(api: Api, modules: Path, tmp_path: Path) -> None:
+    browser = documented_clients.browser()
+    session = {**await api.sign_up("guide@example.test"), "expires_at": 0}
+
+    async def seen() -> Any:
+        _, _, body = await api.request("GET", "/auth/user", token=session["access_token"])
+        return body["data"]["user"]["metadata"].get("seen")
+
+    async with rude_proxy(f"tcp:127.0.0.1:{api.port}") as (proxy, port):
+        functions = documented_clients.examples("js", "project", "session", "send")
+        exports, guide, _ = blocks("howto/large-files.rst")
+        filled = documented_clients.filled_in(functions, f"http://127.0.0.1:{port}", api.anon_key)
+        (modules / "project.js").write_text(filled + exports.text, "utf-8")
+        (modules / guide.file).write_text(guide.text, "utf-8")
+        entry = modules / "guide.js"
+        entry.write_text(GUIDE % {"session": json.dumps(session), "size": SIZE})
+        await deferToThread(bundle, modules, entry, tmp_path / "bundle.js")
+        (tmp_path / "page.html").write_text("<!doctype html><script type=module src=bundle.js></script>")
+        proxy.manners = CUT
+        with serving_files(tmp_path) as address, documented_clients.opened(browser, f"{address}/page.html"):
+            await until(seen)
+        assert cut_once(proxy)
+    size, one, two, (code, message) = await seen()
+    assert (size, one, two, code) == (SIZE, "guide/one", "guide/two", "invalid_key")
+    assert message.startswith("The object key is not allowed: ")
+    for key in (one, two):
+        status, _, body = await api.request(
+            "GET", f"/storage/buckets/private/objects/{key}", token=session["access_token"]
+        )
+        assert (status, body == page_bytes()) == (200, True)
