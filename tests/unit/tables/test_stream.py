@@ -16,12 +16,13 @@ from project_service.http.admission import Slot
 from project_service.http.body import ClientGone
 from project_service.http.response import Reply, StreamReply
 from project_service.lifecycle import start
+from project_service.tables import stream
 from project_service.tables.errors import TableError
 from project_service.tables.outcome import Outcome
 from project_service.tables.planner import Planner
 from project_service.tables.request.request import RawRequest
 from project_service.tables.sql.statement import RESPONSE_SETTINGS
-from project_service.tables.stream import CHUNK_BYTES, MAX_WAITING, Pace, RowStream, Streams
+from project_service.tables.stream import CHUNK_BYTES, Pace, RowStream, Streams
 from tests.unit.tables.planning import CONFIG, planned, preamble
 
 
@@ -154,8 +155,9 @@ class Turns(Case):
         self.assertEqual(self.slot.steps, [2, 2])
 
     def test_the_number_of_waiting_requests_is_bounded_by_what_they_hold_in_memory(self) -> None:
+        self.patch(stream, "MAX_WAITING", 20)
         self.successResultOf(self.open_stream())
-        for waiting in [self.open_stream() for _ in range(MAX_WAITING)]:
+        for waiting in [self.open_stream() for _ in range(20)]:
             self.assertNoResult(waiting)
             waiting.addErrback(lambda failure: failure.trap(TableError))
         error = self.failureResultOf(self.open_stream(), TableError).value
