@@ -11,7 +11,7 @@ import platform
 import time
 from pathlib import Path
 
-from benchmarks import auth, goals, related, scale, storage, tables
+from benchmarks import auth, goals, related, scale, storage, storage_images, tables
 from benchmarks.load import wrk
 from benchmarks.memory import calm
 from benchmarks.report import HEADING, Row, save, save_table, show
@@ -28,7 +28,7 @@ def main() -> None:
     given = options.parse_args()
     began = time.monotonic()
     print(HEADING)
-    with service(given.workers, auth.SETTINGS) as running:
+    with service(given.workers, {**auth.SETTINGS, **storage_images.SETTINGS}) as running:
         rows = _small(running, given.rounds, given.seconds)
         scale.fill(running, 10, 10, 10)
         with service(given.workers, auth.SETTINGS) as large:

@@ -1,4 +1,4 @@
-"""What an everyday request may cost, each line beside its goal.
+"""What an everyday request may cost, and what storage's features may, each line beside its goal.
 
     YARDSTICK=FOLDER CALLS=FOLDER python -m benchmarks.goals [--rounds 3] [--seconds 2] [--workers 2]
 
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import storage, tables
+from benchmarks import storage, storage_images, tables
 from benchmarks.auth import PASSWORD, SETTINGS, Client
 from benchmarks.load import CLIENTS, Costed, Request, beside_slow, wrk
 from benchmarks.report import HEADING, Row, interleaved, show
@@ -156,8 +156,9 @@ def main() -> None:
     options.add_argument("--workers", type=int, default=2)
     given = options.parse_args()
     print(HEADING)
-    with service(given.workers, SETTINGS) as running:
+    with service(given.workers, {**SETTINGS, **storage_images.SETTINGS}) as running:
         rows = show(measure(running, given.rounds, given.seconds))
+        rows += show(storage.features(running, given.rounds, given.seconds))
     print(f"{sum(row.verdict == 'met' for row in rows)} of {len(rows)} goals met")
 
 

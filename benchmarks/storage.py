@@ -15,7 +15,7 @@ from contextlib import closing
 import psycopg2
 from attrs import frozen
 
-from benchmarks import storage_listing, storage_memory, storage_resumable, storage_rules
+from benchmarks import storage_images, storage_listing, storage_memory, storage_resumable, storage_rules
 from benchmarks.bare_client import BareClient, BareStore
 from benchmarks.load import CLIENTS, Costed, Request, wrk
 from benchmarks.memory import MIB
@@ -36,12 +36,18 @@ class NewKeys(Request):
 
 
 def measure(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
-    """What ``make bench`` shows of large objects, resumable uploads and rules about who sees objects; memory with
-    objects a quarter of the full size."""
+    """What ``make bench`` shows of large objects and of ``features``; memory with objects a quarter of the full
+    size."""
     yield from large(running, rounds)
+    yield from features(running, rounds, seconds)
+    yield from storage_memory.measure(running, LARGE)
+
+
+def features(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
+    """Resumable uploads, rules about who sees objects, and pictures in other sizes."""
     yield from storage_resumable.measure(running, rounds)
     yield from storage_rules.measure(running, rounds, seconds)
-    yield from storage_memory.measure(running, LARGE)
+    yield from storage_images.measure(running, rounds, seconds)
 
 
 def small(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
@@ -136,15 +142,19 @@ def main() -> None:
     options.add_argument("--listing", action="store_true", help="also pages of 1,000,000 objects")
     options.add_argument("--rules", action="store_true", help="only objects under rules about who sees them")
     options.add_argument("--resumable", action="store_true", help="only resumable uploads")
+    options.add_argument("--pictures", action="store_true", help="only pictures in other sizes")
     given = options.parse_args()
     print(HEADING)
-    with service(given.workers) as running:
+    with service(given.workers, storage_images.SETTINGS) as running:
         if given.resumable:
             show(storage_resumable.measure(running, given.rounds))
             show([storage_memory.resumable(running)])
             return
         if given.rules:
             show(storage_rules.measure(running, given.rounds, given.seconds))
+            return
+        if given.pictures:
+            show(storage_images.measure(running, given.rounds, given.seconds))
             return
         show(small(running, given.rounds, given.seconds))
         show(large(running, given.rounds))

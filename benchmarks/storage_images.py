@@ -1,11 +1,11 @@
 """Pictures that fit: a stored one beside a plain object of the same size, and the memory of 50 made at once.
 
-``python -m benchmarks.storage_images [--rounds 3] [--seconds 2]``. It needs the extra ``images``.
+``python -m benchmarks.storage --pictures [--rounds 3] [--seconds 2]`` measures these alone. It needs the extra
+``images``, and a service with ``SETTINGS``.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Iterator
@@ -20,11 +20,13 @@ import pyvips
 from benchmarks.bare_client import BareClient
 from benchmarks.load import Request, wrk
 from benchmarks.memory import MIB, held_during, resident
-from benchmarks.report import HEADING, Row, interleaved, show
-from benchmarks.running import Running, service
+from benchmarks.report import Row, interleaved
+from benchmarks.running import Running
 from benchmarks.storage_memory import OBJECTS
 from project_service.settings.model import Images
 
+# All pictures are to be made, however long that takes: otherwise the last are refused with ``overloaded``.
+SETTINGS = {"PROJECT_SERVICE__IMAGES__WAIT_SECONDS": "600"}
 PICTURES = 50
 WIDTH, HEIGHT = 6000, 4000
 # Of the stored picture: one whose bytes a worker keeps in memory, and one that comes from the store each time.
@@ -140,19 +142,3 @@ def picture(width: int, height: int) -> bytes:
     image = bands[0].bandjoin(bands[1:]).cast("uchar").copy(interpretation="srgb")
     data: bytes = image.jpegsave_buffer(Q=88)
     return data
-
-
-def main() -> None:
-    options = argparse.ArgumentParser(description="Pictures that fit.")
-    options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--seconds", type=float, default=2.0, help="of each measurement of stored pictures")
-    options.add_argument("--workers", type=int, default=2)
-    given = options.parse_args()
-    print(HEADING)
-    # All 50 are to be made, however long that takes: otherwise the last are refused with ``overloaded``.
-    with service(given.workers, {"PROJECT_SERVICE__IMAGES__WAIT_SECONDS": "600"}) as running:
-        show(measure(running, given.rounds, given.seconds))
-
-
-if __name__ == "__main__":
-    main()
