@@ -42,16 +42,7 @@ from project_service.settings.model import Secret, Settings, StageDatabase
 from project_service.settings.reading import BadSettings, Launch, Resource, Source
 from project_service.storage.assemble import Storage, build, sql_rows
 from project_service.storage.s3.client import S3Store, connect_store
-from project_service.storage.s3.errors import (
-    NO_NEXT_PAGE,
-    NO_SIZE,
-    NO_TLS,
-    SAME_PAGE,
-    UNREADABLE,
-    UNTRUSTED,
-    StoreError,
-    StoreUnreachable,
-)
+from project_service.storage.s3.errors import EXPLANATIONS, StoreError, StoreUnreachable
 
 T = TypeVar("T")
 
@@ -348,23 +339,6 @@ EXPECTED = (
 # undefined_table, invalid_schema_name, undefined_function (PostgreSQL, Appendix A)
 _NOT_MIGRATED = frozenset({"42P01", "3F000", "42883"})
 
-# Sentences by ``storage.s3.errors.kind_of``. Other kinds mean nothing to a person.
-_STORE_PROBLEMS = {
-    "ConnectionRefusedError": "no server listens there",
-    "DNSLookupError": "unknown host",
-    "TimeoutError": "timed out",
-    "TCPTimedOutError": "timed out",
-    "ConnectionLost": "it closed the connection",
-    "ConnectionDone": "it closed the connection",
-    UNTRUSTED: "the certificate is not trusted, or has expired",
-    "VerificationError": "the certificate is for another name",
-    NO_TLS: "the server does not speak TLS",
-    UNREADABLE: "the response is not one of S3",
-    NO_SIZE: "it does not report the size of an object",
-    NO_NEXT_PAGE: "its list does not say where the next page begins",
-    SAME_PAGE: "its list repeats a page",
-}
-
 
 def explained(fault: BaseException) -> str:
     """A sentence for a person about one of ``EXPECTED``, without addresses and credentials."""
@@ -379,8 +353,8 @@ def explained(fault: BaseException) -> str:
     if isinstance(fault, StoreError):
         return f"the store refuses: {fault}"
     if isinstance(fault, StoreUnreachable):
-        why = _STORE_PROBLEMS.get(str(fault))
-        return f"the store cannot be reached{f': {why}' if why else ''}"
+        known = str(fault) in EXPLANATIONS
+        return f"the store cannot be reached{f': {fault}' if known else ''}"
     if isinstance(fault, psycopg2.Error):
         primary = fault.diag.message_primary if fault.diag is not None else None
         hint = "; has it been migrated? (`project-service migrate`)" if fault.pgcode in _NOT_MIGRATED else ""

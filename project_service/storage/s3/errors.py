@@ -58,18 +58,48 @@ class ReaderLeft(Exception):
     """The client that read an object left before its end."""
 
 
-UNTRUSTED = "untrusted certificate"
-NO_TLS = "no TLS"
-UNREADABLE = "an unreadable response"
-NO_SIZE = "no size of an object"
-NO_NEXT_PAGE = "a listing without its continuation token"
-SAME_PAGE = "a list that repeats a page"
+# What went wrong, in words for people. The text of an exception is not used: it may hold a secret.
+UNTRUSTED = "the certificate is not trusted, or has expired"
+NO_TLS = "the server does not speak TLS"
+UNREADABLE = "the response is not one of S3"
+NO_SIZE = "it does not report the size of an object"
+NO_NEXT_PAGE = "its list does not say where the next page begins"
+SAME_PAGE = "its list repeats a page"
+NO_ANSWER = "it did not answer in time"
+FELL_SILENT = "it fell silent in the middle of an answer"
+
+_BY_CLASS = {
+    "ConnectionRefusedError": "no server listens there",
+    "DNSLookupError": "unknown host",
+    "TimeoutError": "timed out",
+    "TCPTimedOutError": "timed out",
+    "ConnectionLost": "it closed the connection",
+    "ConnectionDone": "it closed the connection",
+    "VerificationError": "the certificate is for another name",
+}
+EXPLANATIONS = frozenset(
+    {
+        *_BY_CLASS.values(),
+        UNTRUSTED,
+        NO_TLS,
+        UNREADABLE,
+        NO_SIZE,
+        NO_NEXT_PAGE,
+        SAME_PAGE,
+        NO_ANSWER,
+        FELL_SILENT,
+    }
+)
 
 
 def kind_of(problem: BaseException | None) -> str:
-    """What went wrong, in a word for the log: the text of a failure may hold an address."""
-    if isinstance(problem, BrokenResponse) and problem.args:
-        return str(problem)
+    """What went wrong, in a few words for the log: one of ``EXPLANATIONS``, else the store's error code, else the
+    name of the exception."""
     if isinstance(problem, SSL.Error):
         return UNTRUSTED if certificates.untrusted(problem) else NO_TLS
-    return str(getattr(problem, "code", None) or type(problem).__name__)
+    if isinstance(problem, StoreUnreachable) and str(problem) in EXPLANATIONS:
+        return str(problem)
+    if isinstance(problem, BrokenResponse) and problem.args:
+        return str(problem)
+    name = type(problem).__name__
+    return str(getattr(problem, "code", None) or _BY_CLASS.get(name, name))

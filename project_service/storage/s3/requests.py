@@ -42,6 +42,8 @@ from project_service.storage.s3.connection import (
     StoreResponse,
 )
 from project_service.storage.s3.errors import (
+    FELL_SILENT,
+    NO_ANSWER,
     BrokenRead,
     BrokenResponse,
     StoreError,
@@ -261,14 +263,22 @@ class RetryingClient:
                     raise refusal(response.code, response.body, response.header("x-amz-bucket-region"))
                 return response
             except Exception as problem:
+                if isinstance(problem, StoreUnreachable):
+                    raise self._unreachable(problem) from None
                 if not _may_pass(problem):
                     raise
                 pause = FIRST_PAUSE_SECONDS * 2**failed * self.jitter()
                 failed += 1
                 too_late = self.clock.seconds() + pause - progress.last > self.retry_seconds
                 if failed == MAX_TRIES or too_late:
-                    raise _unreachable(problem) from None
+                    raise self._unreachable(problem) from None
                 await deferLater(self.clock, pause)
+
+    def _unreachable(self, problem: Exception) -> StoreUnreachable:
+        kind = kind_of(problem)
+        store = self.sender.address.origin
+        _log.warn("The store {store} cannot be used: {kind}", store=store, kind=kind)
+        return StoreUnreachable(kind)
 
     async def _head(self, sending: Deferred[StoreResponse], progress: _Progress) -> StoreResponse:
         """The response's head, within the idle timeout of the last progress."""
@@ -278,7 +288,7 @@ class RetryingClient:
             return await sending
         except Exception as problem:
             if timer.expired:
-                raise StoreUnreachable("the store did not answer in time") from None
+                raise StoreUnreachable(NO_ANSWER) from None
             if isinstance(problem, error.ConnectingCancelledError):
                 # Cancelled while connecting; Twisted has an error of its own for that.
                 raise CancelledError from None
@@ -306,7 +316,7 @@ class RetryingClient:
             return await gather.finished
         except CancelledError:
             if timer.expired:
-                raise StoreUnreachable("the store fell silent") from None
+                raise StoreUnreachable(FELL_SILENT) from None
             raise
         finally:
             timer.stop()
@@ -315,9 +325,3 @@ class RetryingClient:
 def _may_pass(problem: Exception) -> bool:
     refused_for_now = isinstance(problem, StoreError) and worth_retrying(problem.status, problem.code)
     return refused_for_now or isinstance(problem, _UNANSWERED)
-
-
-def _unreachable(problem: Exception) -> StoreUnreachable:
-    kind = kind_of(problem)
-    _log.warn("The store could not be used: {kind}", kind=kind)
-    return StoreUnreachable(kind)

@@ -29,7 +29,6 @@ from project_service.storage.s3.errors import (
     NO_SIZE,
     SAME_PAGE,
     UNREADABLE,
-    BrokenResponse,
     StoreError,
     StoreUnreachable,
     kind_of,
@@ -255,7 +254,7 @@ class Explaining(TestCase):
         for problem, why in (
             (error.ConnectionRefusedError(), ": no server listens there"),
             (error.DNSLookupError(), ": unknown host"),
-            (BrokenResponse("ConnectionLost"), ": it closed the connection"),
+            (error.ConnectionLost(), ": it closed the connection"),
             (
                 SSL.Error([("SSL routines", "", "certificate verify failed")]),
                 ": the certificate is not trusted",

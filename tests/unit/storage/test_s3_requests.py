@@ -8,9 +8,15 @@ from hashlib import sha256
 from typing import Any
 
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import CancelledError, Deferred, succeed
-from twisted.internet.error import ConnectingCancelledError, ConnectionAborted, ConnectionLost
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.error import (
+    ConnectingCancelledError,
+    ConnectionAborted,
+    ConnectionLost,
+    ConnectionRefusedError,
+)
 from twisted.internet.task import Clock
+from twisted.logger import formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -26,15 +32,17 @@ from project_service.storage.s3.connection import (
     StoreResponse,
 )
 from project_service.storage.s3.errors import (
+    NO_ANSWER,
     CorruptTransfer,
     NoSuchBucket,
     NoSuchObject,
     StoreError,
     StoreUnreachable,
 )
-from project_service.storage.s3.requests import MAX_RESPONSE_BYTES, RetryingClient, Sender
+from project_service.storage.s3.requests import MAX_RESPONSE_BYTES, MAX_TRIES, RetryingClient, Sender
 from project_service.storage.s3.signing import EMPTY_SHA256, Address, Signer
 from project_service.storage.s3.xml import StoredStat
+from tests.captured_log import captured_logs
 from tests.unit.storage.test_s3_connection import Endpoint, Wire
 
 ADDRESS = Address("http://store:9000/base", "bucket")
@@ -266,6 +274,24 @@ class Silence(Case):
         self.clock.advance(IDLE)
         self.failureResultOf(asked, StoreUnreachable)
         self.assertTrue(self.wire.aborted)
+
+    def test_the_log_names_the_store_and_what_is_wrong_with_it(self) -> None:
+        with captured_logs() as events:
+            self.endpoint.answers = [fail(ConnectionRefusedError("secret")) for _ in range(MAX_TRIES)]
+            asked = self.ask(self.store.stat("k"))
+            for _ in range(MAX_TRIES - 1):
+                self.clock.advance(1)
+            self.failureResultOf(asked, StoreUnreachable)
+            asked = self.ask(self.store.stat("k"))
+            self.clock.advance(IDLE)
+            self.assertEqual(str(self.failureResultOf(asked, StoreUnreachable).value), NO_ANSWER)
+        self.assertEqual(
+            [formatEvent(event) for event in events],
+            [
+                "The store http://store:9000 cannot be used: no server listens there",
+                "The store http://store:9000 cannot be used: it did not answer in time",
+            ],
+        )
 
     def test_a_slow_response_is_waited_for_as_long_as_bytes_come(self) -> None:
         """A store that completes an upload says 200 first, and then sends white space for minutes."""

@@ -41,6 +41,6 @@ class Starting(TestCase):
         self.assertIsNone(self.successResultOf(starting))
         self.assertEqual(
             [formatEvent(event) for event in events],
-            ["the store http://store.test cannot be used yet: TimeoutError"],
+            ["the store http://store.test cannot be used yet: timed out"],
         )
         self.assertEqual(store.given_up, 1)
