@@ -17,6 +17,7 @@ from psycopg2.extensions import parse_dsn
 _WRITABLE = frozenset({"read-write", "primary"})
 # libpq checks port and sslmode only when it connects, and then a mistake looks like a server that is away.
 _PORT = re.compile(r"\s*[0-9]{1,5}\s*\Z")
+_NOT_ENCODED = "has a user name or password in which @, / and : are not percent-encoded (%40, %2F, %3A)"
 _SSL_MODES = frozenset({"disable", "allow", "prefer", "require", "verify-ca", "verify-full"})
 
 
@@ -56,7 +57,14 @@ def read_dsn(dsn: str) -> Target:
     try:
         params: dict[str, Any] = dict(parse_dsn(dsn))
     except ProgrammingError:
-        raise ValueError("is not a PostgreSQL connection string") from None
+        raise ValueError(
+            "is not a PostgreSQL connection string; in a URI, % and other special characters of a password are "
+            "percent-encoded (%25)"
+        ) from None
+    is_uri = dsn.startswith(("postgresql://", "postgres://"))
+    # libpq takes what follows the first @ or / for the host and the database.
+    if is_uri and _is_password_rest(str(params.get("host", "")), str(params.get("dbname", ""))):
+        raise ValueError(_NOT_ENCODED)
     wanted = params.pop("target_session_attrs", "any")
     if wanted not in ("any", *_WRITABLE):
         raise ValueError("asks for a server that does not accept writes (target_session_attrs)")
@@ -70,7 +78,9 @@ def read_dsn(dsn: str) -> Target:
         raise ValueError("names a different number of hosts and ports")
     # An empty text stands for PostgreSQL's default port.
     if not all(not port or (_PORT.match(port) and 1 <= int(port) <= 65535) for port in ports):
-        raise ValueError("has a port that is not from 1 to 65535")
+        raise ValueError(
+            f"has a port that is not from 1 to 65535{', or ' + _NOT_ENCODED.removeprefix('has ') if is_uri else ''}"
+        )
     if params.get("sslmode", "prefer") not in _SSL_MODES:
         raise ValueError(f"has an sslmode that is none of {', '.join(sorted(_SSL_MODES))}")
     candidates = []
@@ -82,3 +92,7 @@ def read_dsn(dsn: str) -> Target:
             Candidate(host or None, params | {name: text for name, text in own.items() if text})
         )
     return Target(tuple(candidates), writable)
+
+
+def _is_password_rest(host: str, database: str) -> bool:
+    return "@" in host[1:] or ("@" in database and "/" in database)

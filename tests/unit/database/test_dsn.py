@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from twisted.trial.unittest import TestCase
 
 from project_service.dsn import read_dsn
@@ -18,3 +20,16 @@ class Addresses(TestCase):
             "dbname=d": ["(local socket):5432/d"],
         }.items():
             self.assertEqual([one.address for one in read_dsn(dsn).candidates], addresses)
+
+    def test_a_password_that_is_not_percent_encoded_is_refused_and_not_shown(self) -> None:
+        """libpq takes its rest for the host or the database, which the log names."""
+        for password in ("p@ss", "p@ss/wo#rd", "pa/ss", "p:a/s@s", "100%"):
+            dsn = f"postgresql://u:{password}@h:6543/d"
+            refused = self.assertRaises(ValueError, read_dsn, dsn)
+            self.assertIn("percent-encoded", str(refused), password)
+            self.assertNotIn("ss", str(refused).replace("password", ""))
+            self.assertEqual(
+                read_dsn(f"postgresql://u:{quote(password, safe='')}@h/d").candidates[0].host, "h"
+            )
+        for dsn in ("postgresql://u@h/d@e", "host=@abstract dbname=a@b/c", "postgresql://%40abstract/d"):
+            read_dsn(dsn)

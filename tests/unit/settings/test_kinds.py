@@ -238,7 +238,7 @@ class Values(TestCase):
 
     def test_connection_strings_that_libpq_would_refuse_later_are_faults(self) -> None:
         for dsn, why in (
-            ("postgresql://u@a.test:bad/x", "has a port that is not from 1 to 65535"),
+            ("postgresql://u@a.test:bad/x", "has a port that is not from 1 to 65535, or a user name"),
             ("host=a.test port=0", "has a port that is not from 1 to 65535"),
             ("host=a,b port=5432,65536", "has a port that is not from 1 to 65535"),
             ("postgresql://u@a.test/x?sslmode=on", "has an sslmode that is none of allow, disable, "),
