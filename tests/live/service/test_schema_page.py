@@ -127,15 +127,22 @@ def test_a_reset_keeps_the_schema_and_seeds_it(project: Project) -> None:
 
 
 def test_alembic(project: Project) -> None:
-    folder = project.folder / "alembic"
-    (folder / "versions").mkdir(parents=True)
-    (project.folder / "alembic.ini").write_text("[alembic]\nscript_location = alembic\n")
-    project.write("env.py", below="alembic")
-    (folder / "versions" / "one.py").write_text(REVISION)
+    own = project.folder / "shelves"
+    own.mkdir()
+    project.sh("cd shelves; alembic init alembic")
+    project.write("env.py", below="shelves/alembic")
+    project.write("models.py", below="shelves")
+    (own / "alembic" / "versions" / "one.py").write_text(REVISION)
     for _ in range(2):
-        project.sh(f"{EXAMPLES['url']}alembic upgrade head")
+        project.sh(f"{EXAMPLES['url']}cd shelves; alembic upgrade head")
     assert project.serves("shelves")
     assert not project.serves("alembic_version")
+    project.sh(f"{EXAMPLES['url']}cd shelves; {EXAMPLES['alembic']}")
+    (generated,) = (own / "alembic" / "versions").glob("*_loans.py")
+    upgrade = generated.read_text().partition("def downgrade")[0]
+    assert re.findall(r"op\.create_table\('(\w+)'", upgrade) == ["loans"]
+    assert "['auth.users.id']" in upgrade
+    assert "'users'" not in upgrade
 
 
 def test_dbmate(project: Project) -> None:
