@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from project_service.lifecycle import start
 from project_service.storage.keys import DEFAULT_CONTENT_TYPE
 from project_service.storage.repository import Store
-from project_service.storage.s3.errors import BrokenRead
+from project_service.storage.s3.errors import BrokenRead, kind_of
 
 _log = Logger()
 
@@ -245,4 +245,4 @@ class Parts:
             try:
                 await self._store.abort_multipart(self._path, upload_id)
             except Exception as problem:
-                _log.warn("A multipart upload is left to the sweeper: {kind}", kind=type(problem).__name__)
+                _log.warn("A multipart upload is left to the sweeper: {kind}", kind=kind_of(problem))

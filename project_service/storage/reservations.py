@@ -30,6 +30,7 @@ from project_service.database.errors import outage_of
 from project_service.lifecycle import shield, start, with_timeout
 from project_service.storage.durations import RELEASE_TIMEOUT_SECONDS, UNUSED_SECONDS, USABLE_SECONDS
 from project_service.storage.repository import ObjectRows
+from project_service.storage.s3.errors import kind_of
 
 _log = Logger()
 
@@ -143,7 +144,7 @@ class Reservations:
         except CancelledError:
             raise
         except Exception as problem:
-            _log.warn("Reservations are left to the sweeper: {kind}", kind=type(problem).__name__)
+            _log.warn("Reservations are left to the sweeper: {kind}", kind=kind_of(problem))
 
 
 def _failed_in_advance(failure: Failure) -> None:

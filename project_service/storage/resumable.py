@@ -46,6 +46,7 @@ from project_service.storage.durations import (
 )
 from project_service.storage.parts import Parts, PartSizes
 from project_service.storage.repository import NewObject, ResumableRows
+from project_service.storage.s3.errors import kind_of
 from project_service.storage.tus import Checksum
 from project_service.storage.upload import SizeLimit, Uploads
 from project_service.storage.values import (
@@ -110,7 +111,7 @@ class _Hold:
             await self.rows.release(self.version, self.holder)
         except Exception as problem:
             # What the request did counts all the same.
-            _log.warn("An upload is held until its lease ends: {kind}", kind=type(problem).__name__)
+            _log.warn("An upload is held until its lease ends: {kind}", kind=kind_of(problem))
 
     async def _renew(self) -> None:
         """Renew the lease, and stop reading the body if it is lost, or if others wait and nothing comes."""

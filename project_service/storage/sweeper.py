@@ -25,7 +25,7 @@ from project_service.storage.durations import (
 )
 from project_service.storage.keys import is_bucket_name
 from project_service.storage.repository import GarbageRows, LinkRows, ResumableRows, Store
-from project_service.storage.s3.errors import NoSuchObject, StoreError
+from project_service.storage.s3.errors import NoSuchObject, StoreError, kind_of
 from project_service.storage.values import Live, ObjectRow, store_path
 
 _log = Logger()
@@ -79,7 +79,7 @@ class Removal:
             # Cancelled, not failed: the caller has to stop as well.
             raise
         except Exception as problem:
-            _left(len(versions), type(problem).__name__)
+            _left(len(versions), kind_of(problem))
             return 0
         if len(done) < len(versions):
             _left(len(versions) - len(done), "the store refused")
@@ -90,7 +90,7 @@ class Removal:
         try:
             await self._deleted([version], bucket)
         except Exception as problem:
-            _left(1, type(problem).__name__)
+            _left(1, kind_of(problem))
 
     async def _deleted(self, versions: Sequence[UUID], bucket: str) -> list[UUID]:
         paths = {store_path(bucket, version): version for version in versions}
@@ -102,7 +102,7 @@ class Removal:
 
 
 def _left(count: int, kind: str) -> None:
-    _log.warn("{count} versions are left to the sweeper: {kind}", count=count, kind=kind)
+    _log.warn("Versions that are left to the sweeper: {count} ({kind})", count=count, kind=kind)
 
 
 _PARALLEL = 16

@@ -38,7 +38,7 @@ from project_service.storage.keys import DEFAULT_CONTENT_TYPE
 from project_service.storage.parts import Parts, PartSizes
 from project_service.storage.repository import GarbageRows, NewObject, ObjectRows, Store, Switched
 from project_service.storage.reservations import Reservations
-from project_service.storage.s3.errors import StoreError
+from project_service.storage.s3.errors import StoreError, kind_of
 from project_service.storage.sweeper import Removal
 from project_service.storage.values import (
     NO_DETAILS,
@@ -420,6 +420,6 @@ def _is_outage(failure: BaseException) -> bool:
 
 def _left_to_sweeper(problem: Failure) -> None:
     if problem.value is not None and _is_outage(problem.value):
-        _log.warn("An upload is left to the sweeper: {kind}", kind=type(problem.value).__name__)
+        _log.warn("An upload is left to the sweeper: {kind}", kind=kind_of(problem.value))
     else:
         _log.failure("an upload is left to the sweeper", problem)

@@ -196,4 +196,4 @@ class Leaving(TestCase):
         with captured_logs() as events:
             self.assertEqual(refused(app.put("k")), (503, "store_unavailable"))
         logged = [event["kind"] for event in events if "An upload is left" in event["log_format"]]
-        self.assertEqual(logged, ["ApiError"])
+        self.assertEqual(logged, ["database_unavailable"])

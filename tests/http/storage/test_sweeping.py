@@ -14,7 +14,7 @@ from project_service.lifecycle import start
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage.assemble import PROBE, build
 from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
-from project_service.storage.s3.errors import NoSuchBucket, StoreError, StoreUnreachable
+from project_service.storage.s3.errors import NO_ANSWER, NoSuchBucket, StoreError, StoreUnreachable
 from project_service.storage.s3.xml import StoredStat
 from project_service.storage.sweeper import Reader, Swept, Verified
 from project_service.storage.values import store_path
@@ -77,13 +77,13 @@ class Sweeping(TestCase):
         self.app.tables.garbage[versions[0]] = ("open", START)
 
         async def away(*_: object) -> None:
-            raise StoreUnreachable("away")
+            raise StoreUnreachable(NO_ANSWER)
 
         self.patch(MemoryStore, "delete_many", away)
         self.assertEqual((self.sweep().versions, len(self.app.tables.garbage)), (0, 2))
         left = [event for event in events if "left to the sweeper" in event["log_format"]]
         logged = [(event["count"], event["kind"]) for event in left]
-        self.assertEqual(logged, [(1, "the store refused"), (2, "StoreUnreachable")])
+        self.assertEqual(logged, [(1, "the store refused"), (2, NO_ANSWER)])
 
     def test_an_upload_that_the_store_does_not_abort_does_not_affect_others(self) -> None:
         paths = sorted(store_path("open", uuid4()) for _ in range(3))
