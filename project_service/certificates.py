@@ -111,6 +111,11 @@ def require_regular_files(endpoint: str) -> None:
         regular(path)
 
 
+def argument_naming(endpoint: str, path: str | None) -> str:
+    """``certKey``, ``privateKey`` or another argument of the string ``endpoint`` that is ``path``; "" if none is."""
+    return next((name for name, file in _files(endpoint).items() if str(file) == path), "")
+
+
 def _certificate_file(endpoint: str) -> Path:
     given = _files(endpoint)
     return given.get("certKey") or given.get("privateKey") or Path("server.pem")

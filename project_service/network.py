@@ -39,6 +39,7 @@ from zope.interface import implementer
 
 from project_service.certificates import (
     Certificates,
+    argument_naming,
     let_clients_half_close,
     require_regular_files,
     why_not,
@@ -273,7 +274,10 @@ def _where(text: str, port: IListeningPort) -> str:
 
 
 def cannot_listen(text: str, fault: Exception) -> CannotListen:
-    return CannotListen(f"cannot listen on {shown(text)}: {_reason(fault)}")
+    argument = argument_naming(text, getattr(fault, "filename", None))
+    return CannotListen(
+        f"cannot listen on {shown(text)}: {_reason(fault)}{f' ({argument})' if argument else ''}"
+    )
 
 
 def endpoint_from(reactor: Any, text: str, certificates: Certificates | None = None) -> Any:

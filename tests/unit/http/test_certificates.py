@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.certificates import Certificates
 from project_service.lifecycle import start
-from project_service.network import CannotListen, endpoint_from
+from project_service.network import CannotListen, cannot_listen, endpoint_from
 from project_service.workers.worker import adopt
 from tests.certificates import Issued, issue
 from tests.live.logged import errors_logged
@@ -114,3 +114,15 @@ class Adopting(SynchronousTestCase):
             f"cannot listen on ssl:443:certKey={certificate}: "
             "its files hold no certificate with its private key in PEM",
         )
+
+    def test_a_file_that_is_missing_is_named_by_its_argument(self) -> None:
+        folder = temporary_directory(self)
+        for missing in ("privateKey", "certKey"):
+            files = dict(zip(("certKey", "privateKey"), issue("localhost").written(folder), strict=True))
+            files[missing].unlink()
+            endpoint = "ssl:443:" + ":".join(f"{name}={path}" for name, path in files.items())
+            fault = self.assertRaises(OSError, endpoint_from, reactor, endpoint)
+            self.assertEqual(
+                str(cannot_listen(endpoint, fault)),
+                f"cannot listen on ssl:443:certKey={files['certKey']}: No such file or directory ({missing})",
+            )
