@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from attrs import evolve
 from cryptography.x509.oid import NameOID
@@ -17,8 +17,6 @@ from project_service.settings.model import Server, Settings
 from tests.certificates import Issued, issue
 from tests.temporary import temporary_directory
 
-NOW = datetime.now(UTC)
-
 
 class Files(SynchronousTestCase):
     def setUp(self) -> None:
@@ -26,6 +24,8 @@ class Files(SynchronousTestCase):
         self.folder = temporary_directory(self) / "a:b"
         self.folder.mkdir()
         self.issued = issue("localhost")
+        # Not the time at which the module was read, long before in a long run.
+        self.now = self.issued.certificate.not_valid_before_utc + timedelta(hours=1)
 
     def endpoint(self, certificates: bytes, key: bytes) -> str:
         paths = {"certKey": self.folder / "cert.pem", "privateKey": self.folder / "key.pem"}
@@ -35,18 +35,18 @@ class Files(SynchronousTestCase):
 
 
 class Certificates(Files):
-    def why_not(self, endpoint: str, now: datetime = NOW) -> str:
+    def why_not(self, endpoint: str, now: datetime | None = None) -> str:
         with self.assertRaises(Failed) as caught:
-            certificate_of(reactor, endpoint, now)
+            certificate_of(reactor, endpoint, now or self.now)
         return str(caught.exception)
 
     def test_the_end_of_validity_is_shown_and_an_expired_certificate_refused(self) -> None:
         endpoint = self.endpoint(self.issued.pem, self.issued.key_pem)
         day = self.issued.certificate.not_valid_after_utc.strftime("%Y-%m-%d %H:%M UTC")
         for one in (endpoint, f"haproxy:{endpoint}"):
-            self.assertEqual(certificate_of(reactor, one, NOW), f"good until {day}")
-        self.assertIn(f"to {day} only", self.why_not(endpoint, NOW + timedelta(days=2)))
-        self.assertIn(f"to {day} only", self.why_not(endpoint, NOW - timedelta(days=2)))
+            self.assertEqual(certificate_of(reactor, one, self.now), f"good until {day}")
+        self.assertIn(f"to {day} only", self.why_not(endpoint, self.now + timedelta(days=2)))
+        self.assertIn(f"to {day} only", self.why_not(endpoint, self.now - timedelta(days=2)))
 
     def test_unusable_files_are_reported(self) -> None:
         mixed = self.endpoint(self.issued.pem, issue("localhost").key_pem)
@@ -55,7 +55,7 @@ class Certificates(Files):
         self.assertEqual(self.why_not(self.endpoint(b"", b"")), nothing)
         self.assertEqual(self.why_not(self.endpoint(self.issued.pem, b"")), nothing)
         absent = f"ssl:0:privateKey={self.folder.parent / 'none'}"
-        self.assertRaises(FileNotFoundError, certificate_of, reactor, absent, NOW)
+        self.assertRaises(FileNotFoundError, certificate_of, reactor, absent, self.now)
 
     def test_which_endpoints_have_a_certificate(self) -> None:
         plain = ("tcp:80", "unix:/run/ssl:1", "haproxy:tcp:81")
