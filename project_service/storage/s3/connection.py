@@ -520,12 +520,13 @@ class Connection(TwistedProtocol):
         self._responding: Deferred[StoreResponse] | None = None
         self._response: StoreResponse | None = None
         self._sending = False
-        # Whether the body of the response may pass to its reader without being read.
-        self._passing = False
 
     def connectionMade(self) -> None:
         tune(self.transport)
         read_widely(self.transport, READ_BYTES)
+        # For small responses too, although they never pass: without the moment that it takes, the head is read before
+        # its body has come more often, and such a response has to be piped.
+        ask_first(self.transport, self.passed_on)
 
     def send(self, method: bytes, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
         """Send a request; fires with the response once its head is there. Cancelling closes the connection.
@@ -601,9 +602,6 @@ class Connection(TwistedProtocol):
         responding, self._responding = self._responding, None
         assert responding is not None
         response = self._response = StoreResponse(self, incoming)
-        if incoming.left > READ_BYTES:
-            self._passing = True
-            ask_first(self.transport, self.passed_on)
         # A small response comes whole with its head, so the connection is free before anybody reads the body.
         self._received(response, incoming, body)
         responding.callback(response)
@@ -621,9 +619,6 @@ class Connection(TwistedProtocol):
 
     def _release(self, incoming: ResponseParser) -> None:
         self._incoming = self._response = None
-        if self._passing:
-            self._passing = False
-            ask_no_more(self.transport)
         self.resume()
         if self._sending:
             # The store responded before it had the whole request, so it will not read the rest of it.
