@@ -193,7 +193,7 @@ class Pool:
         self._busy.add(connection)
 
     def _offer(self, connection: Connection) -> None:
-        """Give ``connection`` to the caller that has waited longest, or put it among the idle ones.
+        """Give ``connection``, which is usable, to the caller that has waited longest, or put it among the idle ones.
 
         A loop, because a caller may release its connection from within the very call that served it: recursion along
         a long queue would overflow the stack.
@@ -209,7 +209,7 @@ class Pool:
             self._offering = False
 
     def _hand_out(self, connection: Connection) -> None:
-        if self._closed or not connection.usable:
+        if self._closed:
             connection.close()
             self._grow()
         elif self._waiting:
