@@ -113,7 +113,8 @@ def require_regular_files(endpoint: str) -> None:
 
 def argument_naming(endpoint: str, path: str | None) -> str:
     """``certKey``, ``privateKey`` or another argument of the string ``endpoint`` that is ``path``; "" if none is."""
-    return next((name for name, file in _files(endpoint).items() if str(file) == path), "")
+    named = Path(path).resolve() if path else None  # Twisted has made it absolute
+    return next((name for name, file in _files(endpoint).items() if file.resolve() == named), "")
 
 
 def _certificate_file(endpoint: str) -> Path:

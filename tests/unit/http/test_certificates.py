@@ -3,6 +3,7 @@ unusable."""
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,7 @@ class Adopting(SynchronousTestCase):
         for missing in ("privateKey", "certKey"):
             files = dict(zip(("certKey", "privateKey"), issue("localhost").written(folder), strict=True))
             files[missing].unlink()
+            files = {name: Path(os.path.relpath(path)) for name, path in files.items()}
             endpoint = "ssl:443:" + ":".join(f"{name}={path}" for name, path in files.items())
             fault = self.assertRaises(OSError, endpoint_from, reactor, endpoint)
             self.assertEqual(
