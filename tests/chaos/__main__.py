@@ -16,10 +16,11 @@ from tests.chaos.failover import fail_over, restart
 from tests.chaos.kills import Rounds
 from tests.chaos.overload import overload
 from tests.chaos.store_cluster import lose_a_volume_server
+from tests.chaos.uploads import kill_during_uploads
 from tests.live.loaded_service import make_ledger, started
 from tests.live.workers.shared_state import UNLIMITED_LOGINS, SharedState
 
-FAULTS = ("restart", "failover", "cluster", "overload", "shared", "kills")
+FAULTS = ("restart", "failover", "cluster", "overload", "shared", "kills", "uploads")
 
 
 def asked_for(arguments: list[str]) -> argparse.Namespace:
@@ -67,6 +68,8 @@ def main() -> int:
                     overload(Path(data_dir), asked.seconds)
                 elif fault == "shared":
                     whichever_worker(Path(data_dir), Random(asked.seed), asked.steps)
+                elif fault == "uploads":
+                    kill_during_uploads(Path(data_dir), Random(asked.seed), asked.rounds)
                 else:
                     Rounds(Path(data_dir), Random(asked.seed)).run(asked.rounds)
             except AssertionError as wrong:
