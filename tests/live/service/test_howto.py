@@ -16,7 +16,12 @@ from tests.temporary import free_port
 # The pages that start a service of their own.
 OWN_SERVICE = ("sign-in", "password-reset", "mails", "upload-form")
 # Programs that a page uses and that may be missing.
-PROGRAMS = {"private-files": "nginx", "public-picture": "nginx", "import-export": "psql"}
+PROGRAMS = {
+    "private-files": "nginx",
+    "public-picture": "nginx",
+    "resumable-uploads": "nginx",
+    "import-export": "psql",
+}
 # Pages in a browser: ``test_howto_accounts.py`` and ``../storage/test_tus_clients.py`` (large-files). Containers:
 # ``tests/unit/service/test_containers_page.py``.
 NO_COMMANDS = ("accounts", "containers", "index", "large-files", "stability")

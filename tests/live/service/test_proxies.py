@@ -158,6 +158,31 @@ def test_an_upload_streams(front: Front, service: Service) -> None:
     assert gone.status_code == 404
 
 
+def test_a_resumable_upload_keeps_what_came_before_its_connection_broke(
+    front: Front, service: Service, client: requests.Session
+) -> None:
+    """A proxy that collects the body would have passed on nothing of it."""
+    tus = {"Tus-Resumable": "1.0.0"}
+    begin = f"{front.url}/storage/buckets/private/resumable?key=resumed"
+    path = client.post(begin, headers={**tus, "Upload-Length": str(LARGE)}, timeout=10).headers["Location"]
+    payload = random.Random(8).randbytes(LARGE)
+    url, own = f"{service.url}{path}", {**tus, "X-Service-Key": service.key}
+
+    lines = {**own, "Host": urlsplit(front.url).netloc, "Upload-Offset": "0"}
+    lines |= {"Content-Type": "application/offset+octet-stream", "Content-Length": str(LARGE)}
+    fields = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    with connected(front) as broken:
+        broken.sendall(f"PATCH {path} HTTP/1.1\r\n{fields}\r\n".encode() + payload[: LARGE // 2])
+        eventually(lambda: service.in_flight() == 1, "the upload")
+        # The service gives a connection up on which nothing comes any more, and says how far it is.
+        offset = int(requests.head(url, headers=own, timeout=30).headers["Upload-Offset"])
+    assert 0 < offset <= LARGE // 2
+    sent = {**tus, "Upload-Offset": str(offset), "Content-Type": "application/offset+octet-stream"}
+    done = client.patch(f"{front.url}{path}", data=payload[offset:], headers=sent, timeout=60)
+    assert done.status_code == 204, done.text
+    assert client.get(f"{front.url}{OBJECTS}/resumed", timeout=60).content == payload
+
+
 def test_a_download_streams(front: Front, service: Service, client: requests.Session) -> None:
     """A client that does not read makes the service wait; no proxy buffers the whole body."""
     assert client.put(f"{front.url}{OBJECTS}/wide", data=bytes(WIDE), timeout=60).ok

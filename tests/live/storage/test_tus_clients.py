@@ -35,25 +35,27 @@ SIZE = 20 * MIB + 7
 CUT = Manners(reset_up_after=13 * MIB, times=1)
 PACKAGES = ("tus-js-client@4.3.1", "@uppy/core@4.5.3", "@uppy/tus@4.3.2", "esbuild@0.28.2")
 
-PAGE = """
-import * as tus from 'tus-js-client'
-import Uppy from '@uppy/core'
-import Tus from '@uppy/tus'
-
+BYTES = f"""
 // The same bytes as in the test.
-const bytes = new Uint8Array(%(size)d)
+const bytes = new Uint8Array({SIZE})
 for (let i = 0; i < bytes.length; i++) bytes[i] = (i * 31 + (i >> 8) * 17 + (i >> 16)) & 255
+"""
+PLAIN = """
+import * as tus from 'tus-js-client'
+
 const endpoint = '%(url)s/storage/buckets/private/resumable'
 const headers = {apikey: '%(key)s', Authorization: 'Bearer %(token)s'}
 const retryDelays = [0, 200, 500, 1000, 2000]
 const file = new Blob([bytes], {type: 'application/x-test'})
-if ('%(client)s' === 'tus') {
-  new tus.Upload(file, {endpoint, headers, retryDelays, metadata: {filename: 'tus', filetype: file.type}}).start()
-} else {
-  const uppy = new Uppy({autoProceed: true})
-  uppy.use(Tus, {endpoint, headers, retryDelays})
-  uppy.addFile({name: 'uppy', type: file.type, data: file})
-}
+new tus.Upload(file, {endpoint, headers, retryDelays, metadata: {filename: 'tus', filetype: file.type}}).start()
+"""
+# Beside the code for Uppy of docs/howto/resumable-uploads: what somebody does who is signed in and chooses a file.
+CHOICE = """
+localStorage.setItem('token', '%(token)s')
+const chosen = new DataTransfer(), input = document.querySelector('input')
+chosen.items.add(new File([bytes], 'uppy', {type: 'application/x-test'}))
+input.files = chosen.files
+input.dispatchEvent(new Event('change'))
 """
 
 
@@ -165,11 +167,15 @@ async def test_a_page_goes_on_after_its_connection_broke(
     async with rude_proxy(f"tcp:127.0.0.1:{api.port}") as (proxy, port):
         url = f"http://127.0.0.1:{port}"
         entry, page = modules / f"{client}.js", tmp_path / "page.html"
-        entry.write_text(
-            PAGE % {"size": SIZE, "url": url, "key": api.anon_key, "token": token, "client": client}
-        )
+        if client == "tus":
+            code = PLAIN % {"url": url, "key": api.anon_key, "token": token}
+        else:
+            here = {documented_clients.ADDRESS: url, documented_clients.KEY: api.anon_key}
+            shown = [one for one in blocks("howto/resumable-uploads.rst", **here) if one.file == "uppy.js"]
+            code = shown[0].text + CHOICE % {"token": token}
+        entry.write_text(BYTES + code)
         await deferToThread(bundle, modules, entry, tmp_path / "bundle.js")
-        page.write_text("<!doctype html><script src=bundle.js></script>")
+        page.write_text("<!doctype html><input type=file><script src=bundle.js></script>")
         proxy.manners = CUT
         with documented_clients.opened(browser, page.as_uri()):
             await until(arrived)
