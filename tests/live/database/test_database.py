@@ -159,10 +159,10 @@ async def test_a_session_without_a_timeout_may_take_its_time(database: str) -> N
     """Migrating needs that: connecting has a time limit, but the statements have none."""
     connection = await evolve(connector(database), statement_timeout_seconds=0.0)()
     assert connection.answer_seconds is None
-    connection.answer_seconds = 0.05
+    connection.answer_seconds = 1.0
     await connection.query("select 1")
-    connection.extra_seconds = 5.0
-    await connection.query("select pg_sleep(0.2)")
+    connection.extra_seconds = 30.0
+    await connection.query("select pg_sleep(1.1)")
     connection.answer_seconds = None
     await connection.query("select pg_sleep(0.2)")
     assert connection.usable
