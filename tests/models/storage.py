@@ -6,7 +6,9 @@ to the service.
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64encode
 from collections.abc import Iterable
 from typing import Any
 
@@ -58,6 +60,33 @@ class Bucket:
     rules: Rules = Rules()
 
 
+# Values of Cache-Control, and the age that is shown of each.
+AGES = {"max-age=60, immutable": 60, "no-store": 0, "public, s-maxage=9": None}
+
+
+@frozen
+class Details:
+    """What the uploader says of an object; ``album`` is a member of its metadata."""
+
+    cache_control: str | None = None
+    language: str | None = None
+    album: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As ``PATCH`` takes them."""
+        return {
+            "cache_control": self.cache_control,
+            "content_language": self.language,
+            "metadata": None if self.album is None else {"album": self.album},
+        }
+
+    def as_headers(self) -> dict[str, str]:
+        sent = {"Cache-Control": self.cache_control, "Content-Language": self.language}
+        if self.album is not None:
+            sent["X-Metadata"] = b64encode(json.dumps({"album": self.album}).encode()).decode()
+        return {name: value for name, value in sent.items() if value is not None}
+
+
 @frozen
 class Stored:
     """``changed`` is in whole seconds, as HTTP's dates are; ``etag`` is bare."""
@@ -67,6 +96,7 @@ class Stored:
     owner: str | None
     etag: str
     changed: int
+    details: Details = Details()
 
 
 @frozen
@@ -137,12 +167,11 @@ class Model:
         shown = bucket in self.buckets and self.buckets[bucket].rules.anonymous_reads
         return self.objects.get((bucket, key)) if shown else None
 
-    def caching(self, bucket: str) -> str:
-        """The ``Cache-Control`` of objects that say nothing themselves, if they are shown to everybody."""
-        rules = self.buckets[bucket].rules
-        if rules.cache_control is None:
-            return "public, no-cache"
-        return rules.cache_control if "private" in rules.cache_control else f"public, {rules.cache_control}"
+    def caching(self, bucket: str, there: Stored) -> str:
+        """The ``Cache-Control`` of an object that is shown to everybody."""
+        text = there.details.cache_control or self.buckets[bucket].rules.cache_control or "no-cache"
+        says_so = any(one in text for one in ("public", "private", "no-store"))
+        return text if says_so else f"public, {text}"
 
     def unwritable(self, caller: Caller, bucket: str) -> set[str]:
         if caller.key is None:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.fakes.common import Response
-from tests.models.storage import Bucket, Caller, Condition, Model, Rules, Stored
+from tests.models.storage import Bucket, Caller, Condition, Details, Model, Rules, Stored
 from tests.models.storage_world import (
     CALLERS,
     CONDITIONS,
+    DETAILS,
     KEYS,
     NAMES,
     PAYLOADS,
@@ -31,6 +32,8 @@ from tests.models.storage_world import (
     sent_condition,
     sent_rules,
 )
+
+NO_DETAILS = Details()
 
 
 class StorageMachine(RuleBasedStateMachine):
@@ -83,7 +86,14 @@ class StorageMachine(RuleBasedStateMachine):
         return Condition(header, data.draw(st.sampled_from(known))) if header else Condition()
 
     def stored(
-        self, answer: Response, bucket: str, key: str, payload: bytes, kind: str, caller: Caller
+        self,
+        answer: Response,
+        bucket: str,
+        key: str,
+        payload: bytes,
+        kind: str,
+        caller: Caller,
+        details: Details = NO_DETAILS,
     ) -> None:
         """``answer`` shows the metadata of an object that is in the store now."""
         shown = json.loads(answer.body)
@@ -92,7 +102,7 @@ class StorageMachine(RuleBasedStateMachine):
         there = self.model.objects.get((bucket, key))
         keeps_owner = there is not None and caller.is_service and caller.user is None
         owner = there.owner if keeps_owner and there is not None else caller.user
-        self.model.objects[bucket, key] = Stored(payload, kind, owner, shown["etag"], int(changed))
+        self.model.objects[bucket, key] = Stored(payload, kind, owner, shown["etag"], int(changed), details)
         assert shown == {**self.metadata(bucket, key), "last_modified": shown["last_modified"]}
 
     def metadata(self, bucket: str, key: str) -> dict[str, Any]:
@@ -104,7 +114,8 @@ class StorageMachine(RuleBasedStateMachine):
         for name, wanted in (("open", rules), ("shut", private_rules)):
             self.create_bucket(name, name == "open", Rules())
             for _ in range(4):
-                self.put_at(name, data.draw(KEYS), data.draw(WRITERS), data.draw(PAYLOADS), "", Condition())
+                key, caller, payload = data.draw(KEYS), data.draw(WRITERS), data.draw(PAYLOADS)
+                self.put_at(name, key, caller, payload, "", Condition(), data.draw(DETAILS))
             self.change_bucket(name, name == "open", wanted)
 
     # Buckets
@@ -164,18 +175,26 @@ class StorageMachine(RuleBasedStateMachine):
 
     # Uploads
 
-    @rule(data=st.data(), caller=CALLERS, payload=PAYLOADS, kind=TYPES)
-    def put(self, data: st.DataObject, caller: Caller, payload: bytes, kind: str) -> None:
+    @rule(data=st.data(), caller=CALLERS, payload=PAYLOADS, kind=TYPES, details=DETAILS)
+    def put(self, data: st.DataObject, caller: Caller, payload: bytes, kind: str, details: Details) -> None:
         bucket, key = self.bucket_and_key(data)
-        self.put_at(bucket, key, caller, payload, kind, self.condition(data, bucket, key))
+        self.put_at(bucket, key, caller, payload, kind, self.condition(data, bucket, key), details)
 
     def put_at(
-        self, bucket: str, key: str, caller: Caller, payload: bytes, kind: str, condition: Condition
+        self,
+        bucket: str,
+        key: str,
+        caller: Caller,
+        payload: bytes,
+        kind: str,
+        condition: Condition,
+        details: Details = NO_DETAILS,
     ) -> None:
         headers = {**sent_condition(condition), **({"Content-Type": kind} if kind else {})}
+        headers |= details.as_headers()
         answer = self.call(caller, "PUT", self.path(bucket, key), payload, headers)
         refusals = self.model.unchangeable(caller, bucket, key, condition)
-        self.uploaded(answer, caller, bucket, key, payload, kind or guessed(key), refusals)
+        self.uploaded(answer, caller, bucket, key, payload, kind or guessed(key), refusals, details=details)
 
     @rule(data=st.data(), caller=CALLERS, payload=PAYLOADS, last=st.booleans())
     def send_form(self, data: st.DataObject, caller: Caller, payload: bytes, last: bool) -> None:
@@ -199,13 +218,14 @@ class StorageMachine(RuleBasedStateMachine):
         kind: str,
         refusals: set[str],
         created: bool = False,
+        details: Details = NO_DETAILS,
     ) -> None:
         if bucket in self.model.buckets:
             refusals = refusals | self.model.not_taken(bucket, key, len(payload), kind)
         if not self.refused(answer, refusals):
             replaced = (bucket, key) in self.model.objects and not created
             assert answer.status == (200 if replaced else 201)
-            self.stored(answer, bucket, key, payload, kind, caller)
+            self.stored(answer, bucket, key, payload, kind, caller, details)
 
     @precondition(lambda self: len(self.held) < 3)
     @rule(data=st.data(), caller=WRITERS, payload=PAYLOADS.filter(bool))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from attrs import evolve
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.fakes.common import Response
-from tests.models.storage import RANGE_REFUSED, Caller, Link, Stored, ranged
+from tests.models.storage import AGES, RANGE_REFUSED, Caller, Details, Link, Stored, ranged
 from tests.models.storage_machine import StorageMachine
-from tests.models.storage_world import CALLERS, KEYS, NAMES, code, sent_condition
+from tests.models.storage_world import CALLERS, DETAILS, KEYS, NAMES, SERVICE, code, sent_condition
 
 SPECS = ["bytes=0-0", "bytes=40-", "bytes=-70", "bytes=0-1,3-4", "bytes=-0", "x=1"]
 RANGES = st.none() | st.sampled_from(SPECS)
 METHODS = st.sampled_from(["GET", "GET", "HEAD"])
+TO_BUCKET = st.none() | NAMES
 PREFIXES = st.sampled_from(["", "", "b", "b/", "b/c", "%", "nothing"])
 
 
@@ -34,9 +37,9 @@ class ObjectsMachine(StorageMachine):
             assert method == "HEAD" or code(answer) in refusals
             return
         self.read(answer, method, there, expected)
-        if answer.status < 300:
+        if there is not None and answer.status < 300:
             public = self.model.buckets[bucket].public
-            caching = self.model.caching(bucket) if public else "private, no-store"
+            caching = self.model.caching(bucket, there) if public else "private, no-store"
             assert answer.header("Cache-Control") == caching
             assert (answer.header("Content-Disposition") or "").startswith(
                 "inline" if inline else "attachment"
@@ -54,7 +57,7 @@ class ObjectsMachine(StorageMachine):
         if there is not None and answer.status < 300:
             disposition = answer.header("Content-Disposition") or ""
             assert disposition.startswith("inline" if there.content_type == "image/png" else "attachment")
-            assert answer.header("Cache-Control") == self.model.caching(bucket)
+            assert answer.header("Cache-Control") == self.model.caching(bucket, there)
 
     def reading(
         self, data: st.DataObject, method: str, bucket: str, key: str, there: Stored | None
@@ -89,6 +92,7 @@ class ObjectsMachine(StorageMachine):
             assert answer.header("ETag") == f'"{there.etag}"'
         if status in (200, 206):
             assert answer.header("Content-Type") == there.content_type
+            assert answer.header("Content-Language") == there.details.language
             assert answer.header("X-Content-Type-Options") == "nosniff"
             first, last = expected if isinstance(expected, tuple) else (0, len(there.payload) - 1)
             assert answer.header("Content-Length") == str(last + 1 - first)
@@ -165,38 +169,83 @@ class ObjectsMachine(StorageMachine):
     @rule(data=st.data(), caller=CALLERS, onto=KEYS)
     def copy(self, data: st.DataObject, caller: Caller, onto: str) -> None:
         bucket, source = self.bucket_and_key(data)
-        refusals, answer = self.to_another("copy", data, caller, bucket, source, onto)
+        to = data.draw(TO_BUCKET) or bucket
+        refusals, answer = self.to_another("copy", data, caller, bucket, source, to, onto)
         there = self.model.objects.get((bucket, source))
-        # Of several reasons any may be given, but none that tells of an object that the caller may not see.
-        allowed = not self.model.unwritable(caller, bucket) and self.model.seen(caller, bucket, source)
-        if allowed and there is not None:
-            refusals |= self.model.not_taken(bucket, onto, len(there.payload), there.content_type)
+        refusals |= self.not_taken(caller, bucket, source, to, onto)
         if not self.refused(answer, refusals) and there is not None:
             assert answer.status == 201
-            self.stored(answer, bucket, onto, there.payload, there.content_type, caller)
+            self.stored(answer, to, onto, there.payload, there.content_type, caller, there.details)
+            self.described(self.call(SERVICE, "GET", f"{self.path(to, onto)}?info=true"), to, onto)
 
     @rule(data=st.data(), caller=CALLERS, onto=KEYS)
     def move(self, data: st.DataObject, caller: Caller, onto: str) -> None:
         bucket, source = self.bucket_and_key(data)
-        refusals, answer = self.to_another("move", data, caller, bucket, source, onto)
+        to = data.draw(TO_BUCKET) or bucket
+        refusals, answer = self.to_another("move", data, caller, bucket, source, to, onto)
         refusals |= self.model.unremovable(caller, bucket, source)
+        if to != bucket:
+            refusals |= self.not_taken(caller, bucket, source, to, onto)
         if not self.refused(answer, refusals):
             assert answer.status == 200
             there = self.model.objects.pop((bucket, source))
-            self.stored(answer, bucket, onto, there.payload, there.content_type, Caller(there.owner))
+            owner = Caller(there.owner)
+            self.stored(answer, to, onto, there.payload, there.content_type, owner, there.details)
+            self.described(self.call(SERVICE, "GET", f"{self.path(to, onto)}?info=true"), to, onto)
+
+    def not_taken(self, caller: Caller, bucket: str, source: str, to: str, onto: str) -> set[str]:
+        """Of several reasons any may be given, but none that tells of an object that the caller may not see."""
+        there = self.model.objects.get((bucket, source))
+        allowed = not self.model.unwritable(caller, bucket) and self.model.seen(caller, bucket, source)
+        if not allowed or there is None or to not in self.model.buckets:
+            return set()
+        return self.model.not_taken(to, onto, len(there.payload), there.content_type)
 
     def to_another(
-        self, how: str, data: st.DataObject, caller: Caller, bucket: str, source: str, onto: str
+        self, how: str, data: st.DataObject, caller: Caller, bucket: str, source: str, to: str, onto: str
     ) -> tuple[set[str], Response]:
-        condition = self.condition(data, bucket, onto)
+        """The answer, and why the object may not go there."""
+        condition = self.condition(data, to, onto)
         path, body = f"/storage/buckets/{self.world.prefix}{bucket}/{how}", {"from": source, "to": onto}
+        if to != bucket:
+            body["to_bucket"] = f"{self.world.prefix}{to}"
         answer = self.call(caller, "POST", path, body, sent_condition(condition))
-        refusals = self.model.unwritable(caller, bucket)
+        refusals = self.model.unwritable(caller, bucket) | self.model.unwritable(caller, to)
         if not refusals:
-            refusals = self.model.unchangeable(caller, bucket, onto, condition)
-            refusals |= {"validation_failed"} if source == onto else set()
+            refusals = self.model.unchangeable(caller, to, onto, condition)
+            refusals |= {"validation_failed"} if (source, bucket) == (onto, to) else set()
             refusals |= set() if self.model.seen(caller, bucket, source) else {"object_not_found"}
         return refusals, answer
+
+    @rule(data=st.data(), caller=CALLERS, details=DETAILS)
+    def change_details(self, data: st.DataObject, caller: Caller, details: Details) -> None:
+        bucket, key = self.bucket_and_key(data)
+        condition = self.condition(data, bucket, key)
+        body = details.as_json()
+        answer = self.call(caller, "PATCH", self.path(bucket, key), body, sent_condition(condition))
+        if not self.refused(answer, self.model.unremovable(caller, bucket, key, condition)):
+            assert answer.status == 200
+            there = self.model.objects[bucket, key]
+            self.model.objects[bucket, key] = evolve(there, details=details)
+            self.described(answer, bucket, key)
+
+    @rule(data=st.data(), caller=CALLERS)
+    def show_details(self, data: st.DataObject, caller: Caller) -> None:
+        bucket, key = self.bucket_and_key(data)
+        answer = self.call(caller, "GET", f"{self.path(bucket, key)}?info=true")
+        refusals = self.model.unreadable(caller, bucket)
+        if not refusals and self.model.seen(caller, bucket, key) is None:
+            refusals = {"object_not_found"}
+        if not self.refused(answer, refusals):
+            assert answer.status == 200
+            self.described(answer, bucket, key)
+
+    def described(self, answer: Response, bucket: str, key: str) -> None:
+        there, shown = self.model.objects[bucket, key], json.loads(answer.body)
+        details = there.details
+        assert {name: shown[name] for name in details.as_json()} == details.as_json()
+        assert shown["max_age_seconds"] == AGES.get(details.cache_control or "")
+        assert shown["sha256"] == sha256(there.payload).hexdigest()
 
     @rule(data=st.data(), caller=CALLERS)
     def delete(self, data: st.DataObject, caller: Caller) -> None:

@@ -10,7 +10,7 @@ from attrs import frozen
 from hypothesis import strategies as st
 
 from tests.fakes.common import Response
-from tests.models.storage import Bucket, Caller, Condition, Rules
+from tests.models.storage import AGES, Bucket, Caller, Condition, Details, Rules
 
 ALICE, BOB = "alice", "bob"
 SERVICE = Caller(key="service")
@@ -22,6 +22,12 @@ NAMES = st.sampled_from(["open", "shut", "third"])
 KEYS = st.sampled_from(["a", "b", "b/c", "b/c d.png", "b/d/é", "%2F+?#"])
 PAYLOADS = st.sampled_from([b"", b"x", b"y" * 60, b"z" * 5000])
 TYPES = st.sampled_from(["", "image/png", "text/plain; charset=utf-8"])
+DETAILS = st.builds(
+    Details,
+    st.sampled_from([None, *AGES]),
+    st.sampled_from([None, "de", "en-GB, en"]),
+    st.sampled_from([None, "trip", "é"]),
+)
 CONDITIONS = st.sampled_from(["", "", "", "If-Match", "If-None-Match", "If-Unmodified-Since"])
 RULES = st.builds(
     Rules,
