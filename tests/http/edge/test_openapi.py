@@ -62,7 +62,7 @@ def document(router: Router) -> dict[str, Any]:
 
 def catalogue(module: ModuleType) -> Iterator[ApiError]:
     """The errors that the public constructors of a module make, called with fitting arguments."""
-    fitting = {"str": "x", "int": 1, "bool": True}
+    fitting = {"str": "x", "int": 1, "bool": True, "Mapping[str, str]": {"x": "x"}}
     for name, make in inspect.getmembers(module, inspect.isfunction):
         made = inspect.signature(make)
         if make.__module__ == module.__name__ and made.return_annotation in ("ApiError", "TableError"):
