@@ -272,7 +272,7 @@ class Renditions:
         if stored is None or stored.version != new.version:
             garbage = [new.version, *garbage]
         # At once, whatever storage.keep_removed_seconds says: what a backup lacks of these is made again.
-        await self.uploads.removal.remove(garbage[:BATCH], row.bucket)
+        await self.uploads.removal.discard(garbage[:BATCH], row.bucket)
         if stored is None or stored.etag == new.etag:
             return _picture(row, rendition, stored or new, body)
         # Another process was faster, with other bytes.

@@ -35,7 +35,7 @@ from project_service.database.errors import outage_of
 from project_service.errors import ApiError, payload_too_large
 from project_service.http.body import Body, ClientGone
 from project_service.http.request import Request
-from project_service.lifecycle import Every, Sleep, shield
+from project_service.lifecycle import Every, Sleep, shield, start, with_timeout
 from project_service.storage import errors, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.durations import (
@@ -43,6 +43,7 @@ from project_service.storage.durations import (
     HOLD_RENEWAL_SECONDS,
     HOLD_SECONDS,
     HOLD_TIMEOUT_SECONDS,
+    REMOVAL_TIMEOUT_SECONDS,
 )
 from project_service.storage.parts import Parts, PartSizes
 from project_service.storage.repository import NewObject, ResumableRows
@@ -221,7 +222,7 @@ class _Appending:
         self.row = row
         self.uploads.steps("recorded")
         if old.tail is not None and old.tail != tail:
-            await self.uploads.removal.remove([old.tail], old.bucket)
+            await self.uploads.removal.discard([old.tail], old.bucket)
 
     async def _stop_sending(self) -> None:
         """Return when nothing is on its way to the store, and give the memory back."""
@@ -231,7 +232,12 @@ class _Appending:
                 await parts.part_sent()
         parts.stop()
         if parts.upload_id != self.row.upload_id:
-            await parts.abort()
+            await _abort(parts, self.uploads)
+
+
+async def _abort(parts: Parts, uploads: Uploads) -> None:
+    """Drop the parts that are at the store, which are left to the sweeper if the store is slow: a request waits."""
+    await with_timeout(uploads.clock, REMOVAL_TIMEOUT_SECONDS, start(parts.abort()), TimeoutError)
 
 
 @frozen(eq=False)
@@ -359,8 +365,8 @@ class Resumables:
         garbage = await self.rows.remove(row.version, hold.holder)
         self.uploads.steps("removed")
         if garbage:
-            await Parts(self.uploads.store, row.path, PartSizes(1, 0), row.upload_id).abort()
-        await self.uploads.removal.remove(garbage, row.bucket)
+            await _abort(Parts(self.uploads.store, row.path, PartSizes(1, 0), row.upload_id), self.uploads)
+        await self.uploads.removal.discard(garbage, row.bucket)
 
     async def _hold(
         self, version: UUID, request: Request, body: Body | None

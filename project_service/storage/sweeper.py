@@ -56,12 +56,16 @@ class Removal:
         if not garbage:
             return
         if not self.live.settings.keep_removed_seconds:
-            removing = start(self.remove(garbage, bucket))
-            try:
-                await with_timeout(self.clock, REMOVAL_TIMEOUT_SECONDS, removing, TimeoutError)
-            except TimeoutError:
-                _left(len(garbage), "the store is slow")
+            await self.discard(garbage, bucket)
         self.steps("removed")
+
+    async def discard(self, versions: Sequence[UUID], bucket: str) -> None:
+        """As ``remove``, while a request waits: they are left to the sweeper if the store is slow."""
+        removing = start(self.remove(versions, bucket))
+        try:
+            await with_timeout(self.clock, REMOVAL_TIMEOUT_SECONDS, removing, TimeoutError)
+        except TimeoutError:
+            _left(len(versions), "the store is slow")
 
     async def remove(self, versions: Sequence[UUID], bucket: str) -> int:
         """Delete the bytes of at most ``BATCH`` versions that are garbage; returns how many are gone.

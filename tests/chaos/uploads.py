@@ -34,7 +34,7 @@ from tests.live.sql import run_sql
 UPLOADS, OBJECTS = "/storage/buckets/private/resumable", "/storage/buckets/private/objects"
 TUS = {"Tus-Resumable": "1.0.0"}
 MIB = 1024 * 1024
-SIZES = (0, 1000, MIB, 5 * MIB, 5 * MIB + 7, 12 * MIB)
+SIZES = (0, 1000, 5 * MIB + 7, 12 * MIB, 12 * MIB, 17 * MIB)
 PIECE = 64 * 1024
 SETTINGS = f"part_bytes = {5 * MIB}\ncache_bytes = 0\n"
 # What may come of a request to a host whose workers die, besides a broken connection. A client asks HEAD then.
@@ -186,7 +186,7 @@ def kill_during_uploads(
     directory: Path,
     random: Random,
     kills: int,
-    clients: int = 4,
+    clients: int = 8,
     beside: tuple[str, Store] | None = None,
 ) -> None:
     """``beside``: a database and a store that are there already; else the first host has them embedded.

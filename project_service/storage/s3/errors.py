@@ -71,6 +71,7 @@ FELL_SILENT = "it fell silent in the middle of an answer"
 _BY_CLASS = {
     "ConnectionRefusedError": "no server listens there",
     "DNSLookupError": "unknown host",
+    "CancelledError": "timed out",
     "TimeoutError": "timed out",
     "TCPTimedOutError": "timed out",
     "ConnectionLost": "it closed the connection",

@@ -13,9 +13,11 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.storage import durations
+from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
 from tests.fakes.common import Client, Response
 from tests.fakes.storage import FakeResumables
-from tests.http.storage.app import ANON, OTHER, SERVICE, USER, StorageApp, refused
+from tests.fakes.store import MemoryStore
+from tests.http.storage.app import ANON, OTHER, SERVICE, USER, StorageApp, head, refused
 
 UPLOADS = "/storage/buckets/open/resumable"
 TUS = {"Tus-Resumable": "1.0.0"}
@@ -100,6 +102,44 @@ class TusApp(StorageApp):
         assert self.store.multiparts == {}
         assert self.uploading == set()
         assert self.tables.garbage == {}
+
+
+class SlowStore(TestCase):
+    def test_no_request_waits_long_for_a_deletion_that_the_store_does_not_answer(self) -> None:
+        """Neither one that replaces the tail of the one before, nor one that gives the upload up."""
+        for method, path_of, arrived, silent in (
+            ("PATCH", "a tail", 7, ("delete", "delete_many")),
+            ("DELETE", "a tail", 7, ("delete", "delete_many")),
+            ("DELETE", "parts", 20, ("abort_multipart",)),
+            ("DELETE", "both", 17, ("abort_multipart", "delete", "delete_many")),
+        ):
+            app = TusApp()
+            path = app.begun(30)
+            self.assertEqual(app.patch(path, 0, b"x" * arrived).status, 204)
+            asked: list[Deferred[None]] = []
+
+            async def unanswered(*_: object, asked: list[Deferred[None]] = asked) -> None:
+                asked.append(Deferred())
+                await asked[-1]
+
+            for name in silent:
+                self.patch(MemoryStore, name, unanswered)
+            client = app.connect()
+            lines = {"Host": "x", **USER, **TUS}
+            if method == "PATCH":
+                lines |= {**BYTES, "Upload-Offset": str(arrived), "Content-Length": "2"}
+            client.send(head(lines, method, path) + (b"yy" if method == "PATCH" else b""))
+            app.pass_seconds(REMOVAL_TIMEOUT_SECONDS - 1)
+            self.assertEqual((client.received(), len(asked)), (b"", 1), path_of)
+            app.pass_seconds(REMOVAL_TIMEOUT_SECONDS + 2)
+            self.assertTrue(client.received().startswith(b"HTTP/1.1 204 "), path_of)
+            self.doCleanups()
+            if method == "PATCH":
+                self.assertEqual(app.offset(path), arrived + 2)
+                app.delete(path)
+            app.clock.advance(DAY)
+            self.successResultOf(Deferred.fromCoroutine(app.storage.sweeper.sweep()))
+            app.nothing_left()
 
 
 class Protocol(TestCase):
