@@ -32,6 +32,7 @@ LONGEST = (
         "service/test_openapi_fuzz",
         "service/test_faults_processes",
         "workers/test_workers",
+        "storage/test_killed_uploads",
         "service/test_run",
         "service/test_howto",
     ),
