@@ -17,6 +17,7 @@ from tests.live.tables.service import BASE, Tables, tables
 
 __all__ = ["tables"]
 
+DATABASES = ("careful",)  # the JavaScript client asks it for plans, estimates and rollbacks
 SCRIPT = Path(__file__).with_name("postgrest_js.mjs")
 SHELVES = """
 create table shelves (id int primary key, labels text[], span int4range, words tsvector, "in, order" text);
