@@ -276,14 +276,15 @@ def max_affected_exceeded(rows: int) -> TableError:
     return TableError(400, "PGRST124", message, f"The query affects {rows} rows")
 
 
-def invalid_path() -> TableError:
-    return TableError(404, "PGRST125", "Invalid path specified in request URL")
+def invalid_path(hint: str | None = None) -> TableError:
+    return TableError(404, "PGRST125", "Invalid path specified in request URL", hint=hint)
 
 
 def no_database() -> TableError:
     """PGRST125 for a path of no database. It belongs to none, so ``error_hints`` of none decides about the hint."""
-    hint = "The path is /{stage}/db/{database}/rest/{table}, and this service has no such stage or database."
-    return TableError(404, "PGRST125", "Invalid path specified in request URL", hint=hint)
+    return invalid_path(
+        "The path is /{stage}/db/{database}/rest/{table}, and this service has no such stage or database."
+    )
 
 
 def root_disabled() -> TableError:

@@ -119,7 +119,7 @@ def shown(url: str, profile: Path) -> str:
 def curl(*arguments: str) -> tuple[int, str]:
     """The status and the body."""
     if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
+        pytest.skip("curl is not installed (.ci/run installs it)")
     command = ["curl", "-s", "-w", "\n%{http_code} %{redirect_url}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     body, _, end = done.stdout.rpartition("\n")
