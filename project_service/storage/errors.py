@@ -199,6 +199,13 @@ def resumable_expired() -> ApiError:
     return ApiError(410, "upload_expired", "The upload was not finished in time, and has to begin again.")
 
 
+def resumable_lost() -> ApiError:
+    """To a client the same as ``resumable_expired``: it begins again."""
+    return ApiError(
+        410, "upload_expired", "The store lost what it had received of the upload, which has to begin again."
+    )
+
+
 def offset_mismatch(offset: int) -> ApiError:
     message = f"The upload goes on at byte {offset}."
     return ApiError(409, "offset_mismatch", message, headers=(("Upload-Offset", str(offset)),))

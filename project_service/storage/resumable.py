@@ -47,7 +47,7 @@ from project_service.storage.durations import (
 )
 from project_service.storage.parts import Parts, PartSizes
 from project_service.storage.repository import NewObject, ResumableRows
-from project_service.storage.s3.errors import kind_of
+from project_service.storage.s3.errors import NoSuchObject, kind_of
 from project_service.storage.tus import Checksum
 from project_service.storage.upload import SizeLimit, Uploads
 from project_service.storage.values import (
@@ -315,6 +315,8 @@ class Resumables:
         hold, row = await self._hold(row.version, request, None)
         try:
             return await self._finished(hold, row, writer)
+        except NoSuchObject:
+            raise await self._lost(hold, row) from None
         finally:
             await hold.release()
 
@@ -324,7 +326,8 @@ class Resumables:
         """Append the body of ``request``. What has come counts even if the client leaves in the middle.
 
         Raises ``offset_mismatch``, ``upload_locked``, ``checksum_mismatch``, ``payload_too_large``; and when the
-        upload is whole, what the switch of an upload raises. It is removed then.
+        upload is whole, what the switch of an upload raises. It is removed then, and so is one of which the store has
+        lost what it had received (``resumable_lost``).
         """
         return await shield(self._append(row, request, piece, writer))
 
@@ -347,6 +350,8 @@ class Resumables:
         except ClientGone:
             # What has come is recorded, and nobody waits for the answer.
             return row
+        except NoSuchObject:
+            raise await self._lost(hold, row) from None
         finally:
             await hold.release()
 
@@ -361,12 +366,23 @@ class Resumables:
         finally:
             await hold.release()
 
-    async def _remove(self, hold: _Hold, row: ResumableUpload) -> None:
+    async def _remove(self, hold: _Hold, row: ResumableUpload) -> bool:
+        """Whether it was still held."""
         garbage = await self.rows.remove(row.version, hold.holder)
         self.uploads.steps("removed")
         if garbage:
             await _abort(Parts(self.uploads.store, row.path, PartSizes(1, 0), row.upload_id), self.uploads)
         await self.uploads.removal.discard(garbage, row.bucket)
+        return bool(garbage)
+
+    async def _lost(self, hold: _Hold, row: ResumableUpload) -> ApiError:
+        """Remove an upload whose multipart upload or tail is not in the store, as after a backup was restored; the
+        error for its client. Trying again would never help."""
+        if not await self._remove(hold, row):
+            # Another request has taken over, and may have completed it.
+            return errors.upload_locked()
+        _log.warn("The store has lost what it had received of an upload: {path}", path=row.path)
+        return errors.resumable_lost()
 
     async def _hold(
         self, version: UUID, request: Request, body: Body | None

@@ -33,7 +33,7 @@ from project_service.http.request import Request
 from project_service.http.response import ENVELOPE, NO_STORE, ErrorForm, Reply, error_reply, json_reply
 from project_service.http.routing import Handler, endpoint
 from project_service.lifecycle import timestamp
-from project_service.storage import access, errors, keys, requests, tus
+from project_service.storage import access, cache_control, errors, keys, requests, tus
 from project_service.storage.conditions import write_conditions
 from project_service.storage.details import details_of, with_field
 from project_service.storage.resumable import NewUpload, Piece, Resumables
@@ -52,6 +52,8 @@ from project_service.storage.routes import (
 )
 from project_service.storage.values import ResumableUpload, Writer
 
+# What it names is the method of a POST, for clients that have no other.
+_OVERRIDE = b"x-http-method-override"
 UPLOADS = f"{BUCKET}/resumable"
 UPLOAD = f"{UPLOADS}/<upload>"
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST")
@@ -197,6 +199,7 @@ class ResumableRoutes:
             _BODY,
             (
                 _NO_VERSION,
+                method_not_allowed(("OPTIONS", "POST")),
                 service_key_required(),
                 validation_failed({}),
                 errors.upload_locked(),
@@ -208,18 +211,30 @@ class ResumableRoutes:
     )
     async def begin(self, request: Request) -> Reply:
         headers, resumables = request.headers, self.resumables
+        method = headers.text(_OVERRIDE)
+        if method == "OPTIONS":
+            return await self.discover(request)
+        if method not in (None, "POST"):
+            raise method_not_allowed(("OPTIONS", "POST"))
         tus.check_version(headers)
         writer = access.writer_of(request.caller, headers.text(b"x-object-owner"))
-        bucket = await resumables.buckets.get(request.path_args["bucket"])
+        # Counters that are a second old would let a whole file come that does not fit into the quota.
+        bucket = await resumables.buckets.fresh(request.path_args["bucket"])
         conditions = write_conditions(headers)
         length, described = tus.length_of_new(headers), tus.Described.of(headers)
         checksum = tus.Checksum.of(headers)
         if described.bucket not in (None, bucket.name):
             raise validation_failed({"bucketName": "is not the bucket of this path"})
-        key = keys.parse_key(described.key or request.query_value("key") or "")
+        named = described.key or request.query_value("key")
+        if not named:
+            raise errors.invalid_key(
+                "there is no key or filename in Upload-Metadata, and no key in the query"
+            )
+        key = keys.parse_key(named)
         details = details_of(headers)
         if described.max_age is not None:
-            details = with_field(details, "max_age_seconds", described.max_age)
+            age = cache_control.max_age(described.max_age, "cacheControl")
+            details = evolve(details, max_age_seconds=age, cache_control=None)
         if described.metadata is not None:
             details = with_field(details, "metadata", described.metadata)
         content_type = requests.chosen_type(bucket, described.content_type, key)
@@ -329,7 +344,7 @@ class ResumableRoutes:
         bearer="required",
     )
     async def override(self, request: Request) -> Reply:
-        method = request.headers.text(b"x-http-method-override")
+        method = request.headers.text(_OVERRIDE)
         if method == "PATCH":
             return await self.append(request)
         if method == "DELETE":

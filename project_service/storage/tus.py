@@ -78,10 +78,10 @@ def _number(headers: HeaderView, name: bytes) -> int | None:
     if not values:
         return None
     number = whole_numbers.from_digits(values[0].decode("latin-1"))
-    # Numbers far beyond every limit would not fit into the database.
-    if len(values) > 1 or number is None or not 0 <= number <= 2 * MAX_OBJECT_BYTES:
+    if len(values) > 1 or number is None or number < 0:
         raise errors.invalid_upload_header(f"{name.decode().title()} must be a whole number of bytes")
-    return number
+    # One far beyond every limit would not fit into the database.
+    return min(number, 2 * MAX_OBJECT_BYTES)
 
 
 def offset(headers: HeaderView) -> int:

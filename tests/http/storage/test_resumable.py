@@ -14,6 +14,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.storage import durations
 from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
+from project_service.storage.s3.errors import StoreUnreachable
 from tests.fakes.common import Client, Response
 from tests.fakes.storage import FakeResumables
 from tests.fakes.store import MemoryStore
@@ -248,6 +249,10 @@ class Protocol(TestCase):
         answer = self.app.request("POST", path, {**USER, **TUS}, b"")
         self.assertEqual(refused(answer), (405, "method_not_allowed"))
         self.assertEqual(answer.header("allow"), "DELETE, GET, HEAD, OPTIONS, PATCH")
+        answer = self.app.request("POST", UPLOADS, {**USER, "X-HTTP-Method-Override": "OPTIONS"}, b"")
+        self.assertEqual((answer.status, answer.header("tus-version")), (204, "1.0.0"))
+        answer = self.app.begin(5, X_HTTP_Method_Override="PATCH")
+        self.assertEqual(refused(answer), (405, "method_not_allowed"))
 
     def test_a_wrong_offset_is_a_conflict_that_says_the_right_one(self) -> None:
         path = self.app.begun(5)
@@ -277,6 +282,12 @@ class Protocol(TestCase):
         for text in ("", "relativePath bnVsbA=="):
             answer = app.begin(5, Upload_Metadata=text)
             self.assertEqual(refused(answer), (422, "invalid_key"))
+            self.assertIn(b"Upload-Metadata", answer.body)
+        # The protocol asks for 413, however large the number is.
+        self.assertEqual(refused(app.begin(10**30)), (413, "payload_too_large"))
+        self.assertEqual(refused(app.patch(path, 10**30)), (409, "offset_mismatch"))
+        answer = app.begin(5, Upload_Metadata=metadata(key="a", cacheControl="soon"))
+        self.assertEqual([*json.loads(answer.body)["error"]["details"]], ["cacheControl"])
         answer = app.begin(5, Upload_Metadata=metadata(key="a", bucketName="other"))
         self.assertEqual(refused(answer), (422, "validation_failed"))
         sent = {**USER, **TUS, "Upload-Offset": "0"}
@@ -507,6 +518,13 @@ class Rights(TestCase):
         self.assertEqual(self.app.patch(two, 9, b"x").status, 204)
         self.assertEqual(refused(self.app.patch(one, 9, b"x")), (413, "payload_too_large"))
 
+    def test_a_file_that_does_not_fit_behind_the_one_before_is_refused_at_once(self) -> None:
+        """A page that uploads one file after the other begins the next within a moment."""
+        self.app.rules("open", max_bucket_bytes=10)
+        self.app.patch(self.app.begun(6), 0, b"x" * 6)
+        answer = self.app.begin(6, Upload_Metadata=metadata(key="b"))
+        self.assertEqual(refused(answer), (413, "payload_too_large"))
+
     def test_a_bucket_that_is_deleted_takes_its_uploads_with_it(self) -> None:
         path = self.app.begun(5)
         del self.app.tables.buckets["open"]
@@ -586,6 +604,44 @@ class Interruptions(TestCase):
         self.app.store.away = False
         self.assertEqual(self.app.patch(self.path, 12, b"y" * 13).status, 204)
         self.assertEqual(self.app.stored(), [b"x" * 12 + b"y" * 13])
+
+    def test_an_upload_of_which_the_store_lost_bytes_has_to_begin_again(self) -> None:
+        """As where the database was restored with another store: clients would try for ever."""
+
+        async def away(*_: object) -> None:
+            raise StoreUnreachable("timed out")
+
+        for lost, size, offset, method in (
+            ("parts", 25, 12, "PATCH"),
+            ("tail", 12, 7, "PATCH"),
+            ("parts", 20, 20, "HEAD"),
+        ):
+            app = TusApp()
+            path = app.begun(size)
+            # It is whole, and nobody has made an object of it yet.
+            failing = self.patch(MemoryStore, "complete_multipart", away)
+            self.assertEqual(app.patch(path, 0, b"x" * offset).status, 503 if offset == size else 204)
+            failing.restore()
+            (app.store.multiparts if lost == "parts" else app.store.objects).clear()
+            sent = {**USER, **TUS, **BYTES, "Upload-Offset": str(offset)}
+            answer = app.request(method, path, sent, b"y" * (size - offset) if method == "PATCH" else b"")
+            self.assertEqual(answer.status, 410, (lost, method))
+            if method == "PATCH":
+                self.assertEqual(refused(answer), (410, "upload_expired"))
+            self.assertEqual(app.head(path).status, 404)
+            app.clock.advance(DAY)
+            app.nothing_left()
+
+    def test_one_that_another_request_has_taken_over_is_not_lost(self) -> None:
+        """That may have made one object of the parts, which the store has no more then."""
+        self.app.patch(self.path, 0, b"x" * 12)
+        client = self.app.sending(self.path, 12, 13, b"y" * 5)
+        upload = next(iter(self.app.tables.resumables))
+        self.app.tables.holds[upload] = (uuid4(), self.app.now() + timedelta(seconds=durations.HOLD_SECONDS))
+        self.app.store.multiparts.clear()
+        client.send(b"y" * 8)
+        self.assertIn(b"HTTP/1.1 423 ", client.received())
+        self.assertIn(upload, self.app.tables.resumables)
 
     def test_an_upload_that_is_whole_becomes_an_object_at_the_next_request(self) -> None:
         for size, again in ((5, "head"), (25, "head"), (25, "patch")):

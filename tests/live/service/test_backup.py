@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import pytest_twisted
+import pyvips
 import requests
 from attrs import define, evolve, field
 
@@ -28,6 +32,10 @@ KEYS = 40
 KEEPING = NOTHING_KEPT + "keep_removed_seconds = 3600\npart_bytes = 5242880\n"
 # More than one part, so that its ETag is not a plain MD5.
 LARGE = Random(7).randbytes(6 * 1024 * 1024)
+PICTURE: bytes = pyvips.Image.black(40, 30, bands=3).write_to_buffer(".png")
+ALBUM = {"album": "trip"}
+TUS = {"Tus-Resumable": "1.0.0"}
+UPLOADS = "/storage/buckets/private/resumable"
 
 
 @define
@@ -91,6 +99,61 @@ async def copy_store(source: Store, target: Store) -> int:
         await there.close()
 
 
+@define
+class BesideObjects:
+    """What has more than an object's bytes: details, links for both methods, a rendition, an unfinished upload."""
+
+    base_url: str
+    key: str
+    download: str = ""
+    upload: str = ""
+    unfinished: str = ""
+
+    def request(self, method: str, path: str, **more: Any) -> requests.Response:
+        headers = {"X-Service-Key": self.key, **more.pop("headers", {})}
+        return requests.request(method, self.base_url + path, headers=headers, timeout=60, **more)
+
+    def make(self) -> None:
+        details = {
+            "X-Metadata": b64encode(json.dumps(ALBUM).encode()).decode(),
+            "Cache-Control": "max-age=60",
+        }
+        picture = {"Content-Type": "image/png", **details}
+        assert self.request("PUT", f"{BUCKET}/picture", data=PICTURE, headers=picture).status_code == 201
+        assert self.request("GET", f"{BUCKET}/picture?width=8").status_code == 200
+        self.download = self._link(key="picture")
+        self.upload = self._link(method="PUT", key="by-link")
+        self.unfinished = self._begun()
+        assert self._send(self.unfinished, LARGE[:-1]).status_code == 204
+
+    def check(self, base_url: str) -> None:
+        """Assert that all of it works at ``base_url``, and that the unfinished upload can begin again."""
+        self.base_url = base_url
+        shown = self.request("GET", f"{BUCKET}/picture?info=true").json()
+        assert (shown["metadata"], shown["cache_control"]) == (ALBUM, "max-age=60")
+        assert self.request("GET", f"{BUCKET}/picture?width=8").status_code == 200
+        got = self.request("GET", self.download)
+        assert (got.status_code, got.content == PICTURE) == (200, True)
+        assert self.request("PUT", self.upload, data=b"by link").status_code == 201
+        refused = self._send(self.unfinished, LARGE[-1:], len(LARGE) - 1)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (410, "upload_expired")
+        assert self.request("HEAD", self.unfinished, headers=TUS).status_code == 404
+        assert self._send(self._begun(), LARGE).headers["Upload-Offset"] == str(len(LARGE))
+        assert self.request("GET", f"{BUCKET}/unfinished").content == LARGE
+
+    def _link(self, **members: str) -> str:
+        made = self.request("POST", "/storage/buckets/private/presign", json=members)
+        return str(made.json()["url"]).removeprefix(self.base_url)
+
+    def _begun(self) -> str:
+        sent = {**TUS, "Upload-Length": str(len(LARGE))}
+        return self.request("POST", f"{UPLOADS}?key=unfinished", headers=sent).headers["Location"]
+
+    def _send(self, path: str, body: bytes, offset: int = 0) -> requests.Response:
+        sent = {"Upload-Offset": str(offset), "Content-Type": "application/offset+octet-stream"}
+        return self.request("PATCH", path, data=body, headers={**TUS, **sent})
+
+
 def program(name: str, *arguments: str) -> None:
     done = subprocess.run(
         [postgres.program_directory() / name, *arguments],
@@ -129,6 +192,8 @@ async def test_a_backup_made_under_load_can_be_restored(
     copy = evolve(store_settings, bucket=services.unique("restored"))
     with started(tmp_path, **sections(database, store_settings), storage=KEEPING):
         churn = first_writes(tmp_path)
+        beside = BesideObjects(churn.base_url, churn.key)
+        beside.make()
         with churn.running():
             churn.goes_on()
             program("pg_dump", "--format=custom", f"--file={dump}", f"--dbname={database}")
@@ -148,3 +213,4 @@ async def test_a_backup_made_under_load_can_be_restored(
         assert (report["missing"], report["orphans"]) == ([], [])
         with started(tmp_path, **sections(restored, copy), storage=KEEPING):
             serves(tmp_path, churn.key)
+            beside.check(credentials(tmp_path)["base_url"])
