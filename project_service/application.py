@@ -24,7 +24,7 @@ from project_service.auth import assemble as auth
 from project_service.auth.routes import PASSWORDS
 from project_service.database import errors
 from project_service.database.connecting import connector
-from project_service.database.listener import SWEEPER, AdvisoryLock, Listener
+from project_service.database.listener import DIGESTS, SWEEPER, AdvisoryLock, Listener
 from project_service.database.pool import Pool
 from project_service.errors import database_unavailable
 from project_service.front_page import FrontPage
@@ -296,6 +296,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         settings.store,
         pool,
         sweep_lock=AdvisoryLock(connect, SWEEPER),
+        digest_lock=AdvisoryLock(connect, DIGESTS),
         images=evolve(settings.images, processes=settings.images.processes or cpus(processes)),
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
@@ -317,6 +318,8 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
             ServiceComponent(_trimming(reactor)),
             _KeyUses.of(ring, pool, reactor),
             store,
+            # Reading an object may take hours.
+            ServiceComponent(store.digesting, cancels=True),
             *(ServiceComponent(each) for each in (*accounts.services, *store.services, *rest.services)),
             _Listening((listener, *rest.listeners), reactor),
         ],

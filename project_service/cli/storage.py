@@ -33,7 +33,8 @@ from project_service.storage.repository import LinkRows, Store
 from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.s3.xml import StoredStat
-from project_service.storage.sweeper import Reader, Verified
+from project_service.storage.sha256 import Reader
+from project_service.storage.sweeper import Verified
 from project_service.storage.upload import SizeLimit, Upload
 from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Details, Link, Writer
 

@@ -138,6 +138,7 @@ class Storage:
     resumable_seconds: int = key(integer(1, MAX_INTEGER), 86400, reloads=True)
     sweep_seconds: float = key(seconds(1), 600.0)
     keep_removed_seconds: int = key(integer(0, MAX_INTEGER), 0, reloads=True)
+    digest_bytes_per_second: int = key(size(0, MAX_INTEGER), 10 * 1024**2, reloads=True)
     cache_bytes: int = key(size(0, MAX_INTEGER), 8 * 1024**2)
     redirect_urls: tuple[str, ...] = key(list_of(redirect_url), (), reloads=True)
 

@@ -22,7 +22,7 @@ from project_service.process import cpus
 from project_service.settings.model import Images
 from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store as StoreSettings
-from project_service.storage import download
+from project_service.storage import download, errors
 from project_service.storage.admin import BucketRoutes
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import Downloads, SmallObjects
@@ -56,6 +56,7 @@ from project_service.storage.s3.errors import (
     StoreUnreachable,
     kind_of,
 )
+from project_service.storage.sha256 import MissingDigests, Reader
 from project_service.storage.sweeper import Removal, Sweeper
 from project_service.storage.upload import Uploads, unobserved
 from project_service.storage.values import Live
@@ -92,7 +93,8 @@ def sql_rows(database: Pool) -> Rows:
 
 @frozen(eq=False)
 class Storage:
-    """Storage as a ``Component``. ``services`` are its loops, to be started by the caller."""
+    """Storage as a ``Component``. ``services`` are its loops, to be started by the caller, and so is ``digesting``,
+    which is to be cancelled at the end."""
 
     buckets: Buckets
     objects: Objects
@@ -101,6 +103,7 @@ class Storage:
     sweeper: Sweeper
     renditions: Renditions
     services: tuple[IService, ...]
+    digesting: IService
     live: Live
     _routes: StorageRoutes
     _signing_routes: SigningRoutes
@@ -172,12 +175,12 @@ class Storage:
 
 
 # Calls the function that it is given unless another process holds the lock; False in that case.
-SweepLock = Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]]
+Lock = Callable[[Callable[[], Awaitable[None]]], Awaitable[bool]]
 
 
-async def unlocked(sweep: Callable[[], Awaitable[None]]) -> bool:
-    """A ``SweepLock`` for rows that no other process uses."""
-    await sweep()
+async def unlocked(function: Callable[[], Awaitable[None]]) -> bool:
+    """A ``Lock`` for rows that no other process uses."""
+    await function()
     return True
 
 
@@ -187,7 +190,8 @@ def build(
     store: Any,
     rows: Rows,
     *,
-    sweep_lock: SweepLock = unlocked,
+    sweep_lock: Lock = unlocked,
+    digest_lock: Lock = unlocked,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     steps: Callable[[str], None] = unobserved,
     endpoint: str = "",
@@ -196,8 +200,8 @@ def build(
 ) -> Storage:
     """Storage on the given store and rows. ``endpoint`` is what the log calls the store.
 
-    ``sweep_lock`` keeps the sweeper to one process at a time. ``steps`` is called with each step of a change, for
-    tests that interrupt one.
+    ``sweep_lock`` keeps the sweeper to one process at a time, ``digest_lock`` what computes missing digests.
+    ``steps`` is called with each step of a change, for tests that interrupt one.
     """
     live = Live(settings)
     removal = Removal(store, rows.garbage, live, reactor, steps)
@@ -225,6 +229,9 @@ def build(
             _sweeping(reactor, settings, sweeper, sweep_lock),
             Every(UNUSED_SECONDS, reservations.release_unused, reactor, "reservations", outage_of),
         ),
+        _digesting(
+            reactor, settings, MissingDigests(rows.garbage, Reader(store, reactor), live), digest_lock
+        ),
         live,
         routes,
         SigningRoutes(buckets, rows.objects, receiver, links, live),
@@ -244,7 +251,7 @@ def _renditions(reactor: Any, rows: Rows, uploads: Uploads, settings: Images, im
     return Renditions(rows.renditions, uploads, pool, settings, is_installed(), reactor)
 
 
-def _sweeping(reactor: Any, settings: StorageSettings, sweeper: Sweeper, sweep_lock: SweepLock) -> Every:
+def _sweeping(reactor: Any, settings: StorageSettings, sweeper: Sweeper, sweep_lock: Lock) -> Every:
     """Sweeps and logs what was removed, unless another process is sweeping."""
 
     async def sweep() -> None:
@@ -260,13 +267,33 @@ def _sweeping(reactor: Any, settings: StorageSettings, sweeper: Sweeper, sweep_l
     return Every(settings.sweep_seconds, sweep_alone, reactor, "storage sweeper", outage_of)
 
 
+def _digesting(reactor: Any, settings: StorageSettings, missing: MissingDigests, digest_lock: Lock) -> Every:
+    """Computes missing digests, unless another process does."""
+
+    async def compute() -> None:
+        try:
+            count = await missing.compute()
+        except errors.STORE_FAILURES as problem:
+            _log.warn("the digests of objects have to wait for the store: {kind}", kind=kind_of(problem))
+            return
+        if count:
+            _log.info("computed the SHA-256 of {count} objects", count=count)
+
+    async def compute_alone() -> None:
+        if missing.wanted:
+            await digest_lock(compute)
+
+    return Every(settings.sweep_seconds, compute_alone, reactor, "storage digests", outage_of)
+
+
 def assemble(
     reactor: Any,
     storage: StorageSettings,
     store: StoreSettings,
     database: Pool,
     *,
-    sweep_lock: SweepLock = unlocked,
+    sweep_lock: Lock = unlocked,
+    digest_lock: Lock = unlocked,
     steps: Callable[[str], None] = unobserved,
     images: Images | None = None,
 ) -> Storage:
@@ -277,6 +304,7 @@ def assemble(
         connect_store(reactor, store),
         sql_rows(database),
         sweep_lock=sweep_lock,
+        digest_lock=digest_lock,
         steps=steps,
         endpoint=store.endpoint_url or "",
         images=images,

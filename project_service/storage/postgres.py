@@ -365,6 +365,21 @@ class SqlGarbage:
         )
         return [object_row(row) for row in rows]
 
+    async def without_sha256(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        rows = await self.database.query(
+            f"select {ALL_COLUMNS} from storage.objects where sha256 is null and (bucket, key) > (%s, %s)"
+            " order by bucket, key limit %s",
+            (*(after or ("", "")), limit),
+        )
+        return [object_row(row) for row in rows]
+
+    async def set_sha256(self, version: UUID, sha256: str) -> bool:
+        rows = await self.database.query(
+            "update storage.objects set sha256 = %s where version = %s::uuid and sha256 is null returning 1",
+            (sha256, str(version)),
+        )
+        return bool(rows)
+
 
 # SQLSTATEs that speak of the server: connections, resources, the system, a shutdown. Whatever else a read by policies
 # fails with is taken for the fault of a policy.

@@ -201,6 +201,13 @@ class GarbageRows(Protocol):
     async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
         """Every object in the order of bucket and key, for a check against the store."""
 
+    async def without_sha256(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        """As ``objects_from``, of the objects that have no SHA-256."""
+
+    async def set_sha256(self, version: UUID, sha256: str) -> bool:
+        """Record the SHA-256 of an object, of which nothing else changes. False if ``version`` is no object's any
+        more, or has one."""
+
 
 class LinkRows(Protocol):
     """Links by the SHA-256 of their token."""

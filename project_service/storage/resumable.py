@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from attrs import define, evolve, field, frozen
@@ -48,6 +49,7 @@ from project_service.storage.durations import (
 from project_service.storage.parts import Parts, PartSizes
 from project_service.storage.repository import NewObject, ResumableRows
 from project_service.storage.s3.errors import NoSuchObject, kind_of
+from project_service.storage.sha256 import UnfinishedDigests
 from project_service.storage.tus import Checksum
 from project_service.storage.upload import SizeLimit, Uploads
 from project_service.storage.values import (
@@ -136,9 +138,12 @@ class _Appending:
     limit: SizeLimit
     piece: Piece
     lasts: timedelta
+    digests: UnfinishedDigests
     _parts: Parts = field(init=False)
     # How many bytes of the upload have arrived, in the store or not.
     _arrived: int = field(init=False)
+    # Of these bytes; None where other processes have received some.
+    _digest: Any = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         row = self.row
@@ -146,6 +151,7 @@ class _Appending:
         self._parts = Parts(self.uploads.store, row.path, sizes, row.upload_id, row.etags)
         self._parts.describe(row.content_type, row.key)
         self._arrived = row.received
+        self._digest = self.digests.take(row.version, row.received)
 
     async def run(self, body: Body) -> ResumableUpload:
         """Receive ``body``, as far as it arrives. Returns the upload with all of it; if it did not arrive whole,
@@ -163,6 +169,8 @@ class _Appending:
                 self.piece.checksum.check()
             await self._store_arrived()
         finally:
+            if self._digest is not None and self._arrived == self.row.received:
+                self.digests.put(self.row.version, self._arrived, self._digest)
             # Whatever is still being sent then must not arrive after another request has begun.
             await self._stop_sending()
         return self.row
@@ -184,6 +192,8 @@ class _Appending:
             await self._parts.parts_sent()
             await self._parts.write(chunk)
             self._arrived += len(chunk)
+            if self._digest is not None:
+                self._digest.update(chunk)
             if self.piece.checksum is None and len(self._parts.etags) > recorded:
                 recorded = len(self._parts.etags)
                 sizes = PartSizes(self.row.first_part, self.row.part_step)
@@ -252,6 +262,7 @@ class Resumables:
     live: Live
     now: Callable[[], datetime]
     new_id: Callable[[], UUID]
+    digests: UnfinishedDigests = field(factory=UnfinishedDigests)
 
     async def begin(self, bucket: Bucket, new: NewUpload, writer: Writer) -> ResumableUpload:
         """Raises what an upload of that key and size raises before its first byte."""
@@ -344,7 +355,9 @@ class Resumables:
             if row.length is not None and row.received + least > row.length:
                 raise payload_too_large(row.length, "its Upload-Length")
             if row.committed_at is None and (row.etag is None or not row.whole):
-                appending = _Appending(self.uploads, self.rows, hold, row, limit, piece, self.lasts)
+                appending = _Appending(
+                    self.uploads, self.rows, hold, row, limit, piece, self.lasts, self.digests
+                )
                 row = await appending.run(request.body)
             return await self._finished(hold, row, writer)
         except ClientGone:
@@ -423,7 +436,11 @@ class Resumables:
             etag = await Parts(uploads.store, row.path, sizes, row.upload_id, row.etags).complete()
         uploads.steps("stored")
         tags = await uploads.without_date(row.bucket, row.key, row.conditions)
-        new = NewObject(row.bucket, row.key, row.version, row.received, row.content_type, etag, row.details)
+        digest = self.digests.take(row.version, row.received)
+        sha256 = None if digest is None else digest.hexdigest()
+        new = NewObject(
+            row.bucket, row.key, row.version, row.received, row.content_type, etag, row.details, sha256
+        )
         switched = await self.rows.commit(
             row.version, hold.holder, new, evolve(writer, user_id=row.owner), tags
         )

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from hashlib import sha256
 from itertools import groupby
 from uuid import UUID
 
 from attrs import asdict, define, field, frozen
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from project_service.lifecycle import all_of, start, with_timeout
@@ -26,13 +24,12 @@ from project_service.storage.durations import (
 from project_service.storage.keys import is_bucket_name
 from project_service.storage.repository import GarbageRows, LinkRows, ResumableRows, Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError, kind_of
+from project_service.storage.sha256 import Reader
 from project_service.storage.values import Live, ObjectRow, store_path
 
 _log = Logger()
 
 BATCH = 1000
-# How much of an object is read at a time to compute its digest.
-READ_BYTES = 1024 * 1024
 
 
 @frozen(eq=False)
@@ -153,35 +150,6 @@ class Verified:
         return not self.missing and not self.torn and not self.damaged
 
 
-@define(eq=False)
-class Reader:
-    """Reads objects to compute their digests: at most ``bytes_per_second`` of all together, or with 0 as fast as it
-    can. It has ``READ_BYTES`` in memory for each object."""
-
-    store: Store
-    clock: IReactorTime
-    bytes_per_second: int = 0
-    _free_at: float = field(default=0.0, init=False)
-
-    async def sha256(self, row: ObjectRow) -> str:
-        """In hexadecimal. Raises ``NoSuchObject``, and ``BrokenRead`` where the store has fewer bytes."""
-        digest = sha256()
-        for first in range(0, row.size, READ_BYTES):
-            length = min(READ_BYTES, row.size - first)
-            await self._turn(length)
-            digest.update(await download.read_all(await self.store.open(row.path, first, length, row.size)))
-        return digest.hexdigest()
-
-    async def _turn(self, length: int) -> None:
-        if not self.bytes_per_second:
-            return
-        now = self.clock.seconds()
-        begins = max(now, self._free_at)
-        self._free_at = begins + length / self.bytes_per_second
-        if begins > now:
-            await deferLater(self.clock, begins - now)
-
-
 @frozen(eq=False)
 class Sweeper:
     """Removes garbage. It may run on several hosts at the same time, and during uploads, whose reserved versions it
@@ -243,7 +211,7 @@ class Sweeper:
                 if row.sha256 is None:
                     report.without_sha256 += 1
                 else:
-                    if await reader.sha256(row) != row.sha256:
+                    if await reader.sha256(row.path, row.size) != row.sha256:
                         report.damaged.append(name)
                     return
         except NoSuchObject:

@@ -507,6 +507,17 @@ class FakeGarbage:
         rows = sorted(self.tables.objects.values(), key=lambda row: (row.bucket, row.key))
         return [row for row in rows if after is None or (row.bucket, row.key) > after][:limit]
 
+    async def without_sha256(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        rows = await self.objects_from(after, len(self.tables.objects))
+        return [row for row in rows if row.sha256 is None][:limit]
+
+    async def set_sha256(self, version: UUID, sha256: str) -> bool:
+        for at, row in self.tables.objects.items():
+            if row.version == version and row.sha256 is None:
+                self.tables.objects[at] = evolve(row, sha256=sha256)
+                return True
+        return False
+
 
 @frozen(eq=False)
 class FakeLinks:

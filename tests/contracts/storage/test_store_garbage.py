@@ -82,6 +82,39 @@ async def test_all_objects_are_listed_in_order(rows: Rows) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_objects_without_a_digest_get_it_and_nothing_else_changes(rows: Rows) -> None:
+    await rows.buckets.create("a", BucketRules())
+    digest = "ab" * 32
+    for key in ("y", "x"):
+        await put(rows, key)
+    await put(rows, "w", sha256=digest)
+    await put(rows, "z", bucket="a")
+
+    async def without(after: tuple[str, str] | None = None, limit: int = 10) -> list[str]:
+        return [row.key for row in await rows.garbage.without_sha256(after, limit)]
+
+    assert await without() == ["z", "x", "y"]
+    assert (await without(limit=2), await without(("a", "z"), 1)) == (["z", "x"], ["x"])
+    counted = await rows.buckets.find("b")
+    old = (await rows.garbage.without_sha256(("b", "x"), 1))[0]
+    assert await rows.garbage.set_sha256(old.version, digest)
+    assert await rows.objects.find("b", "y") == evolve(old, sha256=digest)
+    assert await rows.buckets.find("b") == counted
+    assert (await without(), await rows.garbage.garbage(10)) == (["z", "x"], [])
+    # One that has a digest keeps it.
+    assert not await rows.garbage.set_sha256(old.version, "cd" * 32)
+    # A moved object is the same version; an overwritten one is not.
+    old = (await rows.garbage.without_sha256(("a", "z"), 1))[0]
+    await rows.objects.move("b", "x", "moved", ALICE)
+    assert await rows.garbage.set_sha256(old.version, digest)
+    moved = await rows.objects.find("b", "moved")
+    assert moved is not None and moved.sha256 == digest
+    replaced = (await put(rows, "moved")).row
+    assert not await rows.garbage.set_sha256(old.version, digest)
+    assert await rows.objects.find("b", "moved") == replaced
+
+
+@pytest_twisted.ensureDeferred
 async def test_links(rows: Rows) -> None:
     now = datetime(2026, 11, 21, tzinfo=UTC)
     once = some_link("b", "k", now + timedelta(seconds=10), 1)

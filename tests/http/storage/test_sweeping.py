@@ -16,7 +16,8 @@ from project_service.storage.assemble import PROBE, build
 from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
 from project_service.storage.s3.errors import NO_ANSWER, NoSuchBucket, StoreError, StoreUnreachable
 from project_service.storage.s3.xml import StoredStat
-from project_service.storage.sweeper import Reader, Swept, Verified
+from project_service.storage.sha256 import Reader
+from project_service.storage.sweeper import Swept, Verified
 from project_service.storage.values import store_path
 from tests.captured_log import captured_logs, logged_until_the_end
 from tests.fakes.storage import START, some_link

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,6 +28,7 @@ from project_service.storage.assemble import Storage, assemble
 from project_service.storage.durations import KEEP_EXPIRED_LINKS
 from project_service.storage.links import Links
 from project_service.storage.resumable import NewUpload, Piece
+from project_service.storage.sha256 import MissingDigests, Reader
 from project_service.storage.upload import SizeLimit
 from project_service.storage.values import (
     NO_DETAILS,
@@ -298,6 +300,19 @@ KILLED = [
 ]
 
 
+async def has_its_digest(storage: Storage, key: str, payload: bytes) -> None:
+    """At once where one process received all bytes, else when it is computed."""
+    from twisted.internet import reactor
+
+    digest = sha256(payload).hexdigest()
+    row = await storage.objects.rows.find("b", key)
+    assert row is not None and row.sha256 in (digest, None)
+    uploads = storage.objects.uploads
+    await MissingDigests(uploads.garbage, Reader(uploads.store, reactor), storage.live).compute()
+    row = await storage.objects.rows.find("b", key)
+    assert row is not None and row.sha256 == digest
+
+
 @pytest.mark.parametrize(("step", "until", "before", "least"), KILLED)
 @pytest_twisted.ensureDeferred
 async def test_a_resumable_upload_outlives_the_process_at_any_step(
@@ -322,6 +337,7 @@ async def test_a_resumable_upload_outlives_the_process_at_any_step(
     done = await resumables.append(seen, rest, Piece(seen.received), SERVICE)
     assert done.committed_at is not None
     assert await content(storage, key) == payload
+    await has_its_digest(storage, key, payload)
     report = await storage.sweeper.verify()
     assert (report.sound, report.orphans) == (True, [])
     await storage.reservations.release_all()
