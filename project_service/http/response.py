@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import orjson
 from attrs import frozen
 
-from project_service.errors import ApiError, Headers
+from project_service.errors import ApiError, Headers, has_header
 from project_service.http.describe import STRING, Named, obj
 from project_service.http.head import TCHAR
 
@@ -42,8 +42,14 @@ class ErrorForm:
 
 
 def error_reply(error: ApiError) -> Reply:
-    """``error`` in its own form, which is the JSON envelope unless a subclass has another."""
+    """``error`` in its own form, which is the JSON envelope unless a subclass has another.
+
+    A cache may store some errors if they do not forbid it (RFC 9110 section 15.1), and CDNs store others as well.
+    Then a 404 hides what comes a moment later, and one bad request makes a page an error for everybody.
+    """
     headers = (("Content-Type", error.content_type), *error.headers)
+    if not has_header(headers, "Cache-Control"):
+        headers = (*headers, NO_STORE)
     return Reply(error.status, headers, error.body(), error.reason)
 
 

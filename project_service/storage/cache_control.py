@@ -38,15 +38,15 @@ def parse(text: str, name: str) -> tuple[str | None, int | None]:
     age = directives.get("max-age")
     if not directives or ("max-age" in directives and age is None):
         return None, None
-    seconds = None if age is None else max_age(age, name)
+    seconds = None if age is None else max_age(age, name, "must have as max-age")
     return text, 0 if _REVALIDATE & directives.keys() else seconds
 
 
-def max_age(text: str, name: str) -> int:
-    """The number of seconds in ``text``. Raises ``validation_failed``."""
+def max_age(text: str, name: str, must: str = "must be") -> int:
+    """The number of seconds in ``text``. Raises ``validation_failed``, whose reason begins with ``must``."""
     number = whole_numbers.from_digits(text)
     if number is None or not 0 <= number <= MAX_AGE_SECONDS:
-        raise validation_failed({name: f"must be a whole number from 0 to {MAX_AGE_SECONDS}"})
+        raise validation_failed({name: f"{must} a whole number from 0 to {MAX_AGE_SECONDS}"})
     return number
 
 

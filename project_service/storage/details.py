@@ -14,7 +14,7 @@ from attrs import evolve
 
 from project_service.errors import ApiError, require_text, validation_failed
 from project_service.http.head import HeaderView
-from project_service.http.json_body import Kind, or_null, read_document, strict_loads, whole
+from project_service.http.json_body import MAX_DEPTH, Kind, or_null, read_document, strict_loads, whole
 from project_service.storage import cache_control
 from project_service.storage.cache_control import MAX_AGE_SECONDS
 from project_service.storage.values import Details
@@ -71,7 +71,8 @@ def _metadata(name: str, raw: bytes) -> str:
     try:
         value = strict_loads(raw)
     except ApiError:
-        raise validation_failed({name: "must be a JSON object"}) from None
+        why = f"must be a JSON object, without a key twice, nested in at most {MAX_DEPTH} levels"
+        raise validation_failed({name: why}) from None
     return _read_metadata(name, value)
 
 

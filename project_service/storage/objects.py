@@ -17,7 +17,7 @@ from project_service.storage.buckets import Buckets
 from project_service.storage.download import MAX_READS, ObjectLost
 from project_service.storage.repository import ObjectRows, Switched
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
-from project_service.storage.upload import SizeLimit, State, Upload, Uploads
+from project_service.storage.upload import BUCKET_LIMIT, SizeLimit, State, Upload, Uploads
 from project_service.storage.values import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Viewer, Writer
 
 
@@ -157,6 +157,6 @@ def _check_rules(bucket: Bucket, row: ObjectRow) -> None:
     """Whether ``bucket`` takes a copy of ``row``. Raises ``payload_too_large``, ``content_type_not_allowed``."""
     rules = bucket.rules
     if rules.max_object_bytes is not None:
-        SizeLimit(rules.max_object_bytes).check(row.size)
+        SizeLimit(rules.max_object_bytes, setting=BUCKET_LIMIT).check(row.size)
     if not keys.is_allowed_type(row.content_type, rules.allowed_content_types):
         raise errors.content_type_not_allowed(keys.essence(row.content_type))

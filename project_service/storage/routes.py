@@ -84,10 +84,6 @@ MAX_BULK_KEYS = 1000
 MAX_SAFE_INTEGER = 2**53 - 1
 # Cache-Control of objects and listings of a private bucket.
 NOT_SHARED = ("Cache-Control", "private, no-store")
-# Otherwise a cache may store a 404 (RFC 9110 section 15.1), and so hide an object that is uploaded a moment later.
-# And a browser must not guess the type of an error either.
-_OF_REFUSALS = (NO_STORE, NO_SNIFFING)
-
 # What descriptions have in common: schemas, parameters and refusals.
 
 DATABASE_AND_STORE: tuple[ApiError, ...] = (database_unavailable(), errors.store_unavailable())
@@ -351,7 +347,7 @@ class ObjectChanges:
 def translated(handler: Handler, headers: Headers = ()) -> Handler:
     """``handler``, with failures of the store turned into ``store_unavailable`` and their kind logged.
 
-    Errors get ``headers`` and those that all refusals of storage have.
+    Errors get ``headers``, and a browser must not guess the type of one either.
     """
 
     async def handling(request: Request) -> Reply | StreamReply:
@@ -365,7 +361,7 @@ def translated(handler: Handler, headers: Headers = ()) -> Handler:
                 _log.warn("The store failed: {kind} id={request_id}", kind=kind, request_id=request_id)
                 raise errors.store_unavailable() from None
         except ApiError as refusal:
-            refusal.headers = (*refusal.headers, *_OF_REFUSALS, *headers)
+            refusal.headers = (*refusal.headers, NO_SNIFFING, *headers)
             raise
 
     return handling
@@ -563,7 +559,8 @@ class StorageRoutes:
         if request.raw_query and requests.flag(request, "info"):
             return await self._info(request, bucket, key, viewer)
         inline, filename = requests.shown_as(request)
-        if bucket.public and (viewer is None or viewer.is_anybody):
+        # With policies, what the service key or a user sees need not be for everybody.
+        if bucket.public and (not bucket.rules.policies if viewer is None else viewer.is_anybody):
             max_age = self.live.settings.public_max_age_seconds
             terms = Terms(inline, (), max_age, bucket.rules.cache_control, viewer=viewer, filename=filename)
         else:
@@ -624,7 +621,7 @@ class StorageRoutes:
             TAG,
             "Copy an object within its bucket, or into another",
             (json_answer(201, "The metadata of the copy", METADATA),),
-            (IN_BUCKET, *WRITE_IF),
+            (IN_BUCKET, *WRITE_IF, _OWNER_HEADER),
             body_of(FromTo),
             (
                 *WRITE_REFUSED,

@@ -71,6 +71,9 @@ class State(Enum):
     GIVEN_UP = "given up"  # it is garbage, or reserved until the sweeper comes
 
 
+BUCKET_LIMIT = "the bucket's max_object_bytes"
+
+
 @frozen
 class SizeLimit:
     """The greatest size of an upload, the setting that it comes from, and whether that is the bucket's quota."""
@@ -87,7 +90,7 @@ class SizeLimit:
         """
         limit = cls(max_object_bytes)
         for max_bytes, setting in (
-            (bucket.rules.max_object_bytes, "the bucket's max_object_bytes"),
+            (bucket.rules.max_object_bytes, BUCKET_LIMIT),
             (by_link, "the link's max_bytes"),
         ):
             if max_bytes is not None and max_bytes < limit.max_bytes:

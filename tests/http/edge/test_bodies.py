@@ -174,6 +174,7 @@ class Framing(TestCase):
         self.assertEqual(response.header("connection"), "close")
         self.assertIn("error", json.loads(response.body))
         self.assertEqual(response.header("x-request-id"), "made-here")
+        self.assertEqual(response.header("cache-control"), "no-store")
         self.assertTrue(client.transport.ended)
         return response.status
 

@@ -148,6 +148,12 @@ class Documents(TestCase):
         read = {name for name in known if name.startswith(of_tus) or name in others} - {"upload-concat"}
         # ``digests`` makes these names of the fields that it knows.
         self.assertEqual(read | {"content-digest", "repr-digest"}, told_of)
+        named_for = {
+            operation["operationId"]
+            for _, _, operation in self.operations()
+            if any(one["name"] == "X-Object-Owner" for one in operation.get("parameters", ()))
+        }
+        self.assertLessEqual({"copyObject", "presign", "uploadForm", "uploadRaw"}, named_for)
 
     def parameters(self, place: str, beginnings: tuple[str, ...]) -> set[str]:
         return {

@@ -133,6 +133,14 @@ class Said(DetailsApp):
             response = self.app.request("PUT", f"{OBJECTS}/k", {**USER, **headers}, b"x")
             self.assertEqual(refused(response), (422, "validation_failed"), headers)
             self.assertIn(next(iter(headers)).encode(), response.body)
+        for headers, reason in (
+            ({"X-Metadata": b64encode(b'{"a": 1, "a": 2}').decode()}, b"without a key twice"),
+            ({"X-Metadata": b64encode(b'{"a":' * 201 + b"1" + b"}" * 201).decode()}, b"at most 200 levels"),
+            ({"Cache-Control": "max-age=soon"}, b"must have as max-age a whole number"),
+        ):
+            response = self.app.request("PUT", f"{OBJECTS}/k", {**USER, **headers}, b"x")
+            self.assertEqual(refused(response), (422, "validation_failed"), headers)
+            self.assertIn(reason, response.body)
         for name, value in (
             ("metadata", b"[]"),
             ("metadata", b"x"),

@@ -115,10 +115,13 @@ class Policies(TestCase):
 
     def test_what_depends_on_the_caller_is_not_for_shared_caches(self) -> None:
         """In a public bucket what the anon key opens is for everybody."""
-        for headers, caching in ((ANON, "public, no-cache"), (USER, "private, no-store")):
+        for headers, caching in (
+            (ANON, "public, no-cache"),
+            (USER, "private, no-store"),
+            (SERVICE, "private, no-store"),
+        ):
             self.assertEqual(self.get("all/a", headers).header("cache-control"), caching)
         self.assertEqual(self.get("all/a", USER, "shut").header("cache-control"), "private, no-store")
-        self.assertEqual(self.get("all/a", SERVICE).header("cache-control"), "public, no-cache")
 
     def test_bytes_in_memory_are_asked_for_too(self) -> None:
         self.assertEqual([self.get(f"{ALICE}/a", USER).status for _ in range(2)], [200, 200])

@@ -151,6 +151,17 @@ class Public(TestCase):
         self.assertEqual(self.page(Authorization="Basic YTpi", Cookie="a=b").status, 200)
         self.assertEqual(refused(self.page(apikey="wrong")), (401, "project_key_invalid"))
 
+    def test_no_request_of_one_makes_a_cache_refuse_the_page_to_all(self) -> None:
+        for response in (
+            self.page(apikey="wrong"),
+            self.page(method="POST"),
+            self.page("%00"),
+            self.page("a/dot.png?download=a%2Fb"),
+            self.app.request("GET", "/storage/public/%FF/a"),
+        ):
+            self.assertIn(response.status, range(400, 500))
+            self.assertEqual(response.header("cache-control"), "no-store", response.status)
+
     def test_pages_of_every_origin_may_read_it_whatever_origins_the_service_allows(self) -> None:
         self.app.edge.settings = EdgeSettings(None, ("https://one.example",), (), 1000)
         for origin in ({}, {"Origin": "https://one.example"}, {"Origin": "https://two.example"}):

@@ -156,7 +156,10 @@ class CopiesIntoOtherBuckets(TestCase):
             ({"allowed_content_types": ("image/*",)}, (415, "unsupported_media_type")),
         ):
             self.app.rules("shut", **rules)
-            self.assertEqual(refused(self.copy(to_bucket="shut")), expected, rules)
+            response = self.copy(to_bucket="shut")
+            self.assertEqual(refused(response), expected, rules)
+            if "max_object_bytes" in rules:
+                self.assertIn(b"4 bytes that the bucket's max_object_bytes allows", response.body)
         self.app.rules("shut", owner_only_writes=True)
         self.assertEqual(self.copy(to_bucket="shut").status, 201)
         self.assertEqual(refused(self.copy(OTHER, to_bucket="shut")), (403, "not_owner"))
