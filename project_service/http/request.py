@@ -53,19 +53,15 @@ class Request:
     path_args: Mapping[str, str] = field(factory=dict)
     callers: Callers | None = None
     access: Access = field(factory=Access)
-
-    def query(self, bare_names: bool = True) -> list[tuple[str, str]]:
-        """As ``parse_query``."""
-        return parse_query(self.raw_query, bare_names)
+    _parameters: dict[str, list[str]] | None = field(default=None, init=False)
 
     def query_value(self, name: str) -> str | None:
-        """The one value of ``name``, or None; sent twice it is ``invalid_query``."""
+        """As ``one_value`` of the query."""
         if not self.raw_query:
             return None
-        values = [value for key, value in self.query() if key == name]
-        if len(values) > 1:
-            raise errors.invalid_query(f"The parameter {name} is there more than once.")
-        return values[0] if values else None
+        if self._parameters is None:
+            self._parameters = parse_parameters(self.raw_query)
+        return one_value(self._parameters, name)
 
     def refuse_coded_body(self) -> None:
         """Raises ``unsupported_media_type`` for a body with a ``Content-Encoding``: nothing here decodes one."""
@@ -152,6 +148,24 @@ def parse_query(raw: bytes, bare_names: bool = True) -> list[tuple[str, str]]:
             if equals or bare_names:
                 pairs.append((name, value))
     return pairs
+
+
+def parse_parameters(raw: bytes) -> dict[str, list[str]]:
+    """All values of each name, as ``parse_query`` reads them."""
+    parameters: dict[str, list[str]] = {}
+    for name, value in parse_query(raw):
+        parameters.setdefault(name, []).append(value)
+    return parameters
+
+
+def one_value(parameters: dict[str, list[str]], name: str) -> str | None:
+    """The one value of ``name``, or None; sent twice it is ``invalid_query``."""
+    values = parameters.get(name)
+    if values is None:
+        return None
+    if len(values) > 1:
+        raise errors.invalid_query(f"The parameter {name} is there more than once.")
+    return values[0]
 
 
 def prefers_html(headers: HeaderView) -> bool:

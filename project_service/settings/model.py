@@ -143,7 +143,7 @@ class Storage:
     redirect_urls: tuple[str, ...] = key(list_of(redirect_url), (), reloads=True)
 
 
-@frozen
+@frozen(cache_hash=True)
 class Images:
     processes: int | None = key(optional(integer(1, 1000)), None)
     timeout_seconds: float = key(seconds(0.1), 30.0)

@@ -4,15 +4,16 @@ Werkzeug's parser of ``Accept``."""
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-from attrs import frozen
+from attrs import field, frozen
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
 from project_service import whole_numbers
 from project_service.errors import validation_failed
 from project_service.http.head import HeaderView
-from project_service.http.request import Request
+from project_service.http.request import one_value, parse_parameters
 from project_service.settings.model import Images
 from project_service.storage import errors, keys
 
@@ -41,7 +42,7 @@ _RULES = 1
 _AVIF_BELOW = 25
 
 
-@frozen
+@frozen(cache_hash=True)
 class Wanted:
     """The parameters as they were sent; None for those that were not."""
 
@@ -61,14 +62,16 @@ class Rendition:
     fit: str
     format: str
     quality: int
+    name: str = field(init=False)
+    content_type: str = field(init=False)
 
-    @property
-    def name(self) -> str:
+    @name.default
+    def _name(self) -> str:
         size = f"{self.width or ''}x{self.height or ''}"
         return f"{_RULES}-{self.fit}-{size}-{self.quality}.{self.format}"
 
-    @property
-    def content_type(self) -> str:
+    @content_type.default
+    def _content_type(self) -> str:
         return f"image/{self.format}"
 
     def key(self, key: str) -> str:
@@ -76,16 +79,22 @@ class Rendition:
         return _ENDING.sub("", key) + _EXTENSIONS[self.format]
 
 
-def wanted(request: Request, settings: Images) -> Wanted | None:
-    """What the request asks for; None if it has none of the parameters. Raises ``validation_failed``, or
+def wanted(query: bytes, settings: Images) -> Wanted | None:
+    """What a query asks for; None if it has none of the parameters. Raises ``validation_failed``, or
     ``invalid_query`` for one that is sent twice."""
-    if not _MAY_HAVE(request.raw_query):
-        return None
-    width = _side("width", request.query_value("width"), settings)
-    height = _side("height", request.query_value("height"), settings)
-    fit = _choice("fit", request.query_value("fit"), FITS)
-    chosen = _choice("format", request.query_value("format"), FORMATS)
-    quality = _number("quality", request.query_value("quality"), MAX_QUALITY)
+    return _wanted(query, settings) if _MAY_HAVE(query) else None
+
+
+# Both are cached, because pages ask for their pictures in the same few sizes: a stored picture takes 27 microseconds
+# more than an object, without it 33.
+@lru_cache(maxsize=256)
+def _wanted(query: bytes, settings: Images) -> Wanted | None:
+    sent = parse_parameters(query)
+    width = _side("width", one_value(sent, "width"), settings)
+    height = _side("height", one_value(sent, "height"), settings)
+    fit = _choice("fit", one_value(sent, "fit"), FITS)
+    chosen = _choice("format", one_value(sent, "format"), FORMATS)
+    quality = _number("quality", one_value(sent, "quality"), MAX_QUALITY)
     if fit is not None and width is None and height is None:
         raise validation_failed({"fit": "needs width or height"})
     if width is None and height is None and chosen is None and quality is None:
@@ -118,12 +127,18 @@ def _choice(name: str, text: str | None, choices: tuple[str, ...]) -> str | None
 def rendition(wanted: Wanted, content_type: str, headers: HeaderView, settings: Images) -> Rendition:
     """Decide what is still open, given the object's content type and what the client accepts. Parameters that make no
     difference are left out of the result, so that each picture is made once. Raises ``image_type_unsupported``."""
+    accept = b",".join(headers.all(b"accept")) if wanted.format == "auto" else b""
+    return _rendition(wanted, content_type, accept, settings)
+
+
+@lru_cache(maxsize=256)
+def _rendition(wanted: Wanted, content_type: str, accept: bytes, settings: Images) -> Rendition:
     source = _OF_TYPE.get(keys.essence(content_type))
     if source is None:
         raise errors.image_type_unsupported()
     chosen = wanted.format or source
     if chosen == "auto":
-        chosen = _accepted(source, headers)
+        chosen = _accepted(source, accept)
     both = wanted.width is not None and wanted.height is not None
     quality = 0 if chosen in ("png", "gif") else wanted.quality or _default_quality(chosen, settings)
     return Rendition(wanted.width, wanted.height, wanted.fit if both else "inside", chosen, quality)
@@ -133,11 +148,10 @@ def _default_quality(chosen: str, settings: Images) -> int:
     return max(1, settings.quality - _AVIF_BELOW) if chosen == "avif" else settings.quality
 
 
-def _accepted(source: str, headers: HeaderView) -> str:
+def _accepted(source: str, accept: bytes) -> str:
     """The smallest format that the client names in ``Accept``, else the object's own. ``*/*`` names none: programs
     send it, and the fallback of browsers for all the world."""
-    text = b",".join(headers.all(b"accept")).decode("latin-1")
-    accepted = parse_accept_header(text, MIMEAccept)
+    accepted = parse_accept_header(accept.decode("latin-1"), MIMEAccept)
     named = {kind.partition(";")[0].strip().lower() for kind, quality in accepted if quality > 0}
     # These may be animated, which the AVIF that is made here never is.
     smallest = ("webp",) if source in ("gif", "webp") else ("avif", "webp")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from uuid import UUID
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 from cachetools import LRUCache, TTLCache
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -46,10 +46,8 @@ _log = Logger()
 # How often a picture is tried if its process is ended from outside.
 TRIES = 2
 # How many renditions are remembered in each process, so that the next request for one takes no query more than one
-# for the object.
+# for the object, and so that those that are used are not the ones that make room.
 REMEMBERED = 10_000
-# Of how many objects each process remembers which renditions were used, for when one of them has too many.
-REMEMBERED_USES = 500
 # How many pictures that were refused are remembered: each could take a process for all of its time again and again.
 REMEMBERED_REFUSALS = 1000
 # How long a picture that took too long is refused without another try, which may take as long again.
@@ -79,6 +77,14 @@ class Picture:
     row: ObjectRow
     body: bytes | None
     made_as: tuple[UUID, str]
+
+
+@define(eq=False)
+class _Known:
+    """A stored rendition, and when this process sent it last, by its clock."""
+
+    stored: StoredRendition
+    used: float
 
 
 @define(eq=False)
@@ -119,15 +125,9 @@ class Renditions:
     clock: IReactorTime
     observe: Observe = unobserved
     _running: dict[tuple[UUID, str], _Run] = field(factory=dict, init=False)
-    # Those that were read lately. One that has made room for another has no bytes any more, and is forgotten when it
-    # is asked for.
-    _known: LRUCache[tuple[UUID, str], StoredRendition] = field(
-        factory=lambda: LRUCache(REMEMBERED), init=False
-    )
-    # When this process sent which renditions of an object, by its clock.
-    _uses: LRUCache[UUID, LRUCache[UUID, float]] = field(
-        factory=lambda: LRUCache(REMEMBERED_USES), init=False
-    )
+    # Those that were read lately, by the version of their object and their name. One that has made room for another
+    # has no bytes any more, and is forgotten when it is asked for.
+    _known: LRUCache[UUID, dict[str, _Known]] = field(factory=lambda: LRUCache(REMEMBERED, len), init=False)
     _refused: LRUCache[tuple[UUID, str], str] = field(
         factory=lambda: LRUCache(REMEMBERED_REFUSALS), init=False
     )
@@ -139,7 +139,7 @@ class Renditions:
 
     def wanted(self, request: Request) -> Wanted | None:
         """As ``images.wanted``."""
-        return images.wanted(request, self.settings)
+        return images.wanted(request.raw_query, self.settings)
 
     async def of(self, request: Request, row: ObjectRow, wanted: Wanted, use: LinkUse | None) -> Picture:
         """The rendition of ``row`` that the request wants; ``use`` is that of a link.
@@ -169,24 +169,30 @@ class Renditions:
     async def forget(self, picture: Picture) -> None:
         """Forget a rendition whose bytes are not in the store, so that it is made again."""
         version = picture.row.version
-        known = self._known.get(picture.made_as)
-        if known is not None and known.version == version:
-            del self._known[picture.made_as]
+        of, name = picture.made_as
+        known = self._known.get(of, {})
+        if name in known and known[name].stored.version == version:
+            del known[name]
         await self.rows.forget(version)
 
     async def _find(self, of: UUID, name: str) -> StoredRendition | None:
-        key = of, name
-        stored = self._known.get(key)
-        if stored is None:
+        others = self._known.get(of)
+        known = None if others is None else others.get(name)
+        now = self.clock.seconds()
+        if known is None:
             stored = await self.rows.find(of, name)
             if stored is None:
                 return None
-            self._known[key] = stored
-        uses = self._uses.get(of)
-        if uses is None:
-            uses = self._uses[of] = LRUCache(max(1, self.settings.max_per_object))
-        uses[stored.version] = self.clock.seconds()
-        return stored
+            known = _Known(stored, now)
+            self._remember(of, {**self._known.get(of, {}), name: known})
+        known.used = now
+        return known.stored
+
+    def _remember(self, of: UUID, known: dict[str, _Known]) -> None:
+        """Remember these of an object; those that were not used for longest only if it may have so many."""
+        while len(known) > min(max(1, self.settings.max_per_object), REMEMBERED):
+            del known[min(known, key=lambda name: known[name].used)]
+        self._known[of] = known
 
     def _made(self, client: str, row: ObjectRow, rendition: Rendition) -> Deferred[Picture]:
         key = row.version, rendition.name
@@ -264,7 +270,9 @@ class Renditions:
             await upload.store()
             new = StoredRendition(upload.version, len(body), upload.etag)
             now = self.clock.seconds()
-            used = {version: now - then for version, then in self._uses.get(row.version, {}).items()}
+            used = {
+                known.stored.version: now - known.used for known in self._known.get(row.version, {}).values()
+            }
             stored, garbage = await self.rows.keep(
                 row.bucket, row.version, rendition.name, new, self.settings.max_per_object, used
             )
@@ -280,14 +288,5 @@ class Renditions:
 
 
 def _picture(row: ObjectRow, rendition: Rendition, stored: StoredRendition, body: bytes | None) -> Picture:
-    picture = evolve(
-        row,
-        key=rendition.key(row.key),
-        version=stored.version,
-        size=stored.size,
-        content_type=rendition.content_type,
-        etag=stored.etag,
-        # That of the object is of other bytes.
-        sha256=None,
-    )
+    picture = row.as_rendition(stored, rendition.key(row.key), rendition.content_type)
     return Picture(picture, body, (row.version, rendition.name))

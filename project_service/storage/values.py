@@ -207,6 +207,25 @@ class ObjectRow:
     def path(self) -> str:
         return store_path(self.bucket, self.version)
 
+    def as_rendition(self, stored: StoredRendition, key: str, content_type: str) -> ObjectRow:
+        """The row of a picture that was made of this object, named ``key``."""
+        return ObjectRow(
+            self.bucket,
+            key,
+            stored.version,
+            stored.size,
+            content_type,
+            stored.etag,
+            self.owner,
+            self.updated_at,
+            self.max_age_seconds,
+            self.changed_twice,
+            self.cache_control,
+            self.metadata,
+            self.content_language,
+            None,  # the SHA-256 of the object is of other bytes
+        )
+
     def as_json(self) -> dict[str, Any]:
         return {
             "key": self.key,

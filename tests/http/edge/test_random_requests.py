@@ -21,7 +21,7 @@ ROUNDS = 20_000
 
 def app() -> App:
     async def answer(request: Request) -> Reply:
-        request.query()
+        request.query_value("select")
         value = await request.json() if request.method == "POST" else None
         return envelope({"value": value, "path": ascii(request.path_args)})
 

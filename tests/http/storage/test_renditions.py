@@ -13,12 +13,15 @@ from twisted.trial.unittest import TestCase
 from project_service.http.admission import Limits
 from project_service.lifecycle import start
 from project_service.settings.model import Images
+from project_service.storage import renditions
+from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
 from project_service.storage.image_pool import NotInstalled, PictureRefused, ProcessGone, TookTooLong
 from project_service.storage.renditions import TOO_SLOW_SECONDS
 from project_service.storage.s3.errors import BrokenRead
 from project_service.storage.sweeper import Swept
 from project_service.storage.values import StoredRendition
 from tests.fakes.common import ANON_KEY, Client, Response, parse_response, raw_request
+from tests.fakes.store import MemoryStore
 from tests.http.storage.app import ANON, OTHER, USER, StorageApp, refused
 
 PATH = "/storage/buckets/open/objects/a/cat.JPG"
@@ -313,6 +316,37 @@ class Limited(Case):
     def test_its_bytes_are_deleted_at_once_also_where_those_of_objects_stay(self) -> None:
         self.app.storage.live.settings = evolve(self.app.storage.live.settings, keep_removed_seconds=60)
         self.sized(1, 2, 3, 4)
+
+    def test_a_request_does_not_wait_long_for_the_deletion_of_what_made_room(self) -> None:
+        self.sized(1, 2)
+        deletions: list[Deferred[None]] = []
+
+        async def unanswered(*_: object) -> None:
+            deletions.append(Deferred())
+            await deletions[-1]
+
+        for name in ("delete", "delete_many"):
+            self.patch(MemoryStore, name, unanswered)
+        client = self.begin(f"{PATH}?width=3")
+        self.app.clock.pump([1 / 8] * int(8 * (REMOVAL_TIMEOUT_SECONDS - 1)))
+        self.assertEqual((client.received(), len(deletions)), (b"", 1))
+        self.app.clock.pump([1 / 8] * 8 * 2)
+        self.assertEqual(parse_response(client.received()).status, 200)
+
+    def test_no_more_are_remembered_than_an_object_may_have(self) -> None:
+        self.sized(1, 1, 2, 2, 3, 3, 4, 4)
+        (known,) = self.app.storage.renditions._known.values()
+        self.assertEqual(sorted(name.split("-")[2] for name in known), ["3x", "4x"])
+
+    def test_a_process_remembers_a_limited_number(self) -> None:
+        self.patch(renditions, "REMEMBERED", 3)
+        self.app = StorageApp(images=Images())
+        for number in range(5):
+            self.app.put(f"{number}.jpg", Content_Type="image/jpeg")
+            for width in (1, 2, 1, 2):
+                self.get(f"/storage/buckets/open/objects/{number}.jpg?width={width}")
+        known = self.app.storage.renditions._known.values()
+        self.assertEqual([len(one) for one in known], [2])
 
     def test_one_that_another_process_evicted_is_made_again(self) -> None:
         self.pool.outcomes = [b"s" * 300_000] * 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.errors import ApiError
-from project_service.http.request import Request, parse_query
+from project_service.http.request import parse_query
 from project_service.settings.model import Images
 from project_service.storage import images
 from project_service.storage.image_process import Job, Shape, shape_of
@@ -21,9 +21,7 @@ boxes = st.none() | st.integers(1, 2500)
 
 
 def wanted(raw: str, **settings: Any) -> Wanted | None:
-    nothing: Any = None
-    request = Request("GET", b"/", raw.encode(), nothing, nothing, "", "", "", "", "", 0, nothing)
-    return images.wanted(request, Images(**settings))
+    return images.wanted(raw.encode(), Images(**settings))
 
 
 def job(width: int | None, height: int | None, fit: str = "cover", longest: int = 2500) -> Job:
