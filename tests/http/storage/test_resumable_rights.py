@@ -1,5 +1,5 @@
 """Resumable uploads in buckets with rules about whose an object is: they are refused exactly as a PUT is, when they
-begin and again when they become an object. ``tests/live/storage/test_policies.py`` has policies in SQL."""
+begin and again when they become an object. ``tests/live/storage/test_policies_resumable.py`` has policies in SQL."""
 
 from __future__ import annotations
 
