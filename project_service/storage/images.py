@@ -149,10 +149,12 @@ def _default_quality(chosen: str, settings: Images) -> int:
 
 
 def _accepted(source: str, accept: bytes) -> str:
-    """The smallest format that the client names in ``Accept``, else the object's own. ``*/*`` names none: programs
-    send it, and the fallback of browsers for all the world."""
+    """Of the formats that the client names in ``Accept`` the one that it prefers, of several the smallest; else the
+    object's own. ``*/*`` names none: programs send it, and browsers beside what they name."""
     accepted = parse_accept_header(accept.decode("latin-1"), MIMEAccept)
-    named = {kind.partition(";")[0].strip().lower() for kind, quality in accepted if quality > 0}
+    # Sorted by quality, the highest first: the last of a name that is there twice does not count.
+    qualities = {keys.essence(kind): quality for kind, quality in reversed(accepted)}
     # These may be animated, which the AVIF that is made here never is.
     smallest = ("webp",) if source in ("gif", "webp") else ("avif", "webp")
-    return next((one for one in smallest if f"image/{one}" in named), source)
+    named = [one for one in (*smallest, source) if qualities.get(f"image/{one}", 0) > 0]
+    return max(named, key=lambda one: qualities[f"image/{one}"], default=source)

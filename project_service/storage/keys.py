@@ -6,7 +6,7 @@ import mimetypes
 import re
 from collections.abc import Sequence
 
-from project_service.errors import validation_failed
+from project_service.errors import ApiError, validation_failed
 from project_service.storage import errors
 
 MAX_KEY_BYTES = 900
@@ -44,6 +44,18 @@ def parse_key(key: str, name: str = "key") -> str:
     if "." in segments or ".." in segments:
         raise errors.invalid_key('a segment of it is "." or ".."', name)
     return key
+
+
+def parse_keys(given: Sequence[str], name: str) -> list[str]:
+    """``given``, each once. Raises ``invalid_key``, which says which of them is not allowed."""
+    for number, key in enumerate(given, 1):
+        try:
+            parse_key(key, name)
+        except ApiError as refusal:
+            raise errors.invalid_key(
+                f"{(refusal.details or {})[name]} (number {number} of {name})", name
+            ) from None
+    return [*dict.fromkeys(given)]
 
 
 def parse_prefix(prefix: str, name: str = "prefix") -> str:

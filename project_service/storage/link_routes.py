@@ -149,9 +149,11 @@ def _read_method(name: str, value: object) -> object:
 
 
 def _read_types(name: str, value: object) -> Any:
-    if value is None:
-        raise validation_failed({name: "must be a list of media types"})
-    return CONTENT_TYPES.read(name, value)
+    # None of any type could be uploaded by a link with an empty list.
+    types = None if value == [] else CONTENT_TYPES.read(name, value)
+    if types is None:
+        raise validation_failed({name: "must be a list of media types, as image/png or image/*"})
+    return types
 
 
 _ONE_OF_THEM = "only one of key, keys and key_prefix can be there"
@@ -175,7 +177,7 @@ class LinkRequest:
     )
     max_bytes: int | None = member(whole(1, MAX_OBJECT_BYTES), default=None)
     content_types: tuple[str, ...] | None = member(
-        Kind({**CONTENT_TYPES.schema, "type": "array"}, _read_types), default=None
+        Kind({**CONTENT_TYPES.schema, "type": "array", "minItems": 1}, _read_types), default=None
     )
     overwrite: bool = member(
         FLAG, default=False, schema={"description": "For PUT: it may replace an object.", "default": False}
@@ -212,7 +214,7 @@ class LinkRequest:
             keys.parse_key(f"{prefix}x", "key_prefix")
             return [prefix]
         if self.keys is not None:
-            return [*dict.fromkeys(keys.parse_key(key, "keys") for key in self.keys)]
+            return keys.parse_keys(self.keys, "keys")
         return [keys.parse_key(self.key or "")]
 
     @property

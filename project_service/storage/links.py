@@ -241,8 +241,9 @@ def as_shown(refusal: ApiError, headers: HeaderView) -> ApiError:
     """``refusal`` in the form that the client prefers, if it means that the link does not work."""
     if refusal.status not in (400, 404, 410, 422) or not prefers_html(headers):
         return refusal
-    # What is wrong with a parameter means nothing to a person.
-    message = refusal.message if refusal.status in (404, 410) else _INCOMPLETE
+    # What is wrong with a parameter means nothing to a person; what is wrong with a picture does.
+    understood = refusal.status in (404, 410) or refusal.code.startswith("image_")
+    message = refusal.message if understood else _INCOMPLETE
     return LinkPage(refusal.status, refusal.code, message, headers=(*refusal.headers, *_PAGE_HEADERS))
 
 

@@ -119,6 +119,10 @@ class Receiver:
                         fields.add(event, writer, self.live.settings.redirect_urls)
                     await self._check_form(to, fields, least)
             form.finish()
+            if fields.filename == "" and not upload.size:
+                # What browsers send for <input type="file"> without a file (HTML Standard, "constructing the entry
+                # list"). An empty file has a name.
+                raise errors.invalid_multipart("no file was chosen")
             digests.check()
             if fields.key is None and not fields.filename:
                 raise errors.invalid_key("there is no field key, and the file has no name")

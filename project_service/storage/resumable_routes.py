@@ -52,8 +52,6 @@ from project_service.storage.routes import (
 )
 from project_service.storage.values import ResumableUpload, Writer
 
-# What it names is the method of a POST, for clients that have no other.
-_OVERRIDE = b"x-http-method-override"
 UPLOADS = f"{BUCKET}/resumable"
 UPLOAD = f"{UPLOADS}/<upload>"
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST")
@@ -211,7 +209,7 @@ class ResumableRoutes:
     )
     async def begin(self, request: Request) -> Reply:
         headers, resumables = request.headers, self.resumables
-        method = headers.text(_OVERRIDE)
+        method = headers.text(b"x-http-method-override")
         if method == "OPTIONS":
             return await self.discover(request)
         if method not in (None, "POST"):
@@ -344,7 +342,7 @@ class ResumableRoutes:
         bearer="required",
     )
     async def override(self, request: Request) -> Reply:
-        method = request.headers.text(_OVERRIDE)
+        method = request.headers.text(b"x-http-method-override")
         if method == "PATCH":
             return await self.append(request)
         if method == "DELETE":

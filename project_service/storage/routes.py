@@ -708,7 +708,7 @@ class StorageRoutes:
     async def bulk_delete(self, request: Request) -> Reply:
         bucket, writer = await self._changeable(request)
         body = await request.read_json(Keys)
-        wanted = [*dict.fromkeys(keys.parse_key(key, "keys") for key in body.keys)]
+        wanted = keys.parse_keys(body.keys, "keys")
         deleted = await self.objects.delete(bucket, wanted, writer)
         gone = [key for key in wanted if key in deleted]
         return json_reply({"deleted": gone, "missing": [key for key in wanted if key not in deleted]})
@@ -739,11 +739,11 @@ class StorageRoutes:
 
     async def _dry_run(self, request: Request) -> Reply:
         """Whether an upload with these headers and the key, size and type in the body would be accepted now."""
-        await writable(self.buckets, request)
+        bucket, _ = await writable(self.buckets, request)
         planned = await request.read_json(PlannedUpload)
         key = keys.parse_key(planned.key)
-        # Again, because the body may have taken hours, and the rules may have changed since.
-        to = await self._destination(request)
+        # As it is now: the body may have taken hours, and the upload before may have filled the quota just so.
+        to = evolve(await self._destination(request), bucket=await self.buckets.fresh(bucket.name))
         details = details_of(request.headers)
         await self.receiver.check(to, key, planned.content_type, planned.size, details)
         return Reply(204)

@@ -43,7 +43,7 @@ def _read_content_types(name: str, value: Any) -> tuple[str, ...] | None:
         return None
     fine = isinstance(value, list) and len(value) <= MAX_CONTENT_TYPES
     if not fine or not all(isinstance(one, str) and keys.is_pattern(one) for one in value):
-        raise validation_failed({name: "must be null or a list of media types, as image/png or image/*"})
+        raise validation_failed({name: "must be a list of media types, as image/png or image/*, or null"})
     return tuple(value)
 
 

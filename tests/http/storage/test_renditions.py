@@ -226,6 +226,9 @@ class Parameters(Case):
             ("image/jpeg", browser, "image/avif"),
             ("image/jpeg", "image/webp,*/*", "image/webp"),
             ("image/jpeg", "image/avif;q=0,*/*", "image/jpeg"),
+            ("image/jpeg", "image/avif;q=0.5,IMAGE/WEBP", "image/webp"),
+            ("image/jpeg", "image/avif;q=0.5,image/jpeg,image/webp;q=0.5", "image/jpeg"),
+            ("image/jpeg", "image/avif;q=0.5,image/jpeg;q=0.5", "image/avif"),
             ("image/png", "*/*", "image/png"),
             ("image/png; x=y", "image/*", "image/png"),
             # These may be animated.
@@ -462,4 +465,8 @@ class Rights(Case):
         link = self.link()
         self.pool.outcomes = [PictureRefused("invalid")]
         self.assertEqual(refused(self.app.request("GET", link)), (422, "image_invalid"))
+        # A person reads that it is the picture, not the address, that is broken.
+        page = self.app.request("GET", link, {"Accept": "text/html"})
+        self.assertEqual((page.status, page.header("content-type")), (422, "text/html; charset=utf-8"))
+        self.assertIn(b"broken or cut short", page.body)
         self.assertEqual(self.app.request("GET", link.removesuffix("&width=100")).body, b"picture")

@@ -99,6 +99,7 @@ class UploadLinks(TestCase):
             ({"key": "k", "max_bytes": 5 * 1024**4 + 1}, "max_bytes"),
             ({"key": "k", "content_types": None}, "content_types"),
             ({"key": "k", "content_types": ["image"]}, "content_types"),
+            ({"key": "k", "content_types": []}, "content_types"),
             ({"key": "k", "overwrite": 1}, "overwrite"),
             ({"keys": []}, "keys"),
             ({"keys": ["k"] * 1001}, "keys"),
@@ -115,6 +116,8 @@ class UploadLinks(TestCase):
         keys: list[dict[str, Any]] = [{"key": "../k"}, {"key": ""}, {"keys": ["k", "/l"]}]
         for wrong in (*keys, *({"key_prefix": prefix} for prefix in prefixes)):
             self.assertEqual(refused(self.presigned(**wrong)), (422, "invalid_key"), wrong)
+        details = json.loads(self.presigned(keys=["k", "/l"]).body)["error"]["details"]
+        self.assertEqual(details, {"keys": "it begins with / (number 2 of keys)"})
         self.assertEqual(self.app.tables.links, {})
 
     # Using them by PUT.
@@ -357,6 +360,16 @@ class UploadLinks(TestCase):
                 self.assertEqual(json.loads(response.body)["key"], key)
         other = file_form(b"x", "a.txt", key="other")
         self.assertEqual(refused(self.posted(self.path(key="fixed"), other)), (422, "invalid_key"))
+
+    def test_a_form_without_a_chosen_file_does_not_use_it_up(self) -> None:
+        """A person pressed the button too early; browsers send an empty file without a name then."""
+        path = self.path(key="k")
+        for body in (file_form(b"", ""), form(part("file", b"", "", "application/octet-stream"))):
+            self.assertEqual(refused(self.posted(path, body)), (400, "invalid_multipart"))
+        page = self.posted(path, file_form(b"", ""), BROWSER)
+        self.assertIn(b"no file was chosen", page.body)
+        self.assertEqual(self.app.stored(), [])
+        self.assertEqual(self.posted(path, file_form(b"", "empty.txt")).status, 201)
 
     def test_a_form_names_no_owner(self) -> None:
         """Not even by a link of the service key: the field is read past."""
