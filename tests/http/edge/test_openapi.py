@@ -136,7 +136,9 @@ class Documents(TestCase):
     def test_query_parameters_read_by_handlers_are_those_described(self) -> None:
         for part, urls in (("auth", ("/auth", "/admin/users")), ("storage", ("/storage", "/admin/buckets"))):
             told_of = self.parameters("query", urls)
-            self.assertEqual(read_by_handlers(part, "query_value", "flag", "page_limit"), told_of, part)
+            self.assertEqual(
+                read_by_handlers(part, "query_value", "one_value", "flag", "page_limit"), told_of, part
+            )
 
     def test_headers_read_by_handlers_are_those_described(self) -> None:
         others = {"range", "content-md5", "x-object-owner", "cache-control", "content-language", "x-metadata"}
