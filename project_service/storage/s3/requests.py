@@ -218,12 +218,14 @@ class _Progress:
             self.timer.touch()
 
 
-@frozen(eq=False)
+@define(eq=False)
 class RetryingClient:
     """Sends requests to one store. ``send`` raises ``StoreUnreachable`` where no usable response comes.
 
     A request that failed is sent again, ``MAX_TRIES`` times in all with growing, random pauses, as long as no more
     than ``retry_seconds`` have passed since the last byte moved. Every request of this client is safe to repeat.
+
+    The log says once why the store cannot be used, and once that it can be used again.
     """
 
     sender: Sender
@@ -231,6 +233,8 @@ class RetryingClient:
     idle_seconds: float
     retry_seconds: float
     jitter: Callable[[], float] = field(default=random.random)
+    # Why the store could not be used since the last request that succeeded.
+    _reported: set[str] = field(factory=set, init=False)
 
     async def send(
         self,
@@ -254,14 +258,12 @@ class RetryingClient:
                 sent = MemoryBody(body, progress.made) if method in {"PUT", "POST"} else None
                 sending = self.sender.send(method, key, query, headers or {}, digest, sent)
                 response = await self._head(sending, progress)
-                if streamed and response.code < 300:
-                    return response
-                buffered = response.buffered()
-                response.body = await self._gathered(response, progress) if buffered is None else buffered
-                # S3 sends 200 before it knows whether completing or copying succeeds; the document may be an error.
-                if response.code >= 300 or (b"<Error" in response.body and error_text(response.body)):
-                    raise refusal(response.code, response.body, response.header("x-amz-bucket-region"))
-                return response
+                if not streamed or response.code >= 300:
+                    buffered = response.buffered()
+                    response.body = await self._gathered(response, progress) if buffered is None else buffered
+                    # S3 sends 200 before it knows whether completing or copying succeeds: this may be an error.
+                    if response.code >= 300 or (b"<Error" in response.body and error_text(response.body)):
+                        raise refusal(response.code, response.body, response.header("x-amz-bucket-region"))
             except Exception as problem:
                 if isinstance(problem, StoreUnreachable):
                     raise self._unreachable(problem) from None
@@ -273,11 +275,18 @@ class RetryingClient:
                 if failed == MAX_TRIES or too_late:
                     raise self._unreachable(problem) from None
                 await deferLater(self.clock, pause)
+            else:
+                if self._reported:
+                    self._reported.clear()
+                    _log.info("The store {store} can be used again", store=self.sender.address.origin)
+                return response
 
     def _unreachable(self, problem: Exception) -> StoreUnreachable:
         kind = kind_of(problem)
-        store = self.sender.address.origin
-        _log.warn("The store {store} cannot be used: {kind}", store=store, kind=kind)
+        if kind not in self._reported:
+            self._reported.add(kind)
+            store = self.sender.address.origin
+            _log.warn("The store {store} cannot be used: {kind}", store=store, kind=kind)
         return StoreUnreachable(kind)
 
     async def _head(self, sending: Deferred[StoreResponse], progress: _Progress) -> StoreResponse:

@@ -285,10 +285,24 @@ class Silence(Case):
             asked = self.ask(self.store.stat("k"))
             self.clock.advance(IDLE)
             self.assertEqual(str(self.failureResultOf(asked, StoreUnreachable).value), NO_ANSWER)
+            # Each reason once, until the store can be used again.
+            for _ in range(3):
+                asked = self.ask(self.store.stat("k"))
+                self.clock.advance(IDLE)
+                self.failureResultOf(asked, StoreUnreachable)
+            for _ in range(2):
+                asked = self.ask(self.store.stat("k"))
+                self.endpoint.connections[-1].dataReceived(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+                self.successResultOf(asked)
+            asked = self.ask(self.store.stat("k"))
+            self.clock.advance(IDLE)
+            self.failureResultOf(asked, StoreUnreachable)
         self.assertEqual(
             [formatEvent(event) for event in events],
             [
                 "The store http://store:9000 cannot be used: no server listens there",
+                "The store http://store:9000 cannot be used: it did not answer in time",
+                "The store http://store:9000 can be used again",
                 "The store http://store:9000 cannot be used: it did not answer in time",
             ],
         )
