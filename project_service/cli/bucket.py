@@ -114,7 +114,8 @@ def _bytes(name: str, text: str) -> int:
 
 def _line(one: Bucket) -> str:
     counters = f"{one.object_count:>10} objects {one.total_bytes:>15} bytes"
-    return f"{one.name:<30} {one.rules.visibility:<8} {counters}"
+    rules = ", ".join(name for name, value in one.as_json().items() if value is True)
+    return f"{one.name:<30} {one.rules.visibility:<8} {counters}  {rules}".rstrip()
 
 
 def _buckets(project: Project) -> Buckets:
@@ -146,7 +147,7 @@ def create(invocation: Invocation, name: str, per_user: bool, **given: Any) -> N
 @bucket.command("list")
 @on_project()
 async def list_(invocation: Invocation, project: Project) -> None:
-    """List all buckets, with the number and size of their objects."""
+    """List all buckets, with the number and size of their objects, and who may do what; --json shows every rule."""
     every = await _buckets(project).all()
     invocation.show([one.as_json() for one in every], *map(_line, every))
 

@@ -123,6 +123,13 @@ class Policies(TestCase):
             self.assertEqual(self.get("all/a", headers).header("cache-control"), caching)
         self.assertEqual(self.get("all/a", USER, "shut").header("cache-control"), "private, no-store")
 
+    def test_a_public_page_shows_what_anon_may_see_whoever_asks(self) -> None:
+        self.app.rules("open", policies=True, anonymous_reads=True)
+        for headers in ({}, USER, SERVICE):
+            for key, status in (("all/a", 200), (f"{ALICE}/a", 404), ("top", 404)):
+                page = self.app.request("GET", f"/storage/public/open/{key}", headers)
+                self.assertEqual(page.status, status, key)
+
     def test_bytes_in_memory_are_asked_for_too(self) -> None:
         self.assertEqual([self.get(f"{ALICE}/a", USER).status for _ in range(2)], [200, 200])
         self.assertEqual(self.get(f"{ALICE}/a", OTHER).status, 404)

@@ -205,6 +205,20 @@ class MovesIntoOtherBuckets(TestCase):
         self.assertEqual(self.app.stored(), [b"hello"])
         self.assertEqual(self.app.get("k").body, b"hello")
 
+    def test_the_rules_are_those_of_its_end(self) -> None:
+        def step(name: str) -> None:
+            if name == "stored":
+                self.app.rules("shut", allowed_content_types=("image/*",))
+
+        for how in ("copy", "move"):
+            self.app.rules("shut")
+            with patch.object(self.app, "steps", Steps(step)):
+                body = {"from": "k", "to": "k", "to_bucket": "shut"}
+                response = self.app.post(f"/storage/buckets/open/{how}", body)
+            self.assertEqual(refused(response), (415, "unsupported_media_type"), how)
+            self.assertEqual(refused(self.app.get("k", "shut")), (404, "object_not_found"))
+            self.assertEqual(self.app.get("k").body, b"hello")
+
     def test_an_object_that_is_replaced_meanwhile_stays(self) -> None:
         def step(name: str) -> None:
             if name == "stored":

@@ -54,6 +54,10 @@ def test_buckets(project: Command) -> None:
     assert made.out == line.format("private ")
     assert project("bucket", "update", "papers", "--public").out == line.format("public  ")
     assert project("bucket", "list").out == line.format("public  ")
+    rules = ("--owner-only-writes", "--anonymous-reads")
+    assert project("bucket", "update", "papers", *rules).out == (
+        f"{line.format('public  ').rstrip()}  owner_only_writes, anonymous_reads\n"
+    )
     (shown,) = project("bucket", "list", "--json").json
     assert (shown["max_object_bytes"], shown["max_bucket_bytes"]) == (10, 20)
     assert shown["allowed_content_types"] == ["text/*", "a/b"]
