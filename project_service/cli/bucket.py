@@ -135,7 +135,7 @@ def _buckets(project: Project) -> Buckets:
 def create(invocation: Invocation, name: str, per_user: bool, **given: Any) -> None:
     """Create a bucket, private unless --public is given."""
     both = {"owner_only_reads": True, "owner_only_writes": True} if per_user else {}
-    wanted = {**_changes(**given), **both}
+    wanted = {**both, **_changes(**given)}
 
     async def operation(project: Project) -> None:
         created = await _buckets(project).create(name, BucketRules(**parse_rules(wanted)))

@@ -192,7 +192,8 @@ def sorted_query(
         wanted.append("starts_with(key, %s)")
         tests.append(prefix)
     if sorting.search:
-        wanted.append("strpos(lower(substr(key, %s::integer)), lower(%s)) > 0")
+        # The collation of keys knows no letters but those of ASCII.
+        wanted.append('strpos(lower(substr(key, %s::integer) collate "default"), lower(%s)) > 0')
         tests += [str(len(prefix) + 1), sorting.search]
     more = str(limit + 1)
     scanned = str(max(SCANNED_ROWS, limit + 1)) if tests else more

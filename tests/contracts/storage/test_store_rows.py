@@ -540,7 +540,7 @@ async def test_sorted_and_searched_listings(rows: Rows, monkeypatch: pytest.Monk
     for by, scanned in (("key", 3), ("size", 5000), ("last_modified", 3)):
         monkeypatch.setattr(postgres_listing, "SCANNED_ROWS", scanned)
         for descending, search, prefix, limit in itertools.product(
-            (False, True), ("", "A"), ("", "a/"), (1, 2, 9)
+            (False, True), ("", "A", "Ü", "ü"), ("", "a/"), (1, 2, 9)
         ):
             sorting = Sorting(by, descending, search)  # type: ignore[arg-type]
             for owner in (None, BOB):

@@ -69,7 +69,8 @@ def test_buckets(project: Command) -> None:
     )
     assert project("bucket", "delete", "papers", "--json").json == {"name": "papers", "deleted": True}
     assert project("bucket", "delete", "papers") == failed("There is no such bucket.")
-    project("bucket", "create", "papers")
+    own = project("bucket", "create", "papers", "--per-user", "--shared-writes").out
+    assert own == f"{line.format('private ').rstrip()}  owner_only_reads\n"
     assert project("bucket", "delete", "papers").out == "deleted papers\n"
 
 
