@@ -83,6 +83,7 @@ from project_service.storage.values import (
     UNCONDITIONAL,
     Link,
     Live,
+    ObjectRow,
     UploadTerms,
 )
 
@@ -470,7 +471,9 @@ class LinkRoutes:
             switched = await self.receiver.body(request, to, key, declared)
         except ApiError as refusal:
             raise upload_as_shown(refusal, request.headers) from None
-        return json_reply(switched.row.as_json(), 201 if switched.replaced is None else 200, LINK_HEADERS)
+        if switched.replaced is not None:
+            return json_reply(switched.row.as_json(), headers=LINK_HEADERS)
+        return _created(request, switched.row)
 
     @endpoint(
         "POST",
@@ -526,13 +529,18 @@ class LinkRoutes:
         if redirect is not None:
             location = ("Location", requests.redirected(redirect, switched.row))
             return Reply(303, (location, *LINK_HEADERS))
-        return json_reply(switched.row.as_json(), 201, LINK_HEADERS)
+        return _created(request, switched.row)
 
     async def _destination(self, request: Request) -> Destination:
         upload = await self.links.for_upload(_token(request))
         bucket = await self.receiver.buckets.get(upload.link.bucket)
         conditions = upload.narrowed(write_conditions(request.headers))
         return Destination(bucket, upload.writer, conditions, upload)
+
+
+def _created(request: Request, row: ObjectRow) -> Reply:
+    location = request.location(f"/storage/buckets/{row.bucket}/objects/{row.key}")
+    return json_reply(row.as_json(), 201, (location, *LINK_HEADERS))
 
 
 def _creator(request: Request) -> UUID | None:

@@ -70,6 +70,12 @@ _OF_OBJECT = {
     "Content-Location": "The path of the object, once it is one.",
 }
 _OF_UPLOAD = {"Upload-Offset": _OFFSET, "Upload-Expires": "By when the upload has to go on.", **_OF_OBJECT}
+_OF_STATUS = {
+    "Upload-Length": "The size of the file, if it is known.",
+    "Upload-Defer-Length": "1 as long as it is not.",
+    "Upload-Metadata": "As the POST had it.",
+    **_OF_UPLOAD,
+}
 _OF_DISCOVERY = {
     "Tus-Version": "The versions of tus that the service speaks.",
     "Tus-Extension": "The extensions of tus that it has.",
@@ -250,7 +256,7 @@ class ResumableRoutes:
             "uploadStatus",
             TAG,
             "How far a resumable upload is: HEAD by tus, GET as JSON",
-            (evolve(json_answer(200, "How far it is", _STATUS), headers=_OF_UPLOAD),),
+            (evolve(json_answer(200, "How far it is", _STATUS), headers=_OF_STATUS),),
             (*_IN_UPLOADS, _VERSION),
             errors=(*_NOT_THERE, *_SWITCH_REFUSED),
             needs=DATABASE_AND_STORE,
@@ -325,7 +331,7 @@ class ResumableRoutes:
             TAG,
             "PATCH, HEAD or DELETE of a resumable upload, for clients that can only POST",
             (
-                Answer(200, "As HEAD"),
+                Answer(200, "As HEAD", headers=_OF_STATUS),
                 Answer(204, "As PATCH or DELETE", headers=_OF_UPLOAD),
             ),
             (*_IN_UPLOADS, in_header("X-HTTP-Method-Override", "PATCH, HEAD or DELETE."), _VERSION),

@@ -260,6 +260,7 @@ _OBJECT_HEADERS = {
     "Repr-Digest": "The SHA-256 of the whole object, where it was wanted and is known.",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "cross-origin, if pages of every origin may read responses.",
+    "Vary": "Accept, with format=auto.",
 }
 DOWNLOADED = (
     Answer(200, "The bytes, with the object's own Content-Type", BYTES, _OBJECT_HEADERS),

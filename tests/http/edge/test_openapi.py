@@ -157,6 +157,19 @@ class Documents(TestCase):
         }
         self.assertLessEqual({"copyObject", "presign", "uploadForm", "uploadRaw"}, named_for)
 
+    def test_headers_of_storages_responses_are_described(self) -> None:
+        described = {
+            operation["operationId"]: {
+                status: {*response.get("headers", ())} for status, response in operation["responses"].items()
+            }
+            for _, _, operation in self.operations()
+        }
+        for name in ("uploadStatus", "overrideMethod"):
+            headers = {"Upload-Length", "Upload-Defer-Length", "Upload-Metadata", "Upload-Offset"}
+            self.assertLessEqual(headers, described[name]["200"], name)
+        for name in ("downloadObject", "downloadByLink", "downloadPublic"):
+            self.assertIn("Vary", described[name]["200"], name)
+
     def parameters(self, place: str, beginnings: tuple[str, ...]) -> set[str]:
         return {
             parameter["name"]

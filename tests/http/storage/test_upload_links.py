@@ -127,6 +127,7 @@ class UploadLinks(TestCase):
         response = self.sent(path, Content_Type="text/plain")
         self.assertEqual(response.status, 201)
         self.assertEqual(json.loads(response.body)["key"], "d/k.txt")
+        self.assertEqual(response.header("location"), "/storage/buckets/shut/objects/d/k.txt")
         self.assertEqual(response.header("referrer-policy"), "no-referrer")
         self.assertEqual(response.header("cache-control"), "no-store")
         self.assertEqual(self.owner("d/k.txt"), UUID(ALICE))
@@ -340,6 +341,7 @@ class UploadLinks(TestCase):
         path = self.path(key="k.txt")
         response = self.posted(path, file_form(b"hello", "other name.txt"))
         self.assertEqual((response.status, json.loads(response.body)["key"]), (201, "k.txt"))
+        self.assertEqual(response.header("location"), "/storage/buckets/shut/objects/k.txt")
         self.assertEqual(self.owner("k.txt"), UUID(ALICE))
         self.assertEqual(refused(self.posted(path, file_form())), (410, "token_used"))
 
