@@ -19,7 +19,7 @@ from project_service.storage import errors
 
 # The algorithms that RFC 9530 calls active; others in a field are ignored (section 2).
 _ALGORITHMS: dict[str, Callable[[], Any]] = {"sha-256": sha256, "sha-512": sha512}
-_FIELDS = (("Content-Digest", b"content-digest"), ("Repr-Digest", b"repr-digest"))
+_FIELDS = ("Content-Digest", "Repr-Digest")
 # A dictionary of byte sequences (RFC 9651, 3.2 and 3.3.5), without parameters, of which there are none.
 _NAME = r"[a-z*][a-z0-9_.*-]*"
 _MEMBER = re.compile(rf"({_NAME})=:([A-Za-z0-9+/=]*):")
@@ -44,10 +44,15 @@ class BodyDigests:
     @classmethod
     def of(cls, headers: HeaderView) -> BodyDigests:
         expected = [*_content_md5(headers)]
-        for field, name in _FIELDS:
-            if name in headers.first:
-                expected += _members(field, b", ".join(headers.all(name)).decode("latin-1"))
+        for field in _FIELDS:
+            expected += _digests_in(headers, field)
         return cls(tuple(expected))
+
+    @classmethod
+    def of_content(cls, headers: HeaderView) -> BodyDigests | None:
+        """As ``of``, without the digest of a representation of which the body is a part; None if there are none."""
+        expected = (*_content_md5(headers), *_digests_in(headers, "Content-Digest"))
+        return cls(expected) if expected else None
 
     def update(self, data: bytes) -> None:
         for one in self._expected:
@@ -64,6 +69,20 @@ def _content_md5(headers: HeaderView) -> list[_Expected]:
     if header is None:
         return []
     return [_expected("Content-MD5", header.decode("latin-1"), partial(md5, usedforsecurity=False))]
+
+
+def whole_sha256(headers: HeaderView) -> str | None:
+    """The SHA-256 in ``Repr-Digest``, in hexadecimal; None if the request has none. Raises ``bad_digest`` also where
+    there is a SHA-512 alone, which nobody computes of what comes in several requests."""
+    digests = {one.actual.name: one.digest for one in _digests_in(headers, "Repr-Digest")}
+    if digests and "sha256" not in digests:
+        raise errors.bad_digest("Repr-Digest", "must have a sha-256 for a resumable upload")
+    return digests["sha256"].hex() if digests else None
+
+
+def _digests_in(headers: HeaderView, field: str) -> list[_Expected]:
+    values = headers.all(field.lower().encode())
+    return _members(field, b", ".join(values).decode("latin-1")) if values else []
 
 
 def _members(field: str, text: str) -> list[_Expected]:

@@ -20,7 +20,7 @@ from project_service.storage.values import Conditions, Details, Progress, Resuma
 _COLUMNS = (
     "version, bucket, key, content_type, owner, by_service, details::text, if_match, if_none_match,"
     " unmodified_since, metadata, length, first_part, part_step, received, upload_id, etags, tail, etag, expires_at,"
-    " committed_at, coalesce(holder is not null and held_until > now(), false)"
+    " committed_at, coalesce(holder is not null and held_until > now(), false), sha256"
 )
 
 _CREATE = """
@@ -28,10 +28,10 @@ with reserved as (
     insert into storage.uploads (version, bucket, seen_at) values (%(version)s, %(bucket)s, now() + %(lasts)s)
 )
 insert into storage.resumable (version, bucket, key, content_type, owner, by_service, details, if_match,
-    if_none_match, unmodified_since, metadata, length, first_part, part_step, expires_at)
+    if_none_match, unmodified_since, metadata, length, first_part, part_step, sha256, expires_at)
 values (%(version)s, %(bucket)s, %(key)s, %(content_type)s, %(owner)s, %(by_service)s, %(details)s::jsonb,
     %(if_match)s::text[], %(if_none_match)s::text[], %(unmodified_since)s, %(metadata)s, %(length)s, %(first_part)s,
-    %(part_step)s, now() + %(lasts)s)
+    %(part_step)s, %(sha256)s, now() + %(lasts)s)
 returning expires_at
 """
 
@@ -54,7 +54,7 @@ def _upload(row: Row) -> ResumableUpload:
     version, bucket, key, content_type, owner, by_service, details, matching, differing, unmodified, *rest = (
         row
     )
-    metadata, length, first_part, part_step, received, upload_id, etags, tail, etag, *times = rest
+    metadata, length, first_part, part_step, received, upload_id, etags, tail, etag, *more = rest
     return ResumableUpload(
         UUID(version),
         bucket,
@@ -73,7 +73,7 @@ def _upload(row: Row) -> ResumableUpload:
         tuple(etags),
         uuid_of(tail),
         etag,
-        *times,
+        *more,
     )
 
 
@@ -102,6 +102,7 @@ class SqlResumables:
             "length": upload.length,
             "first_part": upload.first_part,
             "part_step": upload.part_step,
+            "sha256": upload.sha256,
             "lasts": lasts,
         }
         try:
@@ -163,6 +164,13 @@ class SqlResumables:
             ),
         )
         return _upload(rows[0]) if rows else None
+
+    async def expect_sha256(self, version: UUID, holder: UUID, sha256: str) -> bool:
+        rows = await self.database.query(
+            "update storage.resumable set sha256 = %s where version = %s and holder = %s returning 1",
+            (sha256, str(version), str(holder)),
+        )
+        return bool(rows)
 
     async def commit(
         self, version: UUID, holder: UUID, new: NewObject, writer: Writer, conditions: Conditions

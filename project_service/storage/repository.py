@@ -291,6 +291,9 @@ class ResumableRows(Protocol):
         given up.
         """
 
+    async def expect_sha256(self, version: UUID, holder: UUID, sha256: str) -> bool:
+        """Record which SHA-256 the whole must have. False, with nothing changed, if ``holder`` does not hold it."""
+
     async def commit(
         self, version: UUID, holder: UUID, new: NewObject, writer: Writer, conditions: Conditions
     ) -> Switched | None:

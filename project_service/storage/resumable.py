@@ -39,6 +39,7 @@ from project_service.http.request import Request
 from project_service.lifecycle import Every, Sleep, shield, start, with_timeout
 from project_service.storage import errors, requests
 from project_service.storage.buckets import Buckets
+from project_service.storage.digests import BodyDigests
 from project_service.storage.durations import (
     HOLD_CHECK_SECONDS,
     HOLD_RENEWAL_SECONDS,
@@ -49,7 +50,7 @@ from project_service.storage.durations import (
 from project_service.storage.parts import Parts, PartSizes
 from project_service.storage.repository import NewObject, ResumableRows
 from project_service.storage.s3.errors import NoSuchObject, kind_of
-from project_service.storage.sha256 import UnfinishedDigests
+from project_service.storage.sha256 import Reader, UnfinishedDigests
 from project_service.storage.tus import Checksum
 from project_service.storage.upload import SizeLimit, Uploads
 from project_service.storage.values import (
@@ -78,16 +79,19 @@ class NewUpload:
     conditions: Conditions
     details: Details
     metadata: str
+    sha256: str | None = None
 
 
 @frozen
 class Piece:
     """What the head of a request says of the bytes in its body, which begin at ``offset`` of the upload. ``length``
-    is that of the whole upload, where it was not known before."""
+    and ``sha256`` are those of the whole upload, where the request has them. With ``checks``, all of the body counts
+    or nothing."""
 
     offset: int
     length: int | None = None
-    checksum: Checksum | None = None
+    checks: tuple[Checksum | BodyDigests, ...] = ()
+    sha256: str | None = None
 
 
 @define(eq=False)
@@ -155,18 +159,18 @@ class _Appending:
 
     async def run(self, body: Body) -> ResumableUpload:
         """Receive ``body``, as far as it arrives. Returns the upload with all of it; if it did not arrive whole,
-        raises after what did was recorded. With a checksum all of it counts, or nothing."""
+        raises after what did was recorded. With ``checks`` all of it counts, or nothing."""
         try:
             if self.row.tail is not None:
                 await self._parts.read_back(store_path(self.row.bucket, self.row.tail), self._in_tail())
             try:
                 await self._receive(body)
             except (ClientGone, ApiError):
-                if self.piece.checksum is None:
+                if not self.piece.checks:
                     await self._store_arrived()
                 raise
-            if self.piece.checksum is not None:
-                self.piece.checksum.check()
+            for one in self.piece.checks:
+                one.check()
             await self._store_arrived()
         finally:
             if self._digest is not None and self._arrived == self.row.received:
@@ -187,14 +191,14 @@ class _Appending:
                 self.limit.check(self._arrived + len(chunk))
             elif self._arrived + len(chunk) > self.row.length:
                 raise payload_too_large(self.row.length, "its Upload-Length")
-            if self.piece.checksum is not None:
-                self.piece.checksum.update(chunk)
+            for one in self.piece.checks:
+                one.update(chunk)
             await self._parts.parts_sent()
             await self._parts.write(chunk)
             self._arrived += len(chunk)
             if self._digest is not None:
                 self._digest.update(chunk)
-            if self.piece.checksum is None and len(self._parts.etags) > recorded:
+            if not self.piece.checks and len(self._parts.etags) > recorded:
                 recorded = len(self._parts.etags)
                 sizes = PartSizes(self.row.first_part, self.row.part_step)
                 await self._record(sizes.total(recorded))
@@ -286,6 +290,7 @@ class Resumables:
             new.length,
             sizes.first,
             sizes.step,
+            sha256=new.sha256,
         )
         expires_at = await self.rows.create(upload, self.lasts)
         self.uploads.steps("begun")
@@ -336,9 +341,9 @@ class Resumables:
     ) -> ResumableUpload:
         """Append the body of ``request``. What has come counts even if the client leaves in the middle.
 
-        Raises ``offset_mismatch``, ``upload_locked``, ``checksum_mismatch``, ``payload_too_large``; and when the
-        upload is whole, what the switch of an upload raises. It is removed then, and so is one of which the store has
-        lost what it had received (``resumable_lost``).
+        Raises ``offset_mismatch``, ``upload_locked``, ``checksum_mismatch``, ``bad_digest``, ``payload_too_large``;
+        and when the upload is whole, what the switch of an upload raises. It is removed then, and so is one of which
+        the store has lost what it had received (``resumable_lost``).
         """
         return await shield(self._append(row, request, piece, writer))
 
@@ -354,6 +359,7 @@ class Resumables:
             least = request.body.length or 0
             if row.length is not None and row.received + least > row.length:
                 raise payload_too_large(row.length, "its Upload-Length")
+            row = await self._expecting(hold, row, piece)
             if row.committed_at is None and (row.etag is None or not row.whole):
                 appending = _Appending(
                     self.uploads, self.rows, hold, row, limit, piece, self.lasts, self.digests
@@ -367,6 +373,16 @@ class Resumables:
             raise await self._lost(hold, row) from None
         finally:
             await hold.release()
+
+    async def _expecting(self, hold: _Hold, row: ResumableUpload, piece: Piece) -> ResumableUpload:
+        """``row`` with the SHA-256 that the client says the whole has. Raises ``bad_digest`` if it was another."""
+        if piece.sha256 in (None, row.sha256):
+            return row
+        if row.sha256 is not None or row.committed_at is not None:
+            raise errors.bad_digest("Repr-Digest", "is not the one of this upload, or came after its end")
+        if not await self.rows.expect_sha256(row.version, hold.holder, piece.sha256):
+            raise errors.upload_locked()
+        return evolve(row, sha256=piece.sha256)
 
     async def terminate(self, row: ResumableUpload, request: Request) -> None:
         """Forget the upload, and delete what was received of it; an object that it has become stays."""
@@ -436,8 +452,7 @@ class Resumables:
             etag = await Parts(uploads.store, row.path, sizes, row.upload_id, row.etags).complete()
         uploads.steps("stored")
         tags = await uploads.without_date(row.bucket, row.key, row.conditions)
-        digest = self.digests.take(row.version, row.received)
-        sha256 = None if digest is None else digest.hexdigest()
+        sha256 = await self._sha256(row)
         new = NewObject(
             row.bucket, row.key, row.version, row.received, row.content_type, etag, row.details, sha256
         )
@@ -449,6 +464,21 @@ class Resumables:
         uploads.steps("committed")
         await uploads.removal.replaced([switched.replaced], row.bucket)
         return evolve(row, etag=etag, committed_at=switched.row.updated_at)
+
+    async def _sha256(self, row: ResumableUpload) -> str | None:
+        """That of the whole, once it is in the store; None if it has to be computed later. Where the client has said
+        what it must be, the bytes are read for that if need be. Raises ``bad_digest``."""
+        digest = self.digests.take(row.version, row.received)
+        if digest is not None:
+            sha256 = str(digest.hexdigest())
+        elif row.sha256 is not None:
+            reader = Reader(self.uploads.store, self.uploads.clock)
+            sha256 = await reader.sha256(row.path, row.received)
+        else:
+            return None
+        if row.sha256 not in (None, sha256):
+            raise errors.bad_digest("Repr-Digest", "is not that of all bytes together")
+        return sha256
 
 
 def _with_length(row: ResumableUpload, piece: Piece, limit: SizeLimit) -> ResumableUpload:

@@ -29,13 +29,15 @@ from project_service.http.describe import (
     in_header,
     in_path,
 )
+from project_service.http.head import HeaderView
 from project_service.http.request import Request
 from project_service.http.response import ENVELOPE, NO_STORE, ErrorForm, Reply, error_reply, json_reply
 from project_service.http.routing import Handler, endpoint
 from project_service.lifecycle import timestamp
-from project_service.storage import access, cache_control, errors, keys, requests, tus
+from project_service.storage import access, cache_control, digests, errors, keys, requests, tus
 from project_service.storage.conditions import write_conditions
 from project_service.storage.details import details_of, with_field
+from project_service.storage.digests import BodyDigests
 from project_service.storage.resumable import NewUpload, Piece, Resumables
 from project_service.storage.routes import (
     BUCKET,
@@ -61,6 +63,10 @@ _VERSION = in_header("Tus-Resumable", f"{tus.VERSION}: the version of tus that t
 _LENGTH = in_header("Upload-Length", "The size of the file in bytes.")
 _CHECKSUM = in_header(
     "Upload-Checksum", f"{', '.join(tus.ALGORITHMS)}, and the digest of the body in base64."
+)
+_DIGESTS = (
+    in_header("Content-Digest", "The SHA-256 or SHA-512 of the body (RFC 9530)."),
+    in_header("Repr-Digest", "The SHA-256 of the whole file (RFC 9530)."),
 )
 _BYTES: Schema = {"type": "string", "format": "binary", "contentMediaType": tus.CONTENT_TYPE}
 _BODY = RequestBody({tus.CONTENT_TYPE: _BYTES}, required=False, summary="The next bytes of the file.")
@@ -109,6 +115,7 @@ _PIECE_REFUSED = (
     errors.upload_expired(),
     errors.invalid_checksum("why"),
     errors.checksum_mismatch(),
+    errors.bad_digest("Content-Digest", "why"),
     *_SWITCH_REFUSED,
 )
 
@@ -196,6 +203,7 @@ class ResumableRoutes:
                     "Upload-Metadata", "key (or filename), filetype and others, with values in base64."
                 ),
                 _CHECKSUM,
+                *_DIGESTS,
                 *WRITE_IF,
                 in_header("X-Object-Owner", "By the service key alone: to whom the object is to belong."),
                 *(one for one in DETAIL_HEADERS if not one.name.endswith("-Digest")),
@@ -226,7 +234,7 @@ class ResumableRoutes:
         bucket = await resumables.buckets.fresh(request.path_args["bucket"])
         conditions = write_conditions(headers)
         length, described = tus.length_of_new(headers), tus.Described.of(headers)
-        checksum = tus.Checksum.of(headers)
+        checks = _checks(headers)
         if described.bucket not in (None, bucket.name):
             raise validation_failed({"bucketName": "is not the bucket of this path"})
         named = described.key or request.query_value("key")
@@ -242,11 +250,16 @@ class ResumableRoutes:
         if described.metadata is not None:
             details = with_field(details, "metadata", described.metadata)
         content_type = requests.chosen_type(bucket, described.content_type, key)
-        new = NewUpload(key, content_type, length, conditions, details, described.text)
+        new = NewUpload(
+            key, content_type, length, conditions, details, described.text, digests.whole_sha256(headers)
+        )
+        has_bytes = length == 0 or (tus.has_bytes(headers) and request.body.length != 0)
+        if not has_bytes:
+            _refuse_digest(headers)
         upload = await resumables.begin(bucket, new, writer)
         location = request.location(f"/storage/buckets/{bucket.name}/resumable/{upload.version}")
-        if length == 0 or (tus.has_bytes(headers) and request.body.length != 0):
-            upload = await resumables.append(upload, request, Piece(0, None, checksum), writer)
+        if has_bytes:
+            upload = await resumables.append(upload, request, Piece(0, None, checks), writer)
         return Reply(201, (location, *_progress(request, upload)))
 
     @endpoint(
@@ -282,7 +295,7 @@ class ResumableRoutes:
             TAG,
             "Send the next bytes of a resumable upload; the last ones make the object",
             (Answer(204, "The service has them", headers=_OF_UPLOAD),),
-            (*_IN_UPLOADS, _VERSION, in_header("Upload-Offset", _OFFSET), _LENGTH, _CHECKSUM),
+            (*_IN_UPLOADS, _VERSION, in_header("Upload-Offset", _OFFSET), _LENGTH, _CHECKSUM, *_DIGESTS),
             _BODY,
             (
                 *_NOT_THERE,
@@ -298,7 +311,9 @@ class ResumableRoutes:
         headers = request.headers
         tus.check_version(headers)
         tus.require_bytes(headers)
-        piece = Piece(tus.offset(headers), tus.length(headers), tus.Checksum.of(headers))
+        piece = Piece(
+            tus.offset(headers), tus.length(headers), _checks(headers), digests.whole_sha256(headers)
+        )
         upload, writer = await self._upload(request)
         upload = await self.resumables.append(upload, request, piece, writer)
         return Reply(204, _progress(request, upload))
@@ -367,6 +382,19 @@ class ResumableRoutes:
         if str(version) != text:
             raise errors.upload_not_found()
         return await self.resumables.find(request.path_args["bucket"], version, writer), writer
+
+
+def _checks(headers: HeaderView) -> tuple[tus.Checksum | BodyDigests, ...]:
+    """What the bytes in the body are compared with."""
+    given = (tus.Checksum.of(headers), BodyDigests.of_content(headers))
+    return tuple(one for one in given if one is not None)
+
+
+def _refuse_digest(headers: HeaderView) -> None:
+    """Raises ``bad_digest`` where a request without bytes has the digest of some."""
+    digest = BodyDigests.of_content(headers)
+    if digest is not None:
+        digest.check()
 
 
 def _progress(request: Request, upload: ResumableUpload) -> Headers:

@@ -348,7 +348,8 @@ class ResumableUpload:
     sent, ``length`` is None until the client knows it. ``received`` bytes are in the store: the parts that ``etags``
     name, of the sizes that ``first_part`` and ``part_step`` give, and in ``tail``, a version of its own, what fills
     no part yet. ``etag`` is that of all bytes together, once they are under ``version``. ``committed_at`` is when it
-    became an object; None before. ``held``: a request is writing to it.
+    became an object; None before. ``held``: a request is writing to it. ``sha256``, in hexadecimal, is what the whole
+    must have; None if the client has not said.
     """
 
     version: UUID
@@ -371,6 +372,7 @@ class ResumableUpload:
     expires_at: datetime = datetime.max.replace(tzinfo=UTC)
     committed_at: datetime | None = None
     held: bool = False
+    sha256: str | None = None
 
     @property
     def path(self) -> str:

@@ -684,6 +684,12 @@ class FakeResumables:
             await FakeGarbage(self.tables).discard([old.tail])
         return await self.find(version)
 
+    async def expect_sha256(self, version: UUID, holder: UUID, sha256: str) -> bool:
+        if not self._holds(version, holder):
+            return False
+        self.tables.resumables[version] = evolve(self.tables.resumables[version], sha256=sha256)
+        return True
+
     async def commit(
         self, version: UUID, holder: UUID, new: NewObject, writer: Writer, conditions: Conditions
     ) -> Switched | None:

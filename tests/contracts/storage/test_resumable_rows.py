@@ -64,6 +64,7 @@ async def test_everything_that_is_said_at_the_beginning_is_kept(rows: Rows) -> N
         details=Details(7, "max-age=7", '{"a":"ä"}', "de"),
         metadata="key YQ==",
         part_step=3,
+        sha256="ab" * 32,
     )
     expires_at = await rows.resumables.create(made, DAY)
     assert await rows.resumables.find(made.version) == evolve(made, expires_at=expires_at)
@@ -106,6 +107,18 @@ async def test_a_hold_that_is_not_renewed_ends(rows: Rows) -> None:
     assert await rows.resumables.commit(version, one, new, ALICE, UNCONDITIONAL) is None
     assert await rows.objects.find("b", "k") is None
     assert await rows.resumables.remove(version, one) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_holder_says_which_digest_the_whole_must_have(rows: Rows) -> None:
+    version, holder = await held(rows)
+    digest = "ab" * 32
+    assert not await rows.resumables.expect_sha256(version, uuid4(), digest)
+    seen = await rows.resumables.find(version)
+    assert seen is not None and seen.sha256 is None
+    assert await rows.resumables.expect_sha256(version, holder, digest)
+    row = await rows.resumables.advance(version, holder, NOTHING, DAY)
+    assert row is not None and row.sha256 == digest
 
 
 @pytest_twisted.ensureDeferred

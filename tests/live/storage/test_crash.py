@@ -301,7 +301,7 @@ KILLED = [
 
 
 async def has_its_digest(storage: Storage, key: str, payload: bytes) -> None:
-    """At once where one process received all bytes, else when it is computed."""
+    """At once where one process received all bytes or the client said what it is, else when it is computed."""
     from twisted.internet import reactor
 
     digest = sha256(payload).hexdigest()
@@ -321,7 +321,9 @@ async def test_a_resumable_upload_outlives_the_process_at_any_step(
     size = 4000 if until <= 4000 else BIG
     payload, key = storage_crash.payload_of(size), f"resumable {step} {until} {before}"
     resumables, bucket = storage.resumables, await storage.buckets.fresh("b")
-    new = NewUpload(key, "text/plain", size, UNCONDITIONAL, NO_DETAILS, "")
+    # Where the client has said which digest the whole has, it is compared before there is an object.
+    expected = sha256(payload).hexdigest() if before else None
+    new = NewUpload(key, "text/plain", size, UNCONDITIONAL, NO_DETAILS, "", expected)
     row = await resumables.begin(bucket, new, SERVICE)
     assert row.first_part == P
     if before:

@@ -40,26 +40,42 @@ create trigger changed after insert or update of version on storage.objects
 """
 
 
+def named(headers: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def field_of(payload: bytes) -> str:
+    return f"sha-256=:{b64encode(sha256(payload).digest()).decode()}:"
+
+
 class Uploading:
     """A resumable upload of ``PAYLOAD`` by a user, whose requests any of several services may serve."""
 
     def __init__(self, token: str) -> None:
         self.token, self.path = token, ""
 
-    async def begin(self, api: Api, key: str) -> None:
+    async def begin(self, api: Api, key: str, **more: str) -> None:
         described = f"key {b64encode(key.encode()).decode()}"
-        sent = {**TUS, "Upload-Length": str(len(PAYLOAD)), "Upload-Metadata": described}
+        sent = {**TUS, "Upload-Length": str(len(PAYLOAD)), "Upload-Metadata": described, **named(more)}
         bucket = "/storage/buckets/personal/resumable"
         status, headers, _ = await api.request("POST", bucket, token=self.token, headers=sent)
         assert status == 201
         self.path = headers.getRawHeaders("location")[0]
 
     async def send(self, api: Api, first: int, last: int) -> None:
+        assert await self.try_to_send(api, first, last) == (204, b"")
+
+    async def try_to_send(self, api: Api, first: int, last: int, **more: str) -> tuple[int, Any]:
+        """Status and, of a refusal, the code."""
         bytes_of = {"Content-Type": "application/offset+octet-stream", "Upload-Offset": str(first)}
         status, _, body = await api.request(
-            "PATCH", self.path, token=self.token, headers={**TUS, **bytes_of}, data=PAYLOAD[first:last]
+            "PATCH",
+            self.path,
+            token=self.token,
+            headers={**TUS, **bytes_of, **named(more)},
+            data=PAYLOAD[first:last],
         )
-        assert status == 204, body
+        return status, body if status < 300 else body["error"]["code"]
 
     async def info(self, api: Api, key: str) -> dict[str, Any]:
         path = f"/storage/buckets/personal/objects/{key}?info=true"
@@ -107,11 +123,42 @@ async def test_an_upload_by_two_workers_gets_its_digest_soon(
         want = {"Want-Repr-Digest": "sha-256=1"}
         path = "/storage/buckets/personal/objects/other"
         _, headers, body = await one.request("GET", path, token=upload.token, headers=want)
-        shown = b64encode(bytes.fromhex(DIGEST)).decode()
-        assert (headers.getRawHeaders("repr-digest"), body) == ([f"sha-256=:{shown}:"], PAYLOAD)
+        assert (headers.getRawHeaders("repr-digest"), body) == ([field_of(PAYLOAD)], PAYLOAD)
         # Neither did anything else change, nor did the project's trigger fire.
         assert run_sql(database, "select * from storage.usage order by 1, 2") == counted
         assert run_sql(database, "select key from public.changes") == changed
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_a_client_says_of_the_whole_is_compared_whichever_workers_receive_it(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    off = {"part_bytes": PART, "digest_bytes_per_second": 0}
+    settings = settings_for(database, store_settings, tmp_path, storage=off)
+    async with serving(settings) as one, serving(settings) as two:
+        upload = Uploading((await one.sign_up("whole@example.test"))["access_token"])
+        cut, end, wrong = PART + 7, len(PAYLOAD), {"Repr_Digest": field_of(b"other")}
+        for last in (one, two):
+            await upload.begin(one, "k", Repr_Digest=field_of(PAYLOAD))
+            await upload.send(one, 0, cut)
+            assert await upload.try_to_send(last, cut, end, **wrong) == (400, "bad_digest")
+            await upload.send(last, cut, end)
+            assert (await upload.info(two, "k"))["sha256"] == DIGEST
+            run_sql(database, "update storage.objects set sha256 = null")
+        for last in (one, two):
+            await upload.begin(two, "k")
+            await upload.send(one, 0, cut)
+            broken = {"Content_Digest": field_of(b"other")}
+            assert await upload.try_to_send(last, cut, cut + 9, **broken) == (400, "bad_digest")
+            assert await upload.try_to_send(last, cut, end, **wrong) == (400, "bad_digest")
+            # Of it nothing is left, and the object that was there stays.
+            assert await upload.try_to_send(last, cut, end) == (404, "upload_not_found")
+        unfinished = "select version from storage.resumable where committed_at is null"
+        assert (run_sql(database, unfinished), run_sql(database, "select version from storage.garbage")) == (
+            [],
+            [],
+        )
+        assert run_sql(database, "select size, sha256 from storage.objects") == [(end, None)]
 
 
 @pytest.fixture
