@@ -108,11 +108,16 @@ _METADATA: Mapping[str, Schema] = {
     "etag": {"type": "string", "description": "The store's, without quotes; opaque."},
 }
 METADATA = Named("Object", exactly(**_METADATA))
+_AGE = {
+    "description": "For how long caches may store it, in a public bucket; that of cache_control, if it has one."
+}
+_CACHING = {"description": "Its own Cache-Control, in a public bucket."}
+_LANGUAGES = {"description": "For whom it is, as language tags."}
 _INFO: Mapping[str, Schema] = {
     **_METADATA,
-    "max_age_seconds": MAX_AGE.schema,
-    "cache_control": CACHE_CONTROL.schema,
-    "content_language": LANGUAGE.schema,
+    "max_age_seconds": {**MAX_AGE.schema, **_AGE},
+    "cache_control": {**CACHE_CONTROL.schema, **_CACHING},
+    "content_language": {**LANGUAGE.schema, **_LANGUAGES},
     "metadata": DOCUMENT.schema,
     "sha256": {
         "type": ["string", "null"],
@@ -259,6 +264,7 @@ _OBJECT_HEADERS = {
     "Content-Language": "As the upload said it.",
     "Repr-Digest": "The SHA-256 of the whole object, where it was wanted and is known.",
     "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "A sandbox, where it is shown in the browser.",
     "Cross-Origin-Resource-Policy": "cross-origin, if pages of every origin may read responses.",
     "Vary": "Accept, with format=auto.",
 }
@@ -270,7 +276,11 @@ DOWNLOADED = (
         BYTES,
         {**_OBJECT_HEADERS, "Content-Range": "Which bytes of how many these are."},
     ),
-    Answer(304, "The object is the one that the condition names"),
+    Answer(
+        304,
+        "The object is the one that the condition names",
+        headers={name: _OBJECT_HEADERS[name] for name in ("ETag", "Last-Modified", "Cache-Control")},
+    ),
 )
 
 
@@ -339,9 +349,9 @@ class ObjectChanges:
     """null removes what the object has of its own."""
 
     owner: UUID | None = member(_OWNER, default=None, schema={"description": "By the service key alone."})
-    max_age_seconds: int | None = member(MAX_AGE, default=None)
-    cache_control: str | None = member(CACHE_CONTROL, default=None)
-    content_language: str | None = member(LANGUAGE, default=None)
+    max_age_seconds: int | None = member(MAX_AGE, default=None, schema=_AGE)
+    cache_control: str | None = member(CACHE_CONTROL, default=None, schema=_CACHING)
+    content_language: str | None = member(LANGUAGE, default=None, schema=_LANGUAGES)
     metadata: str | None = member(DOCUMENT, default=None)
 
 

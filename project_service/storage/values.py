@@ -86,6 +86,10 @@ def needs_a_public_bucket() -> ApiError:
     )
 
 
+def _rule(kind: Kind, default: Any, description: str) -> Any:
+    return member(kind, default=default, schema={"description": description})
+
+
 @frozen
 class BucketRules:
     """What an operator decides about a bucket. None means no limit of its own.
@@ -93,16 +97,23 @@ class BucketRules:
     Fields that only describe a bucket belong here too. Their order is that of the columns in SQL.
     """
 
-    visibility: Visibility = member(_VISIBILITY, default="private")
-    max_object_bytes: int | None = member(_OBJECT_LIMIT, default=None)
-    max_bucket_bytes: int | None = member(_BUCKET_LIMIT, default=None)
-    allowed_content_types: tuple[str, ...] | None = member(CONTENT_TYPES, default=None)
-    owner_only_writes: bool = member(FLAG, default=False)
-    owner_only_reads: bool = member(FLAG, default=False)
-    anonymous_reads: bool = member(FLAG, default=False)
-    policies: bool = member(FLAG, default=False)
-    # Of objects that have none of their own, where everybody may read them.
-    cache_control: str | None = member(CACHE_CONTROL, default=None)
+    visibility: Visibility = _rule(
+        _VISIBILITY, "private", "Who may list and download: a project key is enough, or not."
+    )
+    max_object_bytes: int | None = _rule(_OBJECT_LIMIT, None, "The largest object.")
+    max_bucket_bytes: int | None = _rule(_BUCKET_LIMIT, None, "The largest size of all objects together.")
+    allowed_content_types: tuple[str, ...] | None = _rule(
+        CONTENT_TYPES, None, "What it takes; null: everything."
+    )
+    owner_only_writes: bool = _rule(FLAG, False, "Only its owner may overwrite, move or delete an object.")
+    owner_only_reads: bool = _rule(FLAG, False, "Only its owner knows of an object. For private buckets.")
+    anonymous_reads: bool = _rule(
+        FLAG, False, "Anybody may download without a key, at /storage/public. For public buckets."
+    )
+    policies: bool = _rule(FLAG, False, "Row-level security on storage.objects decides what users may do.")
+    cache_control: str | None = _rule(
+        CACHE_CONTROL, None, "Cache-Control of objects that have none of their own, in a public bucket."
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.owner_only_reads and self.visibility == "public":

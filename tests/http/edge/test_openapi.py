@@ -214,6 +214,20 @@ class Documents(TestCase):
         self.assertNotIn("requestBody", auth["logout"])
         self.assertNotIn("content", objects["delete"]["responses"]["204"])
 
+    def test_rules_of_buckets_and_details_of_objects_say_what_they_mean(self) -> None:
+        paths = self.document["paths"]
+        for path, method in (
+            ("/admin/buckets", "post"),
+            ("/admin/buckets/{bucket}", "patch"),
+            ("/storage/buckets/{bucket}/objects/{key}", "patch"),
+        ):
+            schema = paths[path][method]["requestBody"]["content"]["application/json"]["schema"]
+            for name, one in schema["properties"].items():
+                self.assertTrue(name == "name" or one.get("description"), (path, name))
+        page = paths["/storage/public/{bucket}/{key}"]["get"]["responses"]
+        self.assertIn("Content-Security-Policy", page["200"]["headers"])
+        self.assertLessEqual({"ETag", "Cache-Control"}, page["304"]["headers"].keys())
+
     def test_json_bodies_of_auth_and_storage_are_closed(self) -> None:
         bodies = {
             (path, method): operation["requestBody"]["content"].get("application/json")
