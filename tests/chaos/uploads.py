@@ -6,11 +6,8 @@ that they have seen may go back, objects must have their bytes, and when everyth
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -22,14 +19,12 @@ from typing import Any
 
 import requests
 from attrs import define, field
-from botocore.session import Session
 
-from project_service.embedded.data_directory import running_beside
 from project_service.settings.model import Store
+from tests.chaos.leftovers import embedded, judge_leftovers
 from tests.live.daemon import TIMEOUT_SECONDS, Daemon, eventually, workers_of
 from tests.live.loaded_service import credentials, sections, started
 from tests.live.mixed_load import AFTER_FAILURE_SECONDS, Threads
-from tests.live.sql import run_sql
 
 UPLOADS, OBJECTS = "/storage/buckets/private/resumable", "/storage/buckets/private/objects"
 TUS = {"Tus-Resumable": "1.0.0"}
@@ -199,7 +194,7 @@ def kill_during_uploads(
     with started(first, storage=SETTINGS, **(sections(*beside) if beside else {})) as one:
         for name in ("jwt-keys.json", "credentials.json"):
             (second / "var" / name).write_bytes((first / "var" / name).read_bytes())
-        dsn, store = beside or _embedded(first / "var")
+        dsn, store = beside or embedded(first / "var")
         with started(second, storage=SETTINGS, **sections(dsn, store)) as two:
             known = [credentials(folder) for folder in (first, second)]
             with Uploading(
@@ -210,15 +205,7 @@ def kill_during_uploads(
                     _go_on(load)
                     print(f"kill {number:2}: {victims}; {load}", flush=True)
             _judge(load)
-        _judge_leftovers(first, dsn, store)
-
-
-def _embedded(data_dir: Path) -> tuple[str, Store]:
-    running = running_beside(data_dir)
-    assert running is not None
-    assert running.dsn is not None
-    assert running.store is not None
-    return running.dsn, running.store
+        judge_leftovers(first, dsn, store)
 
 
 def _killed(random: Random, load: Uploading, host: Daemon) -> str:
@@ -255,41 +242,3 @@ def _judge(load: Uploading) -> None:
     assert load.wrong == []
     assert load.damaged() == []
     assert load.resumed and load.digests and load.terminated, str(load)
-
-
-def _judge_leftovers(directory: Path, dsn: str, store: Store) -> None:
-    """Let everything expire, as if days had passed, and sweep."""
-    run_sql(
-        dsn,
-        "update storage.resumable set expires_at = expires_at - interval '3 days', held_until = null;"
-        "update storage.uploads set seen_at = seen_at - interval '3 days'",
-    )
-    _storage(directory, "sweep")
-    verified = _storage(directory, "verify")
-    assert verified["missing"] == verified["torn"] == verified["orphans"] == [], verified
-    rows = "select count(*) from (select version from storage.{} union all select version from storage.garbage) r"
-    assert run_sql(dsn, rows.format("resumable")) == [(0,)]
-    # The running service releases within seconds what it has reserved in advance.
-    eventually(lambda: run_sql(dsn, rows.format("uploads")) == [(0,)], "the end of all reservations")
-    assert store.secret_access_key is not None
-    client: Any = Session().create_client(
-        "s3",
-        region_name=store.region,
-        endpoint_url=store.endpoint_url,
-        aws_access_key_id=store.access_key_id,
-        aws_secret_access_key=store.secret_access_key.reveal(),
-    )
-    assert client.list_multipart_uploads(Bucket=store.bucket).get("Uploads", []) == []
-
-
-def _storage(directory: Path, command: str) -> Any:
-    program = str(Path(sys.executable).with_name("project-service"))
-    done = subprocess.run(
-        [program, "storage", command, "--config", "faults.toml", "--data-dir", "var", "--json"],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return json.loads(done.stdout)

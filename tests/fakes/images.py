@@ -7,18 +7,26 @@ from typing import Any
 from attrs import define, field
 from twisted.internet.defer import Deferred, succeed
 
+from project_service.storage.image_pool import PictureRefused
 from project_service.storage.image_process import Job
 from project_service.storage.repository import ObjectStream
 from tests.fakes.store import Collected
+
+PNG = b"\x89PNG"
+
+
+def resized(picture: bytes, width: int | None) -> bytes:
+    return b"%s, %d wide" % (picture, width or 0)
 
 
 @define(eq=False)
 class FakeImagePool:
     """``jobs`` are those that were begun, and ``sources`` the pictures that they read.
 
-    The outcomes are ``outcomes`` one after the other, of which the last stays: bytes, or an exception. With ``holds``
-    a job ends when the test fires the Deferred that it appends to ``held``; with ``busy`` a caller waits in
-    ``waiting`` for a process.
+    The outcomes are ``outcomes`` one after the other, of which the last stays: bytes, or an exception. Without any,
+    each is what ``resized`` returns of the picture, and what does not begin as a PNG is refused. With ``holds`` a job
+    ends when the test fires the Deferred that it appends to ``held``; with ``busy`` a caller waits in ``waiting`` for
+    a process.
     """
 
     jobs: list[Job] = field(factory=list)
@@ -51,6 +59,10 @@ class FakeImagePool:
         if self.holds:
             self.held.append(Deferred())
             await self.held[-1]
+        if not self.outcomes:
+            if not body.startswith(PNG):
+                raise PictureRefused("invalid")
+            return resized(body, job.width)
         outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
         if isinstance(outcome, Exception):
             raise outcome

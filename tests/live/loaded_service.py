@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import requests
 
 from project_service.settings.model import Store
 from tests.live.daemon import ROOT, Daemon, eventually
-from tests.live.mixed_load import LEDGER, PACE_SECONDS, PARTS, ROWS, Load
+from tests.live.mixed_load import LEDGER, PACE_SECONDS, ROWS, Client, Keys, Load
 from tests.live.sql import run_sql
 
 # Short, so that an outage of a second shows as 503 and not as a slow response.
@@ -97,18 +97,25 @@ def _knows_the_ledger(known: dict[str, str]) -> bool:
     return all(one.status_code == 200 for one in asked)
 
 
-def load_on(directory: Path, clients: int = 2, pace: float = PACE_SECONDS) -> Load:
+def load_on(
+    directory: Path,
+    clients: int = 2,
+    pace: float = PACE_SECONDS,
+    more: Mapping[str, type[Client]] | None = None,
+) -> Load:
     known = credentials(directory)
-    return Load(known["base_url"], known["service_key"], clients, pace)
+    return Load(known["base_url"], Keys(known["anon_key"], known["service_key"]), clients, pace, more)
 
 
 def warmed_up(load: Load) -> None:
-    eventually(lambda: load.has_gone_on(dict.fromkeys(PARTS, 0), 10), "a first acknowledgement of each kind")
+    eventually(
+        lambda: load.has_gone_on(dict.fromkeys(load.tallies, 0), 10), "a first acknowledgement of each kind"
+    )
 
 
 def gone_on(load: Load) -> None:
     before = load.acknowledged()
-    eventually(lambda: load.has_gone_on(before), "acknowledgements of all three parts")
+    eventually(lambda: load.has_gone_on(before), "acknowledgements of all parts")
 
 
 def judge(load: Load, fault: str, since: float) -> None:

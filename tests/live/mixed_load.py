@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import sha256
 from itertools import pairwise
 from random import Random
@@ -15,7 +14,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 import requests
-from attrs import define, field
+from attrs import define, field, frozen
 
 PARTS = ("storage", "tables", "auth")
 ROWS = "/dev/db/main/rest/ledger"
@@ -27,6 +26,14 @@ HANGING_SECONDS = 20.0
 PACE_SECONDS = 0.01
 AFTER_FAILURE_SECONDS = 0.05
 VERIFYING_SECONDS = 60.0
+
+
+@frozen
+class Keys:
+    """The project keys."""
+
+    anon: str
+    service: str
 
 
 @define
@@ -78,32 +85,42 @@ class Threads:
 
 
 class Load(Threads):
-    """The load. ``base_url`` may be changed meanwhile, if a service comes back at another address."""
+    """The load. ``base_url`` may be changed meanwhile, if a service comes back at another address. ``more`` are parts
+    with clients of their own."""
 
-    def __init__(self, base_url: str, service_key: str, clients: int = 2, pace: float = PACE_SECONDS) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        keys: Keys,
+        clients: int = 2,
+        pace: float = PACE_SECONDS,
+        more: Mapping[str, type[Client]] | None = None,
+    ) -> None:
         self.base_url = base_url
-        self._key = service_key
+        self.keys = keys
         self.pace = pace
         self._lock = threading.Lock()
-        self.tallies = {part: Tally() for part in PARTS}
+        parts: dict[str, type[Client]] = {
+            "storage": _Objects,
+            "tables": _Rows,
+            "auth": _Accounts,
+            **(more or {}),
+        }
+        self.tallies = {part: Tally() for part in parts}
         self.objects: dict[str, str] = {}
         self.recent_objects: deque[tuple[str, str]] = deque(maxlen=200)
         self.rows: set[str] = set()
         self.accounts: list[str] = []
-        works: dict[str, Callable[[_Client], None]] = {
-            "storage": _Client.write_object,
-            "tables": _Client.write_row,
-            "auth": _Client.sign_up,
-        }
-        super().__init__(
-            partial(_Client(self, part, number).run, works[part])
-            for part in PARTS
+        self._clients = [
+            kind(self, part, number)
+            for part, kind in parts.items()
             for number in range(1 if part == "auth" else clients)
-        )
+        ]
+        super().__init__(one.run for one in self._clients)
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"X-Service-Key": self._key}
+        return {"X-Service-Key": self.keys.service}
 
     def count(self, part: str, what: str) -> int:
         counted: int = getattr(self.tallies[part], what)
@@ -118,7 +135,7 @@ class Load(Threads):
 
     def has_gone_on(self, before: dict[str, int], more: int = 5) -> bool:
         """Whether every part has acknowledged ``more`` requests than ``before``."""
-        return all(self.acknowledged()[part] >= before[part] + more for part in PARTS)
+        return all(count >= before[part] + more for part, count in self.acknowledged().items())
 
     def record(self, part: str, begun: float, outcome: str, remember: Callable[[], None]) -> None:
         now = monotonic()
@@ -141,7 +158,8 @@ class Load(Threads):
 
     def lost(self) -> list[str]:
         """What was acknowledged and is not there now. Call it after ``stop``."""
-        return [*self._lost_objects(), *self._lost_rows(), *self._lost_accounts()]
+        others = [text for client in self._clients for text in client.lost()]
+        return [*self._lost_objects(), *self._lost_rows(), *self._lost_accounts(), *others]
 
     def _lost_objects(self) -> list[str]:
         lost = []
@@ -198,59 +216,87 @@ class Load(Threads):
         return "\n".join(lines)
 
 
-class _Client:
-    """A client of one part, in a thread of its own."""
+class Client:
+    """A client of one part, in a thread of its own. Its subclasses say what it does again and again."""
 
     def __init__(self, load: Load, part: str, number: int) -> None:
-        self._load = load
+        self.load = load
         self._part = part
-        self._random = Random(f"{part}-{number}")
+        self.random = Random(f"{part}-{number}")
         # Several loads may run on one database after each other.
-        self._name = f"{part}-{number}-{uuid4().hex[:12]}"
-        self._number = 0
+        self.name = f"{part}-{number}-{uuid4().hex[:12]}"
+        self.number = 0
         self._session = requests.Session()
 
-    def run(self, work: Callable[[_Client], None]) -> None:
+    def run(self) -> None:
         with self._session:
-            while not self._load.ended:
-                self._number += 1
-                work(self)
-                self._load.pause(self._load.pace)
+            while not self.load.ended:
+                self.number += 1
+                self.once()
+                self.load.pause(self.load.pace)
 
-    def write_object(self) -> None:
-        key = f"{self._name}/{self._number}"
-        payload = self._random.randbytes(self._random.choice((0, 10, 1000, 70_000, 300_000)))
-        digest = sha256(payload).hexdigest()
-        path = f"/storage/buckets/private/objects/{key}"
-        self._send("PUT", path, lambda: self._load.stored(key, digest), data=payload)
+    def once(self) -> None:
+        """Send a request, or some that belong together."""
+        raise NotImplementedError
 
-    def write_row(self) -> None:
-        row = {"id": str(uuid4()), "n": self._number}
-        self._send("POST", ROWS, lambda: self._load.rows.add(str(row["id"])), json=row)
+    def lost(self) -> list[str]:
+        """As ``Load.lost``, of what this client alone knows."""
+        return []
 
-    def sign_up(self) -> None:
-        email = f"{self._name}-{self._number}@example.test"
-        account = {"email": email, "password": PASSWORD}
-        self._send("POST", "/auth/signup", lambda: self._load.accounts.append(email), json=account)
-
-    def _send(self, method: str, path: str, remember: Callable[[], None], **more: Any) -> None:
+    def send(
+        self,
+        method: str,
+        path: str,
+        remember: Callable[[], None] = lambda: None,
+        expected: Collection[int] = (),
+        **more: Any,
+    ) -> requests.Response | None:
+        """The response, if the request was acknowledged, which the statuses ``expected`` count as too."""
         begun = monotonic()
+        answer = None
         try:
             answer = self._session.request(
                 method,
-                self._load.base_url + path,
-                headers=self._load.headers,
+                self.load.base_url + path,
                 timeout=HANGING_SECONDS,
-                **more,
+                **{"headers": self.load.headers, **more},
             )
-            outcome = judged(answer)
+            outcome = "acknowledged" if answer.status_code in expected else judged(answer)
         except requests.Timeout:
             outcome = f"{method} {path} hung"
-        except requests.ConnectionError:
+        except requests.RequestException:
             outcome = "broken"
-        self._load.record(self._part, begun, outcome, remember)
-        if outcome != "acknowledged":
-            self._load.pause(AFTER_FAILURE_SECONDS)
+        self.load.record(self._part, begun, outcome, remember)
+        if outcome == "acknowledged":
+            return answer
+        self.load.pause(AFTER_FAILURE_SECONDS)
+        return None
+
+    def blame(self, text: str) -> None:
+        """Count a response as wrong that ``send`` has returned."""
+        self.load.tallies[self._part].wrong.append(text)
+
+
+class _Objects(Client):
+    def once(self) -> None:
+        key = f"{self.name}/{self.number}"
+        payload = self.random.randbytes(self.random.choice((0, 10, 1000, 70_000, 300_000)))
+        digest = sha256(payload).hexdigest()
+        path = f"/storage/buckets/private/objects/{key}"
+        self.send("PUT", path, lambda: self.load.stored(key, digest), data=payload)
+
+
+class _Rows(Client):
+    def once(self) -> None:
+        row = {"id": str(uuid4()), "n": self.number}
+        self.send("POST", ROWS, lambda: self.load.rows.add(str(row["id"])), json=row)
+
+
+class _Accounts(Client):
+    def once(self) -> None:
+        email = f"{self.name}-{self.number}@example.test"
+        account = {"email": email, "password": PASSWORD}
+        self.send("POST", "/auth/signup", lambda: self.load.accounts.append(email), json=account)
 
 
 def judged(answer: requests.Response) -> str:

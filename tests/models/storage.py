@@ -14,8 +14,12 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from tests.pictures import png
+
 RANGE_REFUSED = "range_not_satisfiable"
 FOREVER = 2.0**40
+# All that can be resized of what the machine uploads.
+PICTURES = (png(200, 0, 0), png(0, 0, 200))
 
 
 @frozen
@@ -89,7 +93,8 @@ class Details:
 
 @frozen
 class Stored:
-    """``changed`` is in whole seconds, as HTTP's dates are; ``etag`` is bare."""
+    """``changed`` is in whole seconds, as HTTP's dates are; ``etag`` is bare. ``widths`` are those for which there is
+    a rendition: of these bytes, and of no others that the key had or will have."""
 
     payload: bytes
     content_type: str
@@ -97,6 +102,13 @@ class Stored:
     etag: str
     changed: int
     details: Details = Details()
+    widths: frozenset[int] = frozenset()
+
+    def not_resized(self) -> set[str]:
+        """Why there is no rendition of it. All pictures of the machine are PNG."""
+        if self.content_type != "image/png":
+            return {"image_type_unsupported"}
+        return set() if self.payload in PICTURES else {"image_invalid"}
 
 
 @frozen
@@ -119,16 +131,34 @@ class Condition:
         return ""
 
 
+@frozen
+class Terms:
+    """What a link takes by an upload. With ``by_prefix`` the uploader chooses the rest of the key."""
+
+    by_prefix: bool = False
+    max_bytes: int | None = None
+    content_types: tuple[str, ...] | None = None
+    overwrite: bool = False
+
+    def not_taken(self, size: int, content_type: str) -> set[str]:
+        refusals = set() if accepts(self.content_types, content_type) else {"unsupported_media_type"}
+        return {*refusals, "payload_too_large"} if size > (self.max_bytes or FOREVER) else refusals
+
+
 @define
 class Link:
     """``uses`` None: any number. ``owner``: whose objects alone it opens. ``continued_until``: how long the last
-    download may be continued."""
+    download may be continued. ``upload`` None: it is for downloads."""
 
+    id: str
     bucket: str
     key: str
+    signer: Caller
     expires: float
     uses: int | None
     owner: str | None = None
+    upload: Terms | None = None
+    was_used: bool = False
     continued_until: float = 0.0
 
     def continues(
@@ -137,6 +167,24 @@ class Link:
         """Whether the request goes on with the last download, which is no use of its own."""
         inside = isinstance(expected, tuple) and expected[0] > 0
         return inside and headers.get("If-Range") == f'"{etag}"' and now < self.continued_until
+
+    def use(self) -> None:
+        self.was_used, self.uses = True, None if self.uses is None else self.uses - 1
+
+    def shown(self) -> dict[str, Any]:
+        """As a list of links shows it, without its times and who made it."""
+        terms = self.upload or Terms()
+        types = terms.content_types
+        return {
+            "id": self.id,
+            "method": "GET" if self.upload is None else "PUT",
+            "key": None if terms.by_prefix else self.key,
+            "key_prefix": self.key if terms.by_prefix else None,
+            "uses_left": self.uses,
+            "max_bytes": terms.max_bytes,
+            "content_types": None if types is None else list(types),
+            "overwrite": terms.overwrite,
+        }
 
 
 @define
@@ -225,10 +273,7 @@ class Model:
         refusals = self.does_not_fit(bucket, key, size)
         if rules.max_object_bytes is not None and size > rules.max_object_bytes:
             refusals.add("payload_too_large")
-        family = content_type.partition("/")[0] + "/*"
-        if rules.allowed_content_types is not None and not {content_type, family} & set(
-            rules.allowed_content_types
-        ):
+        if not accepts(rules.allowed_content_types, content_type):
             refusals.add("unsupported_media_type")
         return refusals
 
@@ -245,6 +290,11 @@ class Model:
     def move(self, bucket: str, source: str, target: str, changed: int) -> None:
         self.objects[bucket, target] = evolve(self.objects.pop((bucket, source)), changed=changed)
 
+    def resized(self, bucket: str, key: str, widths: Iterable[int]) -> None:
+        """There are renditions of the object now."""
+        there = self.objects[bucket, key]
+        self.objects[bucket, key] = evolve(there, widths=there.widths.union(widths))
+
     def spent(self, token: str, now: float) -> str:
         """Why a link opens nothing any more; "" while it does."""
         if token not in self.links:
@@ -253,6 +303,19 @@ class Model:
         if link.expires <= now:
             return "token_expired"
         return "token_used" if link.uses == 0 else ""
+
+    def linked(self, link: Link) -> Stored | None:
+        """What ``link`` opens."""
+        there = self.objects.get((link.bucket, link.key))
+        return there if there is not None and link.owner in (None, there.owner) else None
+
+    def links_of(self, caller: Caller, bucket: str) -> list[Link]:
+        """The links of ``bucket`` that ``caller`` may list and revoke."""
+        return [
+            link
+            for link in self.links.values()
+            if link.bucket == bucket and (caller.is_service or link.signer.user == caller.user)
+        ]
 
     def listed(self, caller: Caller, bucket: str, prefix: str, recursive: bool) -> list[str]:
         """The keys and folders that a listing shows, in the order of their bytes."""
@@ -282,6 +345,12 @@ class Model:
             "object_count": len(self.of(name)),
             "total_bytes": self.total(name),
         }
+
+
+def accepts(allowed: tuple[str, ...] | None, content_type: str) -> bool:
+    """Whether a list of media types, if there is one, has this type or its family."""
+    family = content_type.partition("/")[0] + "/*"
+    return allowed is None or bool({content_type, family} & set(allowed))
 
 
 def ranged(text: str | None, payload: bytes) -> tuple[int, int] | str | None:

@@ -235,18 +235,29 @@ class StorageMachine(RuleBasedStateMachine):
         early = self.model.unchangeable(caller, bucket, key, condition)
         if bucket in self.model.buckets:
             early |= self.model.not_taken(bucket, key, len(payload), guessed(key))
-        headers = {
-            **self.world.credentials(caller),
-            **sent_condition(condition),
-            "Content-Length": str(len(payload)),
-        }
-        request = self.world.begin("PUT", self.path(bucket, key), headers)
+        headers = {**self.world.credentials(caller), **sent_condition(condition)}
+        self.hold(self.path(bucket, key), headers, caller, bucket, key, payload, condition, early)
+
+    def hold(
+        self,
+        path: str,
+        headers: dict[str, str],
+        caller: Caller,
+        bucket: str,
+        key: str,
+        payload: bytes,
+        condition: Condition,
+        early: set[str],
+        token: str = "",
+    ) -> None:
+        """Send half of an upload."""
+        request = self.world.begin("PUT", path, {**headers, "Content-Length": str(len(payload))})
         request.send(payload[: len(payload) // 2])
         number = self.model.buckets[bucket].number if bucket in self.model.buckets else -1
-        kind = guessed(key)
+        since, kind = self.world.now(), guessed(key)
         self.held.append(
             Held(
-                self.world.now(),
+                since,
                 request,
                 caller,
                 bucket,
@@ -256,6 +267,7 @@ class StorageMachine(RuleBasedStateMachine):
                 kind,
                 condition,
                 frozenset(early),
+                token,
             )
         )
 
@@ -274,9 +286,13 @@ class StorageMachine(RuleBasedStateMachine):
             return
         late = self.model.unchangeable(one.caller, one.bucket, one.key, one.condition)
         late |= self.model.not_taken(one.bucket, one.key, len(one.payload), one.content_type)
+        # An upload that began before its link expired may end afterwards.
+        late |= {self.model.spent(one.token, one.since)} - {""} if one.token else set()
         if code(answer) in one.early - late:
             return
         self.uploaded(answer, one.caller, one.bucket, one.key, one.payload, one.content_type, late)
+        if one.token and not code(answer):
+            self.model.links[one.token].use()
 
     @rule(data=st.data(), caller=WRITERS, payload=PAYLOADS.filter(bool), public=st.booleans(), rules=RULES)
     def change_a_bucket_during_an_upload(

@@ -1,18 +1,18 @@
-"""The other half of ``storage_machine``: downloads, links, listings, copies, moves and deletions."""
+"""The next part of ``storage_machine``: downloads, listings, copies, moves and deletions."""
 
 from __future__ import annotations
 
 import json
 from hashlib import sha256
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from attrs import evolve
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import rule
 
 from tests.fakes.common import Response
-from tests.models.storage import AGES, RANGE_REFUSED, Caller, Details, Link, Stored, ranged
+from tests.models.storage import AGES, RANGE_REFUSED, Caller, Details, Stored, ranged
 from tests.models.storage_machine import StorageMachine
 from tests.models.storage_world import CALLERS, DETAILS, KEYS, NAMES, SERVICE, code, sent_condition
 
@@ -102,45 +102,6 @@ class ObjectsMachine(StorageMachine):
             given = "*" if isinstance(expected, int) else f"{expected[0]}-{expected[1]}"
             assert answer.header("Content-Range") == f"bytes {given}/{size}"
 
-    # Links
-
-    @rule(data=st.data(), caller=CALLERS, uses=st.integers(0, 2), seconds=st.sampled_from([1, 60, 7200]))
-    def presign(self, data: st.DataObject, caller: Caller, uses: int, seconds: int) -> None:
-        bucket, key = self.bucket_and_key(data)
-        path = f"/storage/buckets/{self.world.prefix}{bucket}/presign"
-        lifetime = seconds * self.world.lifetime_factor
-        body = {"key": key, "uses": uses, "expires_in_seconds": lifetime}
-        answer = self.call(caller, "POST", path, body)
-        missing = {"object_not_found"} if self.model.seen(caller, bucket, key) is None else set()
-        if not self.refused(answer, self.model.unreadable(caller, bucket) or missing):
-            token = urlsplit(json.loads(answer.body)["url"]).query.removeprefix("token=")
-            expires = self.world.now() + lifetime
-            hides = self.model.buckets[bucket].rules.owner_only_reads and not caller.is_service
-            self.model.links[token] = Link(bucket, key, expires, uses or None, caller.user if hides else None)
-
-    @precondition(lambda self: self.model.links)
-    @rule(data=st.data(), method=METHODS)
-    def follow_a_link(self, data: st.DataObject, method: str) -> None:
-        known = list(self.model.links)
-        token = data.draw(st.sampled_from(known[-3:]) | st.sampled_from(known))
-        link, spent = self.model.links[token], self.model.spent(token, self.world.now())
-        there, now = self.model.objects.get((link.bucket, link.key)), self.world.now()
-        if there is not None and link.owner not in (None, there.owner):
-            there = None
-        headers, expected = self.reading(data, method, link.bucket, link.key, there)
-        continues = there is not None and link.continues(headers, expected, there.etag, now)
-        answer = self.world.request(method, f"/storage/download?token={token}", headers, None)
-        if spent and not (continues and spent == "token_used"):
-            assert answer.status == 410, answer
-            assert method == "HEAD" or code(answer) == spent
-            return
-        self.read(answer, method, there, expected)
-        if answer.status in (200, 206):
-            assert answer.header("Cache-Control") == "no-store"
-            if method == "GET" and not continues:
-                link.continued_until = now + 600
-                link.uses = None if link.uses is None else link.uses - 1
-
     # Listings
 
     @rule(caller=CALLERS, bucket=NAMES, prefix=PREFIXES, limit=st.integers(1, 4), recursive=st.booleans())
@@ -191,6 +152,8 @@ class ObjectsMachine(StorageMachine):
             there = self.model.objects.pop((bucket, source))
             owner = Caller(there.owner)
             self.stored(answer, to, onto, there.payload, there.content_type, owner, there.details)
+            # In another bucket it is another version, of which nothing has been made.
+            self.model.resized(to, onto, there.widths if to == bucket else ())
             self.described(self.call(SERVICE, "GET", f"{self.path(to, onto)}?info=true"), to, onto)
 
     def not_taken(self, caller: Caller, bucket: str, source: str, to: str, onto: str) -> set[str]:

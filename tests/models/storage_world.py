@@ -10,7 +10,7 @@ from attrs import frozen
 from hypothesis import strategies as st
 
 from tests.fakes.common import Response
-from tests.models.storage import AGES, Bucket, Caller, Condition, Details, Rules
+from tests.models.storage import AGES, PICTURES, Bucket, Caller, Condition, Details, Rules
 
 ALICE, BOB = "alice", "bob"
 SERVICE = Caller(key="service")
@@ -20,7 +20,7 @@ CALLERS = st.sampled_from(
 WRITERS = st.sampled_from([Caller(ALICE), Caller(ALICE), Caller(BOB), SERVICE])
 NAMES = st.sampled_from(["open", "shut", "third"])
 KEYS = st.sampled_from(["a", "b", "b/c", "b/c d.png", "b/d/é", "%2F+?#"])
-PAYLOADS = st.sampled_from([b"", b"x", b"y" * 60, b"z" * 5000])
+PAYLOADS = st.sampled_from([b"", b"x", b"y" * 60, b"z" * 5000, *PICTURES])
 TYPES = st.sampled_from(["", "image/png", "text/plain; charset=utf-8"])
 DETAILS = st.builds(
     Details,
@@ -65,6 +65,11 @@ class World(Protocol):
 
     def credentials(self, caller: Caller) -> dict[str, str]: ...
 
+    def user_id(self, user: str) -> str: ...
+
+    def shows(self, resized: bytes, picture: bytes, width: int) -> bool:
+        """Whether ``resized`` is ``picture``, one of ``PICTURES``, in this width."""
+
     def request(self, method: str, target: str, headers: dict[str, str], body: bytes | None) -> Response: ...
 
     def begin(self, method: str, target: str, headers: dict[str, str]) -> Open: ...
@@ -74,7 +79,8 @@ class World(Protocol):
 
 @frozen
 class Held:
-    """An upload under way. ``early`` are the refusals that applied when it began, at ``since``."""
+    """An upload under way. ``early`` are the refusals that applied when it began, at ``since``. With ``token`` it is
+    by that link, and ``caller`` is who made the link."""
 
     since: float
     request: Open
@@ -86,6 +92,7 @@ class Held:
     content_type: str
     condition: Condition
     early: frozenset[str]
+    token: str = ""
 
 
 def code(answer: Response) -> str:

@@ -122,8 +122,13 @@ class StorageApp(App):
         return set(self.tables.uploads)
 
     def stored(self) -> list[bytes]:
-        """The payloads of the versions that rows refer to. Asserts that the store has these and no others."""
-        payloads = [self.store.objects[row.path].payload for row in self.tables.objects.values()]
+        """The payloads of the versions that rows refer to, renditions last. Asserts that the store has these and no
+        others."""
+        paths = {row.version: row.path for row in self.tables.objects.values()}
+        resized = [
+            f"{paths[of].partition('/')[0]}/{one.version}" for (of, _), one in self.tables.renditions.items()
+        ]
+        payloads = [self.store.objects[path].payload for path in (*paths.values(), *resized)]
         assert len(self.store.objects) == len(payloads), "the store holds what no row knows"
         assert not self.uploading
         assert not self.tables.garbage

@@ -8,12 +8,13 @@ from hypothesis.stateful import invariant, rule
 from twisted.trial.unittest import TestCase
 
 from project_service.lifecycle import start
+from tests.fakes import images
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, Client, Response, parse_response
 from tests.fakes.storage import START
 from tests.http.storage.app import ALICE, BOB, StorageApp
 from tests.models.machines import play
 from tests.models.storage import Caller
-from tests.models.storage_machine_objects import ObjectsMachine
+from tests.models.storage_machine_pictures import PicturesMachine
 from tests.models.storage_world import PAYLOADS, SERVICE, code
 
 SILENCE_SECONDS = 60.0
@@ -45,6 +46,8 @@ class InMemory:
 
     def __attrs_post_init__(self) -> None:
         self.app.tables.buckets.clear()
+        # What is made of a picture depends on it.
+        self.app.image_pool.outcomes = []
 
     def now(self) -> float:
         return START.timestamp() + self.app.clock.seconds()
@@ -52,6 +55,12 @@ class InMemory:
     def credentials(self, caller: Caller) -> dict[str, str]:
         sent = {} if caller.key is None else {"X-Service-Key": KEY[caller.key]}
         return sent if caller.user is None else {**sent, "Authorization": f"Bearer user:{USERS[caller.user]}"}
+
+    def user_id(self, user: str) -> str:
+        return USERS[user]
+
+    def shows(self, resized: bytes, picture: bytes, width: int) -> bool:
+        return resized == images.resized(picture, width)
 
     def request(self, method: str, target: str, headers: dict[str, str], body: bytes | None) -> Response:
         return self.app.request(method, target, headers, body)
@@ -67,7 +76,7 @@ class InMemory:
         self.app.clock.advance(0.5)
 
 
-class StorageInMemory(ObjectsMachine):
+class StorageInMemory(PicturesMachine):
     world: InMemory
 
     def __init__(self, test: TestCase) -> None:
@@ -109,8 +118,9 @@ class StorageInMemory(ObjectsMachine):
         if self.was_away:
             self.world.app.clock.advance(16 * 60)
             self.sweep()
-        payloads = sorted(one.payload for one in self.model.objects.values())
-        assert sorted(self.world.app.stored()) == payloads
+        objects = self.model.objects.values()
+        made = [images.resized(one.payload, width) for one in objects for width in one.widths]
+        assert sorted(self.world.app.stored()) == sorted([*(one.payload for one in objects), *made])
 
 
 class AnyOrderOfRequests(TestCase):

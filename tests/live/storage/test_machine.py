@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from http.client import HTTPConnection
 from socket import MSG_PEEK
+from typing import Any
 
 import pytest
 import pytest_twisted
@@ -19,7 +20,8 @@ from tests.live.storage.service import Running, nothing_left
 from tests.live.waiting import until
 from tests.models.machines import play
 from tests.models.storage import Caller
-from tests.models.storage_machine_objects import ObjectsMachine
+from tests.models.storage_machine_pictures import PicturesMachine
+from tests.pictures import looks
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +50,10 @@ class OpenOverSocket:
 
 @frozen
 class OverSockets:
-    """``users`` are their tokens."""
+    """``users`` are their sessions."""
 
     api: Api
-    users: dict[str, str]
+    users: dict[str, Any]
     prefix: str
     connection: HTTPConnection = field()
     # No link may expire while the machine is at work.
@@ -67,7 +69,15 @@ class OverSockets:
     def credentials(self, caller: Caller) -> dict[str, str]:
         keys = {"anon": self.api.anon_key, "service": self.api.service_key}
         sent = {} if caller.key is None else {"X-Service-Key": keys[caller.key]}
-        return sent if caller.user is None else {**sent, "Authorization": f"Bearer {self.users[caller.user]}"}
+        if caller.user is None:
+            return sent
+        return {**sent, "Authorization": f"Bearer {self.users[caller.user]['access_token']}"}
+
+    def user_id(self, user: str) -> str:
+        return str(self.users[user]["user"]["id"])
+
+    def shows(self, resized: bytes, picture: bytes, width: int) -> bool:
+        return looks(resized) == (width, looks(picture)[1])
 
     def request(self, method: str, target: str, headers: dict[str, str], body: bytes | None) -> Response:
         self.connection.request(method, target, body, headers)
@@ -93,7 +103,7 @@ def response(connection: HTTPConnection) -> Response:
     return Response(answer.status, answer.getheaders(), answer.read())
 
 
-class StorageOverSockets(ObjectsMachine):
+class StorageOverSockets(PicturesMachine):
     world: OverSockets
 
     def teardown(self) -> None:
@@ -107,11 +117,10 @@ class StorageOverSockets(ObjectsMachine):
 @pytest_twisted.ensureDeferred
 async def test_what_comes_of_requests_is_what_the_model_says(running: Running) -> None:
     users = {user: (await running.api.sign_up(f"{user}@example.test")) for user in ("alice", "bob")}
-    tokens = {user: str(session["access_token"]) for user, session in users.items()}
     numbers = itertools.count()
 
     def machine() -> StorageOverSockets:
-        return StorageOverSockets(OverSockets(running.api, tokens, f"m{next(numbers)}-"))
+        return StorageOverSockets(OverSockets(running.api, users, f"m{next(numbers)}-"))
 
     await deferToThread(play, machine, 30)
     await until(lambda: nothing_left(running))
