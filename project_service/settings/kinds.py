@@ -331,6 +331,9 @@ def redirect_url(value: Any) -> str:
     """The address of a page that forms may lead to, or one with a / at its end that all such addresses begin with."""
     if not urlsplit(page_url(value)).path:
         raise ValueError("must have a path, such as https://www.example.com/")
+    if not value.isascii():
+        # It is sent in the header Location.
+        raise ValueError("must be percent-encoded, with its host as xn--…, since it is sent in a header")
     return str(value)
 
 

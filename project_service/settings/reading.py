@@ -21,7 +21,7 @@ from attrs import evolve, field, frozen
 from twisted.logger import Logger
 
 from project_service.files import printable
-from project_service.settings.model import SECTIONS, Settings, Stage, StageDatabase
+from project_service.settings.model import SECTIONS, Images, Settings, Stage, StageDatabase
 
 log = Logger()
 
@@ -451,6 +451,7 @@ def _contradictions(
         for name in (f"store.{one}" for one in _STORE_KEYS):
             if _is_set(given, name):
                 yield name, "is named besides store.credentials_file, which has its own", "store"
+    yield from _sizes_beyond(settings.images)
     if not embedded and auth.jwt_keys_file is None:
         reason = "is missing (`project-service jwt-keys create` makes one)"
         yield "auth.jwt_keys_file", reason, "token keys"
@@ -458,6 +459,11 @@ def _contradictions(
         yield "smtp.sender", "is missing", "mail server"
     if auth.confirm_email and not smtp.sends and not (embedded and _embeds_a_server(settings)):
         yield "auth.confirm_email", "needs [smtp] host (or mail_dir, to try it)", "mail server"
+
+
+def _sizes_beyond(images: Images) -> Iterator[tuple[str, str, Resource]]:
+    if max(images.sizes, default=0) > images.max_size:
+        yield "images.sizes", f"has a size above images.max_size, which is {images.max_size}", "store"
 
 
 def _is_set(given: Mapping[str, _Given], name: str) -> bool:

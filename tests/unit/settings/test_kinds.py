@@ -68,6 +68,15 @@ class Values(TestCase):
             "javascript:/b/",
         ):
             self.refused(name, f'["{url}"]')
+        for url in ("https://a.example/ä", "https://ä.example/"):
+            self.assertIn("must be percent-encoded", self.refused(name, f'["{url}"]'))
+
+    def test_no_size_of_pictures_is_above_the_greatest(self) -> None:
+        """Each request for it would be refused."""
+        self.loaded("images.sizes", "[100, 2500]")
+        self.assertEqual(
+            self.refused("images.sizes", "[2501, 100]"), "has a size above images.max_size, which is 2500"
+        )
 
     def test_sizes_may_have_a_unit_of_1000_or_of_1024(self) -> None:
         for name in ("storage.max_object_bytes", f"{MAIN}.stream_threshold_bytes"):
