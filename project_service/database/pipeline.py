@@ -352,10 +352,18 @@ class Pipeline:
             return
         now, cpu = self._clock(), thread_time()
         waited = now - self._since - (cpu - self._cpu)
+        ended = False
         while waiting and not _is_busy(libpq):
             result = _get_result(libpq)
             if not result:
-                continue  # the end of one statement's results
+                if ended:
+                    # What was sent when a run was fired did not reach the server, which has gone: libpq would give
+                    # nothing for ever.
+                    self._connection.connection_lost()
+                    return
+                ended = True  # the end of one statement's results
+                continue
+            ended = False
             run, status = waiting[0], _status(result)
             if status == _PIPELINE_SYNC:
                 _clear(result)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import psycopg2
@@ -14,7 +15,7 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 
 from project_service.database.connection import Connection, DatabaseGone
-from project_service.database.pipeline import Run, Step, as_text
+from project_service.database.pipeline import Pipeline, Run, Step, as_text
 from project_service.database.pool import Pipelines, Pool
 from project_service.lifecycle import start
 from tests.live.sql import connection_to, connector, run_sql
@@ -57,6 +58,22 @@ async def shares(pool: Pool) -> None:
         return run is not None
 
     await until(answered)
+
+
+@contextmanager
+def not_for_ever() -> Iterator[None]:
+    """Fails if the block takes half a minute, also where the reactor never turns again."""
+
+    def fail(number: int, frame: object) -> None:
+        pytest.fail("the reactor is held up")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(30)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize(("kind", "value"), VALUES)
@@ -173,6 +190,30 @@ async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
     with pytest.raises(DatabaseGone):
         await run.done
     await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_has_ended_is_noticed_by_who_sends_more_on_its_last_answer(database: str) -> None:
+    """libpq has no more results of what it could not send, and says so as often as it is asked: for ever, once."""
+    async with connection(database) as made:
+        ((pid,),) = (await made.run([Step("select pg_backend_pid()")])).typed()
+        made.pipeline = pipeline = Pipeline(made)
+        runs = [pipeline.submit(0, [Step("select 1", once=True)])]
+        for _ in range(2):
+            runs[0].done.addCallback(lambda _: runs.append(pipeline.submit(0, [Step("select 2", once=True)])))
+        pipeline.flush()
+        # The reactor reads nothing meanwhile.
+        server = f"select state from pg_stat_activity where pid = {pid} and query = 'select 1'"
+        while run_sql(database, server) != [("idle",)]:
+            continue
+        run_sql(database, f"select pg_terminate_backend({pid})")
+        while run_sql(database, f"select from pg_stat_activity where pid = {pid}"):
+            continue
+        with not_for_ever():
+            await runs[0].done
+            for run in runs[1:]:
+                with pytest.raises(DatabaseGone):
+                    await run.done
 
 
 @pytest_twisted.ensureDeferred
