@@ -636,6 +636,7 @@ class StorageRoutes:
             body_of(FromTo),
             (
                 *WRITE_REFUSED,
+                service_key_required(),
                 NO_OBJECT,
                 errors.bucket_full(),
                 errors.content_type_not_allowed("a type that the other bucket does not take"),
