@@ -45,7 +45,7 @@ def judge_leftovers(directory: Path, dsn: str, store: Store) -> None:
 
 
 def judge_emptiness(directory: Path) -> None:
-    """As ``judge_leftovers``, and then delete everything: nothing may be left, of renditions neither."""
+    """As ``judge_leftovers``, and then delete everything: nothing may be left, not even renditions."""
     dsn, store = embedded(directory / "var")
     judge_leftovers(directory, dsn, store)
     known = credentials(directory)

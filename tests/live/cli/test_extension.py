@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from psycopg2 import errors as pg
 from project_service.cli.extension import available, create_extension, drop_extension
 from tests.live.cli.command_here import beside_the_reactor, commands_of, failed
 from tests.live.daemon import ROOT, Daemon
+from tests.live.programs import program
 from tests.live.service.test_readme import commands
 from tests.live.services import Services
 from tests.live.sql import connection_to, run_sql
@@ -87,8 +87,8 @@ def test_a_database_of_ones_own_is_its_administrators(
     assert project("extension", "drop", "vector") == failed(why)
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed (.ci/run installs it)")
 def test_the_documented_search_by_vectors_works_as_printed(tmp_path: Path) -> None:
+    program("curl")
     page = (ROOT / "docs" / "tables.rst").read_text("utf-8")
     (tmp_path / ".venv").symlink_to(sys.prefix)
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -24,6 +24,7 @@ from project_service.lifecycle import start
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase, Store
 from tests.live.application import serving, settings_for
 from tests.live.daemon import eventually
+from tests.live.programs import program
 from tests.live.sql import connection_to, run_sql
 from tests.live.waiting import until
 from tests.temporary import free_port
@@ -54,9 +55,7 @@ NOTES = "/dev/db/main/rest/notes"
 @contextmanager
 def pgbouncer(database: str, mode: str, size: int) -> Iterator[str]:
     """The DSN of the test's database through PgBouncer."""
-    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        pytest.skip("pgbouncer is not installed (.ci/run installs it)")
+    executable = program("pgbouncer")
     # PgBouncer does not run as root, and pytest's directories are closed to other users.
     folder, listen = Path(mkdtemp(prefix="project-service-test-")), free_port()
     folder.chmod(0o755)
@@ -66,7 +65,7 @@ def pgbouncer(database: str, mode: str, size: int) -> Iterator[str]:
     as_user = ("setpriv", f"--reuid={USER}", "--clear-groups") if os.geteuid() == 0 else ()
     if as_user:
         shutil.chown(folder, USER)
-    process = subprocess.Popen([*as_user, program, "-q", str(config)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*as_user, executable, "-q", str(config)], stderr=subprocess.DEVNULL)
     dsn = str(make_dsn(host="127.0.0.1", port=listen, dbname="pooled", user="anybody"))
     try:
         eventually(lambda: connects(dsn), "PgBouncer")

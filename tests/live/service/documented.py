@@ -23,12 +23,15 @@ import pytest
 from attrs import frozen
 
 from tests.live.daemon import ROOT, Daemon
+from tests.live.programs import PATH, program
 
 BLOCK = re.compile(
     r"^\.\. code-block:: (\w+)\n(?:   :caption: (\S+)\n|   :\w+:.*\n)*\n((?:   .*\n|\n)+)", re.M
 )
 SETTING = re.compile(r"(PROJECT_SERVICE__\w+)=(?:'([^']*)'|(\S+))")
 NEXT = "==== next block"
+# What the commands of pages use and a machine may lack.
+PROGRAMS = ("curl", "nginx", "psql")
 
 
 @frozen
@@ -65,8 +68,12 @@ def write_files(folder: Path, found: list[Block]) -> None:
 
 
 def shell(folder: Path, script: str) -> str:
-    """What a script prints in ``folder``. Fails if one of its commands does."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    """What a script prints in ``folder``. Fails if one of its commands does. Skips the test if it uses one of
+    ``PROGRAMS`` that is not installed."""
+    for name in PROGRAMS:
+        if re.search(rf"\b{name} ", script):
+            program(name)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{PATH}"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from tests.live.programs import program
 
 DOCS = Path(__file__).parents[3] / "docs" / "clients.rst"
 BLOCK = re.compile(r"\.\. code-block:: (\w+)\n(?:   :name: (\S+)\n)?\n((?:   .*\n|\n)+)")
@@ -42,10 +41,7 @@ def filled_in(text: str, address: str, key: str) -> str:
 
 def browser() -> str:
     """Chromium's program. Skips the test where there is none."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        pytest.skip("chromium is not installed (.ci/run installs it)")
-    return found
+    return program("chromium", "chromium-browser")
 
 
 @contextmanager

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 
-import pytest
 from attrs import frozen
 
 from tests.certificates import issue
 from tests.live.daemon import answers, eventually
+from tests.live.programs import program
 from tests.temporary import free_port
 
 DOCS = Path(__file__).parents[3] / "docs" / "operations.rst"
@@ -134,13 +133,10 @@ def haproxy(folder: Path, service: str) -> Iterator[Front]:
 
 @contextmanager
 def running(argv: Sequence[str], folder: Path) -> Iterator[None]:
-    program = shutil.which(argv[0], path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        pytest.skip(f"{argv[0]} is not installed (.ci/run installs it)")
     log = folder / "log"
     with log.open("wb") as output:
         environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-        process = subprocess.Popen([program, *argv[1:]], stdout=output, stderr=output, env=environ)
+        process = subprocess.Popen([program(argv[0]), *argv[1:]], stdout=output, stderr=output, env=environ)
     try:
         yield
         assert process.poll() is None, log.read_text()

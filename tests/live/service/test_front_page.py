@@ -5,19 +5,18 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 import requests
 
 from tests.live.daemon import Daemon
+from tests.live.programs import program
 from tests.live.service.documented_clients import browser
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed (.ci/run installs it)")
 def test_a_browser_shows_it_and_its_commands_work(tmp_path: Path) -> None:
+    program("curl")
     with Daemon(tmp_path / "var") as daemon:
         url = daemon.wait_until_ready()
         text = requests.get(url, headers={"Accept": "text/html"}, timeout=30).text

@@ -15,13 +15,6 @@ from tests.temporary import free_port
 
 # The pages that start a service of their own.
 OWN_SERVICE = ("sign-in", "password-reset", "mails", "upload-form")
-# Programs that a page uses and that may be missing.
-PROGRAMS = {
-    "private-files": "nginx",
-    "public-picture": "nginx",
-    "resumable-uploads": "nginx",
-    "import-export": "psql",
-}
 # Pages in a browser: ``test_howto_accounts.py`` and ``../storage/test_tus_clients.py`` (large-files). Containers:
 # ``tests/unit/service/test_containers_page.py``.
 NO_COMMANDS = ("accounts", "containers", "index", "large-files", "stability")
@@ -53,9 +46,6 @@ def replaced(folder: Path, port: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_works_as_printed(project: Path, page: str) -> None:
-    program = PROGRAMS.get(page, "curl")
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is not installed (.ci/run installs it)")
     # Two pages may have files of one name.
     for left in project.iterdir():
         if left.name != "var":

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.live.daemon import ROOT, Daemon
+from tests.live.programs import program
 
 BLOCK = re.compile(r"\.\. code-block:: sh\n\n((?: {4}.*\n|\n)+)")
 
@@ -23,8 +21,8 @@ def commands(rst: str) -> str:
     return "\n".join(blocks)
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed (.ci/run installs it)")
 def test_the_first_session_works_as_printed(tmp_path: Path) -> None:
+    program("curl")
     readme = (ROOT / "README.rst").read_text("utf-8")
     folder = tmp_path / "clone"
     folder.mkdir()

@@ -17,6 +17,7 @@ import pytest
 
 from tests.certificates import issue
 from tests.live.daemon import ROOT, Daemon, answers, eventually
+from tests.live.programs import program
 from tests.live.service.documented import blocks, run, write_files
 from tests.live.service.documented_clients import browser
 from tests.temporary import free_port
@@ -102,9 +103,7 @@ def test_a_notes_app(project: Path) -> None:
 
 def test_from_zero_to_deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on the machine, but for its paths, its name and its ports, and without systemd and certbot."""
-    nginx = shutil.which("nginx")
-    if nginx is None:
-        pytest.skip("nginx is not installed (.ci/run installs it)")
+    nginx = program("nginx")
     page, port = "tutorials/deployed.rst", free_port()
     folder = tmp_path / "notes"
     folder.mkdir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -23,6 +22,7 @@ from project_service.splicing import Splicing
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import StoreError
 from tests.live.daemon import Daemon, answers, eventually
+from tests.live.programs import program
 from tests.live.storage.scripted_store import Script, against, fine, stored
 from tests.live.storage.service import MIB, Running, call, nothing_left
 from tests.live.waiting import until
@@ -113,8 +113,7 @@ async def test_large_objects_pass_through_the_kernel_where_that_is_allowed(
 @pytest_twisted.ensureDeferred
 async def test_uploads_and_a_signed_link_with_curl(running: Running, tmp_path: Path) -> None:
     """As in the README: -F, -T from a pipe (chunked), and a signed link without any header."""
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed (.ci/run installs it)")
+    program("curl")
     payload = os.urandom(9 * MIB)
     (tmp_path / "picture.jpg").write_bytes(payload)
     headers = [word for name, value in running.headers().items() for word in ("-H", f"{name}: {value}")]

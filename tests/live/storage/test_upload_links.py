@@ -4,7 +4,6 @@ Chromium, and many at once."""
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from project_service.database.pool import Pool
 from project_service.settings.model import Store
 from project_service.storage.assemble import Storage, assemble
 from tests.live.application import Api, serving, settings_for
+from tests.live.programs import program
 from tests.live.service import documented_clients
 from tests.live.services import held_open, wait
 
@@ -118,9 +118,7 @@ def shown(url: str, profile: Path) -> str:
 
 def curl(*arguments: str) -> tuple[int, str]:
     """The status and the body."""
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed (.ci/run installs it)")
-    command = ["curl", "-s", "-w", "\n%{http_code} %{redirect_url}", *arguments]
+    command = [program("curl"), "-s", "-w", "\n%{http_code} %{redirect_url}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     body, _, end = done.stdout.rpartition("\n")
     status, _, led = end.partition(" ")

@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[3]
 NOT_OURS = {
     "Feature/Query/QuerySpec.hs:1413": "a foreign table reads a file that the fixtures do not bring",
     "Feature/Query/QuerySpec.hs:1417": "the same file",
-    "Feature/Query/PlanSpec.hs:97": "PostgreSQL computes query identifiers only where compute_query_id says so",
 }
 
 

@@ -136,7 +136,7 @@ class Reaching(TestCase):
 
     def setUp(self) -> None:
         if os.geteuid() != 0:
-            raise SkipTest("only root can become another user")
+            raise SkipTest("only root may become another user")
 
     def test_a_private_directory_is_opened_for_one_user_only(self) -> None:
         closed = temporary_directory(self)
