@@ -357,8 +357,8 @@ class Pipeline:
             result = _get_result(libpq)
             if not result:
                 if ended:
-                    # What was sent when a run was fired did not reach the server, which has gone: libpq would give
-                    # nothing for ever.
+                    # Nothing twice in a row: the server has gone before it had all that was sent, and libpq would
+                    # return nothing for ever.
                     self._connection.connection_lost()
                     return
                 ended = True  # the end of one statement's results

@@ -72,6 +72,7 @@ from project_service.storage.routes import (
     TAG,
     WRITE_IF,
     WRITE_REFUSED,
+    created,
     json_answer,
     readable,
     writable,
@@ -83,7 +84,6 @@ from project_service.storage.values import (
     UNCONDITIONAL,
     Link,
     Live,
-    ObjectRow,
     UploadTerms,
 )
 
@@ -473,7 +473,7 @@ class LinkRoutes:
             raise upload_as_shown(refusal, request.headers) from None
         if switched.replaced is not None:
             return json_reply(switched.row.as_json(), headers=LINK_HEADERS)
-        return _created(request, switched.row)
+        return created(request, switched.row, LINK_HEADERS)
 
     @endpoint(
         "POST",
@@ -529,18 +529,13 @@ class LinkRoutes:
         if redirect is not None:
             location = ("Location", requests.redirected(redirect, switched.row))
             return Reply(303, (location, *LINK_HEADERS))
-        return _created(request, switched.row)
+        return created(request, switched.row, LINK_HEADERS)
 
     async def _destination(self, request: Request) -> Destination:
         upload = await self.links.for_upload(_token(request))
         bucket = await self.receiver.buckets.get(upload.link.bucket)
         conditions = upload.narrowed(write_conditions(request.headers))
         return Destination(bucket, upload.writer, conditions, upload)
-
-
-def _created(request: Request, row: ObjectRow) -> Reply:
-    location = request.location(f"/storage/buckets/{row.bucket}/objects/{row.key}")
-    return json_reply(row.as_json(), 201, (location, *LINK_HEADERS))
 
 
 def _creator(request: Request) -> UUID | None:

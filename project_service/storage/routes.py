@@ -515,7 +515,7 @@ class StorageRoutes:
             return await self._dry_run(request)
         to = await self._destination(request)
         switched, _ = await self.receiver.form(request, to)
-        return _created(request, to.bucket, switched.row)
+        return created(request, switched.row)
 
     @endpoint(
         "PUT",
@@ -549,7 +549,7 @@ class StorageRoutes:
         switched = await self.receiver.body(request, to, key, declared)
         if switched.replaced is not None:
             return json_reply(switched.row.as_json())
-        return _created(request, to.bucket, switched.row)
+        return created(request, switched.row)
 
     @endpoint(
         "GET",
@@ -652,7 +652,7 @@ class StorageRoutes:
         source, target = body.parsed(within=to is bucket)
         conditions = write_conditions(request.headers)
         switched = await self.objects.copy(bucket, source, to, target, writer, conditions)
-        return _created(request, to, switched.row)
+        return created(request, switched.row)
 
     @endpoint(
         "POST",
@@ -761,6 +761,7 @@ class StorageRoutes:
         return Reply(204)
 
 
-def _created(request: Request, bucket: Bucket, row: ObjectRow) -> Reply:
-    location = request.location(f"/storage/buckets/{bucket.name}/objects/{row.key}")
-    return json_reply(row.as_json(), 201, (location,))
+def created(request: Request, row: ObjectRow, headers: Headers = ()) -> Reply:
+    """The response to a request that made an object: what it is and where."""
+    location = request.location(f"/storage/buckets/{row.bucket}/objects/{row.key}")
+    return json_reply(row.as_json(), 201, (location, *headers))

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import psycopg2
 from attrs import define, field
+from cachetools import FIFOCache
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -68,7 +69,7 @@ class UnfinishedDigests:
     cannot be handed to another process. What an upload has received does not change, so a hash of that many bytes is
     right."""
 
-    _digests: dict[UUID, tuple[int, Any]] = field(factory=dict)
+    _digests: FIFOCache[UUID, tuple[int, Any]] = field(factory=lambda: FIFOCache(MAX_UNFINISHED), init=False)
 
     def take(self, version: UUID, received: int) -> Any:
         """The hash of the first ``received`` bytes, to be updated by the caller alone; None if it is not here."""
@@ -77,8 +78,6 @@ class UnfinishedDigests:
 
     def put(self, version: UUID, received: int, digest: Any) -> None:
         """Keep ``digest`` for the request that comes next. The one that was put first makes room."""
-        while len(self._digests) >= MAX_UNFINISHED:
-            del self._digests[next(iter(self._digests))]
         self._digests[version] = (received, digest)
 
 
