@@ -11,9 +11,10 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from attrs import evolve, frozen
+from twisted.application.service import IService
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IListeningPort, IReactorTime
 from twisted.internet.threads import deferToThreadPool
@@ -23,7 +24,9 @@ from project_service import __version__, keys
 from project_service.auth import assemble as auth
 from project_service.auth.routes import PASSWORDS
 from project_service.database import errors
+from project_service.database.acting import Actor, Recycler, TrustReader
 from project_service.database.connecting import connector
+from project_service.database.connection import Connection
 from project_service.database.listener import DIGESTS, SWEEPER, AdvisoryLock, Listener
 from project_service.database.pool import Pool
 from project_service.errors import database_unavailable
@@ -57,8 +60,10 @@ from project_service.storage import assemble as storage
 from project_service.storage.renditions import Renditions
 from project_service.tables import assemble as tables
 from project_service.tables.api import admission_class
+from project_service.tables.schema_cache.holder import LOOK_SECONDS, CatalogWatch
 
 _log = Logger()
+T = TypeVar("T")
 
 # How long a query may still run after the last request has been answered or given up.
 POOL_GRACE_SECONDS = 2.0
@@ -270,20 +275,48 @@ class Assembled:
     renditions: Renditions
 
 
+@frozen
+class SystemDatabase:
+    """The connections to the system database: ``pool`` for statements of the service, and those of ``actor`` for
+    statements in which SQL of the project runs. ``services`` keep the trust in that SQL current."""
+
+    connect: Callable[[], Awaitable[Connection]]
+    pool: Pool
+    actor: Actor
+    listener: Listener
+    services: tuple[IService, ...]
+
+    @classmethod
+    def of(cls, reactor: Any, settings: Settings) -> SystemDatabase:
+        connect, database = connector(reactor, settings), settings.database
+        wait = database.acquire_timeout_seconds
+        pool = Pool(connect, database.pool_size, wait, reactor)
+        listener = Listener(connect, reactor, answer_seconds=LISTENER_ANSWER_SECONDS)
+
+        async def in_thread(function: Callable[[], T]) -> T:
+            return await deferToThreadPool(reactor, reactor.getThreadPool(), function)
+
+        reader = TrustReader(listener.query, in_thread, reactor)
+        listener.subscribe(tables.CHANNEL, reader.notified, reader.reload)
+        pool.recycler = Recycler(reader.trust)
+        look = CatalogWatch(reader, listener.query).look
+        watching = Every(LOOK_SECONDS, look, reactor, "functions and policies", errors.outage_of)
+        policies = Pool(connect, database.policy_pool_size, wait, reactor)
+        return cls(connect, pool, Actor(policies, reader.trust), listener, (reader, watching))
+
+
 def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
-    connect = connector(reactor, settings)
-    database = settings.database
-    pool = Pool(connect, database.pool_size, database.acquire_timeout_seconds, reactor)
-    listener = Listener(connect, reactor, answer_seconds=LISTENER_ANSWER_SECONDS)
+    system = SystemDatabase.of(reactor, settings)
+    pool, listener, actor = system.pool, system.listener, system.actor
     ring = keys.KeyRing(listener)
-    accounts = auth.assemble(settings, pool, listener, reactor, processes)
+    accounts = auth.assemble(settings, pool, actor, listener, reactor, processes)
 
     async def read_revoked() -> None:
         await listener.connected()
         await ring.reload()
         await accounts.revoked.read_new()
 
-    revocations = Revocations(read_revoked, reactor, database.acquire_timeout_seconds)
+    revocations = Revocations(read_revoked, reactor, settings.database.acquire_timeout_seconds)
     polling = Every(POLL_SECONDS, revocations.poll, reactor, "revocations", errors.outage_of)
 
     def keys_changed(payload: str) -> None:
@@ -295,8 +328,9 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         settings.storage,
         settings.store,
         pool,
-        sweep_lock=AdvisoryLock(connect, SWEEPER),
-        digest_lock=AdvisoryLock(connect, DIGESTS),
+        actor,
+        sweep_lock=AdvisoryLock(system.connect, SWEEPER),
+        digest_lock=AdvisoryLock(system.connect, DIGESTS),
         images=evolve(settings.images, processes=settings.images.processes or cpus(processes)),
     )
     rest = tables.assemble(reactor, settings, accounts.verifier, time.time)
@@ -311,7 +345,11 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
         callers=Callers(ring, accounts.verifier, revocations),
         mounted=[accounts, store, rest],
         components=[
-            *(ClosedLast(partial(each.close, POOL_GRACE_SECONDS)) for each in (pool, *rest.pools)),
+            *(
+                ClosedLast(partial(each.close, POOL_GRACE_SECONDS))
+                for each in (pool, actor.pool, *rest.pools)
+            ),
+            *(ServiceComponent(each) for each in system.services),
             ServiceComponent(listener),
             # While the database is away a reading waits for it, and its result is not needed any more.
             ServiceComponent(polling, cancels=True),

@@ -52,7 +52,11 @@ def share(settings: Settings, processes: int) -> Settings:
     images = settings.images.processes
     return evolve(
         settings,
-        database=evolve(settings.database, pool_size=settings.database.pool_size // processes),
+        database=evolve(
+            settings.database,
+            pool_size=settings.database.pool_size // processes,
+            policy_pool_size=max(1, settings.database.policy_pool_size // processes),
+        ),
         store=evolve(settings.store, max_connections=settings.store.max_connections // processes),
         images=evolve(settings.images, processes=images and max(1, images // processes)),
         stages={

@@ -26,6 +26,7 @@ from project_service.auth.routes import AdminRoutes, AuthRoutes, KeyRoutes
 from project_service.auth.sessions import Notifications, RevokedSessions, SessionService
 from project_service.auth.tokens import Issuer, KeySetError, Verifier
 from project_service.auth.values import moment
+from project_service.database.acting import Actor
 from project_service.database.errors import outage_of
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
@@ -81,10 +82,13 @@ def issuer_of(settings: Settings) -> Issuer:
     return Issuer(keys, name, settings.auth.access_token_seconds)
 
 
-def assemble(settings: Settings, pool: Pool, listener: Listener, reactor: Any, processes: int) -> Auth:
+def assemble(
+    settings: Settings, pool: Pool, actor: Actor, listener: Listener, reactor: Any, processes: int
+) -> Auth:
     """Authentication with PostgreSQL, bcrypt threads, and e-mails by SMTP or in a folder.
 
-    Ended sessions are read by ``listener``, everything else by ``pool``. It subscribes to ``listener``, so call it
+    Ended sessions are read by ``listener``, everything else by ``pool``, but for changes that fire triggers of the
+    project, which ``actor`` makes. It subscribes to ``listener``, so call it
     before that is started. ``processes`` is the number of workers that share this machine's CPUs. The key file must
     exist: whoever starts the workers makes it with ``tokens.load_or_create_keys`` first. Raises ``KeySetError`` and
     ``TemplateFault``.
@@ -92,7 +96,7 @@ def assemble(settings: Settings, pool: Pool, listener: Listener, reactor: Any, p
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
     auth = put_together(
         settings,
-        PostgresRepository(pool, listener),
+        PostgresRepository(pool, listener, actor),
         hashing,
         _mailer(settings, reactor),
         listener,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import psycopg2
 from attrs import frozen
@@ -26,9 +26,12 @@ from project_service.auth.repository import (
     Rotation,
 )
 from project_service.auth.values import Account, Email, Origin, SessionInfo, User, load_metadata
+from project_service.database.acting import Actor
 from project_service.database.connection import Row
 from project_service.database.listener import AUTH_UPKEEP, Listener
 from project_service.database.pool import Pool, Transaction
+
+Change = Literal["insert", "update", "delete"]
 
 # The columns that ``_account`` and ``_user`` take, from a table or a subquery called u.
 ACCOUNT = """u.id::text, u.email, u.created_at, u.metadata::text,
@@ -298,10 +301,12 @@ _EXPIRED = (_WIPE_SALTS, *_EXPIRED_ROWS)
 @frozen
 class PostgresRepository:
     """Implements ``Repository``. Ended sessions are read by ``listener`` if there is one, since its connection is
-    there even if all of ``database`` are in use."""
+    there even if all of ``database`` are in use. Changes of users that fire triggers of the project use the
+    connections of ``actor``, if there is one, so that slow triggers keep nobody from signing in."""
 
     database: Pool
     listener: Listener | None = None
+    actor: Actor | None = None
 
     # Users.
 
@@ -317,7 +322,8 @@ class PostgresRepository:
         user_id: str | None = None,
     ) -> Account | None:
         try:
-            row = await self._row(
+            row = await self._changed(
+                "insert",
                 _CREATE,
                 id=user_id,
                 email=email.address,
@@ -348,7 +354,7 @@ class PostgresRepository:
 
     async def set_metadata(self, user_id: str, metadata: Mapping[str, Any], event: Event) -> Account | None:
         params = {"id": user_id, "metadata": _jsonb(metadata), **_event_params(event)}
-        return _account(await self._row(_SET_METADATA, **params))
+        return _account(await self._changed("update", _SET_METADATA, **params))
 
     async def set_password(
         self,
@@ -362,7 +368,7 @@ class PostgresRepository:
         params: dict[str, Any] = {"id": user_id, "hash": password_hash.decode("ascii")}
         params["keep_sessions"] = keep_sessions
         params |= {**_proof_params(proof), **_event_params(event)}
-        return _account(await self._row(_SET_PASSWORD, **params))
+        return _account(await self._changed("update", _SET_PASSWORD, **params))
 
     async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
         sql = _DISABLE if disabled else _ENABLE
@@ -371,7 +377,7 @@ class PostgresRepository:
     async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
         params = _proof_params(proof) | _event_params(event)
         try:
-            return await self._row(_DELETE, id=user_id, **params) is not None
+            return await self._changed("delete", _DELETE, id=user_id, **params) is not None
         except psycopg2.IntegrityError:
             # The project's own tables may have foreign keys to auth.users, which decide on this.
             raise errors.user_in_use() from None
@@ -577,6 +583,12 @@ class PostgresRepository:
     async def _row(self, sql: str, **params: Any) -> Row | None:
         """The first row of the last statement of ``sql``, or None."""
         return _first(await self.database.query(sql, params))
+
+    async def _changed(self, change: Change, sql: str, **params: Any) -> Row | None:
+        """As ``_row``, for an insert, update or delete of a user, which triggers of the project may be about."""
+        fires = self.actor is not None and f"auth.users {change}" in self.actor.trust().triggers
+        pool = self.actor.pool if self.actor is not None and fires else self.database
+        return _first(await pool.query(sql, params))
 
 
 async def _use_up(transaction: Transaction, digest: bytes, purpose: Purpose, now: datetime) -> User | None:

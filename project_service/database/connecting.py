@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
@@ -12,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 
 from project_service.database.connection import Connection, DatabaseGone
+from project_service.database.quoting import literal
 from project_service.dsn import Candidate, Target, read_dsn
 from project_service.lifecycle import start, with_timeout
 from project_service.settings.model import Settings
@@ -28,25 +30,23 @@ STANDBY_SECONDS = 5.0
 # early.
 _PLAIN_STRINGS = "-c standard_conforming_strings=on"
 # After half a minute of silence TCP asks whether the other side is still there, and gives it up half a minute later.
-# By itself Linux asks after two hours. _SETUP has the server do the same, because it keeps the locks of a host that
-# was switched off, and other hosts wait for these to migrate or to sweep.
+# By itself Linux asks after two hours. _SETTINGS have the server do the same, because it keeps the locks of a host
+# that was switched off, and other hosts wait for these to migrate or to sweep.
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
 # With an empty search path only PostgreSQL's own functions are found without their schema. Otherwise, a role that
 # may create functions in a schema of the search path could create some that fit our arguments better, and they would
 # run with our rights (CVE-2018-1058).
-_SETUP = """
-select set_config('search_path', '', false),
-       set_config('statement_timeout', %(timeout)s, false),
-       set_config('idle_in_transaction_session_timeout', '60s', false),
-       set_config('client_encoding', 'UTF8', false),
-       set_config('standard_conforming_strings', 'on', false),
-       set_config('timezone', coalesce(%(timezone)s, current_setting('timezone')), false),
-       set_config('tcp_keepalives_idle', '30', false),
-       set_config('tcp_keepalives_interval', '10', false),
-       set_config('tcp_keepalives_count', '3', false),
-       pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool
-"""
+_SETTINGS = {
+    "search_path": "",
+    "idle_in_transaction_session_timeout": "60s",
+    "client_encoding": "UTF8",
+    "standard_conforming_strings": "on",
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
+_SETUP = "select {own}, pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool"
 
 
 @frozen
@@ -103,8 +103,10 @@ class Connector:
             if not _has_plain_strings(connection):
                 raise DatabaseGone("standard_conforming_strings is off")
             connection.answer_seconds = CONNECT_TIMEOUT_SECONDS
-            params = {"timeout": milliseconds(self.statement_timeout_seconds), "timezone": self.timezone}
-            *_, standby, read_only = (await connection.query(_SETUP, params))[0]
+            timezone = {} if self.timezone is None else {"timezone": self.timezone}
+            timeout = {"statement_timeout": milliseconds(self.statement_timeout_seconds)}
+            connection.own = session_settings({**_SETTINGS, **timeout, **timezone})
+            *_, standby, read_only = (await connection.query(_SETUP.format(own=connection.own)))[0]
             if self.target.writable and (standby or read_only):
                 raise DatabaseGone("the server is read-only")
             if standby:
@@ -131,6 +133,13 @@ class Connector:
 
     def _limited(self, waiting: Deferred[Any]) -> Deferred[Any]:
         return with_timeout(self.reactor, CONNECT_TIMEOUT_SECONDS, waiting, lambda: DatabaseGone("timed out"))
+
+
+def session_settings(settings: Mapping[str, str]) -> str:
+    """What makes ``settings`` for a session, as the expressions of a SELECT."""
+    return ", ".join(
+        f"pg_catalog.set_config({literal(name)}, {literal(value)}, false)" for name, value in settings.items()
+    )
 
 
 def _has_plain_strings(connection: Connection) -> bool:

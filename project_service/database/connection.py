@@ -78,8 +78,12 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         # What the present caller is allowed beyond ``answer_seconds``.
         self.extra_seconds: float | None = 0.0
         self.statements = Statements()
-        # The role for which PostgreSQL has cached plans of queries inside functions, where that matters.
-        self.plans_of: str | None = None
+        # What makes the session's own settings, as the expressions of a SELECT. RESET ALL removes them.
+        self.own = ""
+        # For ``acting``: whose plans PostgreSQL has cached, if any, and the version of the trust in the database with
+        # which the connection was made as new.
+        self.plans_of: object = None
+        self.recycled: int | None = None
         # Set while the connection is in pipeline mode, by ``run`` or for longer by ``Pipelines``.
         self.pipeline: Pipeline | None = None
         self._sent = 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import psycopg2
 from twisted.internet.defer import CancelledError, Deferred
@@ -48,13 +48,27 @@ class Transaction:
         return await self._connection.query(sql, params)
 
 
+class Recycles(Protocol):
+    """Makes a connection as new before it goes to the next caller (``acting.Recycler``)."""
+
+    def made(self, connection: Connection) -> None:
+        """``connection`` is new."""
+
+    def due(self, connection: Connection) -> bool:
+        """Whether ``connection`` must not go to the next caller as it is."""
+
+    async def recycle(self, connection: Connection) -> None:
+        """Make it as new, or discard it. It does not raise."""
+
+
 class Pool:
     """Up to ``size`` connections, made by ``connect`` when they are needed.
 
     Callers are served in the order in which they came. One that has waited for ``acquire_timeout_seconds`` gets the
     failure ``late()``; or ``away()`` if nobody is using a connection, which means that none can be made. Their number
     is not limited here, but by the admission of requests. Some of the connections are shared by quick reads
-    (``pipelines``); each of those begins with the steps ``setup``.
+    (``pipelines``); each of those begins with the steps ``setup``. ``recycler``, if it is
+    set, clears away what a caller may have left on a connection.
     """
 
     log = Logger()
@@ -70,6 +84,7 @@ class Pool:
         setup: Sequence[Step] = (),
     ) -> None:
         self._connect = connect
+        self.recycler: Recycles | None = None
         self.size = size
         self._clock = clock
         self._idle: list[Connection] = []
@@ -138,16 +153,38 @@ class Pool:
             raise errors.shutting_down()
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable:
+            if not connection.usable:
+                connection.close()
+            elif self.recycler is not None and self.recycler.due(connection):
+                self._recycle(connection, self.recycler)
+            else:
                 self._lend(connection)
                 return connection
-            connection.close()
         waiting = self._waiting.join()
         self._grow()
         return await waiting
 
     def release(self, connection: Connection) -> None:
         """Give back what ``acquire`` returned. It goes to the next caller, or is closed if it is not ``usable``."""
+        if connection.usable and self.recycler is not None and self.recycler.due(connection):
+            self._recycle(connection, self.recycler)
+        else:
+            self._returned(connection)
+
+    def _recycle(self, connection: Connection, recycler: Recycles) -> None:
+        """Have it made as new, which nobody waits for but those who need it."""
+
+        async def recycle() -> None:
+            try:
+                await recycler.recycle(connection)
+            finally:
+                self._returned(connection)
+
+        self._lend(connection)
+        background(recycle(), "making a connection as new")
+
+    def _returned(self, connection: Connection) -> None:
+        """``connection`` is not in use any more, and as good as new or not ``usable``."""
         self._busy.discard(connection)
         if connection.usable and not connection.altered and not self._closed:
             self._offer(connection)
@@ -256,6 +293,8 @@ class Pool:
         if self._why_not:
             self._why_not = ""
             self.log.info("connected to the database again")
+        if self.recycler is not None:
+            self.recycler.made(connection)
         self._offer(connection)
 
     def _added(self, result: Any, connecting: Deferred[None]) -> None:

@@ -1,7 +1,7 @@
 """Lexical analysis of PostgreSQL's SQL and PL/pgSQL (PostgreSQL's manual, "Lexical Structure"). Pure.
 
-What a text does is judged by its tokens: comments are gone, and neither literals nor quoted names can be taken for words
-of the language.
+What a text does is judged by its tokens: comments are gone, and neither a literal nor a quoted name can pass for a
+word of the language.
 """
 
 from __future__ import annotations

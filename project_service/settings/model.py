@@ -85,6 +85,7 @@ class Server:
 class Database:
     dsn: Secret | None = key(optional(dsn), None)
     pool_size: int = key(integer(1, 10000), 10)
+    policy_pool_size: int = key(integer(1, 10000), 10)
     acquire_timeout_seconds: float = key(seconds(0.01), 5.0)
     statement_timeout_seconds: float = key(seconds(), 30.0)
 

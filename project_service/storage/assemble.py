@@ -13,6 +13,7 @@ from attrs import field, frozen
 from twisted.application.service import IService
 from twisted.logger import Logger
 
+from project_service.database.acting import Actor
 from project_service.database.errors import outage_of
 from project_service.database.pool import Pool
 from project_service.http.health import NotReady
@@ -80,14 +81,16 @@ class Rows:
     resumables: ResumableRows
 
 
-def sql_rows(database: Pool) -> Rows:
+def sql_rows(database: Pool, actor: Actor | None = None) -> Rows:
+    """``actor`` runs statements in which SQL of the project decides; without one they run on ``database`` too."""
+    actor = actor or Actor(database)
     return Rows(
         SqlBuckets(database),
-        SqlObjects(database),
+        SqlObjects(database, actor),
         SqlGarbage(database),
         SqlLinks(database),
         SqlRenditions(database),
-        SqlResumables(database),
+        SqlResumables(database, actor),
     )
 
 
@@ -291,18 +294,20 @@ def assemble(
     storage: StorageSettings,
     store: StoreSettings,
     database: Pool,
+    actor: Actor | None = None,
     *,
     sweep_lock: Lock = unlocked,
     digest_lock: Lock = unlocked,
     steps: Callable[[str], None] = unobserved,
     images: Images | None = None,
 ) -> Storage:
-    """Storage on PostgreSQL and the store that the settings name. ``database`` is the system database's pool."""
+    """Storage on PostgreSQL and the store that the settings name. ``database`` is the system database's pool, and
+    ``actor`` runs those of its statements in which SQL of the project decides."""
     return build(
         reactor,
         storage,
         connect_store(reactor, store),
-        sql_rows(database),
+        sql_rows(database, actor),
         sweep_lock=sweep_lock,
         digest_lock=digest_lock,
         steps=steps,

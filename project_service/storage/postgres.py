@@ -23,10 +23,12 @@ from psycopg2 import DatabaseError
 from psycopg2.errors import CheckViolation, ForeignKeyViolation, RestrictViolation
 from twisted.logger import Logger
 
+from project_service.database.acting import Actor, Preamble, Session
 from project_service.database.connection import DatabaseGone, Row
 from project_service.database.errors import describe
-from project_service.database.pipeline import Step, as_texts, may_be_stale, numbered
+from project_service.database.pipeline import Run, Step, as_texts, may_be_stale, numbered
 from project_service.database.pool import Pool
+from project_service.database.trust import Trust
 from project_service.storage import errors, keys
 from project_service.storage.postgres_listing import page_query, sorted_query
 from project_service.storage.repository import NewObject, Switched
@@ -487,12 +489,14 @@ def _keys_referred_to() -> Iterator[None]:
 
 _FIND = f"select {ALL_COLUMNS} from storage.objects where bucket = %s and key = %s"
 _FIND_MANY = f"select {ALL_COLUMNS} from storage.objects where bucket = %s and key = any (%s::text[])"
-# Makes the caller's role and claims current for the transaction. ``storage.judging`` is why row-level security shows
-# rows to this role here and nowhere else.
-ACT_AS = (
-    "select set_config('storage.judging', 'on', true), set_config('request.jwt.claims', %s, true),"
-    " set_config('role', %s, true)"
-)
+# Why row-level security shows rows to the caller's role here and nowhere else.
+_JUDGING = ("storage.judging", "on")
+
+
+def acting_as(identity: Identity, trust: Trust) -> Preamble:
+    """What is set where policies decide what ``identity`` may see."""
+    pairs = (_JUDGING, ("request.jwt.claims", identity.claims), ("role", identity.role))
+    return Preamble(pairs, identity.role, trust=trust, has_no_path=True)
 
 
 # Policies that have been so quick so many times in a row may be asked on a connection that reads share.
@@ -517,9 +521,11 @@ def _outcomes(*outcomes: str) -> list[str]:
 
 @define(eq=False)
 class SqlObjects:
-    """``_quick_runs`` counts how often in a row policies were quick."""
+    """``actor`` runs statements in which policies and triggers of the project decide. ``_quick_runs`` counts how
+    often in a row policies were quick."""
 
     database: Pool
+    actor: Actor
     _quick_runs: int = field(default=0, init=False)
 
     async def find(self, bucket: str, key: str, viewer: Viewer | None = None) -> ObjectRow | None:
@@ -591,7 +597,8 @@ class SqlObjects:
     async def check_policies(
         self, bucket: str, key: str, size: int, content_type: str, details: Details, writer: Writer
     ) -> None:
-        rows = await self.database.prepared(
+        rows = await self._changed(
+            writer,
             "select storage.check_put(%s, %s, %s, %s, %s::integer, %s, %s::jsonb, %s, %s::uuid, %s, %s)",
             (
                 bucket,
@@ -632,14 +639,14 @@ class SqlObjects:
     ) -> Switched:
         values = put_values(new, writer, conditions)
         if link is None:
-            rows = await self.database.prepared(PUT, values)
+            rows = await self._changed(writer, PUT, values)
         else:
-            rows = await self._put_by_link(link, values)
+            rows = await self._put_by_link(writer, link, values)
         return switched_from(rows[0])
 
-    async def _put_by_link(self, link: bytes, params: Sequence[object]) -> list[Row]:
+    async def _put_by_link(self, writer: Writer, link: bytes, params: Sequence[object]) -> list[Row]:
         try:
-            rows = await self.database.prepared(_PUT_BY_LINK, (link, *params))
+            rows = await self._changed(writer, _PUT_BY_LINK, (link, *params))
         except DatabaseError as refusal:
             if refusal.pgcode == _LINK_REFUSED:
                 raise errors.refused(refusal.diag.message_primary or "") from None
@@ -650,7 +657,8 @@ class SqlObjects:
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Mapping[str, UUID]:
         with _keys_referred_to():
-            rows = await self.database.prepared(
+            rows = await self._changed(
+                writer,
                 f"select * from storage.delete_objects(%s, %s::text[], {_TERMS})",
                 (bucket, list(keys), *_terms(writer, conditions)),
             )
@@ -662,14 +670,15 @@ class SqlObjects:
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Switched:
         with _keys_referred_to():
-            rows = await self.database.prepared(_MOVE, (bucket, source, target, *_terms(writer, conditions)))
+            rows = await self._changed(writer, _MOVE, (bucket, source, target, *_terms(writer, conditions)))
         return switched_from(rows[0])
 
     async def move_to_bucket(
         self, row: ObjectRow, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Switched:
         with _keys_referred_to():
-            rows = await self.database.prepared(
+            rows = await self._changed(
+                writer,
                 _MOVE_TO_BUCKET,
                 (
                     row.bucket,
@@ -692,8 +701,8 @@ class SqlObjects:
         writer: Writer,
         conditions: Conditions = UNCONDITIONAL,
     ) -> ObjectRow:
-        rows = await self.database.prepared(
-            _CHANGE, (bucket, key, _as_columns(changes), *_terms(writer, conditions))
+        rows = await self._changed(
+            writer, _CHANGE, (bucket, key, _as_columns(changes), *_terms(writer, conditions))
         )
         outcome, *changed = rows[0]
         if outcome != "changed":
@@ -721,45 +730,67 @@ class SqlObjects:
         self, identity: Identity, sql: str, params: Sequence[Any], short: bool = False
     ) -> list[Row] | None:
         """The rows of ``sql`` in the role and with the claims of ``identity``; None, and the reason in the log, if a
-        policy fails.
+        policy fails. A ``short`` query takes no longer than its policies do.
 
-        Both statements are one transaction, with which role and claims end. A ``short`` query takes no longer than
-        its policies do. Raises failures that are the database's own.
+        Raises failures that are the database's own.
         """
-        whoever = (identity.claims, identity.role)
-        steps = (Step.of(ACT_AS, whoever), Step(numbered(sql), as_texts(params), identity.role))
-        try:
+        trust = self.actor.trust()
+        preamble = acting_as(identity, trust)
+        step = Step(numbered(sql), as_texts(params), identity.role)
+
+        async def run(session: Session) -> list[Row]:
             try:
-                if short and self._quick_runs >= _QUICK_RUNS:
-                    rows = await self._shared(steps)
-                    if rows is not None:
-                        return rows
-                run = await self.database.use(lambda connection: connection.run(steps, timed=True))
-                self._quick_runs = self._quick_runs + 1 if run.took <= _QUICK_SECONDS else 0
-                return run.typed()
+                run = await session.run(step, timed=True)
             except psycopg2.Error as fault:
-                self._quick_runs = 0
                 if not may_be_stale(fault.pgcode):
                     raise
-            return await self.database.query(f"{ACT_AS}; {sql}", (*whoever, *params))
+                return await session.text(sql, params)
+            self._quick_runs = self._quick_runs + 1 if run.took <= _QUICK_SECONDS else 0
+            return run.typed()
+
+        try:
+            if short and self._quick_runs >= _QUICK_RUNS:
+                rows = await self._shared(self.actor.share(preamble, "", step, trust.version))
+                if rows is not None:
+                    return rows
+            return await self.actor.use(preamble, "", run)
         except psycopg2.Error as fault:
+            self._quick_runs = 0
             if fault.pgcode is None or fault.pgcode.startswith(_OUTAGES):
                 raise
             log_failed_policy(describe(fault))
             return None
 
-    async def _shared(self, steps: Sequence[Step]) -> list[Row] | None:
-        """None where no shared connection accepts it, or it was lost."""
-        run = self.database.pipelines.submit(0, steps)
+    async def _shared(self, run: Run | None) -> list[Row] | None:
+        """The rows of a run that a shared connection has accepted. None where the statement has to be run again: none
+        has accepted it, or it was lost, or what is prepared there no longer fits."""
         if run is None:
             return None
         try:
             await run.done
         except DatabaseGone:
             return None
+        except psycopg2.Error as fault:
+            if may_be_stale(fault.pgcode):
+                return None
+            raise
         if run.slow:
             self._quick_runs = 0
         return run.typed()
+
+    async def _changed(self, writer: Writer, sql: str, params: Sequence[Any]) -> list[Row]:
+        """The rows of a function that changes objects. It asks the policies itself, and fires triggers."""
+        return await changed(self.database, self.actor, writer, sql, params)
+
+
+async def changed(database: Pool, actor: Actor, writer: Writer, sql: str, params: Sequence[Any]) -> list[Row]:
+    """The rows of a function that changes objects for ``writer``. On connections of their own where it may take as
+    long as the project's SQL does: where policies are asked, or triggers are fired."""
+    if writer.identity is not None:
+        preamble = acting_as(writer.identity, actor.trust())
+        return await actor.use(preamble, "", lambda session: session.own(sql, params))
+    fires = any(change.startswith("storage.objects ") for change in actor.trust().triggers)
+    return await (actor.pool if fires else database).prepared(sql, params)
 
 
 @frozen(eq=False)

@@ -9,11 +9,20 @@ from attrs import asdict, frozen
 from orjson import dumps, loads
 from psycopg2.errors import ForeignKeyViolation
 
+from project_service.database.acting import Actor
 from project_service.database.connection import Row
 from project_service.database.pool import Pool
 from project_service.storage import errors
 from project_service.storage.durations import WAITING_SECONDS
-from project_service.storage.postgres import PUT, plain_text, put_values, switched_from, tags_of, uuid_of
+from project_service.storage.postgres import (
+    PUT,
+    changed,
+    plain_text,
+    put_values,
+    switched_from,
+    tags_of,
+    uuid_of,
+)
 from project_service.storage.repository import NewObject, Switched
 from project_service.storage.values import Conditions, Details, Progress, ResumableUpload, Writer
 
@@ -84,6 +93,7 @@ def _tags(given: list[str] | None) -> tuple[str, ...] | None:
 @frozen(eq=False)
 class SqlResumables:
     database: Pool
+    actor: Actor
 
     async def create(self, upload: ResumableUpload, lasts: timedelta) -> datetime:
         matching, differing = tags_of(upload.conditions)
@@ -175,9 +185,8 @@ class SqlResumables:
     async def commit(
         self, version: UUID, holder: UUID, new: NewObject, writer: Writer, conditions: Conditions
     ) -> Switched | None:
-        rows = await self.database.prepared(
-            _COMMIT, (str(version), str(holder), *put_values(new, writer, conditions), str(version))
-        )
+        params = (str(version), str(holder), *put_values(new, writer, conditions), str(version))
+        rows = await changed(self.database, self.actor, writer, _COMMIT, params)
         return switched_from(rows[0]) if rows else None
 
     async def remove(self, version: UUID, holder: UUID) -> list[UUID]:

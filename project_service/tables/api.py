@@ -309,9 +309,8 @@ class TableService:
         content_type = self.root.content_type(head)
         if timing:
             timing.mark("plan")
-        leaves_state = cache.leaves_state and self.config.pre_request is not None
         sql = self.root.query(head.schema)
-        rows = await self.executor.read(preamble, incoming.resource, sql, leaves_state)
+        rows = await self.executor.read(preamble, incoming.resource, sql)
         reply = await self.root.reply(cache, incoming, head, content_type, rows[0])
         if timing:
             timing.mark("transaction")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from attrs import asdict, frozen
@@ -11,6 +12,7 @@ from twisted.application.service import IService
 from twisted.internet.defer import DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 
+from project_service.database.acting import Actor, opening_of_shared
 from project_service.database.connecting import Connector, milliseconds
 from project_service.database.connection import Connection
 from project_service.database.errors import outage_of
@@ -38,7 +40,7 @@ from project_service.tables.schema_cache.holder import (
     loader,
 )
 from project_service.tables.stream import Pace, Streams
-from project_service.tables.transaction_settings import opening_of_shared
+from project_service.tables.transaction_settings import session_of_shared
 from project_service.tables.values import TablesConfig
 
 CHANNEL = "pgrst"
@@ -104,26 +106,28 @@ def assemble(
         dsn = config.dsn or settings.database.dsn
         assert dsn is not None
         connector = Connector(reactor, read_dsn(dsn.reveal()), settings.database.statement_timeout_seconds)
-        pool = _pool(reactor, settings, connector, config.pool_size, opening_of_shared(config))
+        opening = opening_of_shared(session_of_shared(config))
+        pool = _pool(reactor, settings, connector, config.pool_size, opening)
         # Streamed replies may use at most half of the pool's connections. Of a pool of one they would use none or
         # all, so they get a pool of their own then, with one connection that is made when it is needed.
         for_streams = pool if pool.size > 1 else _pool(reactor, settings, connector, 1)
+        holder, echo = CacheHolder(loader(reactor, pool, config), reactor), Echo(pool, reactor)
+        acting = partial(Actor, trust=holder.trust, changes_role=config.pre_request is not None)
         streams = Streams(
             config,
-            for_streams,
+            acting(for_streams),
             DeferredSemaphore(max(1, pool.size // 2)),
             reactor,
             settings.database.acquire_timeout_seconds,
             Pace(settings.server.idle_timeout_seconds, config.stream_min_bytes_per_second),
         )
-        holder, echo = CacheHolder(loader(reactor, pool, config), reactor), Echo(pool, reactor)
         services[stage, name] = TableService(
             config,
             holder,
             identities,
             Planner(config),
             Freshness(holder, pool, echo),
-            Executor(config, pool),
+            Executor(config, acting(pool)),
             Root(config, in_thread),
             streams,
             Hints(config, pool),
@@ -141,7 +145,11 @@ def assemble(
 
 
 def _pool(
-    reactor: Any, settings: Settings, connector: Connector, size: int, opening: Sequence[Step] = ()
+    reactor: Any,
+    settings: Settings,
+    connector: Connector,
+    size: int,
+    opening: Sequence[Step] = (),
 ) -> Pool:
     wait = settings.database.acquire_timeout_seconds
     late, away = errors.pool_timeout, errors.database_away

@@ -18,14 +18,15 @@ from typing import Any
 import psycopg2
 from attrs import define, evolve, field
 
-from project_service.database.connection import Connection, DatabaseGone
+from project_service.database.acting import Preamble, Session
+from project_service.database.connection import DatabaseGone
 from project_service.errors import payload_too_large, request_timeout
 from project_service.http.admission import Slot
 from project_service.http.request import Request
 from project_service.lifecycle import InThread, start, with_timeout
 from project_service.tables import errors
-from project_service.tables.errors import from_postgres
-from project_service.tables.execution import clear, pass_to_role, rolls_back
+from project_service.tables.errors import TableError, from_postgres
+from project_service.tables.execution import rolls_back
 from project_service.tables.outcome import Outcome, outcome_of_write
 from project_service.tables.planner import Planned
 from project_service.tables.request import headers
@@ -34,7 +35,6 @@ from project_service.tables.request.lines import CsvLines, JsonLines, Lines, Row
 from project_service.tables.request.request import Head
 from project_service.tables.request.syntax import Query
 from project_service.tables.stream import IDLE_MARGIN_SECONDS, Streams
-from project_service.tables.transaction_settings import Preamble
 
 # A batch has so many rows, or fewer that together have so many bytes of JSON.
 BATCH_ROWS = 10_000
@@ -159,9 +159,8 @@ class Import:
     """
 
     streams: Streams
-    connection: Connection
+    session: Session
     planned: Planned
-    preamble: Preamble
     outcome: Outcome = field(factory=Outcome, init=False)
 
     @classmethod
@@ -169,27 +168,24 @@ class Import:
         cls, streams: Streams, planned: Planned, preamble: Preamble, resource: str, slot: Slot
     ) -> Import:
         """Begin. Raises as ``Streams.lend``, and what the pre-request function raises."""
-        importing = cls(streams, await streams.lend(slot), planned, preamble)
+        importing = cls(streams, await streams.lend(slot, preamble, resource), planned)
         try:
-            await importing._begin(resource)
+            await importing._begin()
         except BaseException:
             await importing.close()
             raise
         return importing
 
-    async def _begin(self, resource: str) -> None:
+    async def _begin(self) -> None:
         idle = ceil(self.streams.pace.timeout_seconds) + IDLE_MARGIN_SECONDS
-        text = (
-            f"BEGIN; {self.preamble.text}; "
-            f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; {_SAVEPOINT}"
-        )
-        self.connection.extra_seconds = self.preamble.extra_seconds
+        text = f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; {_SAVEPOINT}"
         try:
-            if self.preamble.plans_apart:
-                await pass_to_role(self.connection, self.preamble)
-            await self.connection.query(text, [resource])
+            await self.session.text(text, begins="BEGIN")
         except (psycopg2.Error, DatabaseGone) as error:
-            raise from_postgres(error, self.preamble.authenticated) from error
+            raise self._mapped(error) from error
+
+    def _mapped(self, error: psycopg2.Error | DatabaseGone) -> TableError:
+        return from_postgres(error, self.session.preamble.authenticated)
 
     async def write(self, rows: Sequence[Row]) -> None:
         """Write a batch. Where PostgreSQL refuses a row, its error names the row's line.
@@ -200,14 +196,14 @@ class Import:
         try:
             await self._insert(rows)
         except (psycopg2.Error, DatabaseGone) as error:
-            mapped = from_postgres(error, self.preamble.authenticated)
+            mapped = self._mapped(error)
             if not _is_of_a_row(error):
                 raise mapped from error
             if len(rows) < 2:
                 raise (errors.at_line(mapped, rows[0][0]) if rows else mapped) from error
         else:
             return
-        await self.connection.execute(f"ROLLBACK TO {_SAVEPOINT}")
+        await self.session.execute(f"ROLLBACK TO {_SAVEPOINT}")
         half = len(rows) // 2
         await self.write(rows[:half])
         await self.write(rows[half:])
@@ -217,7 +213,7 @@ class Import:
         body = "[" + b",".join([text for _, text in rows]).decode() + "]"
         values = sql.values(self.planned.operands, body)
         text = f"RELEASE {_SAVEPOINT}; {_SAVEPOINT}; {sql.for_driver}"
-        outcome = outcome_of_write((await self.connection.query(text, values))[0])
+        outcome = outcome_of_write((await self.session.query(text, values))[0])
         written = self.outcome.rows + outcome.rows
         # What SQL has set for the response, and how many rows were updated, holds for the whole transaction.
         location = outcome.location if written == 1 else None
@@ -225,7 +221,7 @@ class Import:
 
     async def finish(self) -> None:
         """End the transaction: commit it, unless the request or the database wants a trial only."""
-        execute = self.connection.execute
+        execute = self.session.execute
         try:
             if rolls_back(self.streams.config, self.planned.request):
                 # A violated deferred constraint raises its error now, as it would at a commit.
@@ -234,20 +230,16 @@ class Import:
             else:
                 await execute("COMMIT")
         except (psycopg2.Error, DatabaseGone) as error:
-            raise from_postgres(error, self.preamble.authenticated) from error
+            raise self._mapped(error) from error
 
     async def close(self) -> None:
         """Undo what has not been committed, and give the connection back."""
-        connection = self.connection
         try:
-            if connection.in_transaction:
-                await connection.execute("ROLLBACK")
-            if self.planned.compiled.leaves_state:
-                await clear(connection)
+            await self.session.rollback()
         except (psycopg2.Error, DatabaseGone):
-            connection.discard()
+            self.session.discard()
         finally:
-            self.streams.release(connection)
+            self.streams.release(self.session)
 
 
 def _is_of_a_row(error: Any) -> bool:

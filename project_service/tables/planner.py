@@ -196,10 +196,10 @@ class Compiled:
     """What is to be run, and how to read its outcome, for all requests of one shape.
 
     ``plan`` is None for reading a relation. ``headers`` are those that all replies have. ``probe`` is set where the
-    result may have to be streamed. ``leaves_state`` says that running it may leave more than settings behind on the
-    connection. ``shares`` allows it to run on a connection that reads share, once its ``history`` shows that it is
-    quick. ``named`` are the relations and functions that the request itself names, junctions included.
-    ``max_rows`` is the role's limit (0: none), and ``cut_at`` the same if it is lower than what the request asks for.
+    result may have to be streamed. ``shares`` allows it to run on a connection that reads share, once its ``history``
+    shows that it is quick. ``named`` are the relations and functions that the request itself names, junctions
+    included. ``max_rows`` is the role's limit (0: none), and ``cut_at`` the same if it is lower than what the request
+    asks for.
     """
 
     statement: Statement
@@ -207,7 +207,6 @@ class Compiled:
     plan: WritePlan | CallPlan | None
     read_only: bool
     probe: Probe | None = None
-    leaves_state: bool = False
     shares: bool = False
     headers: Headers = ()
     named: frozenset[Key] = frozenset()
@@ -228,13 +227,9 @@ def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) 
         relation = find_relation(cache, request.head)
         compile_ = _read if request.head.method in READING else _write
         compiled, read = compile_(cache, config, request, relation)
-    # Functions run here if the request calls one, as triggers of a write, or before each request. The functions that
-    # a read may call are ``_read``'s concern.
-    calls = config.pre_request is not None or compiled.routine is not None or not compiled.read_only
     renamed = read.renamed if read is not None else ()
     return evolve(
         compiled,
-        leaves_state=compiled.leaves_state or (cache.leaves_state and calls),
         headers=constant_headers(request.head, compiled, renamed),
         max_rows=config.max_rows,
         cut_at=_cut_at(config.max_rows, request, compiled),
@@ -277,10 +272,9 @@ def _read(
         bounds = Bounds()
     count = request.head.preferences.get("count")
     statement = read_statement(plan, rendering, count, config.max_rows, bounds)
-    leaves = cache.reads_leave_state and (plan.calls or rendering.handler is not None)
-    shares = not (statement.count or rendering.handler or rendering.explain or leaves)
+    shares = not (statement.count or rendering.handler or rendering.explain)
     probe = _probe(statement, bounds)
-    return Compiled(statement, rendering, None, True, probe, leaves, shares), plan
+    return Compiled(statement, rendering, None, True, probe, shares), plan
 
 
 def _write(

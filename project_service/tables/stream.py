@@ -26,22 +26,20 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from project_service.database.connection import Connection, DatabaseGone
-from project_service.database.pool import Pool
+from project_service.database.acting import Actor, Preamble, Session
+from project_service.database.connection import DatabaseGone
 from project_service.http.admission import Slot
 from project_service.http.body import ClientGone
 from project_service.http.response import Reply, Sink, StreamReply, fault_of
 from project_service.lifecycle import start, with_timeout
 from project_service.tables import errors
 from project_service.tables.errors import from_postgres
-from project_service.tables.execution import clear, pass_to_role
 from project_service.tables.outcome import Outcome, as_bytes, outcome_of_read
 from project_service.tables.planner import Planned
 from project_service.tables.request.request import RawRequest
 from project_service.tables.response import head_of_stream, reply_to
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.sql.statement import RESPONSE_SETTINGS
-from project_service.tables.transaction_settings import Preamble
 from project_service.tables.values import TablesConfig
 
 FIRST_ROWS = 500
@@ -86,7 +84,7 @@ class Streams:
     as there are ``turns``."""
 
     config: TablesConfig
-    pool: Pool
+    actor: Actor
     turns: DeferredSemaphore
     clock: IReactorTime
     acquire_timeout_seconds: float
@@ -160,23 +158,23 @@ class Streams:
         waits for the clients of other streams. Raises PGRST003 if no connection is free in time, and what running the
         query raises.
         """
-        connection = await self.lend(slot)
+        session = await self.lend(slot, preamble, resource)
         try:
             # Judged by an outcome with similar rows.
             count = max(1, min(FIRST_ROWS, CHUNK_BYTES * likely.rows // max(likely.size, 1)))
-            stream = RowStream(self, connection, planned, preamble, count)
-            await stream.open(resource)
+            stream = RowStream(self, session, planned, count)
+            await stream.open()
         except BaseException:
-            self.release(connection)
+            self.release(session)
             raise
         return stream
 
-    async def lend(self, slot: Slot) -> Connection:
-        """A connection, which the caller has to ``release``, when it is its turn. ``slot`` is left to others while it
+    async def lend(self, slot: Slot, preamble: Preamble, path: str) -> Session:
+        """A session, which the caller has to ``release``, when it is its turn. ``slot`` is left to others while it
         waits for that. Raises PGRST003 if it has to wait too long."""
         await self._turn(slot)
         try:
-            return await self.pool.acquire()
+            return await self.actor.acquire(preamble, path)
         except BaseException:
             self.release(None)
             raise
@@ -193,10 +191,10 @@ class Streams:
         finally:
             slot.retake()
 
-    def release(self, connection: Connection | None) -> None:
+    def release(self, session: Session | None) -> None:
         self.turns.release()
-        if connection is not None:
-            self.pool.release(connection)
+        if session is not None:
+            self.actor.release(session)
 
 
 @define(eq=False)
@@ -208,9 +206,8 @@ class RowStream:
     """
 
     streams: Streams
-    connection: Connection
+    session: Session
     planned: Planned
-    preamble: Preamble
     count: int
     fetched: list[Any] = field(factory=list, init=False)
     more: bool = field(default=False, init=False)
@@ -224,22 +221,20 @@ class RowStream:
         """How many rows there are without the range, where the query counts them."""
         return self.fetched[0][1] if self.fetched else 0
 
-    async def open(self, resource: str) -> None:
-        planned, preamble, statement = self.planned, self.preamble, self.planned.compiled.statement
+    async def open(self) -> None:
+        planned, statement = self.planned, self.planned.compiled.statement
         rows = statement.stream
         assert rows is not None
         idle = ceil(self.streams.pace.timeout_seconds) + IDLE_MARGIN_SECONDS
         text = (
-            f"BEGIN READ ONLY; {preamble.text}; SET LOCAL cursor_tuple_fraction = 1; "
+            "SET LOCAL cursor_tuple_fraction = 1; "
             f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'; "
             f"{_locks_of(rows).for_driver}; "
             f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR {rows.for_driver}; {self._fetch()}"
         )
         values = rows.values(planned.operands, planned.body, planned.raw)
-        self.connection.extra_seconds = preamble.extra_seconds
-        if preamble.plans_apart:
-            await self._mapped(pass_to_role(self.connection, preamble))
-        self.fetched = await self._read(text, [resource, *values, *values])
+        self.fetched = await self._mapped(self.session.text(text, [*values, *values], "BEGIN READ ONLY"))
+        self.more = len(self.fetched) == self.count
         if statement.header is not None:
             given = statement.header.values(planned.operands, planned.body, planned.raw)
             ((line,),) = await self._query(statement.header.for_driver, given)
@@ -268,18 +263,13 @@ class RowStream:
 
     async def finish(self) -> None:
         """To be called when everything has been read: ends the transaction and releases the connection."""
-        try:
-            await self._query("COMMIT")
-        finally:
-            # Even if the commit is refused, others may get the connection.
-            if self.planned.compiled.leaves_state:
-                await clear(self.connection)
+        await self._query("COMMIT")
         self.close()
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self.streams.release(self.connection)
+            self.streams.release(self.session)
 
     async def _write(self, sink: Sink) -> None:
         allowed, first = self.streams.pace.timeout_seconds, True
@@ -329,19 +319,19 @@ class RowStream:
     def _fetch(self) -> str:
         return f"FETCH FORWARD {self.count} FROM {_CURSOR}"
 
-    async def _read(self, sql: str, values: list[Any] | None = None) -> list[Any]:
-        rows = await self._query(sql, values)
+    async def _read(self, sql: str) -> list[Any]:
+        rows = await self._query(sql)
         self.more = len(rows) == self.count
         return rows
 
     async def _query(self, sql: str, values: list[Any] | None = None) -> list[Any]:
-        return await self._mapped(self.connection.query(sql, values))
+        return await self._mapped(self.session.query(sql, values))
 
     async def _mapped(self, result: Awaitable[T]) -> T:
         try:
             return await result
         except (psycopg2.Error, DatabaseGone) as error:
-            raise from_postgres(error, self.preamble.authenticated) from error
+            raise from_postgres(error, self.session.preamble.authenticated) from error
 
 
 def _locks_of(rows: Sql) -> Sql:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from project_service.database.trust import UNKNOWN, Trust
 from project_service.settings.model import StageDatabase
 
 
@@ -212,12 +213,7 @@ class SchemaCache:
     return and that are not exposed relations. ``row_functions`` are the names of everything that PostgreSQL would
     call with a row if the name were written as a column of it, aggregates included.
 
-    The last ones say what the text of the database's own functions mentions (see ``schema_cache.queries``).
-    ``leaves_state``: some function mentions something, other than a setting, that stays on the connection after the
-    transaction. ``reads_leave_state``: the same for what a read-only transaction can leave. ``false_constants``:
-    functions that are declared immutable although they read settings or the current user. ``sets_for_session``: some
-    SQL may leave a setting on the session. ``changes_role``: some function sets a role. ``guarded_within``: some
-    function calls one that not every role may execute, whose result its cached plan may keep.
+    ``trust`` is how far the SQL of the database can be trusted with a connection.
     """
 
     version: int
@@ -233,12 +229,7 @@ class SchemaCache:
     schema_comments: Mapping[str, str] = field(repr=False, factory=dict)
     has_postgis: bool = False
     fingerprint: str = ""
-    leaves_state: bool = False
-    reads_leave_state: bool = False
-    false_constants: tuple[str, ...] = ()
-    sets_for_session: bool = True
-    changes_role: bool = False
-    guarded_within: bool = False
+    trust: Trust = UNKNOWN
 
     def computed_column(self, row: Key | None, name: str, search_path: Sequence[str]) -> Computed | None:
         """The computed column of rows of type ``row`` whose function is in ``search_path``, if there is one."""

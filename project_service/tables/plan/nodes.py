@@ -203,13 +203,6 @@ class ReadPlan:
         """The embedded relations that decide which rows are shown."""
         return (embedded for embedded in self.embeddings if embedded.decides)
 
-    @property
-    def calls(self) -> bool:
-        """Whether reading may call functions: through a view, a computed column or a computed relationship."""
-        if self.relation is None or self.relation.is_view or self.computed:
-            return True
-        return any(one.relationship.routine is not None or one.plan.calls for one in self.embeddings)
-
     def shows_records(self, computed: Mapping[str, Computed]) -> bool:
         """Whether the result may hold rows without a declared type. ``computed`` are the plan's computed columns,
         also those that its source has made."""

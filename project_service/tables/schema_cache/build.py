@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from attrs import frozen
 
+from project_service.database.trust import trust_of
 from project_service.tables.values import (
     PLAIN,
     Argument,
@@ -64,12 +65,7 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         schema_comments={name: text for name, text in extras["comments"].items() if text},
         has_postgis=extras["postgis"],
         fingerprint=extras["fingerprint"],
-        leaves_state=extras["reads_leave_state"] or extras["makes_temporary"],
-        reads_leave_state=extras["reads_leave_state"],
-        false_constants=tuple(extras["false_constants"]),
-        sets_for_session=extras["sets_for_session"],
-        changes_role=extras["changes_role"],
-        guarded_within=extras["guarded_within"],
+        trust=trust_of(rows["trust"], version),
     )
 
 

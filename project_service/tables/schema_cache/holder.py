@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg2
 from attrs import define, field
@@ -19,8 +19,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
+from project_service.database.acting import settings_text, warn_of_constants
 from project_service.database.connection import DatabaseGone
 from project_service.database.pool import Pool, Transaction
+from project_service.database.trust import UNKNOWN, Trust
 from project_service.lifecycle import Backoff, SharedRun, background, cancel, with_timeout
 from project_service.tables import errors
 from project_service.tables.schema_cache.build import build
@@ -33,7 +35,7 @@ from project_service.tables.schema_cache.queries import (
     role_settings,
     sections,
 )
-from project_service.tables.transaction_settings import NO_JIT, RESET, settings_text
+from project_service.tables.transaction_settings import NO_JIT
 from project_service.tables.values import SchemaCache, TablesConfig
 
 Load = Callable[[int], Awaitable[SchemaCache]]
@@ -52,9 +54,9 @@ _WRITTEN = (("quote_all_identifiers", "off"), ("datestyle", "ISO"))
 
 def loader(reactor: Any, pool: Pool, config: TablesConfig) -> Load:
     """A function that reads the schema cache in one transaction of ``pool``, whose texts arrive as bytes."""
-    # Set explicitly: an earlier request may have left another role, or a timeout too short for these queries.
+    # Set explicitly: behind a proxy others may have left another role, or a timeout too short for these queries.
     ours = (NO_JIT, ("role", "none"), ("search_path", ""), ("statement_timeout", config.statement_timeout))
-    beginning = RESET + _SNAPSHOT + settings_text((*ours, *_WRITTEN))
+    beginning = _SNAPSHOT + settings_text((*ours, *_WRITTEN))
 
     async def reading(transaction: Transaction) -> dict[str, str]:
         async def run(sql: str, params: Mapping[str, Any]) -> str:
@@ -99,6 +101,10 @@ class CacheHolder(Service):
         self._again = False
         # Those who wait in ``up_to_date``, and the number of the reading whose end they wait for.
         self._waiting: dict[Deferred[None], int] = {}
+
+    def trust(self) -> Trust:
+        """How far the SQL of the database can be trusted."""
+        return UNKNOWN if self.cache is None else self.cache.trust
 
     @property
     def current(self) -> SchemaCache:
@@ -172,7 +178,7 @@ class CacheHolder(Service):
         try:
             before, self.cache = self.cache, await self._load(self._version)
             self._backoff.succeeded()
-            self._warn_of_constants(before, self.cache)
+            warn_of_constants(None if before is None else before.trust, self.cache.trust)
         except Exception as error:
             if self.running:
                 self._retry = self._clock.callLater(self._backoff.failed(), self.announce)
@@ -181,14 +187,6 @@ class CacheHolder(Service):
             message = error.diag.message_primary if isinstance(error, psycopg2.Error) else None
             why = f"{type(error).__name__}: {message}" if message else type(error).__name__
             self.log.warn("the schema cache could not be read ({why}); {kept}", why=why, kept=kept)
-
-    def _warn_of_constants(self, before: SchemaCache | None, cache: SchemaCache) -> None:
-        if cache.false_constants and (before is None or before.false_constants != cache.false_constants):
-            self.log.warn(
-                "declared IMMUTABLE: {names}, which read settings or the current user and so are STABLE at most; "
-                "until they are declared so, each request plans its statements anew",
-                names=", ".join(cache.false_constants),
-            )
 
 
 # Notifications arrive in the order of the commits that sent them. So we send one to ourselves: when it has come
@@ -201,8 +199,8 @@ WAIT_SECONDS = 1.0
 _MAX_WAITING = 20
 _REMEMBERED = 200
 
-# Begins each message here: takes away whatever an earlier request has set for the session.
-_CLEAN = f"{RESET}{settings_text((('search_path', ''),))}; "
+# Begins each message here: only names of PostgreSQL's own are found without a schema.
+_CLEAN = f"{settings_text((('search_path', ''),))}; "
 _SEND = f"{_CLEAN}with mark as (select gen_random_uuid()::text as id) select id, pg_notify(%s, id)::text from mark"
 
 
@@ -288,6 +286,12 @@ class Freshness:
             self.log.debug("the schema cache was not checked ({why})", why=type(error).__name__)
 
 
+class Announced(Protocol):
+    """What is told of changes of the catalog."""
+
+    def announce(self) -> None: ...
+
+
 # The catalog is looked through once in so many seconds, in short queries that are spread over them.
 ROUND_SECONDS = 3.0
 LOOK_SECONDS = 0.25
@@ -304,7 +308,7 @@ class CatalogWatch:
     first round.
     """
 
-    holder: CacheHolder
+    holder: Announced
     query: Query
     _sections: list[str] = field(factory=list, init=False)
     _values: dict[str, str] = field(factory=dict, init=False)

@@ -8,119 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-# What an application's functions do, as SQL expressions. PostgreSQL records only how a function was declared, so its
-# text is searched for words. PostgreSQL's own functions and those of extensions are left out.
-
-
-_NOT_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema')"
-# A function with a body in standard SQL has no text in the catalog; PostgreSQL can print one. Its head is left out,
-# in which the function would seem to call itself.
-_ANY_TEXT = """
-case when p.prosrc = '' and p.prokind <> 'a'
-  then substring(pg_get_functiondef(p.oid) from '\\n((BEGIN ATOMIC|RETURN)\\M.*)') else p.prosrc end
-"""
-# OFFSET keeps PostgreSQL from searching the texts of its own functions and views too, which are thousands, before it
-# leaves them out.
-_OWN = f"""
-(select p.*, n.nspname from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-where {_NOT_SYSTEM} and not exists (select from pg_depend d
-  where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e') offset 0) p
-"""
-_OWN_RULES = f"""
-(select c.relkind, r.ev_action from pg_rewrite r
-  join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
-  where {_NOT_SYSTEM} offset 0) r
-"""
-
-
-def _any_mentions(text: str, words: str, condition: str = "true") -> str:
-    return f"exists (select from {_OWN} where {condition} and {text} ~* '{words}')"
-
-
-# Session-level locks, temporary tables, held cursors and LISTEN stay with the connection after a transaction. So does
-# the default isolation level, because the next transaction has already begun when RESET ALL runs in it. If no
-# function's text mentions any of these, and no view takes a lock itself, nothing has to be cleared away. Temporary
-# tables can be made neither by a body in standard SQL nor by a request that only reads.
-_MAKES_TEMPORARY = _any_mentions("p.prosrc", "\\mtemp(orary)?\\M|\\mpg_temp\\.")
-_LEAVES = _any_mentions(_ANY_TEXT, "advisory_lock|\\mwith\\s+hold\\M|\\mlisten\\M|isolation")
-_LEAVES_BY_READING = f"""
-{_LEAVES}
-or exists (select from {_OWN_RULES}
-  where r.relkind = 'v' and r.ev_action::text ~ (
-    select ':funcid (' || string_agg(oid::text, '|') || ') ' from pg_proc
-    where pronamespace = 'pg_catalog'::regnamespace and proname ~ 'advisory_lock'))
-"""
-
-# Whether SQL may leave a setting on the session, which RESET ALL then has to take away before each request. In
-# PL/pgSQL and SQL that takes SET (not SET LOCAL) as a statement or at the beginning of a text that is executed,
-# RESET, set_config without a plain ``true`` (calls with one are cut out of the text first), or EXECUTE of what is not
-# all written there: a literal, or ``format`` of one that takes only names and quoted values. What functions in other
-# languages do is not known; what the service's own do is. Views, policies, defaults and constraints can call
-# set_config directly. (Its arguments may hold two levels of parentheses; deeper ones count as what leaves a setting.)
-_LOCAL_CALL = r"set_config\s*\([^();]*(\([^()]*(\([^()]*\)[^()]*)*\)[^();]*)*,\s*true\s*\)"
-_SETS = (
-    r"set_config|\mset_limit\M|\mreset\M|\mdiscard\M"
-    r"|\mexecute\M(?!\s+(format\s*\(\s*)?''([^''%%]|%%[IL%%])*''\s*([,);]|(into|using|loop)\M))"
-    r"|(^|;|\mbegin\M|\mthen\M|\melse\M|\mloop\M|''|\$|\*/)\s*(--[^\n]*\n\s*)*set\s+(?!(local|constraints|transaction)\M)"
-)
-_CALLS_SET_CONFIG = "~ (':funcid ' || 'pg_catalog.set_config(text,text,bool)'::regprocedure::oid || ' ')"
-SETS_FOR_SESSION = rf"""
-exists (select from (select p.prolang, regexp_replace({_ANY_TEXT}, '{_LOCAL_CALL}', '', 'gi') as text
-    from {_OWN} where p.nspname <> '_project_service') f
-  join pg_language l on l.oid = f.prolang
-  where l.lanname not in ('sql', 'plpgsql') or f.text ~* '{_SETS}')
-or exists (select from {_OWN_RULES} where r.ev_action::text {_CALLS_SET_CONFIG})
-or exists (select from pg_policy where concat(polqual, polwithcheck) {_CALLS_SET_CONFIG})
-or exists (select from pg_attrdef where adbin::text {_CALLS_SET_CONFIG})
-or exists (select from pg_constraint where conbin::text {_CALLS_SET_CONFIG})
-or exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-  where p.proname in ('set_config', 'set_limit') and n.nspname = any(%(schemas)s))
-"""
-
-# A pre-request function may do so: then requests that began with the same role differ in their rights.
-# Storage's own takes its role back, and no request can call it.
-_CHANGES_ROLE = _any_mentions(
-    _ANY_TEXT,
-    "\\mset\\s+(local\\s+|session\\s+)?role\\M|set_config\\s*\\(\\s*''role''",
-    "p.nspname <> 'storage'",
-)
-
-_FUNCTIONS = f"""
-own as materialized (
-  select p.oid, lower(p.proname) as name, p.nspname as schema, p.provolatile, p.prolang, {_ANY_TEXT} as text
-  from {_OWN}
-)
-"""
-
-# The functions that are declared immutable although their text, or that of a function they call, reads settings or
-# the current user. Which functions a text calls is judged by their names alone, without schemas. Of the service's own
-# ones migration 0022 has one, and says why no plan of a request is wrong by it.
-_FALSE_CONSTANTS = f"""
-(with recursive {_FUNCTIONS}, needed as (
-  select oid as constant, oid, text from own where provolatile = 'i' and schema <> 'storage'
-  union
-  select needed.constant, own.oid, own.text
-  from needed
-  cross join lateral regexp_matches(lower(needed.text), '("[^"]+"|\\w+)\\s*\\(', 'g') as match (called)
-  join own on own.name = trim(match.called[1], '"')
-)
-select coalesce(json_agg(distinct constant::regprocedure::text), '[]') from needed
-where text ~* '\\m(current_setting|current_user|current_role|session_user)\\M')
-"""
-
-# Whether some function calls another that not every role may execute, and that PostgreSQL may evaluate or inline
-# while planning. The plan of the calling function is then made with the rights of its first caller, and used for all
-# others.
-_GUARDED_WITHIN = f"""
-(with {_FUNCTIONS}, guarded as (
-  select string_agg(regexp_replace(name, '(\\W)', '\\\\\\1', 'g'), '|') as names from own
-  where (provolatile = 'i' or prolang = (select oid from pg_language where lanname = 'sql'))
-    and schema not in ('auth', 'storage', '_project_service')
-    and not has_function_privilege('public', oid, 'execute')
-)
-select exists (select from own, guarded where own.text ~* ('\\m(' || names || ')"?\\s*\\(')))
-"""
-
+from project_service.database import trust
 
 _SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname not like 'pg\\_t%%'"
 
@@ -443,7 +331,7 @@ _WATCHED: Mapping[str, str] = {
     **dict.fromkeys(
         (
             *("pg_aggregate", "pg_cast", "pg_enum", "pg_description", "pg_foreign_table", "pg_extension"),
-            "pg_db_role_setting",
+            *("pg_db_role_setting", "pg_policy", "pg_operator"),
         ),
         "true",
     ),
@@ -465,13 +353,15 @@ with passing as materialized (
 )
 """
 
-# Whether event triggers announce changes: both commands, and what they drop. And a text that is another once any
+# Whether event triggers announce changes: both commands, those of policies and rights among them, and what they drop.
+# And a text that is another once any
 # transaction has ended that may have written something.
 STATE = """
 select count(distinct t.evtevent) = 2, pg_current_snapshot()::text
 from pg_event_trigger t join pg_proc p on p.oid = t.evtfoid
 where t.evtevent in ('ddl_command_end', 'sql_drop') and t.evtenabled in ('O', 'A')
   and p.prosrc ~* 'notify\\W+pgrst\\M'
+  and (t.evttags @> '{CREATE POLICY,REVOKE}' or t.evttags is null and p.prosrc !~* 'command_tag')
 """
 SIZES = f"""
 select relname::text, pg_relation_size(oid) / current_setting('block_size')::int8 from pg_class
@@ -528,12 +418,6 @@ _EXTRAS = f"""
 select json_build_object(
   'fingerprint', {FINGERPRINT},
   'row_functions', {_ROW_FUNCTIONS},
-  'makes_temporary', {_MAKES_TEMPORARY},
-  'reads_leave_state', {_LEAVES_BY_READING},
-  'sets_for_session', {SETS_FOR_SESSION},
-  'changes_role', {_CHANGES_ROLE},
-  'guarded_within', {_GUARDED_WITHIN},
-  'false_constants', {_FALSE_CONSTANTS},
   'postgis', exists (select from pg_extension where extname = 'postgis'),
   'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')
                from pg_namespace n where n.nspname = any(%(schemas)s)))::text
@@ -552,4 +436,5 @@ QUERIES = {
     "representations": _REPRESENTATIONS,
     "handlers": _HANDLERS,
     "extras": _EXTRAS,
+    "trust": trust.QUERY,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from project_service.database.quoting import literal
 from project_service.tables.plan.nodes import (
     EmbedIsNull,
     Hoisted,
@@ -19,7 +20,6 @@ from project_service.tables.sql.fragment import (
     cast_type,
     ident,
     joined,
-    literal,
     parameter,
     qualified,
     reject_long_name,

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from attrs import field, frozen
 
+from project_service.database import quoting
 from project_service.tables import errors
 from project_service.tables.plan.nodes import NAME_BYTES
 from project_service.tables.request.syntax import Operand
@@ -42,7 +43,7 @@ _KEYWORD_TYPES = {
 def ident(name: str) -> str:
     """A quoted identifier. Raises 42622 for a name that PostgreSQL would cut."""
     reject_long_name(name)
-    return '"' + name.replace('"', '""').replace("\0", "") + '"'
+    return quoting.ident(name)
 
 
 def reject_long_name(name: str, of: str | None = None) -> None:
@@ -53,15 +54,6 @@ def reject_long_name(name: str, of: str | None = None) -> None:
 
 def qualified(key: Key) -> str:
     return f"{ident(key[0])}.{ident(key[1])}"
-
-
-def literal(text: str) -> str:
-    """A quoted literal, for values that belong to a statement's shape (such as the keys of JSON paths). Other values
-    are parameters."""
-    quoted = text.replace("\0", "").replace("'", "''")
-    if "\\" in quoted:
-        return " E'" + quoted.replace("\\", "\\\\") + "'"
-    return f"'{quoted}'"
 
 
 def cast_type(name: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
+from project_service.database.quoting import literal
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.nodes import ReadPlan
 from project_service.tables.plan.write import WritePlan
@@ -25,7 +26,6 @@ from project_service.tables.sql.fragment import (
     Sql,
     ident,
     joined,
-    literal,
     parameter,
     qualified,
 )

@@ -20,6 +20,7 @@ from twisted.logger import capturedLogs, formatEvent
 from project_service.database.connecting import Connector
 from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import CONNECTIONS_PER_PIPELINE, Pool
+from project_service.database.trust import Trust
 from project_service.dsn import read_dsn
 from project_service.errors import ApiError
 from project_service.lifecycle import start
@@ -649,7 +650,7 @@ def test_a_listing_under_a_policy_uses_the_indexes(database: str) -> None:
 def explained(database: str, sql: str, params: Sequence[str], writer: Writer) -> dict[str, Any]:
     assert writer.identity is not None
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
-        cursor.execute(postgres.ACT_AS, (writer.identity.claims, writer.identity.role))
+        cursor.execute(postgres.acting_as(writer.identity, Trust()).text())
         cursor.execute("explain (analyze, timing off, costs off, format json) " + sql, params)
         found = cursor.fetchone()
     connection.close()

@@ -380,111 +380,6 @@ async def test_types_and_defaults_have_one_notation(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_functions_naming_things_that_outlive_a_transaction_are_noticed(
-    database: str, holder: CacheHolder
-) -> None:
-    for text, leaves in (
-        ("pg_advisory_lock(1)", True),
-        ("TEMP", True),
-        ("pg_temp.t", True),
-        ("temporary", True),
-        ("with  hold", True),
-        ("listen", True),
-        ("default_transaction_isolation", True),
-        ("temperature, contemporary, listened, withhold, pg_locks", False),
-    ):
-        run_sql(
-            database,
-            f"create or replace function speaks() returns text language sql as $$ select '{text}' $$",
-        )
-        await holder.reload()
-        assert not holder.current.changes_role
-        assert holder.current.leaves_state is leaves, text
-        assert holder.current.reads_leave_state is (leaves and "temp" not in text.lower()), text
-
-
-@pytest.mark.parametrize(
-    ("text", "changes"),
-    [
-        ("Set Role anon", True),
-        ("set local  role anon", True),
-        ("perform set_config ('role', 'anon', true)", True),
-        ("perform set_config('app.role', 'anon', true)", False),
-        ("update users set roles = 1", False),
-    ],
-)
-@pytest_twisted.ensureDeferred
-async def test_functions_that_set_a_role_are_noticed(
-    database: str, holder: CacheHolder, text: str, changes: bool
-) -> None:
-    run_sql(database, f"create function sets() returns void language plpgsql as $$ begin {text}; end $$")
-    await holder.reload()
-    assert holder.current.changes_role is changes
-
-
-@pytest.mark.parametrize(
-    ("kind", "executes", "calls", "within"),
-    [
-        ("sql stable", "revoke", "inner_one()", True),
-        ("sql stable", "revoke", 'public."An (odd) one" ()', True),
-        ("plpgsql immutable", "revoke", '"inner_one" (  )', True),
-        ("plpgsql stable", "revoke", "inner_one()", False),
-        ("sql stable", "grant", "inner_one()", False),
-        ("sql stable", "revoke", "inner_one_more()", False),
-    ],
-)
-@pytest_twisted.ensureDeferred
-async def test_functions_that_call_functions_closed_to_some_roles_are_noticed(
-    database: str, holder: CacheHolder, kind: str, executes: str, calls: str, within: bool
-) -> None:
-    odd = calls.removeprefix("public.").rstrip(" ()") if "odd" in calls else "inner_one"
-    text = "select 1" if kind.startswith("sql") else "begin return 1; end"
-    run_sql(
-        database,
-        f"create function {odd}() returns int language {kind} as $$ {text} $$;"
-        f"{executes} execute on function {odd} {'from' if executes == 'revoke' else 'to'} public;"
-        f"create function outer_one() returns int language plpgsql as $$ begin return {calls}; end $$",
-    )
-    await holder.reload()
-    assert holder.current.guarded_within is within
-
-
-@pytest_twisted.ensureDeferred
-async def test_a_sql_standard_body_does_not_count_as_calling_itself(
-    database: str, holder: CacheHolder
-) -> None:
-    for text, within in (
-        ("inner_one() returns int stable begin atomic select 1; end", False),
-        ("outer_one() returns int return inner_one()", True),
-    ):
-        run_sql(database, f"create function {text}; revoke execute on function inner_one() from public")
-        await holder.reload()
-        assert holder.current.guarded_within is within
-
-
-@pytest_twisted.ensureDeferred
-async def test_immutable_functions_that_read_settings_are_noticed(database: str, holder: CacheHolder) -> None:
-    run_sql(
-        database,
-        "create schema odd;"
-        "create function shown() returns text language sql immutable as $$ select Current_Setting('a.b', true) $$;"
-        'create function odd."By Name"() returns text language plpgsql stable as $$ begin return SHOWN(); end $$;'
-        "create function written() returns name language sql immutable return session_user;"
-        "create function deep(a int) returns text language plpgsql immutable as "
-        """$$ begin return odd."By Name" (); end $$;"""
-        "create function stable_one() returns text language sql stable as $$ select shown() $$;"
-        "create function fine(current_users text) returns text language sql immutable as "
-        "$$ select lower(current_users) $$",
-    )
-    await holder.reload()
-    assert set(holder.current.false_constants) == {
-        "public.shown()",
-        "public.written()",
-        "public.deep(integer)",
-    }
-
-
-@pytest_twisted.ensureDeferred
 async def test_unreadable_foreign_tables_do_not_prevent_reading_the_catalog(
     database: str, services: Services
 ) -> None:
@@ -545,21 +440,6 @@ async def test_it_is_known_which_tables_are_read_through_views_and_functions(dat
     expanding = {name for (_, name), result in holder.current.relations.items() if result.expands}
     assert expanding == {"parted", "above", "of_part", "of_above", "of_rows"}
     await pool.close()
-
-
-@pytest_twisted.ensureDeferred
-async def test_sql_bodies_and_views_that_take_advisory_locks_are_noticed(
-    database: str, holder: CacheHolder
-) -> None:
-    for made, dropped in (
-        ("function takes() returns void begin atomic select pg_advisory_lock(1); end", "function takes()"),
-        ("view takes as select pg_try_advisory_lock(1) as taken", "view takes"),
-        ("view takes as select pg_try_advisory_xact_lock(1) as taken", ""),
-    ):
-        run_sql(database, f"create {made}")
-        await holder.reload()
-        assert holder.current.reads_leave_state is bool(dropped), made
-        run_sql(database, f"drop {dropped or 'view takes'}")
 
 
 @pytest_twisted.ensureDeferred

@@ -32,6 +32,10 @@ PURE = [
     "http/metrics.py",
     "http/openapi.py",
     "http/response.py",
+    "database/quoting.py",
+    "database/sql_facts.py",
+    "database/sql_lexer.py",
+    "database/trust.py",
     "auth/accounts.py",
     "auth/context.py",
     "auth/errors.py",
@@ -88,6 +92,13 @@ LAYERS = [
 LONGEST_FUNCTION = 60
 # What docs/architecture.rst names besides modules.
 OTHER_NAMES = {"live", "ready", "metrics", "admin", "users", "upload_raw"}
+# What of the database package no part may use: connections themselves, and how they are shared and reset.
+INNER_DATABASE = {
+    *(f"project_service.database.connection.{name}" for name in ("Connection", "Pipeline")),
+    *(f"project_service.database.pipeline.{name}" for name in ("Pipeline", "Statements")),
+    *(f"project_service.database.pool.{name}" for name in ("Pipelines",)),
+    *(f"project_service.database.acting.{name}" for name in ("Recycler", "RESET", "FORGET_PLANS")),
+}
 # Words in paths, headers and error codes that belong to one part.
 OF_PARTS = {
     "auth",
@@ -174,6 +185,19 @@ class Architecture(TestCase):
                 self.assertFalse(
                     name.startswith("project_service.tables.schema_cache"), f"{path.name}: {name}"
                 )
+
+    def test_parts_run_sql_as_somebody_by_the_module_for_it_alone(self) -> None:
+        """Role, claims, resets, plans and sharing are the concern of ``database/acting``: neither a connection nor
+        what connections share comes into the hands of a part, and no part sets a role."""
+        for path in sources("auth", "storage", "tables"):
+            where = str(path.relative_to(ROOT))
+            for name in imports(path):
+                self.assertNotIn(name, INNER_DATABASE, where) if path.name != "assemble.py" else None
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.Attribute):
+                    self.assertNotEqual(node.attr, "pipelines", where)
+            for line, text in literals(path):
+                self.assertNotIn("set_config('role'", text, f"{where}:{line}")
 
     def test_no_module_imports_the_reactor_when_it_is_loaded(self) -> None:
         for path in sources("."):

@@ -6,9 +6,9 @@ import json
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+from project_service.database.acting import Preamble
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.request.request import WRITING, RawRequest, RequestHeaders, payload_of
-from project_service.tables.transaction_settings import Preamble
 from project_service.tables.values import SchemaCache, TablesConfig
 from tests.unit.tables import schema
 
@@ -20,9 +20,9 @@ def as_json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def preamble(*pairs: tuple[str, str], role: str = "anon", resets: bool = False, **more: Any) -> Preamble:
-    """A preamble that sets the role and ``pairs``."""
-    return Preamble((("role", role), *pairs), role, True, resets=resets, **more)
+def preamble(*pairs: tuple[str, str], role: str = "anon", **more: Any) -> Preamble:
+    """A preamble that sets the role and ``pairs``, in a database that is trusted."""
+    return Preamble((("role", role), *pairs), role, **more)
 
 
 CONFIG = TablesConfig(schemas=("api",), max_rows=0, unfiltered_writes="allow")

@@ -12,12 +12,18 @@ EXTRAS = {
     "comments": {},
     "fingerprint": "1",
     "row_functions": ["array_agg", "json_agg", "jsonb_agg"],
-    "makes_temporary": False,
-    "reads_leave_state": False,
-    "false_constants": [],
-    "changes_role": False,
-    "guarded_within": False,
-    "sets_for_session": False,
+}
+# A database without functions of its own.
+TRUST: dict[str, object] = {
+    "functions": [],
+    "aggregates": [],
+    "constants": None,
+    "behind": [],
+    "unclear": False,
+    "kept": False,
+    "expressions": False,
+    "exposed": False,
+    "triggers": [],
 }
 
 
@@ -156,5 +162,6 @@ def cache() -> SchemaCache:
         "handlers": [],
         "roles": [],
         "extras": EXTRAS,
+        "trust": TRUST,
     }
     return build({name: json.dumps(found) for name, found in answers.items()}, ("api",), 1)

@@ -14,6 +14,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.acting import Preamble
 from project_service.database.pool import Pool
 from project_service.errors import RETRY_AFTER
 from project_service.http.response import Reply, StreamReply
@@ -33,7 +34,6 @@ from project_service.tables.request.request import RawRequest, RequestHeaders, p
 from project_service.tables.response import options_reply, other_methods
 from project_service.tables.schema_cache.holder import CacheHolder
 from project_service.tables.sql.fragment import Sql
-from project_service.tables.transaction_settings import Preamble
 from project_service.tables.values import SchemaCache, TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG
 from tests.unit.tables.schema import cache
@@ -47,7 +47,6 @@ class Executor:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.cleared: list[bool] = []
         self.usable = b'["works"]'
         self.refusal: Exception | None = None
 
@@ -56,13 +55,10 @@ class Executor:
         self.asked.append(planned.compiled.routine.name)
         return Outcome(rows=1, body=b'"instead"')
 
-    async def read(
-        self, preamble: Preamble, path: str, sql: Sql, leaves_state: bool
-    ) -> list[tuple[bytes, bytes]]:
+    async def read(self, preamble: Preamble, path: str, sql: Sql) -> list[tuple[bytes, bytes]]:
         if self.refusal is not None:
             raise self.refusal
         self.asked.append(sql.text)
-        self.cleared.append(leaves_state)
         return [(self.usable, b'["find"]')]
 
 
@@ -141,13 +137,6 @@ class AtRoot(SynchronousTestCase):
         for method, config in (("GET", CONFIG), ("GET", PLAIN), ("HEAD", CONFIG)):
             error = self.failureResultOf(self.answering(config, method=method), TableError).value
             self.assertIs(error, self.executor.refusal)
-
-    def test_session_state_is_cleared_only_if_a_pre_request_may_leave_some(self) -> None:
-        for leaves_state in (False, True):
-            self.cache = evolve(CACHE, leaves_state=leaves_state)
-            for config in (PLAIN, evolve(PLAIN, pre_request="before")):
-                self.successResultOf(self.answering(config))
-        self.assertEqual(self.executor.cleared, [False, False, False, True])
 
     def test_server_timing_names_every_stage(self) -> None:
         for function in (None, "find"):
@@ -442,7 +431,10 @@ class Notifications(SynchronousTestCase):
 class Connection:
     """A fake with all that the pool uses of a connection."""
 
-    usable, altered = True, False
+    usable, altered, own = True, False, ""
+
+    async def query(self, sql: str) -> list[tuple[bool]]:
+        return [(False,)]
 
     def close(self) -> None:
         self.usable = False

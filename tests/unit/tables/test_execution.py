@@ -8,18 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import psycopg2
-from attrs import evolve, frozen
+from attrs import define, evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.database.connection import Connection, DatabaseGone
+from project_service.database.acting import Actor
 from project_service.database.pipeline import Statements
 from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
-from project_service.tables.execution import Executor, clear
+from project_service.tables.execution import Executor
 from project_service.tables.outcome import MAX_PROBED_ROWS, UNKNOWN_ROWS, Outcome, Probe
 from project_service.tables.planner import Planned, Planner
-from project_service.tables.sql.fragment import Sql
 from tests.unit.tables.planning import CONFIG, planned, preamble, waited
 
 UNPREPARED = evolve(CONFIG, prepare=False)
@@ -30,6 +29,8 @@ class FakeConnection:
     """A pool of one connection that returns ``row``, and for an EXPLAIN a plan of ``likely`` rows."""
 
     usable, in_transaction = True, True
+    plans_of: object = None
+    own: str = ""
 
     def __init__(self, row: tuple[Any, ...], likely: int = 0) -> None:
         self.row, self.likely, self.statements = row, likely, Statements()
@@ -49,7 +50,7 @@ class FakeConnection:
 
 class Case(SynchronousTestCase):
     def executed(self, result: Planned, connection: FakeConnection, **settings: Any) -> Outcome:
-        executor = Executor(evolve(UNPREPARED, **settings), cast(Any, connection))
+        executor = Executor(evolve(UNPREPARED, **settings), Actor(cast(Any, connection)))
         return self.successResultOf(start(waited(executor.execute(result, preamble(), "/works", Slot()))))
 
 
@@ -144,62 +145,11 @@ class Estimates(Case):
         self.assertEqual(len(connection.sent), 1)
 
 
-class Leftovers(SynchronousTestCase):
-    """Clearing what a function may have left on the connection: settings, advisory locks, temporary tables."""
-
-    def test_a_connection_that_cannot_be_cleared_is_discarded(self) -> None:
-        class Uncleared:
-            usable, discarded = True, False
-
-            def __init__(self, fault: Exception) -> None:
-                self.fault = fault
-
-            async def execute(self, sql: str) -> None:
-                raise self.fault
-
-            def discard(self) -> None:
-                self.discarded = True
-
-        for fault in (psycopg2.OperationalError(), DatabaseGone("closed")):
-            connection = Uncleared(fault)
-            self.successResultOf(start(clear(cast(Connection, connection))))
-            self.assertTrue(connection.discarded)
-
-    def test_an_unusable_connection_is_not_cleared(self) -> None:
-        connection = FakeConnection(())
-        connection.usable = False
-        self.successResultOf(start(clear(cast(Connection, connection))))
-        self.assertEqual(connection.sent, [])
-
-    def test_a_connection_is_cleared_also_after_a_refused_request(self) -> None:
-        result = planned("PUT", "works", ("id", "eq.1"), body=ROW)
-        result = evolve(result, compiled=evolve(result.compiled, leaves_state=True))
-        connection = FakeConnection((None, 0, None, None, None, None))
-        executor = Executor(UNPREPARED, cast(Any, connection))
-        refused = start(waited(executor.execute(result, preamble(), "/works", Slot())))
-        self.assertEqual(self.failureResultOf(refused, TableError).value.code, "PGRST115")
-        self.assertEqual(connection.sent[1], "ROLLBACK")
-        self.assertIn("pg_advisory_unlock_all", connection.sent[2])
-
-    def test_a_pre_request_may_leave_state_before_the_services_own_queries_too(
-        self,
-    ) -> None:
-        for leaves_state, expected in ((False, 1), (True, 2)):
-            connection = FakeConnection((1,))
-            executor = Executor(UNPREPARED, cast(Any, connection))
-            read = executor.read(preamble(), "/works", Sql("SELECT 2"), leaves_state)
-            self.assertEqual(self.successResultOf(start(read)), [(1,)])
-            self.assertEqual(len(connection.sent), expected)
-
-    def test_clearing_calls_qualified_functions_so_no_search_path_can_replace_them(self) -> None:
-        connection = FakeConnection(())
-        self.successResultOf(start(clear(cast(Connection, connection))))
-        (sent,) = connection.sent
-        self.assertTrue(sent.startswith("RESET ALL; SELECT pg_catalog.pg_advisory_unlock_all(); "))
-
-
 class Database:
     """A database with rows that are all of one size."""
+
+    plans_of: object = None
+    own: str = ""
 
     def __init__(self, rows: int, size_of_row: int) -> None:
         self.rows, self.size_of_row, self.statements = rows, size_of_row, Statements()
@@ -222,6 +172,8 @@ class Refusing:
     """A database that refuses everything."""
 
     in_transaction = False
+    plans_of: object = None
+    own: str = ""
 
     def __init__(self, fault: type[Exception]) -> None:
         self.fault, self.statements = fault, Statements()
@@ -232,11 +184,12 @@ class Refusing:
         raise self.fault
 
 
-@frozen
+@define
 class Lender:
     """A pool of one connection."""
 
     session: Any
+    recycler: Any = None
 
     async def use(self, function: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
         return await function(self.session)
@@ -251,8 +204,7 @@ class Runs(SynchronousTestCase):
         for asked in ("0", "1", "2"):
             result = planned("GET", "works", ("id", f"gt.{asked}"), planner=planner)
             session = Database(rows=3000, size_of_row=50)
-            pool = cast(Any, Lender(session))
-            executor = Executor(UNPREPARED, pool)
+            executor = Executor(UNPREPARED, Actor(cast(Any, Lender(session))))
             outcome = self.successResultOf(
                 start(waited(executor.execute(result, preamble(), "/works", Slot())))
             )
@@ -263,7 +215,7 @@ class Runs(SynchronousTestCase):
     def test_rows_too_large_for_one_postgresql_value_are_streamed(self) -> None:
         result = planned("GET", "works", planner=Planner(CONFIG))
         session = Database(rows=3000, size_of_row=20_000_000)
-        executor = Executor(UNPREPARED, cast(Any, Lender(session)))
+        executor = Executor(UNPREPARED, Actor(cast(Any, Lender(session))))
         outcome = self.successResultOf(start(waited(executor.execute(result, preamble(), "/works", Slot()))))
         self.assertEqual((outcome.whole, session.asked), (False, [101, 2]))
         assert result.compiled.probe is not None
@@ -276,7 +228,7 @@ class Runs(SynchronousTestCase):
             assert result.compiled.probe is not None
             result.compiled.probe.rows = rows
             session = Refusing(fault)
-            executor = Executor(UNPREPARED, cast(Any, Lender(session)))
+            executor = Executor(UNPREPARED, Actor(cast(Any, Lender(session))))
             refused = start(waited(executor.execute(result, preamble(), "/works", Slot())))
             self.failureResultOf(refused, TableError)
             self.assertEqual(session.asked, [rows + 1])

@@ -9,6 +9,7 @@ from typing import Any, cast
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.acting import Actor, Preamble, extra_seconds
 from project_service.database.pipeline import Statements
 from project_service.http.admission import Slot
 from project_service.lifecycle import start
@@ -21,11 +22,7 @@ from project_service.tables.plan.read import MAX_EMBEDDED
 from project_service.tables.planner import Planned
 from project_service.tables.request.request import RequestHeaders
 from project_service.tables.sql.fragment import MAX_CHARACTERS, Sql, joined
-from project_service.tables.transaction_settings import (
-    Preamble,
-    extra_seconds,
-    preamble_of,
-)
+from project_service.tables.transaction_settings import preamble_of
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG, planned, preamble, text, waited
 
@@ -44,6 +41,8 @@ class Driver:
     def __init__(self) -> None:
         self.extra_seconds: float | None = 0.0
         self.statements = Statements()
+        self.plans_of: object = None
+        self.own = ""
         self.seen: list[float | None] = []
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
@@ -78,7 +77,7 @@ class Limits(SynchronousTestCase):
 
     def test_the_extra_time_is_given_to_the_connection(self) -> None:
         driver = Driver()
-        executor = Executor(LIMITED, cast(Any, driver))
+        executor = Executor(LIMITED, Actor(cast(Any, driver)))
         asked = executor.execute(planned("GET", "works"), preamble(extra_seconds=90.0), "/works", Slot())
         self.successResultOf(start(waited(asked)))
         self.assertEqual(driver.seen, [90.0])

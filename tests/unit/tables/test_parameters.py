@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.quoting import literal
 from project_service.tables.errors import TableError
 from project_service.tables.plan.nodes import sql_alias
 from project_service.tables.planner import Planner
-from project_service.tables.sql.fragment import cast_type, ident, literal
+from project_service.tables.sql.fragment import cast_type, ident
 from tests.unit.tables.planning import CONFIG, planned, text
 from tests.unit.tables.rendered import anything
 

@@ -257,35 +257,6 @@ class Transactions(SynchronousTestCase):
             ends = "LIMIT 1) AS pgrst_first" in result.statement.sql.text
             self.assertIs(ends, path.startswith("rpc") and not expected, (method, path, volatility))
 
-    def test_only_function_calls_writes_and_pre_requests_may_leave_session_state(self) -> None:
-        """Functions are called by name, by triggers of a write and before each request. Session state has to be
-        cleared only if the source of some function can leave any."""
-        leaves = evolve(CACHE, leaves_state=True)
-        for method, path, pre_request, expected in (
-            ("GET", "works", None, False),
-            ("GET", "works", "check", True),
-            ("GET", "rpc/find", None, True),
-            ("POST", "works", None, True),
-        ):
-            for cache, left in ((leaves, expected), (CACHE, False)):
-                result = compiled(method, path, cache=cache, pre_request=pre_request)
-                self.assertIs(result.leaves_state, left, (method, path, pre_request))
-
-    def test_reading_views_and_computed_fields_may_leave_session_state(self) -> None:
-        """That is so only if the source of some function can leave session state in a read-only transaction."""
-        leaves = evolve(CACHE, leaves_state=True, reads_leave_state=True)
-        for path, pairs, expected in (
-            ("works", (("select", "id,a:data->b,tags(label)"), ("title", "eq.a"), ("order", "id")), False),
-            ("works", (("tags.label", "eq.a"), ("select", "*,tags()"), ("tags", "is.null")), False),
-            ("recent", (), True),
-            ("works", (("select", "computed"),), True),
-            ("works", (("order", "computed"),), True),
-            ("works", (("or", "(id.eq.1,computed.eq.1)"),), True),
-            ("works", (("select", "tags(computed)"),), True),
-        ):
-            for cache, left in ((leaves, expected), (evolve(CACHE, leaves_state=True), False)):
-                self.assertIs(compiled("GET", path, *pairs, cache=cache).leaves_state, left, (path, pairs))
-
 
 class Sizes(SynchronousTestCase):
     def test_the_probe_reads_as_many_rows_as_fit_by_their_measured_size(self) -> None:

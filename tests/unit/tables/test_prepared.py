@@ -10,8 +10,10 @@ from attrs import define, evolve, field
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.acting import Actor, Preamble
 from project_service.database.connection import DatabaseGone
 from project_service.database.pipeline import Run, Statements, Step
+from project_service.database.trust import Trust
 from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
@@ -19,7 +21,6 @@ from project_service.tables.execution import Executor, Row
 from project_service.tables.outcome import QUICK_RUNS, SMALL_BYTES, Outcome
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.request.headers import MediaType
-from project_service.tables.transaction_settings import Preamble
 from tests.unit.tables.planning import CONFIG, planned, preamble, text, waited
 
 ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'
@@ -72,7 +73,9 @@ class Connection:
     faults: dict[str, Exception] = field(factory=dict)
     in_transaction: bool = False
     extra_seconds: float | None = 0.0
-    plans_of: str | None = None
+    plans_of: object = None
+    own: str = ""
+    recycler: object = None
     statements: Statements = field(factory=Statements)
     pipelines: Pipelines = field(factory=lambda: Pipelines(free=False))
     sent: list[Any] = field(factory=list)
@@ -119,7 +122,7 @@ class Case(SynchronousTestCase):
 
     def asking(self, result: Planned, reported: Preamble | None = None, **config: Any) -> Deferred[Outcome]:
         self.connection.statements.version = result.version if self.known else 0
-        executor = Executor(evolve(CONFIG, **config), cast(Any, self.connection))
+        executor = Executor(evolve(CONFIG, **config), Actor(cast(Any, self.connection)))
         return start(waited(executor.execute(result, reported or preamble(), "/works", Slot())))
 
     def refused(self, result: Planned, **config: Any) -> TableError:
@@ -225,14 +228,15 @@ class Prepared(Case):
         self.assertTrue(as_text.startswith("BEGIN; "))
 
     def test_plans_count_as_another_roles_until_discarding_them_succeeded(self) -> None:
-        apart = preamble(plans_apart=True)
+        apart = preamble(trust=Trust(guarded=True))
+        self.connection.plans_of = "somebody"
         self.connection.faults["DISCARD PLANS"] = Denied()
         self.failureResultOf(self.asking(self.again(), apart), TableError)
         for _ in range(2):
             self.successResultOf(self.asking(self.again(), apart))
         self.assertEqual(self.connection.sent[:2], ["DISCARD PLANS"] * 2)
         self.assertEqual([sent for sent in self.connection.sent[2:] if isinstance(sent, str)], [])
-        self.successResultOf(self.asking(self.again(), preamble(role="other", plans_apart=True)))
+        self.successResultOf(self.asking(self.again(), preamble(role="other", trust=Trust(guarded=True))))
         self.assertEqual(self.connection.sent[-2], "DISCARD PLANS")
 
 

@@ -22,7 +22,7 @@ from project_service.tables.schema_cache.queries import QUERIES
 from project_service.tables.sql.read import select_sql
 from project_service.tables.values import Junction, Relation, Relationship, SchemaCache
 from tests.unit.tables.planning import CONFIG
-from tests.unit.tables.schema import EXTRAS, cache
+from tests.unit.tables.schema import EXTRAS, TRUST, cache
 
 NAMES = ("teams", "people", "teams_shown", "memberships", "rooms", "secrets")
 TEAMS, PEOPLE, SHOWN, MEMBERSHIPS, ROOMS, SECRETS = range(1, 7)
@@ -80,6 +80,7 @@ def _cache() -> SchemaCache:
         ],
         "rules": [{"oid": SHOWN, "rule": _RULE}],
         "extras": EXTRAS,
+        "trust": TRUST,
     }
     return build({name: json.dumps(relationship) for name, relationship in answers.items()}, ("api",), 1)
 

@@ -11,6 +11,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.connection import DatabaseGone
+from project_service.database.trust import Trust
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.schema_cache.holder import (
@@ -72,7 +73,7 @@ class Holding(SynchronousTestCase):
         for names, expected in (((), 0), (("f()", "g()"), 1), (("f()", "g()"), 0), ((), 0), (("f()",), 1)):
             with capturedLogs() as events:
                 self.holder.announce()
-                self.loads.readings[-1].callback(SchemaCache(1, false_constants=names))
+                self.loads.readings[-1].callback(SchemaCache(1, trust=Trust(1, false_constants=names)))
             stated = [str(formatEvent(event)) for event in events]
             self.assertEqual(len(stated), expected, stated)
             self.assertTrue(

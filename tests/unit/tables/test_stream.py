@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.acting import Actor
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.http.admission import Slot
 from project_service.http.body import ClientGone
@@ -31,6 +32,9 @@ class FakeConnection:
     set. It records the queries."""
 
     usable = True
+    plans_of: object = None
+    own: str = ""
+    extra_seconds: float | None = 0.0
 
     def __init__(self, left: int = 0) -> None:
         self.left = left
@@ -108,13 +112,11 @@ class Case(SynchronousTestCase):
 
     def made(self, bytes_per_second: int) -> Streams:
         pace = Pace(60.0, bytes_per_second)
-        return Streams(CONFIG, cast(Any, self.pool), DeferredSemaphore(1), self.clock, 5.0, pace)
+        return Streams(CONFIG, Actor(cast(Any, self.pool)), DeferredSemaphore(1), self.clock, 5.0, pace)
 
-    def open_stream(self, leaves_state: bool = False, expected_bytes: int = 1000) -> Deferred[RowStream]:
+    def open_stream(self, expected_bytes: int = 1000) -> Deferred[RowStream]:
         likely = Outcome(rows=100, size=100 * expected_bytes)
-        works = planned("GET", "works")
-        works = evolve(works, compiled=evolve(works.compiled, leaves_state=leaves_state))
-        return start(self.streams.open(works, preamble(), "/works", likely, self.slot))
+        return start(self.streams.open(planned("GET", "works"), preamble(), "/works", likely, self.slot))
 
     @property
     def given_back(self) -> bool:
@@ -244,29 +246,6 @@ class Paces(Case):
         self.assertGreater(first * 1000, CHUNK_BYTES)
         self.assertLessEqual(max(rest) * 1000, CHUNK_BYTES)
         self.assertGreater(min(rest) * 1000, CHUNK_BYTES // 2)
-
-    def test_session_state_left_by_a_streamed_function_is_cleared(self) -> None:
-        self.connection.left = 1
-        stream = self.successResultOf(self.open_stream(leaves_state=True))
-        self.successResultOf(start(stream(cast(Any, Client()))))
-        self.assertIn("pg_advisory_unlock_all", self.connection.asked[-1])
-        self.assertEqual(self.pool.back, [self.connection])
-
-    def test_session_state_is_cleared_also_after_a_refused_commit(self) -> None:
-        self.connection.left = 1
-        stream = self.successResultOf(self.open_stream(leaves_state=True))
-        asked = self.connection.query
-
-        async def refused(sql: str, params: object = None) -> list[tuple[Any, ...]]:
-            if sql == "COMMIT":
-                raise Unserializable
-            return await asked(sql, params)
-
-        self.connection.query = refused  # type: ignore[method-assign]
-        written = start(stream(cast(Any, Client())))
-        self.failureResultOf(written, TableError)
-        self.assertIn("pg_advisory_unlock_all", self.connection.asked[-1])
-        self.assertTrue(self.given_back)
 
     def test_reading_fast_at_first_earns_no_time_for_later(self) -> None:
         self.assertEqual(Pace(60.0, 1000).left(60.0, 0.0, 10_000_000), 60.0)

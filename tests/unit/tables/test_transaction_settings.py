@@ -11,17 +11,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.acting import Preamble, opening_of_shared, settings_text
+from project_service.database.trust import Trust
 from project_service.tables.access import Identity
 from project_service.tables.errors import TableError
 from project_service.tables.planner import Planned
 from project_service.tables.request.headers import MediaType
 from project_service.tables.request.request import RawRequest, RequestHeaders
 from project_service.tables.transaction_settings import (
-    Preamble,
-    opening_of_shared,
     preamble_of,
     preamble_of_head,
-    settings_text,
+    session_of_shared,
     shared_settings,
 )
 from project_service.tables.values import SchemaCache
@@ -31,8 +31,6 @@ _SET = re.compile(r"set_config\('((?:[^']|'')*)', (%s|'(?:[^']|'')*'), true\)")
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 _LITERAL = re.compile(r"(E?)'((?:[^'\\]|''|\\\\|\\)*?)'(?!')")
-# The connection's own settings, and their values.
-_KEPT = ("standard_conforming_strings", "on", "idle_in_transaction_session_timeout", "60s")
 _LEVEL = (("default_transaction_isolation", "repeatable read"),)
 
 
@@ -70,7 +68,7 @@ class Preambles(SynchronousTestCase):
         )
 
     def set(self, *headers: tuple[str, str], **more: Any) -> list[tuple[str, str]]:
-        result = _SET.findall(self.preamble(*headers, **more).text)
+        result = _SET.findall(self.preamble(*headers, **more).text())
         return [(name, value.strip("'")) for name, value in result]
 
     def test_the_preamble_sets_role_claims_request_and_limits(self) -> None:
@@ -88,9 +86,9 @@ class Preambles(SynchronousTestCase):
             ("request.cookies", '{"c":"2"}'),
             ("transaction_read_only", "on"),
         ]
-        self.assertTrue(result.text.startswith("RESET ALL; SELECT "))
+        self.assertTrue(result.text().startswith("RESET ALL; SELECT "))
         self.assertEqual(
-            [(name, value.strip("'")) for name, value in _SET.findall(result.text)],
+            [(name, value.strip("'")) for name, value in _SET.findall(result.text())],
             [*expected, ("request.path", "%s")],
         )
         self.assertEqual(list(result.pairs), expected)
@@ -112,28 +110,16 @@ class Preambles(SynchronousTestCase):
             self.assertEqual(dict(zip(names, step.values, strict=True))["request.path"], b"/secret")
 
     def test_steps_and_text_set_the_same_in_the_same_order(self) -> None:
-        for cache in (CACHE, evolve(CACHE, sets_for_session=True, false_constants=("caller()",))):
-            result = self.preamble(("x-a", "1"), pre_request="check", cache=cache)
+        for trust in (Trust(), Trust(leaves=True, false_constants=("caller()",))):
+            result = self.preamble(("x-a", "1"), pre_request="check", cache=evolve(CACHE, trust=trust))
             (prepared,) = [one for one in result.steps("/works") if not one.once]
             names = re.findall(r"set_config\('([^']*)', \$", prepared.text)
-            self.assertEqual(names, [name for name, _ in _SET.findall(result.text)])
+            self.assertEqual(names, [name for name, _ in _SET.findall(result.text())])
             called = [one.text for one in result.steps("/works") if one.once]
-            self.assertEqual(called[-1], 'SELECT "check"()')
-            self.assertEqual("DISCARD PLANS" in called, cache is not CACHE)
-
-    def test_a_reset_goes_first_where_sql_may_have_left_settings(self) -> None:
-        """As text it goes first in any case."""
-        for sets, begins in ((False, "SELECT"), (True, "RESET ALL")):
-            result = self.preamble(cache=evolve(CACHE, sets_for_session=sets))
-            self.assertTrue(result.text.startswith("RESET ALL; "))
-            for shared in (False, True):
-                steps = result.steps("/works", shared)
-                self.assertTrue(steps[0].text.startswith(begins), steps)
-                # What the connection itself needs is removed by the reset.
-                self.assertEqual("'standard_conforming_strings'" in steps[-1].text, sets)
+            self.assertEqual(called, ['SELECT "check"()'])
 
     def test_what_reads_have_in_common_is_not_set_again_where_they_share(self) -> None:
-        """A request that differs in one of them sets it, and after a reset each sets all."""
+        """A request that differs in one of them sets it."""
         common = dict(shared_settings(CONFIG))
 
         def set_by(*headers: tuple[str, str], **more: Any) -> dict[str, bytes | None]:
@@ -148,12 +134,11 @@ class Preambles(SynchronousTestCase):
         self.assertEqual(set_by(result=head)["request.method"], b"HEAD")
         timeout = set_by(settings=(("statement_timeout", "2s"),))
         self.assertEqual(timeout["statement_timeout"], b"2s")
-        whole = set_by(cache=evolve(CACHE, sets_for_session=True))
-        self.assertEqual(set(whole), own | set(common))
+        self.assertLessEqual({"jit", "search_path", "statement_timeout"}, common.keys())
 
     def test_the_opening_of_shared_connections_sets_what_is_left_out(self) -> None:
         config = evolve(CONFIG, app_settings={"colour": "it's %"}, statement_timeout="9ms")
-        (opening,) = opening_of_shared(config)
+        (opening,) = opening_of_shared(session_of_shared(config))
         made = dict(re.findall(r"set_config\('([^']*)', E?'((?:[^']|'')*)', false\)", opening.text))
         self.assertEqual(made.pop("default_transaction_read_only"), "on")
         self.assertEqual(made["app.settings.colour"], "it''s %", "it is not text for psycopg2")
@@ -165,14 +150,18 @@ class Preambles(SynchronousTestCase):
 
     def test_which_requests_need_a_connection_of_their_own(self) -> None:
         self.assertFalse(self.preamble().alone)
-        plain = (("work_mem", "1MB"),)
-        self.assertFalse(self.preamble(settings=plain).alone)
+        for plain in ((("work_mem", "1MB"),), (("timezone", "UTC"),)):
+            self.assertFalse(self.preamble(settings=plain).alone)
+        self.assertFalse(self.preamble(cache=evolve(CACHE, trust=Trust(has_constants=True))).alone)
         for more in (
             {"settings": _LEVEL},
             {"settings": (("statement_timeout", "2min"),), "statement_timeout": "1s"},
             {"pre_request": "check"},
-            {"cache": evolve(CACHE, guarded_within=True)},
-            {"cache": evolve(CACHE, false_constants=("caller()",))},
+            {"cache": evolve(CACHE, trust=Trust(guarded=True))},
+            {"cache": evolve(CACHE, trust=Trust(false_constants=("caller()",)))},
+            {"cache": evolve(CACHE, trust=Trust(leaves=True))},
+            {"cache": evolve(CACHE, trust=Trust(closes=True))},
+            {"cache": evolve(CACHE, trust=Trust(has_constants=True)), "settings": (("TimeZone", "UTC"),)},
         ):
             self.assertTrue(self.preamble(**more).alone, more)
 
@@ -215,7 +204,7 @@ class Preambles(SynchronousTestCase):
     def test_settings_are_escaped_for_postgresql_and_psycopg2(self, pairs: list[tuple[str, str]]) -> None:
         """In PostgreSQL's literals, with a sign doubled that means something to psycopg2."""
         again = [_read(*one) for one in _LITERAL.findall(settings_text(pairs))]
-        self.assertEqual(again[len(_KEPT) :], [text for pair in pairs for text in pair])
+        self.assertEqual(again, [text for pair in pairs for text in pair])
 
     def test_request_headers_leave_out_project_keys(self) -> None:
         """Headers that came more than once are joined in one line, and cookies have a setting of their own."""
@@ -275,35 +264,52 @@ class Preambles(SynchronousTestCase):
 
     def test_a_pre_request_function_is_called_last(self) -> None:
         for stated, called in {"check": '"check"', "auth.check": '"auth"."check"'}.items():
-            *_, last = self.preamble(pre_request=stated).text.split("; ")
+            *_, last = self.preamble(pre_request=stated).text().split("; ")
             self.assertEqual(last, f"SELECT {called}()")
-        self.assertEqual(self.preamble().text.count("; "), 1)
+        self.assertEqual(self.preamble().text().count("; "), 1)
 
     def test_the_isolation_level_is_set_first(self) -> None:
         shouted = (("default_transaction_isolation", "REPEATABLE Read"),)
         for more in ({"settings": _LEVEL}, {"settings": shouted}, {"result": asked(settings=_LEVEL)}):
             begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT "
-            self.assertTrue(self.preamble(**more).text.startswith(begins))
+            self.assertTrue(self.preamble(**more).text().startswith(begins))
         no_level = (("default_transaction_isolation", "x; drop table works"),)
-        self.assertNotIn("ISOLATION LEVEL", self.preamble(settings=no_level).text)
+        self.assertNotIn("ISOLATION LEVEL", self.preamble(settings=no_level).text())
 
-    def test_plans_are_discarded_where_they_may_be_another_roles(self) -> None:
+    def test_plans_are_discarded_where_they_may_be_another_callers(self) -> None:
         begins = "RESET ALL; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; DISCARD PLANS; "
-        for more, changed, forgotten in (
-            ({}, {}, False),
-            ({}, {"false_constants": ("caller()",)}, True),
-            ({}, {"changes_role": True}, False),
-            ({"pre_request": "check"}, {"changes_role": True}, True),
-            ({"pre_request": "check"}, {}, False),
-            ({}, {"guarded_within": True}, False),
-            ({"prepare": False}, {"guarded_within": True}, True),
+        for more, trust, forgotten in (
+            ({}, Trust(), False),
+            ({}, Trust(false_constants=("caller()",)), True),
+            ({}, Trust(sets_role=True), False),
+            ({"pre_request": "check"}, Trust(sets_role=True), True),
+            ({"pre_request": "check"}, Trust(), False),
+            ({}, Trust(guarded=True), False),
+            ({"prepare": False}, Trust(guarded=True), True),
         ):
-            cache = evolve(CACHE, **cast(Any, changed))
-            result = self.preamble(settings=_LEVEL, cache=cache, **cast(Any, more))
-            self.assertEqual(result.text.startswith(begins), forgotten, result.text)
-            self.assertEqual("DISCARD" in result.text, forgotten)
-            self.assertEqual("DISCARD PLANS" in [one.text for one in result.steps("/works")], forgotten)
-            self.assertEqual(result.plans_apart, "guarded_within" in changed)
+            result = self.preamble(
+                settings=_LEVEL, cache=evolve(CACHE, trust=trust), **cast(dict[str, Any], more)
+            )
+            self.assertEqual(result.text().startswith(begins), forgotten, result.text())
+            self.assertEqual("DISCARD" in result.text(), forgotten)
+
+    def test_whose_plans_are_used(self) -> None:
+        """Those of the role, where they may hold what it alone may call. And those of requests for which values are
+        written in the same way, where they may hold such values."""
+
+        def plans(trust: Trust, role: str = "reader", timezone: str = "UTC") -> object:
+            cache = evolve(CACHE, trust=trust)
+            return self.preamble(role=role, cache=cache, settings=(("TimeZone", timezone),)).plans
+
+        for trust, by_role, by_form in (
+            (Trust(), False, False),
+            (Trust(guarded=True), True, False),
+            (Trust(has_constants=True), False, True),
+        ):
+            self.assertEqual(plans(trust), plans(trust))
+            role = "reader" if not by_role else "other"
+            self.assertEqual(plans(trust) != plans(trust, role=role), by_role)
+            self.assertEqual(plans(trust) != plans(trust, timezone="Asia/Tokyo"), by_form)
 
     def test_a_role_may_be_read_only_by_its_settings(self) -> None:
         for value, only_reads in {
