@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from datetime import timedelta
 from email.utils import parseaddr
 from functools import cache
@@ -23,11 +24,14 @@ from jinja2 import (
     ChoiceLoader,
     FileSystemLoader,
     StrictUndefined,
+    Template,
     TemplateNotFound,
     TemplateSyntaxError,
     select_autoescape,
 )
-from jinja2.sandbox import SandboxedEnvironment
+from jinja2.environment import TemplateModule
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 from werkzeug.datastructures import LanguageAccept
 from werkzeug.http import parse_accept_header
 
@@ -123,7 +127,8 @@ class MailTemplates:
         form, url = self.forms[name][language], self.links[name]
         locale = Locale.parse(language, sep="-")
         values = {
-            **self.variables,
+            # Copied, so that nothing of one mail can be left in the next.
+            **deepcopy(dict(self.variables)),
             "language": language,
             "direction": locale.text_direction,
             "email": recipient,
@@ -184,9 +189,22 @@ class MailTemplates:
         return str(next(folder / template for folder in self.folders if (folder / template).exists()))
 
 
-def _environment(folders: Iterable[Path]) -> SandboxedEnvironment:
+class _Template(Template):
+    """Jinja keeps what an imported template has set, also for later mails, where another user would see it. Here each
+    import begins anew. (``test_mail_templates.py`` shows that this override is still called.)"""
+
+    def _get_default_module(self, ctx: Context | None = None) -> TemplateModule:
+        self._module = None
+        return super()._get_default_module(ctx)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    template_class = _Template
+
+
+def _environment(folders: Iterable[Path]) -> _Environment:
     """What compiles the templates in the folders, each once."""
-    return SandboxedEnvironment(
+    return _Environment(
         loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
         autoescape=select_autoescape(("html",)),
         undefined=StrictUndefined,
@@ -198,7 +216,7 @@ def _environment(folders: Iterable[Path]) -> SandboxedEnvironment:
 
 
 @cache
-def _built_in() -> SandboxedEnvironment:
+def _built_in() -> _Environment:
     # These do not change while the service runs.
     return _environment((BUILT_IN,))
 
@@ -267,7 +285,7 @@ def _looked_up(preferred: Iterable[str], available: Iterable[str]) -> str | None
     3.4), else another form of it, such as pt-BR for pt-PT."""
     tags = {one.lower(): one for one in available}
     for preference in preferred:
-        wanted = preference.lower().replace("_", "-").split("-")
+        wanted = _subtags(preference)
         for length in range(len(wanted), 0, -1):
             if (tag := "-".join(wanted[:length])) in tags:
                 return tags[tag]
@@ -275,6 +293,19 @@ def _looked_up(preferred: Iterable[str], available: Iterable[str]) -> str | None
             if tag.partition("-")[0] == wanted[0]:
                 return tags[tag]
     return None
+
+
+# The modifiers of POSIX locales that are a script.
+_SCRIPTS = {"latin": "latn", "cyrillic": "cyrl", "devanagari": "deva"}
+
+
+def _subtags(locale: str) -> list[str]:
+    """The parts of a language tag such as de-AT, or of the name of a POSIX locale such as ``de_AT.UTF-8@euro``, of
+    which the character set and most modifiers say nothing about the language."""
+    name, _, modifier = locale.strip().lower().partition("@")
+    language, *others = name.partition(".")[0].replace("_", "-").split("-")
+    script = _SCRIPTS.get(modifier.partition(".")[0])
+    return [language, *([script] if script is not None else []), *others]
 
 
 def with_token(url: str, token: str) -> str:

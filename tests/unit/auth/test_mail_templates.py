@@ -6,8 +6,10 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from attrs import evolve
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from jinja2.sandbox import SandboxedEnvironment
 from twisted.trial.unittest import TestCase
 
 from project_service.auth.accounts import TOKEN_LIFETIME
@@ -184,6 +186,44 @@ class Own(TestCase):
         mail = templates.compose("recovery", "de", "ada@example.test", TOKEN, 2)
         self.assertEqual((mail.subject, mail.html), ("Neues Passwort", f"foot {TOKEN}"))
 
+    def test_a_template_cannot_change_what_later_mails_have(self) -> None:
+        for change in (
+            "update(seen=email)",
+            "setdefault('seen', email)",
+            "pop('support')",
+            "popitem()",
+            "clear()",
+            "__setitem__('seen', email)",
+        ):
+            for name in ("txt", "html"):
+                self.write(de__recovery__txt=RESET)
+                self.write(**{f"de__recovery__{name}": RESET + f"{{{{ variables.{change} }}}}"})
+                fault = self.fault(template_variables={"support": "x"})
+                self.assertIn(f"recovery.{name}:6: access to attribute", fault)
+                self.assertTrue(fault.endswith("is unsafe."), fault)
+
+    def test_each_mail_has_variables_of_its_own(self) -> None:
+        """Even if the sandbox let a change through."""
+        self.write(de__recovery__txt=RESET)
+        templates = MailTemplates.load(self.settings(template_variables={"support": "x"}))
+        self.write(de__recovery__txt=RESET + "{{ variables.seen }}{{ variables.update(seen=email) }}")
+        loader = templates.environment.loader
+        lax = evolve(templates, environment=SandboxedEnvironment(loader=loader))
+        for recipient in ("ada@example.test", "bob@example.test"):
+            text = lax.compose("recovery", "de", recipient, TOKEN, 1).text
+            self.assertTrue(text.endswith("\nNone\n"), text)
+
+    def test_what_an_imported_template_sets_is_not_seen_by_the_next_mail(self) -> None:
+        self.write(
+            de___lib__txt="{% set kept = namespace(who='nobody') %}"
+            "{% macro meet(who) %}{{ kept.who }}{% set kept.who = who %}{% endmacro %}",
+            de__recovery__txt=f"{RESET}\n{{% from 'de/_lib.txt' import meet %}}Before you: {{{{ meet(email) }}}}\n",
+        )
+        templates = MailTemplates.load(self.settings())
+        for recipient in ("ada@example.test", "bob@example.test"):
+            mail = templates.compose("recovery", "de", recipient, TOKEN, 1)
+            self.assertIn("Before you: nobody\n", mail.text)
+
     def test_a_broken_template_is_named_with_file_and_line(self) -> None:
         for broken, reason in (
             ("{{ tokn }}", "'tokn' is undefined"),
@@ -279,7 +319,7 @@ class Own(TestCase):
 class Languages(TestCase):
     def setUp(self) -> None:
         folder = temporary_directory(self)
-        for language in ("de", "pt-BR", "zh-Hant"):
+        for language in ("de", "pt-BR", "sr", "sr-Latn", "zh-Hant"):
             (folder / language).mkdir()
             (folder / language / "recovery.txt").write_text(RESET)
         self.templates = MailTemplates.load(Settings(smtp=Smtp(templates_dir=str(folder))))
@@ -291,6 +331,22 @@ class Languages(TestCase):
             ("de-AT", "en", "de"),
             ("de_CH", "", "de"),
             ("DE", "", "de"),
+            ("de.UTF-8", "", "de"),
+            ("de_AT.UTF-8", "en", "de"),
+            ("de_DE.ISO-8859-15@euro", "en", "de"),
+            ("de_DE.utf8", "en", "de"),
+            ("de@euro", "en", "de"),
+            ("de-AT@euro.UTF-8", "en", "de"),
+            (" de_AT.UTF-8 ", "en", "de"),
+            (".UTF-8", "de", "de"),
+            ("@euro", "de", "de"),
+            ("C.UTF-8", "de", "de"),
+            ("POSIX", "de", "de"),
+            ("pt_PT.UTF-8", "de", "pt-BR"),
+            (None, "de_CH.UTF-8, en;q=0.5", "de"),
+            ("sr_RS.UTF-8@latin", "de", "sr-Latn"),
+            ("sr_RS", "de", "sr"),
+            ("sr_RS@cyrillic", "de", "sr"),
             ("fr", "de", "de"),
             ("fr", "it", "en"),
             (None, "de-AT,de;q=0.9,en;q=0.5", "de"),
