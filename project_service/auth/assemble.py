@@ -18,6 +18,7 @@ from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration
 from project_service.auth.context import Context
 from project_service.auth.limits import Throttle
+from project_service.auth.mail_server import MailServer
 from project_service.auth.mail_templates import MailTemplates
 from project_service.auth.passwords import Bcrypt, Hashes, Hashing, common_passwords
 from project_service.auth.postgres import PostgresRepository
@@ -154,7 +155,7 @@ async def clean(repository: Repository, context: Context) -> None:
 def _mailer(settings: Settings, reactor: Any) -> mail.Mailer | None:
     smtp = settings.smtp
     if smtp.host is not None and smtp.sender is not None:
-        return mail.Outbox(mail.MailServer(reactor, smtp).send, reactor)
+        return mail.Outbox(MailServer(reactor, smtp, settings.server.public_url).send, reactor)
     if smtp.host is None and smtp.mail_dir is not None:
         return mail.Outbox(mail.MailFolder(reactor, Path(smtp.mail_dir), smtp.sender).send, reactor)
     return None

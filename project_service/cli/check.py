@@ -19,7 +19,8 @@ from attrs import asdict, evolve, frozen
 from twisted.internet.defer import CancelledError
 
 from project_service.auth import tokens
-from project_service.auth.mail import MailFolder, MailServer
+from project_service.auth.mail import MailFolder
+from project_service.auth.mail_server import MailServer
 from project_service.auth.mail_templates import NAMES, MailTemplates
 from project_service.auth.tokens import LEEWAY_SECONDS, KeySetError
 from project_service.certificates import day, why_not
@@ -359,7 +360,7 @@ async def _mail_server(project: Project) -> str:
         return f"none; e-mails are written to {settings.mail_dir}"
     if settings.host is None:
         return "none is configured"
-    await MailServer(project.reactor, settings).reach()
+    await MailServer(project.reactor, settings, project.settings.server.public_url).reach()
     security = {"starttls": "with STARTTLS", "tls": "with TLS", "none": "without TLS"}[settings.tls]
     return f"reached {security}, {'logged in' if settings.username else 'without logging in'}"
 

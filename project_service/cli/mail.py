@@ -10,7 +10,7 @@ from typing import cast
 import click
 
 from project_service.auth.accounts import TOKEN_LIFETIME
-from project_service.auth.mail import NOBODY
+from project_service.auth.mail_server import NOBODY
 from project_service.auth.mail_templates import (
     BUILT_IN,
     EXAMPLE_EMAIL,

@@ -399,6 +399,27 @@ def mailbox(value: Any) -> str:
     return str(value)
 
 
+_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_DOMAIN = re.compile(rf"(?![0-9.]+\Z){_LABEL}(\.{_LABEL})*")
+_ADDRESS = re.compile(r"\[(IPv6:)?([0-9A-Fa-f.:]+)\]")
+
+
+def helo_name(value: Any) -> str:
+    """The name of a host, or an address in brackets, as an argument of EHLO (RFC 5321 section 4.1.2)."""
+    name = text(value)
+    literal = _ADDRESS.fullmatch(name)
+    try:
+        if literal is not None:
+            valid = ipaddress.ip_address(literal[2]).version == (6 if literal[1] else 4)
+        else:
+            valid = len(name) <= 255 and _DOMAIN.fullmatch(name) is not None
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError("must be a host's name, such as www.example.com, or an address, such as [192.0.2.1]")
+    return name
+
+
 # Files
 
 

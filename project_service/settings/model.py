@@ -22,6 +22,7 @@ from project_service.settings.kinds import (
     endpoint,
     flag,
     header_name,
+    helo_name,
     integer,
     language,
     list_of,
@@ -167,6 +168,8 @@ class Smtp:
     password: Secret | None = key(optional(secret), None)
     sender: str | None = key(optional(mailbox), None)
     tls: str = key(choice("starttls", "tls", "none"), "starttls")
+    ca_file: str | None = key(optional(pem_file), None)
+    helo: str | None = key(optional(helo_name), None)
     mail_dir: str | None = key(optional(text), None)
     templates_dir: str | None = key(optional(text), None, reloads=True)
     default_language: str = key(language, "en", reloads=True)

@@ -20,7 +20,7 @@ from attrs import define, evolve
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.threads import deferToThread
 
-from project_service.auth.mail import MailServer, MailServerError
+from project_service.auth.mail_server import MailServer, MailServerError
 from project_service.cli import check
 from project_service.cli import ports as cli_ports
 from project_service.settings.model import Secret, Smtp, Store
@@ -270,6 +270,10 @@ def test_policies_that_cannot_decide_are_reported(
 
 
 PASSWORD = "hush-hush"
+# What a real server says to another password, by the ways to log in that it offers.
+REFUSED = (
+    "PLAIN: 535 5.7.8 Authentication credentials invalid; LOGIN: 535 5.7.8 Authentication credentials invalid"
+)
 SETTINGS = Smtp(
     host="localhost",
     sender="Project <noreply@example.test>",
@@ -317,13 +321,14 @@ async def test_a_server_with_tls_and_a_password_is_reached_and_gets_no_mail(
     certificate, logins, options = secured(tmp_path, tls)
     async with mail_server(**options) as (mailbox, port):
         settings = evolve(SETTINGS, port=port, tls=tls)
-        assert await why_not(settings) == "the mail server's certificate is not trusted"
+        untrusted = "the mail server's certificate is not trusted: self-signed certificate"
+        assert await why_not(settings) == untrusted
         assert logins.tried == 0
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         await MailServer(reactor, settings).reach()
         assert (logins.tried, mailbox.quits, mailbox.mails) == (1, 1, [])
         refused = await why_not(evolve(settings, password=Secret("wrong")))
-        assert refused == "the mail server refuses the user name or the password (535)"
+        assert refused == f"the mail server refuses the user name or the password ({REFUSED})"
         assert "smtp.password is missing" in await why_not(evolve(settings, password=None))
 
 
@@ -387,9 +392,9 @@ async def test_the_command_names_the_mail_server_as_the_failing_part(
         checks.append(await check())
     checks.append(await check())
     assert [(one.code, line_of(one)) for one in checks] == [
-        (1, "FAIL  mail server: the mail server's certificate is not trusted"),
+        (1, "FAIL  mail server: the mail server's certificate is not trusted: self-signed certificate"),
         (0, "ok    mail server: reached with STARTTLS, logged in"),
-        (1, "FAIL  mail server: the mail server refuses the user name or the password (535)"),
+        (1, f"FAIL  mail server: the mail server refuses the user name or the password ({REFUSED})"),
         (1, "FAIL  mail server: the mail server cannot be reached: connection refused"),
     ]
     output = "".join(one.out + one.err for one in checks)

@@ -39,6 +39,7 @@ PURE = [
     "auth/accounts.py",
     "auth/context.py",
     "auth/errors.py",
+    "auth/mail_message.py",
     "auth/mail_templates.py",
     "auth/repository.py",
     "auth/sessions.py",

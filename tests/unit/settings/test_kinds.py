@@ -55,6 +55,43 @@ class Values(TestCase):
         self.assertIn("to 9223372036854775807", self.refused(f"{MAIN}.max_rows", "9223372036854775808"))
         self.loaded(f"{MAIN}.max_rows", "9223372036854775807")
 
+    def test_the_name_said_to_the_mail_server_is_that_of_a_host_or_an_address(self) -> None:
+        long = ".".join(["x" * 63] * 4)
+        for name in (
+            "www.example.com",
+            "localhost",
+            "xn--bcher-kva.test",
+            "[192.0.2.1]",
+            "[IPv6:2001:db8::1]",
+            long,
+        ):
+            self.assertEqual(self.loaded("smtp.helo", f'"{name}"').smtp.helo, name)
+        for name in (
+            "bücher.test",
+            "a b.test",
+            "a.test\\r\\nMAIL FROM:<a@b.test>",
+            "a_b.test",
+            "-a.test",
+            "a..test",
+            "a.test.",
+            "x" * 64,
+            f"{long}.x",
+            "192.0.2.1]",
+            "192.0.2.1",
+            "[192.0.2]",
+            "[2001:db8::1]",
+            "[IPv6:192.0.2.1]",
+            "https://a.test",
+            "[]",
+        ):
+            self.assertIn("must be a host's name", self.refused("smtp.helo", f'"{name}"'))
+
+    def test_the_authority_of_the_mail_server_is_a_file_of_certificates(self) -> None:
+        self.assertIn("cannot be read", self.refused("smtp.ca_file", '"/nowhere.pem"'))
+        self.assertIn(
+            "no certificate in PEM", self.refused("smtp.ca_file", f'"{Path(__file__).parent}/test_sample.py"')
+        )
+
     def test_the_pages_to_which_forms_lead_have_a_host_and_a_path(self) -> None:
         name = "storage.redirect_urls"
         for url in ("https://a.example/", "http://localhost:3000/b", "https://a.example/b/?c=d"):
