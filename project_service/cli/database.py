@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from math import isfinite
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from urllib.parse import quote, urlencode
 
 import click
-import orjson
-import psycopg2
 from click.core import ParameterSource
 from psycopg2 import extensions
 
 from project_service.auth.mail import MailFolder
-from project_service.cli.invocation import USAGE, Failed, Invocation, Project, common_options, end, on_project
+from project_service.cli.invocation import FAILED, USAGE, Invocation, Project, common_options, end, on_project
 from project_service.cli.project_migrations import run_folder
-from project_service.database.connection import Connection
+from project_service.cli.results import Result, aligned, as_json, as_written, csv
+from project_service.cli.sql_files import SqlFile, naming, run_file
 from project_service.database.migrate import expose, lacking, shipped
 from project_service.database.migrate import migrate as apply_migrations
-from project_service.database.pipeline import plain_text
+from project_service.database.pool import Transaction
 
 
 @click.command()
@@ -111,6 +108,7 @@ async def migrate(invocation: Invocation, project: Project) -> None:
 )
 @click.option("--status", is_flag=True, help="With --dir: only list the files, and when each was applied.")
 @click.option("--dry-run", is_flag=True, help="With --dir: undo everything, so that only errors show.")
+@click.option("--csv", "csv_", is_flag=True, help="Print CSV.")
 @common_options
 @click.pass_context
 def sql(
@@ -120,38 +118,43 @@ def sql(
     folder: Path | None,
     status: bool,
     dry_run: bool,
+    csv_: bool,
 ) -> None:
-    """Run FILE (default: standard input) in one transaction and print the last statement's rows.
+    """Run FILE (default: standard input) in one transaction and print the rows of every statement.
 
-    The first error undoes everything. BEGIN, COMMIT, COPY from or to the standard streams, and psql's backslash
-    commands cannot be used.
+    The first error undoes everything. BEGIN, COMMIT and the like are therefore refused. COPY from or to the standard
+    streams, and psql's backslash commands, cannot be used. If a comment above the first statement begins with "-- no
+    transaction", each statement is a transaction of its own, which CREATE INDEX CONCURRENTLY and VACUUM need.
 
-    Each row is a line of values as PostgreSQL writes them, separated by tabs. With --json it is a list, in which
-    whole numbers, float8, booleans, json and null are JSON's.
+    Rows are printed in columns below their names. With --csv an empty line separates two results. With --json the
+    output is a list with an object for each statement: its "command", as in "INSERT 0 1", its "columns", which are
+    null if it returns no rows, and its "rows", lists in which whole numbers, float8, booleans, json and null are
+    JSON's.
 
-    With --dir, files named like 0001_notes.sql are applied in the order of their numbers, each once and in a
-    transaction of its own. A file that begins with "-- no transaction" has a statement that cannot run in one. Files
-    that have been applied must not change.
+    With --dir, files named like 0001_notes.sql are applied in the order of their numbers, each once, on a connection
+    of its own and, unless it begins with "-- no transaction", in one transaction. Files that have been applied must
+    not change.
     """
+    if csv_ and invocation.json:
+        raise click.UsageError("--json and --csv cannot go together")
     if folder is not None:
-        if context.get_parameter_source("file") is not ParameterSource.DEFAULT or (status and dry_run):
+        named = context.get_parameter_source("file") is not ParameterSource.DEFAULT
+        if csv_:
+            raise click.UsageError("--csv does not go with --dir")
+        if named or (status and dry_run):
             raise click.UsageError("give one of FILE, --dir, --dir with --status, --dir with --dry-run")
         invocation.run(lambda project: run_folder(invocation, project, folder, status, dry_run))
         return
     if status or dry_run:
         raise click.UsageError("--status and --dry-run need --dir")
-    text = _text(file)
+    script = _sql_file(file)
 
     async def operation(project: Project) -> None:
+        results: list[Result] = []
         async with project.connection(unhurried=True) as connection:
-            try:
-                rows, types = await _rows(connection, text)
-            except psycopg2.Error as fault:
-                raise Failed(_refusal(fault)) from None
-        invocation.show(
-            [[_json(value, type_) for value, type_ in zip(row, types, strict=True)] for row in rows],
-            *("\t".join("" if value is None else value for value in row) for row in rows),
-        )
+            as_written(connection)
+            await run_file(script, connection, lambda cursor: results.append(Result.of(cursor)))
+        invocation.show([as_json(one) for one in results], *(csv if csv_ else aligned)(results))
 
     invocation.run(operation)
 
@@ -189,7 +192,9 @@ def reset(invocation: Invocation, yes: bool, seed: IO[str] | None) -> None:
         database.dsn is not None for _, _, database in settings.settings.stage_databases()
     ):
         end("the configuration names servers that are not embedded; their data is never reset", USAGE)
-    text = "" if seed is None else _text(seed)
+    script = SqlFile.of("no seed", "") if seed is None else _sql_file(seed)
+    if not script.in_transaction:
+        end(f"{script.name}: a seed is one transaction with the emptying; it cannot be without one", FAILED)
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("there is no terminal to ask; give --yes to delete all data")
@@ -200,10 +205,12 @@ def reset(invocation: Invocation, yes: bool, seed: IO[str] | None) -> None:
         async with project.connection(unhurried=True) as connection:
             tables = [row[0] for row in await connection.query(_TABLES, (schemas,))]
             emptied = f"truncate {', '.join(tables)} restart identity cascade;" if tables else ""
-            try:
-                await _rows(connection, f"{emptied} {_NOBODY}\n{text}")
-            except psycopg2.Error as fault:
-                raise Failed(_refusal(fault)) from None
+
+            async def empty(transaction: Transaction) -> None:
+                with naming("the tables cannot be emptied"):
+                    await transaction.query(emptied + _NOBODY)
+
+            await run_file(script, connection, first=empty)
         storage = project.storage
         for bucket in await storage.buckets.all():
             await storage.objects.delete_prefix(bucket, "")
@@ -214,7 +221,10 @@ def reset(invocation: Invocation, yes: bool, seed: IO[str] | None) -> None:
     invocation.run(operation, store=True)
 
 
-def _text(file: IO[str]) -> str:
+def _sql_file(file: IO[str]) -> SqlFile:
+    """Ends the command if the file must not be run."""
+    name = getattr(file, "name", "<stdin>")
+    name = "standard input" if name == "<stdin>" else str(name)
     try:
         text = file.read()
     except UnicodeDecodeError as fault:
@@ -222,48 +232,8 @@ def _text(file: IO[str]) -> str:
     if "\0" in text:
         # libpq would end the message there and silently leave out the rest.
         raise click.BadParameter("has a NUL character in it", param_hint="FILE")
-    return text
-
-
-# Replaces psycopg2's conversion to Python values, which cannot represent everything, for all types that have one.
-_AS_WRITTEN: Any = extensions.new_type(
-    tuple(extensions.string_types), "AS_WRITTEN", lambda value, cursor: value
-)
-
-
-async def _rows(connection: Connection, text: str) -> tuple[list[Sequence[str | None]], list[int]]:
-    """The rows of the last statement, and the types (``pg_type.oid``) of their columns."""
-    extensions.register_type(_AS_WRITTEN, (await connection.execute("select")).connection)
-    # Our connections have an empty search path. This is the one that psql would have.
-    await connection.execute("reset search_path")
-    # Several statements in one message are one transaction.
-    cursor = await connection.execute(text)
-    if cursor.description is None:
-        return [], []
-    return cursor.fetchall(), [column.type_code for column in cursor.description]
-
-
-def _float(text: str) -> float | str:
-    value = float(text)
-    return value if isfinite(value) else text
-
-
-# By pg_type.oid: bool, int8, int2, int4, oid, json, float4, float8, jsonb.
-_AS_JSON: dict[int, Callable[[str], Any]] = {
-    16: lambda text: text == "t",
-    **dict.fromkeys((20, 21, 23, 26), int),
-    **dict.fromkeys((114, 3802), orjson.Fragment),
-    **dict.fromkeys((700, 701), _float),
-}
-
-
-def _json(value: str | None, type_: int) -> Any:
-    """The value as JSON if its type has an equivalent there, otherwise as text."""
-    return _AS_JSON.get(type_, str)(value) if value is not None else None
-
-
-def _refusal(fault: psycopg2.Error) -> str:
-    message = plain_text(fault)
-    if fault.pgcode is None and "COPY" in message:
-        return "COPY can neither read standard input nor write to standard output here"
-    return message or type(fault).__name__
+    script = SqlFile.of(name, text)
+    faults = script.faults()
+    if faults:
+        end("\n  ".join(faults), FAILED)
+    return script

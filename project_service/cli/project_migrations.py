@@ -2,32 +2,37 @@
 
 ``0001_notes.sql`` and ``20260801120000_tags.sql`` are numbered files; the number is everything before the first
 underscore. A file is applied in one transaction together with the record of it, in
-``_project_service.project_migrations``. Files that were applied are history: they stay as they are, and new ones get
-greater numbers, so that every database comes to be in the same way.
+``_project_service.project_migrations``, and on a connection of its own, so that no setting, role or temporary table
+of one reaches the next. Files that were applied are history: they stay as they are, and new ones get greater numbers,
+so that every database comes to be in the same way.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-import psycopg2
+import click
 from attrs import frozen
+from twisted.internet.task import deferLater
 
 from project_service.cli.invocation import Failed, Invocation, Project
+from project_service.cli.sql_files import SqlFile, naming, run_file, run_statements
 from project_service.database.connection import Connection
 from project_service.database.listener import PROJECT_MIGRATIONS
-from project_service.database.migrate import Migration
 from project_service.database.pool import Transaction, in_transaction
 from project_service.lifecycle import timestamp
 
-_NAME = re.compile(r"([0-9]{1,18})_.+\.sql", re.ASCII)
-# Of a file whose statement cannot run inside a transaction, such as CREATE INDEX CONCURRENTLY: its first line.
-NO_TRANSACTION = "-- no transaction"
+_NAME = re.compile(r"([0-9]{1,18})_.+\.sql", re.ASCII | re.IGNORECASE)
+# The file beside another one by which golang-migrate and others undo that.
+_DOWN = re.compile(r".+\.(down|undo|revert|rollback)\.sql", re.IGNORECASE)
+# How long to wait before asking again whether another host has applied its files.
+_TURN_SECONDS = 0.2
 _HISTORY = """
 create schema if not exists _project_service;
 create table if not exists _project_service.project_migrations (
@@ -38,21 +43,53 @@ create table if not exists _project_service.project_migrations (
 )
 """
 _RECORD = "insert into _project_service.project_migrations (number, name, sha256) values (%s, %s, %s)"
+# What the next file would find on a connection of its own after COMMIT. RESET SESSION AUTHORIZATION resets the role
+# too, and the last two lines are as for our connections.
+_AS_AFTER_COMMIT = """
+set constraints all immediate;
+set constraints all deferred;
+close all;
+deallocate all;
+discard temp;
+discard sequences;
+reset session authorization;
+reset all;
+set statement_timeout = 0;
+set timezone = 'UTC'
+"""
 
 
-class FolderRefused(Exception):
+class FolderRefused(Failed):
     """The folder and the history of the database do not fit together; the message has a line for each fault."""
 
     def __init__(self, faults: Iterable[str]) -> None:
         super().__init__("\n  ".join(("the folder cannot be applied:", *faults)))
 
 
-class FileFailed(Exception):
-    """A file was not applied; the message says why. Those before it have been."""
+@frozen
+class Numbered:
+    """A numbered file. ``text`` has the line ends that it has in the folder."""
+
+    number: int
+    name: str
+    text: str
+
+    @property
+    def unified(self) -> str:
+        """What is run: the same on every host, whichever line ends an editor or Git has written there."""
+        return self.text.replace("\r\n", "\n")
+
+    @property
+    def sha256(self) -> str:
+        return _sha256(self.unified)
+
+    def is_recorded_as(self, sha256: str) -> bool:
+        """Release 0.1.0 recorded files with the line ends that they had."""
+        return sha256 in (self.sha256, _sha256(self.text), _sha256(self.unified.replace("\n", "\r\n")))
 
 
-def _in_transaction(one: Migration) -> bool:
-    return not one.sql.lower().startswith(NO_TRANSACTION)
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @frozen
@@ -65,12 +102,29 @@ class Applied:
     at: datetime
 
 
-def read_folder(folder: Path) -> list[Migration]:
-    """The numbered files of ``folder``, in order. Raises ``FolderRefused`` for SQL files without a number, two of the
-    same number, and what is not UTF-8. Other files are not looked at."""
-    files: dict[int, Migration] = {}
+@frozen
+class Pending:
+    """A file that is still to be applied."""
+
+    number: int
+    sha256: str
+    file: SqlFile
+
+
+def read_folder(folder: Path) -> tuple[list[Numbered], list[str]]:
+    """The numbered files of ``folder``, in order, and its faults: SQL files without a number, two of the same number,
+    those that by their name undo another, and what is not UTF-8. Hidden files, and those whose name does not end in
+    ``.sql``, are not looked at."""
+    files: dict[int, Numbered] = {}
     faults = []
-    for path in sorted(folder.glob("*.sql")):
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.suffix.lower() != ".sql" or path.is_dir():
+            continue
+        if _DOWN.fullmatch(path.name) is not None:
+            faults.append(
+                f"{path.name} undoes another file, going by its name, and would be applied too: keep it elsewhere"
+            )
+            continue
         match = _NAME.fullmatch(path.name)
         if match is None:
             faults.append(f"{path.name} has no number: rename it to something like 0001_{path.name}")
@@ -87,33 +141,42 @@ def read_folder(folder: Path) -> list[Migration]:
         if "\0" in text:
             # libpq would end the message there and silently leave out the rest.
             faults.append(f"{path.name} has a NUL character in it")
-        files[number] = Migration(number, path.name, text)
-    if faults:
-        raise FolderRefused(faults)
-    return [files[number] for number in sorted(files)]
+        files[number] = Numbered(number, path.name, text)
+    return [files[number] for number in sorted(files)], faults
 
 
-def pending(files: Sequence[Migration], history: Mapping[int, Applied]) -> list[Migration]:
-    """The files that are still to be applied. Raises ``FolderRefused`` where one that was applied has changed or is
-    gone, and where one that was not would have come before one that was."""
+def compared(files: Sequence[Numbered], history: Mapping[int, Applied]) -> tuple[list[Pending], list[str]]:
+    """The files that are still to be applied, and the faults: files that were applied and have changed or are gone,
+    and those that were not and would have come before one that was, or must not be run at all."""
     by_number = {one.number: one for one in files}
     faults = []
     for applied in history.values():
         there = by_number.get(applied.number)
         if there is None:
             faults.append(f"{applied.name} was applied and is not in the folder: put it back")
-        elif there.sha256 != applied.sha256:
+        elif not there.is_recorded_as(applied.sha256):
             faults.append(f"{there.name} has changed since it was applied: undo that, and make a new file")
     last = max(history.values(), key=lambda one: one.number, default=None)
-    todo = [one for one in files if one.number not in history]
-    if last is not None:
-        faults += [
-            f"{one.name} would have come before {last.name}, which was applied: give it a greater number"
-            for one in todo
-            if one.number < last.number
-        ]
-    if faults:
-        raise FolderRefused(faults)
+    todo = [
+        Pending(one.number, one.sha256, SqlFile.of(one.name, one.unified))
+        for one in files
+        if one.number not in history
+    ]
+    for pending in todo:
+        if last is not None and pending.number < last.number:
+            faults.append(
+                f"{pending.file.name} would have come before {last.name}, which was applied: give it a greater number"
+            )
+        faults += pending.file.faults()
+    return todo, faults
+
+
+def to_apply(folder: Path, history: Mapping[int, Applied]) -> list[Pending]:
+    """The files of ``folder`` that are still to be applied. Raises ``FolderRefused`` for all faults."""
+    files, faults = read_folder(folder)
+    todo, more = compared(files, history)
+    if faults or more:
+        raise FolderRefused((*faults, *more))
     return todo
 
 
@@ -129,80 +192,83 @@ async def history(connection: Connection) -> dict[int, Applied]:
     return {number: Applied(number, name, sha256, at) for number, name, sha256, at in rows}
 
 
-async def apply(connection: Connection, files: Sequence[Migration]) -> list[Migration]:
-    """Apply what is pending, and return it. Several may call this at once: they take turns.
+# Opens a connection that has no statement timeout.
+Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 
-    ``connection`` has no statement timeout. Raises ``FolderRefused`` before anything is applied, and ``FileFailed``
-    for the first file that fails; those before it stay applied.
+
+async def apply(connect: Connect, folder: Path, say: Callable[[str], None]) -> list[str]:
+    """Apply what is pending, and return its names. Several may call this at once: they take turns. ``say`` is called
+    with a line if this one has to wait.
+
+    Raises ``FolderRefused`` before anything is applied, and ``FileFailed`` for the first file that fails; those
+    before it stay applied.
     """
-    await connection.query("select pg_advisory_lock(%s)", (PROJECT_MIGRATIONS,))
-    try:
-        todo = pending(files, await history(connection))
+    async with connect() as turn:  # which lasts until this connection is closed
+        await _take_turn(turn, say)
+        todo = to_apply(folder, await history(turn))
         if todo:
-            await connection.execute(_HISTORY)
+            await turn.execute(_HISTORY)
         for one in todo:
-            if _in_transaction(one):
-                await in_transaction(connection, partial(_apply, one))
-            else:
-                await _run(one, connection)
-                await connection.query("reset role")
-                await connection.query(_RECORD, (one.number, one.name, one.sha256))
-        return todo
-    finally:
-        if connection.usable:
-            await connection.query("select pg_advisory_unlock(%s)", (PROJECT_MIGRATIONS,))
+            await turn.query("select")  # or the turn is lost
+            async with connect() as connection:
+                await _apply(one, connection, turn)
+        return [one.file.name for one in todo]
 
 
-async def try_out(connection: Connection, files: Sequence[Migration]) -> list[Migration]:
-    """Run what is pending in one transaction that is undone, and return it. Of files without a transaction, and those
-    after one, nothing is run. Raises as ``apply``."""
-    todo = pending(files, await history(connection))
+async def _take_turn(connection: Connection, say: Callable[[str], None]) -> None:
+    """Lock. A connection that waits for a lock has a snapshot all the while, for whose end CREATE INDEX CONCURRENTLY
+    waits in turn. One that asks for the lock again and again has none in between."""
+    # The turn may last for longer than a connection may be idle. PostgreSQL 13 has no such limit.
+    await connection.query(
+        "select set_config(name, '0', false) from pg_settings where name = 'idle_session_timeout'"
+    )
+    waits = False
+    while not (await connection.query("select pg_try_advisory_lock(%s)", (PROJECT_MIGRATIONS,)))[0][0]:
+        if not waits:
+            say("another host applies files to the database; waiting until it has ended")
+        waits = True
+        await deferLater(connection.reactor, _TURN_SECONDS)
 
-    async def tried(transaction: Transaction) -> None:
-        for one in todo:
-            if not _in_transaction(one):
-                break
-            await _run_inside(one, transaction)
-        raise _Undo
 
-    with suppress(_Undo):
-        await in_transaction(connection, tried)
-    return todo
+async def _apply(one: Pending, connection: Connection, other: Connection) -> None:
+    """``other`` is a connection on which the file has set nothing."""
+
+    async def record(runs: Transaction | Connection) -> None:
+        with naming(f"{one.file.name} cannot be recorded as applied"):
+            await runs.query(_RECORD, (one.number, one.file.name, one.sha256))
+
+    if one.file.in_transaction:
+        # The record comes first, before the file can have taken another role, or other settings.
+        await run_file(one.file, connection, first=record)
+    else:
+        await run_file(one.file, connection)
+        await record(other)
+
+
+async def try_out(connect: Connect, folder: Path) -> tuple[list[str], list[str]]:
+    """Run what is pending in one transaction that is undone. Returns the names of the files that were run, and of
+    those that were not: the first one without a transaction, and all after it. Raises as ``apply``."""
+    async with connect() as connection:
+        todo = to_apply(folder, await history(connection))
+        tried = []
+
+        async def run(transaction: Transaction) -> None:
+            for one in todo:
+                if not one.file.in_transaction:
+                    break
+                await run_statements(one.file, connection)
+                with naming(f"{one.file.name}, at its end (COMMIT)"):
+                    await transaction.query(_AS_AFTER_COMMIT)
+                tried.append(one.file.name)
+            raise _Undo
+
+        with suppress(_Undo):
+            await in_transaction(connection, run)
+    return tried, [one.file.name for one in todo[len(tried) :]]
 
 
 class _Undo(Exception):
     """Rolls a transaction back."""
-
-
-async def _apply(one: Migration, transaction: Transaction) -> None:
-    await _run_inside(one, transaction)
-    # The file may have taken another role.
-    await transaction.query("reset role")
-    await transaction.query(_RECORD, (one.number, one.name, one.sha256))
-
-
-async def _run_inside(one: Migration, transaction: Transaction) -> None:
-    before = await transaction.query("select pg_current_xact_id()::text")
-    await _run(one, transaction)
-    if await transaction.query("select pg_current_xact_id()::text") != before:
-        raise FileFailed(f"{one.name} has COMMIT or ROLLBACK in it; a file is one transaction by itself")
-
-
-async def _run(one: Migration, runs: Transaction | Connection) -> None:
-    try:
-        # As psql would begin, whatever the file before has set.
-        await runs.query("reset role; reset search_path")
-        # None, so that psycopg2 leaves percent signs in the text alone.
-        await runs.query(one.sql, None)
-    except psycopg2.Error as fault:
-        line = _line_of(fault, one.sql)
-        raise FileFailed(f"{one.name}{line}: {fault.diag.message_primary or str(fault).strip()}") from fault
-
-
-def _line_of(fault: psycopg2.Error, text: str) -> str:
-    """Where in the file the statement has the fault, if PostgreSQL says so."""
-    position = fault.diag.statement_position
-    return f", line {text.count(chr(10), 0, int(position) - 1) + 1}" if position else ""
 
 
 # The command's part: ``project-service sql --dir``.
@@ -212,25 +278,38 @@ async def run_folder(
     invocation: Invocation, project: Project, folder: Path, status: bool, dry_run: bool
 ) -> None:
     """Apply the files of ``folder``, or only try or list them, and print what was done. Raises ``Failed``."""
-    try:
-        files = read_folder(folder)
-        async with project.connection(unhurried=True) as connection:
-            if status:
-                _show_status(invocation, await history(connection), files)
-                return
-            done = await (try_out if dry_run else apply)(connection, files)
-    except (FolderRefused, FileFailed) as fault:
-        raise Failed(str(fault)) from None
-    verb = "would apply" if dry_run else "applied"
-    lines = [f"{verb} {one.name}" for one in done] or ["nothing to apply"]
-    invocation.show([one.name for one in done], *lines)
+    connect = partial(project.connection, unhurried=True)
+    if status:
+        async with connect() as connection:
+            _show_status(invocation, await history(connection), folder)
+        return
+    if dry_run:
+        done, untried = await try_out(connect, folder)
+        lines = [f"would apply {name}" for name in done]
+        lines += [
+            f"would apply {name}; not tried, because a file without a transaction cannot be undone"
+            for name in untried[:1]
+        ]
+        lines += [
+            f"would apply {name}; not tried, because it comes after {untried[0]}" for name in untried[1:]
+        ]
+        done += untried
+    else:
+        done = await apply(connect, folder, lambda line: click.echo(f"project-service: {line}", err=True))
+        lines = [f"applied {name}" for name in done]
+    invocation.show(done, *(lines or ["nothing to apply"]))
 
 
-def _show_status(invocation: Invocation, applied: Mapping[int, Applied], files: Sequence[Migration]) -> None:
+def _show_status(invocation: Invocation, applied: Mapping[int, Applied], folder: Path) -> None:
+    """Print the list, also if there are faults, and then raise ``FolderRefused`` for these."""
+    files, faults = read_folder(folder)
+    todo, more = compared(files, applied)
     shown = [(one.name, timestamp(one.at)) for one in applied.values()]
-    waiting = [(one.name, "pending") for one in pending(files, applied)]
+    waiting = [(one.file.name, "pending") for one in todo]
     invocation.show(
         [{"name": name, "applied_at": at} for name, at in shown]
         + [{"name": name, "applied_at": None} for name, _ in waiting],
         *(f"{at:<24}  {name}" for name, at in (*shown, *waiting)),
     )
+    if faults or more:
+        raise FolderRefused((*faults, *more))

@@ -55,39 +55,46 @@ class Comment:
 
     text: str
     line: int
-    # How many statements have begun before it.
+    # How many tokens of statements are before it.
     after: int
+    # Whether it is the first on its line.
+    alone: bool
 
 
 @frozen
 class Script:
     statements: tuple[Statement, ...]
     comments: tuple[Comment, ...]
+    # How many tokens all statements have together.
+    tokens: int
 
 
 def read_script(text: str) -> Script:
     statements: list[Statement] = []
     comments = []
     current: _Current | None = None
-    line, counted = 1, 0
+    line, counted, tokens = 1, 0, 0
     for kind, start, end in _tokens(text):
         line += text.count("\n", counted, start)
         counted = start
         if kind == "space":
             continue
         if kind == "comment":
-            comments.append(Comment(text[start:end], line, len(statements) + (current is not None)))
+            alone = not text[text.rfind("\n", 0, start) + 1 : start].strip()
+            comments.append(Comment(text[start:end], line, tokens, alone))
             continue
         if current is None:
             if text[start] == ";":
                 continue
             current = _Current(start, line)
-        if not current.takes(text[start:end].lower() if kind == "word" else text[start]):
+        if current.takes(text[start:end].lower() if kind == "word" else text[start]):
+            tokens += 1
+        else:
             statements.append(current.statement(text, start))
             current = None
     if current is not None:
         statements.append(current.statement(text, len(text)))
-    return Script(tuple(statements), tuple(comments))
+    return Script(tuple(statements), tuple(comments), tokens)
 
 
 class _Current:

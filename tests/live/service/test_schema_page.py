@@ -98,6 +98,15 @@ def test_numbered_files_are_applied_once(project: Project) -> None:
     assert "pending" not in project.sh(f"{EXAMPLES['apply'].strip()} --status")
 
 
+def test_an_index_is_made_without_a_transaction(project: Project) -> None:
+    project.write("0003_owners.sql", below="migrations")
+    assert project.sh(EXAMPLES["apply"]) == "applied 0003_owners.sql\n"
+    assert "t\n" in project.sh(
+        "echo \"select indisvalid from pg_index where indexrelid = 'notes_owner'::regclass\""
+        " | project-service sql --csv"
+    )
+
+
 def test_a_reset_keeps_the_schema_and_seeds_it(project: Project) -> None:
     token, keys = signed_up(project), project.credentials()
     headers = {"apikey": keys["service_key"]}
@@ -115,7 +124,14 @@ def test_a_reset_keeps_the_schema_and_seeds_it(project: Project) -> None:
     assert users["data"]["users"] == []
     (project.folder / "bad.sql").write_text("insert into notes (owner) values (null)")
     failed = project.sh("! project-service reset --yes --seed bad.sql 2>&1")
-    assert "null value" in failed
+    assert failed.startswith("project-service: bad.sql, line 1: null value")
+    for seed in (
+        "insert into notes (text) values ('x');\ncommit;\nselect 1 / 0",
+        "-- no transaction\nselect 1 / 0",
+    ):
+        (project.folder / "bad.sql").write_text(seed)
+        failed = project.sh("! project-service reset --yes --seed bad.sql 2>&1")
+        assert failed.startswith("project-service: bad.sql") and "transaction" in failed
     assert len(requests.get(notes, headers=headers, timeout=30).json()) == 1
     assert "nothing to apply" in project.sh(EXAMPLES["apply"])
     session = {"apikey": keys["anon_key"], "Authorization": f"Bearer {token}"}

@@ -79,7 +79,7 @@ class Splitting(TestCase):
         for one in script.statements:
             before, found, rest = rest.partition(one.text)
             self.assertTrue(found)
-            self.assertEqual(read_script(before), Script((), read_script(before).comments))
+            self.assertEqual(read_script(before), Script((), read_script(before).comments, 0))
         self.assertEqual(read_script(rest).statements, ())
 
     def test_what_is_not_closed_lasts_until_the_end(self) -> None:
@@ -111,11 +111,19 @@ class Splitting(TestCase):
         )
 
     def test_comments_know_where_they_are(self) -> None:
-        script = read_script("-- a\n\n/* b */ select '-- no' -- c\n;-- d\r-- e")
+        script = read_script("-- a\n\n /* b */ select '-- no' -- c\n  -- d\n, 2;-- e\r-- f")
         self.assertEqual(
-            [(one.text, one.line, one.after) for one in script.comments],
-            [("-- a", 1, 0), ("/* b */", 3, 0), ("-- c", 3, 1), ("-- d", 4, 1), ("-- e", 4, 1)],
+            [(one.text, one.line, one.after, one.alone) for one in script.comments],
+            [
+                ("-- a", 1, 0, True),
+                ("/* b */", 3, 0, True),
+                ("-- c", 3, 2, False),
+                ("-- d", 4, 2, True),
+                ("-- e", 5, 4, False),
+                ("-- f", 5, 4, False),
+            ],
         )
+        self.assertEqual(script.tokens, 4)
 
     def test_a_large_file_is_read(self) -> None:
         text = "insert into t values (E'" + "\\n''x" * 500_000 + "'), ('" + "''" * 500_000 + "');\n" * 2
