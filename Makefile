@@ -86,7 +86,8 @@ soak: venv
 	$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES)
 
 # Faults under load: the short ones of `make test` with their figures, then failover, a store cluster, ten times the load
-# and a crowd, what two workers share, 20 rounds of random kills, and as many during resumable uploads.
+# and a crowd, what two workers share, callers kept apart from hostile SQL and slow neighbours, 20 rounds of random kills,
+# and as many during resumable uploads.
 chaos: venv
 	$(BIN)/python -m pytest -q -s tests/live/service/test_faults_processes.py
 	$(BIN)/python -m tests.chaos

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from tempfile import TemporaryDirectory
 
+from tests.chaos.apart import callers_apart
 from tests.chaos.failover import fail_over, restart
 from tests.chaos.kills import Rounds
 from tests.chaos.overload import overload
@@ -20,7 +21,7 @@ from tests.chaos.uploads import kill_during_uploads
 from tests.live.loaded_service import make_ledger, started
 from tests.live.workers.shared_state import UNLIMITED_LOGINS, SharedState
 
-FAULTS = ("restart", "failover", "cluster", "overload", "shared", "kills", "uploads")
+FAULTS = ("restart", "failover", "cluster", "overload", "shared", "apart", "kills", "uploads")
 
 
 def asked_for(arguments: list[str]) -> argparse.Namespace:
@@ -68,6 +69,8 @@ def main() -> int:
                     overload(Path(data_dir), asked.seconds)
                 elif fault == "shared":
                     whichever_worker(Path(data_dir), Random(asked.seed), asked.steps)
+                elif fault == "apart":
+                    callers_apart(Path(data_dir), Random(asked.seed), asked.rounds)
                 elif fault == "uploads":
                     kill_during_uploads(Path(data_dir), Random(asked.seed), asked.rounds)
                 else:

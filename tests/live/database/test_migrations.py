@@ -58,7 +58,7 @@ create foreign table api.far (a int) server here
 alter foreign table api.far add b int
 import foreign schema api limit to (t2) from server here into public
 """
-SILENT = ("create procedure",)
+SILENT: tuple[str, ...] = ()
 
 
 @pytest.fixture
