@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
 from project_service.database.pipeline import (
+    NotTaken,
     Pipeline,
     Run,
     Statements,
@@ -60,7 +61,11 @@ class DatabaseGone(Away):
         self.reason = reason
 
     def because(self, reason: psycopg2.Error | None) -> DatabaseGone:
-        return DatabaseGone(str(self), reason)
+        return type(self)(str(self), reason)
+
+
+class DatabaseSilent(DatabaseGone):
+    """It does not answer. Another connection would most likely have to wait as long."""
 
 
 class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not typed
@@ -180,8 +185,8 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         if self._running is not None or self.pipeline is not None:
             raise RuntimeError("the connection is busy")
         pipeline = self.enter_pipeline()
-        run = pipeline.submit(version, steps, timed)
         self.watch()
+        run = pipeline.submit(version, steps, timed)
         pipeline.flush()
         try:
             await run.done
@@ -210,7 +215,11 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         """Put the connection into pipeline mode. Raises ``DatabaseGone`` if it is lost."""
         if self._discarded or self._connection is None or self._connection.closed:
             raise DatabaseGone("connection lost")
-        self.pipeline = Pipeline(self)
+        try:
+            self.pipeline = Pipeline(self)
+        except NotTaken:
+            self.abandon()
+            raise DatabaseGone("connection lost") from None
         return self.pipeline
 
     def watch(self) -> None:
@@ -239,7 +248,13 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         """The server does not answer. statement_timeout should have ended the statement, so the server or the network
         is gone."""
         drop_unsent(self.fileno())
-        self._lost(DatabaseGone("the database did not answer"))
+        self._lost(DatabaseSilent("the database did not answer"))
+
+    def abandon(self) -> None:
+        """libpq fails. What it still has to send, such as a part of a transaction, must not go out."""
+        if self._descriptor is not None:
+            drop_unsent(self._descriptor)
+        self.connection_lost()
 
     @property
     def usable(self) -> bool:
@@ -300,7 +315,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
     def close(self) -> None:
         self._discarded = True
         self.on_lost = None
-        self._disconnect()
+        self._disconnect(DatabaseGone("closed"))
         self._fail(DatabaseGone("closed"))
 
     def connection_lost(self) -> None:
@@ -362,7 +377,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
 
     def _lost(self, fault: Exception) -> None:
         self._discarded = True
-        self._disconnect()
+        self._disconnect(fault if isinstance(fault, DatabaseGone) else DatabaseGone("connection lost"))
         if self._running is not None:
             self._fail(fault)
             return
@@ -370,13 +385,13 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         if on_lost is not None:
             on_lost(self)
 
-    def _disconnect(self) -> None:
+    def _disconnect(self, fault: DatabaseGone) -> None:
         if self._connection is None:
             return
         pipeline, self.pipeline = self.pipeline, None
         if pipeline is not None:
             # A caller that learns of it cannot submit anything to it any more.
-            pipeline.lost(DatabaseGone("connection lost"))
+            pipeline.lost(fault)
         self.reactor.removeReader(self)
         self.reactor.removeWriter(self)
         cancel(self._answer_check)
@@ -413,10 +428,13 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
 
 
 def drop_unsent(descriptor: int) -> None:
-    """Make the socket send nothing more, also of what was written to it already. To be called before it is closed.
+    """Make the socket send nothing more, neither of what was written to it already nor of what libpq has not written
+    yet, which it would do when it closes. To be called before that.
 
     By itself the kernel goes on sending for minutes. After an interruption of the network, the database would then
     execute a statement whose caller got an error long ago, and undo what the caller has done since then.
     """
     with socket.socket(fileno=os.dup(descriptor)) as duplicate:
         duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(OSError):  # the other side has closed it
+            duplicate.shutdown(socket.SHUT_RDWR)

@@ -260,57 +260,81 @@ class Run:
         ]
 
 
+class NotTaken(Exception):
+    """libpq does not do what it was asked to: the connection is lost, or there is no memory."""
+
+
 # A caller is held up by a slow neighbour if it waits so long, and so many times longer than usual.
 SLOW_SECONDS = 0.01
 SLOW_FACTOR = 5
 
 
 class Pipeline:
-    """Puts a connection into pipeline mode until ``leave`` is called, and runs what is submitted in order."""
+    """Puts a connection into pipeline mode until ``leave`` is called, and runs what is submitted in order.
+
+    Raises ``NotTaken`` if that is not possible."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._libpq = connection.raw.pgconn_ptr
         self._clock: Callable[[], float] = connection.reactor.seconds
         self._scheduled = False
+        # Why the connection is lost, once it is.
+        self._gone: DatabaseGone | None = None
         self.waiting: deque[Run] = deque()
         self._since = self._cpu = 0.0
         # A wait for a batch of results that is usually not exceeded.
         self.typical = 0.0
-        _set_nonblocking(self._libpq, 1)
-        if not _enter_pipeline(self._libpq):
-            raise RuntimeError("libpq refuses pipeline mode")
+        if _set_nonblocking(self._libpq, 1) or not _enter_pipeline(self._libpq):
+            raise NotTaken
 
     def leave(self) -> None:
         """Leave pipeline mode, so that psycopg2 can use the connection. No run may be unfinished."""
-        _exit_pipeline(self._libpq)
+        if self._libpq is not None and not _exit_pipeline(self._libpq):
+            self._connection.abandon()
 
     def submit(self, version: int, steps: Sequence[Step], timed: bool = False) -> Run:
         """Queue ``steps`` as one transaction; ``flush`` sends it. Without steps it fires when all before it are done.
 
         Statements are prepared anew for each ``version`` of the schema cache. ``timed`` asks for ``Run.took``.
+
+        If libpq does not take all of it, the connection is lost, and with it all that waits: a statement without the
+        settings before it would run in the connection's own role.
         """
-        libpq, statements, now = self._libpq, self._connection.statements, self._clock()
+        statements, now = self._connection.statements, self._clock()
         if not self.waiting:
             self._since, self._cpu = now, thread_time()
         if version != statements.version:
             statements.use_version(version)
-        if statements.unwanted:
-            self._deallocate(now)
         run = Run(self._connection, now, timed)
-        for step in (*steps, _TOOK) if timed else steps:
-            if step.once:
-                _send_text(libpq, step.text.encode(), 0, None, None, None, None, 0)
-                continue
-            prepared = statements.known.get((step.role, step.text))
-            if prepared is None:
-                prepared = self._prepare(step, run)
-            size = len(step.values)
-            _send_prepared(libpq, prepared.name, size, (_TEXT * size)(*step.values), None, None, 0)
-            run.used.append(prepared)
-        _sync(libpq)
+        try:
+            if statements.unwanted:
+                self._deallocate(now)
+            self._send((*steps, _TOOK) if timed else steps, run)
+        except BaseException as fault:
+            self._connection.abandon()
+            if not isinstance(fault, NotTaken):
+                raise
+            run.done.errback(self._gone)
+            return run
         self.waiting.append(run)
         return run
+
+    def _send(self, steps: Sequence[Step], run: Run) -> None:
+        """Raises ``NotTaken``."""
+        libpq, known = self._libpq, self._connection.statements.known
+        for step in steps:
+            if step.once:
+                if not _send_text(libpq, step.text.encode(), 0, None, None, None, None, 0):
+                    raise NotTaken
+                continue
+            prepared = known.get((step.role, step.text)) or self._prepare(step, run)
+            size = len(step.values)
+            if not _send_prepared(libpq, prepared.name, size, (_TEXT * size)(*step.values), None, None, 0):
+                raise NotTaken
+            run.used.append(prepared)
+        if not _sync(libpq):
+            raise NotTaken
 
     def flush_soon(self) -> None:
         """Send what has been submitted when everything that came in this turn of the reactor has been."""
@@ -321,7 +345,8 @@ class Pipeline:
     def _prepare(self, step: Step, run: Run) -> Prepared:
         prepared = self._connection.statements.add(step.role, step.text)
         run.preparing.append(prepared)
-        _send_prepare(self._libpq, prepared.name, step.text.encode(), 0, None)
+        if not _send_prepare(self._libpq, prepared.name, step.text.encode(), 0, None):
+            raise NotTaken
         return prepared
 
     def _deallocate(self, now: float) -> None:
@@ -329,9 +354,10 @@ class Pipeline:
         for name in self._connection.statements.take_unwanted():
             run = Run(self._connection, now)
             run.done.addErrback(lambda failure: None)
-            _send_text(self._libpq, b"DEALLOCATE " + name, 0, None, None, None, None, 0)
-            _sync(self._libpq)
             self.waiting.append(run)
+            drop = b"DEALLOCATE " + name
+            if not (_send_text(self._libpq, drop, 0, None, None, None, None, 0) and _sync(self._libpq)):
+                raise NotTaken
 
     # Called by the connection
 
@@ -342,7 +368,7 @@ class Pipeline:
         if left > 0:
             self._connection.reactor.addWriter(self._connection)
         elif left < 0:
-            self._connection.connection_lost()
+            self._connection.abandon()
 
     def read(self) -> None:
         """Take what has arrived, and fire the runs that are complete."""
@@ -390,6 +416,7 @@ class Pipeline:
         """The connection is lost: fail all runs with ``fault``, and with the error that the server may have sent
         before."""
         self._libpq = None  # with which libpq's functions do nothing
+        self._gone = fault
         runs = list(self.waiting)
         self.waiting.clear()
         for run in runs:

@@ -14,6 +14,7 @@ import pytest_twisted
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 
+from project_service.database import pipeline
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Pipeline, Run, Step, as_text
 from project_service.database.pool import Pipelines, Pool
@@ -120,12 +121,12 @@ async def test_a_statement_that_could_not_be_prepared_is_forgotten_alone(databas
 @pytest_twisted.ensureDeferred
 async def test_many_runs_on_one_connection_are_answered_in_order(database: str) -> None:
     async with connection(database) as made:
-        pipeline = made.enter_pipeline()
+        shared = made.enter_pipeline()
         runs: list[Run] = []
         for number in range(300):
             text = "select 1 / $1::int" if number % 7 else "select 1 / ($1::int - $1::int)"
-            runs.append(pipeline.submit(1, [Step(text, [str(number or 1).encode()])]))
-        pipeline.flush_soon()
+            runs.append(shared.submit(1, [Step(text, [str(number or 1).encode()])]))
+        shared.flush_soon()
         for number, run in enumerate(runs):
             if number % 7:
                 await run.done
@@ -133,6 +134,122 @@ async def test_many_runs_on_one_connection_are_answered_in_order(database: str) 
             else:
                 with pytest.raises(psycopg2.errors.DivisionByZero):
                     await run.done
+
+
+class Failing:
+    """Libpq's function ``name``, whose result is ``result`` without being called from the ``number``-th call on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, name: str, number: int, result: int = 0) -> None:
+        self.left = number
+        genuine = getattr(pipeline, name)
+
+        def called(*arguments: Any) -> Any:
+            self.left -= 1
+            return result if self.left <= 0 else genuine(*arguments)
+
+        patch.setattr(pipeline, name, called)
+
+
+MARKED = "insert into public.marks values ($1)"
+
+
+def marked(value: bytes) -> list[Step]:
+    """A transaction that sets something, writes, and is committed by what it consists of."""
+    settings = Step("select set_config('x.y', $1, true)", [b"a"])
+    return [Step("begin", once=True), settings, Step(MARKED, [value]), Step("commit", once=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"), [("_send_prepare", 2), ("_send_prepared", 2), ("_send_text", 2), ("_sync", 1)]
+)
+@pytest_twisted.ensureDeferred
+async def test_nothing_goes_out_of_a_transaction_that_libpq_does_not_take(
+    database: str, name: str, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each of its calls. Were the settings to fail and the statement to go out, it would run in the connection's
+    own role; and what waits in libpq's buffer goes out when libpq closes the connection, unless that is prevented."""
+    run_sql(database, "create table public.marks (n int)")
+    for number in range(1, calls + 1):
+        async with connection(database) as made:
+            shared = made.enter_pipeline()
+            pid = made.raw.get_backend_pid()
+            with monkeypatch.context() as patch:
+                Failing(patch, name, number)
+                runs = [shared.submit(0, marked(b"1")), shared.submit(0, marked(b"2"))]
+            runs.append(shared.submit(0, marked(b"3")))
+            shared.flush()
+            for run in runs:
+                with pytest.raises(DatabaseGone):
+                    await run.done
+            assert made.raw.closed
+            assert not made.usable
+            await until(lambda: not run_sql(database, f"select from pg_stat_activity where pid = {pid}"))  # noqa: B023
+            assert run_sql(database, "select n from public.marks") == [], number
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_cannot_be_written_is_a_lost_connection(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connection(database) as made:
+        Failing(monkeypatch, "_flush", 1, -1)
+        with pytest.raises(DatabaseGone):
+            await made.run([Step("select 1")])
+        assert made.raw.closed
+
+
+@pytest.mark.parametrize(
+    ("name", "result"), [("_set_nonblocking", -1), ("_enter_pipeline", 0), ("_exit_pipeline", 0)]
+)
+@pytest_twisted.ensureDeferred
+async def test_a_connection_on_which_libpq_does_not_change_its_mode_is_lost(
+    database: str, name: str, result: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connection(database) as made:
+        Failing(monkeypatch, name, 1, result)
+        if name == "_exit_pipeline":
+            assert (await made.run([Step("select 1")])).rows == [[b"1"]]
+        else:
+            with pytest.raises(DatabaseGone):
+                await made.run([Step("select 1")])
+        assert made.raw.closed
+        assert not made.usable
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_statement_that_libpq_itself_refuses_ends_its_connection(database: str) -> None:
+    """It has more values than the protocol can count. Its settings have been queued before."""
+    run_sql(database, "create table public.marks (n int)")
+    pool = Pool(connector(database), 1, 5.0, reactor)
+    many = Step(f"insert into public.marks values ({'+'.join(['$1::int'] * 3)})", [b"1"] * 70_000)
+    with pytest.raises(DatabaseGone):
+        await pool.use(lambda made: made.run([Step("select set_config('x.y', 'a', true)"), many]))
+    assert await pool.query("select count(*) from public.marks") == [(0,)]
+    await pool.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_drop_that_libpq_does_not_take_ends_its_connection(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of statements that are not used any more, which go ahead of a run."""
+    for name in ("_send_text", "_sync"):
+        async with connection(database) as made:
+            await made.run([Step("select 1")], 1)
+            with monkeypatch.context() as patch:
+                Failing(patch, name, 1)
+                with pytest.raises(DatabaseGone):
+                    await made.run([Step("select 2")], 2)
+            assert made.raw.closed
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_value_that_cannot_be_sent_takes_nothing_with_it(database: str) -> None:
+    """The failure is raised, and what was queued of its transaction does not become part of the next."""
+    async with connection(database) as made:
+        with pytest.raises(TypeError):
+            await made.run([Step("select set_config('x.y', 'a', true)"), Step("select $1", ["text"])])  # type: ignore[list-item]
+        assert made.raw.closed
 
 
 @pytest_twisted.ensureDeferred
@@ -197,11 +314,11 @@ async def test_a_server_that_has_ended_is_noticed_by_who_sends_more_on_its_last_
     """libpq has no more results of what it could not send, and says so as often as it is asked: for ever, once."""
     async with connection(database) as made:
         ((pid,),) = (await made.run([Step("select pg_backend_pid()")])).typed()
-        made.pipeline = pipeline = Pipeline(made)
-        runs = [pipeline.submit(0, [Step("select 1", once=True)])]
+        made.pipeline = shared = Pipeline(made)
+        runs = [shared.submit(0, [Step("select 1", once=True)])]
         for _ in range(2):
-            runs[0].done.addCallback(lambda _: runs.append(pipeline.submit(0, [Step("select 2", once=True)])))
-        pipeline.flush()
+            runs[0].done.addCallback(lambda _: runs.append(shared.submit(0, [Step("select 2", once=True)])))
+        shared.flush()
         # The reactor reads nothing meanwhile.
         server = f"select state from pg_stat_activity where pid = {pid} and query = 'select 1'"
         while run_sql(database, server) != [("idle",)]:
