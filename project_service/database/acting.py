@@ -33,6 +33,7 @@ from project_service.database.connection import Connection, DatabaseGone, Row
 from project_service.database.pipeline import Run, Step
 from project_service.database.pool import Pool
 from project_service.database.quoting import ident, literal
+from project_service.database.sharing import LIMIT_SECONDS, Quickness, limit
 from project_service.database.sql_facts import FORM_SETTINGS
 from project_service.database.trust import QUERY, UNKNOWN, Trust, trust_of
 from project_service.lifecycle import Backoff, InThread, SharedRun, cancel
@@ -48,6 +49,7 @@ RESET = "RESET ALL; "
 FORGET_PLANS = "DISCARD PLANS"
 _BEGIN = Step("BEGIN", once=True)
 _PATH = "request.path"
+TIMEOUT = "statement_timeout"
 _LEVELS = ("SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED", "READ UNCOMMITTED")
 # Whose plans a connection has: those of a role, and of callers for whom values are written in another way.
 Plans = tuple[str, tuple[tuple[str, str], ...]]
@@ -72,6 +74,8 @@ class Preamble:
     prepares: bool = True
     pre_request: str | None = None
     has_no_path: bool = False
+    # Its statement_timeout is shorter than that of the connections that reads share.
+    is_short: bool = False
     # What the settings already are on the connections that reads share.
     shared: frozenset[tuple[str, str]] = field(default=frozenset(), repr=False)
 
@@ -118,7 +122,8 @@ class Preamble:
     def alone(self) -> bool:
         """Whether the transaction needs a connection of its own, however quick its statement is."""
         kept_apart = self.forgets_plans or self.plans != _ANYBODYS or not self.trust.clean
-        return self.extra_seconds != 0 or kept_apart or self.sets_isolation or self.pre_request is not None
+        has_limit = self.extra_seconds != 0 or self.is_short
+        return has_limit or kept_apart or self.sets_isolation or self.pre_request is not None
 
     @property
     def sets_isolation(self) -> bool:
@@ -136,7 +141,9 @@ class Preamble:
 
     @cached_property
     def _shared_steps(self) -> tuple[str, Sequence[bytes], tuple[Step, ...]]:
-        return self._steps([pair for pair in self.pairs if pair not in self.shared])
+        # A read that takes as long as that is run again on a connection of its own, with the limit that it has there.
+        pairs = [(name, limit() if name == TIMEOUT else value) for name, value in self.pairs]
+        return self._steps([pair for pair in pairs if pair not in self.shared])
 
     def _steps(self, pairs: Pairs) -> tuple[str, Sequence[bytes], tuple[Step, ...]]:
         names, values = zip(*pairs, strict=True)
@@ -241,12 +248,15 @@ class Actor:
     def __attrs_post_init__(self) -> None:
         self.pool.recycler = Recycler(self.trust, self.changes_role)
 
-    def share(self, preamble: Preamble, path: str, step: Step, version: int) -> Run | None:
-        """Run a statement that only reads and is quick on a connection that such reads share. None where that cannot
-        be done now, or not for this ``preamble``; then ``use`` a connection."""
+    def share(
+        self, preamble: Preamble, path: str, step: Step, version: int, quickness: Quickness
+    ) -> Run | None:
+        """Run a statement that only reads, of the kind of ``quickness``, on a connection that quick reads share.
+        Await ``answered``. None where that cannot be done now, or not for this ``preamble``: ``use`` a connection.
+        """
         if preamble.alone:
             return None
-        return self.pool.pipelines.submit(version, [*preamble.steps(path, shared=True), step])
+        return self.pool.pipelines.submit(version, [*preamble.steps(path, shared=True), step], quickness)
 
     async def use(self, preamble: Preamble, path: str, function: Callable[[Session], Awaitable[T]]) -> T:
         """Call ``function`` with a session and return its result. It is shielded from cancellation.
@@ -453,6 +463,11 @@ def extra_seconds(usual: str, own: str) -> float | None:
     if own_seconds == 0:
         return None
     return max(0.0, own_seconds - usual_seconds)
+
+
+def is_short(own: str) -> bool:
+    """Whether a ``statement_timeout`` is shorter than that of the connections that reads share."""
+    return 0 < _seconds(own) < LIMIT_SECONDS
 
 
 def _seconds(time: str) -> float:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from sys import getsizeof
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg2
 from psycopg2 import extensions
@@ -35,6 +35,9 @@ from project_service.database.pipeline import (
 )
 from project_service.errors import Away
 from project_service.lifecycle import cancel
+
+if TYPE_CHECKING:
+    from project_service.database.sharing import Quickness
 
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = tuple[Any, ...]
@@ -198,14 +201,20 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         self._forget_large(run.rows[0] if len(run.rows) == 1 else ())
         return run
 
-    async def query_prepared(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    async def query_prepared(
+        self, sql: str, params: Sequence[Any], quickness: Quickness | None = None
+    ) -> list[Row]:
         """As ``query``, with ``sql`` prepared on this connection so that PostgreSQL plans it once.
 
-        ``sql`` is as in ``Step.of``. Must not be used inside a transaction, because the statement may be run again
-        after a failure.
+        ``quickness`` learns how long it took, until it counts as quick. ``sql`` is as in ``Step.of``. Must not be
+        used inside a transaction, because the statement may be run again after a failure.
         """
+        timed = quickness is not None and not quickness.is_quick
         try:
-            return (await self.run([Step.of(sql, params)])).typed()
+            run = await self.run([Step.of(sql, params)], timed=timed)
+            if quickness is not None and timed:
+                quickness.ran(run.took)
+            return run.typed()
         except psycopg2.Error as fault:
             if not may_be_stale(fault.pgcode):
                 raise

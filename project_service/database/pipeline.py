@@ -40,6 +40,7 @@ from twisted.internet.defer import Deferred
 
 if TYPE_CHECKING:
     from project_service.database.connection import Connection, DatabaseGone
+    from project_service.database.sharing import Quickness
 
 
 # Each statement costs PostgreSQL about 10 kB on each connection.
@@ -211,6 +212,7 @@ class Run:
         "done",
         "error",
         "preparing",
+        "quickness",
         "result",
         "rows",
         "sent",
@@ -227,6 +229,8 @@ class Run:
         self.took = 0.0
         self.slow = False
         self.done: Deferred[None] = Deferred()
+        # Kept by ``sharing`` with what may be moved elsewhere.
+        self.quickness: Quickness | None = None
         self.rows: list[TextRow] = []
         # What was sent to be prepared and is not known to be yet.
         self.preparing: list[Prepared] = []
@@ -282,7 +286,8 @@ class Pipeline:
         # Why the connection is lost, once it is.
         self._gone: DatabaseGone | None = None
         self.waiting: deque[Run] = deque()
-        self._since = self._cpu = 0.0
+        # When something came the last time, or waiting began.
+        self.since = self._cpu = 0.0
         # A wait for a batch of results that is usually not exceeded.
         self.typical = 0.0
         if _set_nonblocking(self._libpq, 1) or not _enter_pipeline(self._libpq):
@@ -303,7 +308,7 @@ class Pipeline:
         """
         statements, now = self._connection.statements, self._clock()
         if not self.waiting:
-            self._since, self._cpu = now, thread_time()
+            self.since, self._cpu = now, thread_time()
         if version != statements.version:
             statements.use_version(version)
         run = Run(self._connection, now, timed)
@@ -359,6 +364,10 @@ class Pipeline:
             if not (_send_text(self._libpq, drop, 0, None, None, None, None, 0) and _sync(self._libpq)):
                 raise NotTaken
 
+    def waited(self, now: float) -> float:
+        """How long nothing has come, without the time in which this process itself was busy."""
+        return now - self.since - (thread_time() - self._cpu)
+
     # Called by the connection
 
     def flush(self) -> None:
@@ -377,7 +386,7 @@ class Pipeline:
             self._connection.connection_lost()
             return
         now, cpu = self._clock(), thread_time()
-        waited = now - self._since - (cpu - self._cpu)
+        waited = self.waited(now)
         ended = False
         while waiting and not _is_busy(libpq):
             result = _get_result(libpq)
@@ -410,7 +419,7 @@ class Pipeline:
             elif status != _PIPELINE_ABORTED:
                 run.error = _refusal(result)
             _clear(result)
-        self._since, self._cpu = now, cpu
+        self.since, self._cpu = now, cpu
 
     def lost(self, fault: DatabaseGone) -> None:
         """The connection is lost: fail all runs with ``fault``, and with the error that the server may have sent
@@ -424,10 +433,15 @@ class Pipeline:
             _clear(run.before)
             run.done.errback(fault.because(run.error))
 
+    @property
+    def usual(self) -> float:
+        """Who waits longer for a batch of results is held up."""
+        return max(SLOW_SECONDS, SLOW_FACTOR * self.typical)
+
     def _held_up(self, waited: float) -> bool:
         """Whether a caller that waits so long is held up: it is much longer than usual. On a busy machine everything
         takes longer, and that alone is no reason not to share."""
-        slow = waited > max(SLOW_SECONDS, SLOW_FACTOR * self.typical)
+        slow = waited > self.usual
         self.typical = (
             min(waited, 1.3 * self.typical + 0.0001) if waited > self.typical else 0.9 * self.typical
         )

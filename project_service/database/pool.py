@@ -1,4 +1,4 @@
-"""The connection pool. ``Pool`` lends connections to one caller at a time; ``Pipelines`` are those that reads share.
+"""The connection pool, which lends connections to one caller at a time. (``sharing``: those that reads share.)
 
 A caller may be cancelled while it waits for a connection, but not while it uses one: ``use`` is shielded. A
 connection that comes back inside a transaction, in use, or with changed settings is closed. Otherwise the next caller
@@ -8,19 +8,18 @@ dead connections, and can deadlock.)
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-import psycopg2
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from project_service import errors
 from project_service.database.connection import Connection, DatabaseGone, Params, Row
-from project_service.database.pipeline import SLOW_FACTOR, Run, Step, may_be_stale
-from project_service.errors import ApiError, Away
+from project_service.database.pipeline import Step
+from project_service.database.sharing import Pipelines, Quickness, answered
 from project_service.lifecycle import Backoff, background, cancel, shield, start
 from project_service.wait_queue import WaitQueue
 
@@ -30,12 +29,6 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 # Of so many connections one may be shared by quick reads.
 CONNECTIONS_PER_PIPELINE = 4
-# How many runs may be unanswered on a shared connection, and how old the oldest may be. Further reads go elsewhere.
-MAX_WAITING = 200
-MAX_AGE_SECONDS = 0.02
-# A shared connection that has been idle for so long is given back.
-IDLE_SECONDS = 30.0
-CHECK_SECONDS = 1.0
 
 
 class Transaction:
@@ -101,6 +94,8 @@ class Pool:
         # Why no connection could be made the last time, as it was logged; "" if one was made.
         self._why_not = ""
         self.pipelines = Pipelines(self, size // CONNECTIONS_PER_PIPELINE, clock, setup)
+        # Of the queries of ``read``, which are few.
+        self._quickness: defaultdict[str, Quickness] = defaultdict(Quickness.known)
         self._empty: Deferred[None] | None = None
 
     async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
@@ -116,18 +111,13 @@ class Pool:
         return await self.use(lambda connection: connection.query_prepared(sql, params))
 
     async def read(self, sql: str, params: Sequence[Any]) -> list[Row]:
-        """As ``prepared``, for a query that only reads and is always quick: it may share its connection."""
-        run = self.pipelines.submit(0, [Step.of(sql, params)])
-        if run is not None:
-            try:
-                await run.done
+        """As ``prepared``, for a query that only reads and is usually quick: it may share its connection."""
+        quickness = self._quickness[sql]
+        if quickness.is_quick:
+            run = self.pipelines.submit(0, [Step.of(sql, params)], quickness)
+            if run is not None and await answered(run, quickness):
                 return run.typed()
-            except DatabaseGone:
-                pass  # it is run again on another connection
-            except psycopg2.Error as fault:
-                if not may_be_stale(fault.pgcode):
-                    raise
-        return await self.prepared(sql, params)
+        return await self.use(lambda connection: connection.query_prepared(sql, params, quickness))
 
     async def transaction(self, function: Callable[[Transaction], Awaitable[T]]) -> T:
         """As ``in_transaction``. Runs to its end even if the caller is cancelled."""
@@ -195,6 +185,13 @@ class Pool:
             empty, self._empty = self._empty, None
             empty.callback(None)
 
+    @property
+    def free(self) -> int:
+        """How many more callers would get a connection without waiting for another caller; less than 1 for none."""
+        if self._backoff.pause:  # none can be made
+            return len(self._idle)
+        return self.size - len(self._busy) - len(self._waiting)
+
     async def close(self, grace_seconds: float | None = None) -> None:
         """Refuse new callers, wait until the connections in use have come back, and close everything.
 
@@ -255,6 +252,7 @@ class Pool:
         else:
             connection.on_lost = self._lost
             self._idle.append(connection)
+            self.pipelines.freed()
 
     def _lost(self, connection: Connection) -> None:
         self._idle.remove(connection)
@@ -302,122 +300,6 @@ class Pool:
         if result is not None and not result.check(CancelledError):
             self.log.failure("connecting failed", result)
         self._grow()
-
-
-class Pipelines:
-    """Up to ``size`` connections of a pool that quick reads share, so that many go out in one message.
-
-    No caller is to wait behind a slow neighbour. So what is submitted has to be known to be quick, and no more is
-    accepted while a run has not been answered for ``MAX_AGE_SECONDS``. ``setup`` is run first on each connection,
-    which is closed when it is not needed any more, so that no other caller finds the settings of ``setup``.
-
-    A connection is for one version of the schema cache. For another version it may not be known any more that SQL has
-    left settings there, or taken away those of ``setup``.
-    """
-
-    def __init__(self, pool: Pool, size: int, clock: IReactorTime, setup: Sequence[Step] = ()) -> None:
-        self._pool = pool
-        self._size = size
-        self._clock = clock
-        self._setup = setup
-        self._connections: list[Connection] = []
-        self._connecting = False
-        self._closed = False
-        self._used = 0.0
-        self._call: IDelayedCall | None = None
-
-    def submit(self, version: int, steps: Sequence[Step]) -> Run | None:
-        """As ``Pipeline.submit``. None if none of them accepts more now; then use a connection of your own."""
-        now = self._clock.seconds()
-        for connection in self._connections:
-            pipeline, known = connection.pipeline, connection.statements.version
-            if pipeline is None:
-                continue  # it is lost
-            if known not in (version, 0):
-                if known < version:
-                    self._retire(connection)
-                    break
-                continue
-            waiting = pipeline.waiting
-            oldest = MAX_AGE_SECONDS + SLOW_FACTOR * pipeline.typical
-            if not waiting or (now - waiting[0].sent < oldest and len(waiting) < MAX_WAITING):
-                self._used = now
-                run = pipeline.submit(version, steps)
-                pipeline.flush_soon()
-                return run
-        if len(self._connections) < self._size and not self._connecting and not self._closed:
-            self._connecting = True
-            background(self._connect(), "opening a pipeline")
-        return None
-
-    def close(self) -> None:
-        """Give all connections back, each when its runs are done."""
-        self._closed = True
-        cancel(self._call)
-        self._call = None
-        for connection in list(self._connections):
-            self._retire(connection)
-
-    async def _connect(self) -> None:
-        try:
-            connection = await self._pool.acquire()
-            connection.on_lost = self._lost
-            pipeline = connection.enter_pipeline()
-        except (ApiError, Away):
-            return  # the database is away or busy, which callers learn from the pool
-        finally:
-            self._connecting = False
-        self._used = self._clock.seconds()
-        self._connections.append(connection)
-        if self._setup:
-            run = pipeline.submit(0, self._setup)
-            pipeline.flush_soon()
-            try:
-                await run.done
-            except (psycopg2.Error, Away):
-                self._retire(connection)
-                return
-        if self._closed:
-            self._retire(connection)
-        elif self._call is None:
-            self._call = self._clock.callLater(CHECK_SECONDS, self._check)
-
-    def _check(self) -> None:
-        """Close connections whose server does not answer, and give back those that have expired or are idle."""
-        self._call = None
-        now = self._clock.seconds()
-        idle = now - self._used > IDLE_SECONDS
-        for connection in list(self._connections):
-            since = connection.awaiting_since
-            if (
-                since is not None
-                and connection.answer_seconds is not None
-                and now - since > connection.answer_seconds
-            ):
-                connection.timed_out()
-            elif connection.expired or idle:
-                self._retire(connection)
-        if self._connections:
-            self._call = self._clock.callLater(CHECK_SECONDS, self._check)
-
-    def _retire(self, connection: Connection) -> None:
-        """Submit nothing more to it, and give it back when all its runs are done."""
-        if connection not in self._connections or connection.pipeline is None:
-            return
-        self._connections.remove(connection)
-        last = connection.pipeline.submit(connection.statements.version, ())
-        connection.pipeline.flush_soon()
-        last.done.addBoth(lambda _: self._release(connection))
-
-    def _lost(self, connection: Connection) -> None:
-        if connection in self._connections:
-            self._connections.remove(connection)
-            self._release(connection)
-
-    def _release(self, connection: Connection) -> None:
-        connection.on_lost = None
-        connection.discard()
-        self._pool.release(connection)
 
 
 async def in_transaction(connection: Connection, function: Callable[[Transaction], Awaitable[T]]) -> T:

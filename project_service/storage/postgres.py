@@ -24,10 +24,11 @@ from psycopg2.errors import CheckViolation, ForeignKeyViolation, RestrictViolati
 from twisted.logger import Logger
 
 from project_service.database.acting import Actor, Preamble, Session
-from project_service.database.connection import DatabaseGone, Row
+from project_service.database.connection import Row
 from project_service.database.errors import describe
-from project_service.database.pipeline import Run, Step, as_texts, may_be_stale, numbered
+from project_service.database.pipeline import Step, as_texts, may_be_stale, numbered
 from project_service.database.pool import Pool
+from project_service.database.sharing import Quickness, answered
 from project_service.database.trust import Trust
 from project_service.storage import errors, keys
 from project_service.storage.postgres_listing import page_query, sorted_query
@@ -499,8 +500,8 @@ def acting_as(identity: Identity, trust: Trust) -> Preamble:
     return Preamble(pairs, identity.role, trust=trust, has_no_path=True)
 
 
-# Policies that have been so quick so many times in a row may be asked on a connection that reads share.
-_QUICK_SECONDS, _QUICK_RUNS = 0.002, 20
+# Policies that have been quick so many times in a row may be asked on a connection that reads share.
+_QUICK_RUNS = 20
 
 
 def log_failed_policy(reason: str) -> None:
@@ -521,12 +522,12 @@ def _outcomes(*outcomes: str) -> list[str]:
 
 @define(eq=False)
 class SqlObjects:
-    """``actor`` runs statements in which policies and triggers of the project decide. ``_quick_runs`` counts how
-    often in a row policies were quick."""
+    """``actor`` runs statements in which policies and triggers of the project decide. ``_quickness`` is that of
+    policies."""
 
     database: Pool
     actor: Actor
-    _quick_runs: int = field(default=0, init=False)
+    _quickness: Quickness = field(factory=lambda: Quickness(_QUICK_RUNS), init=False)
 
     async def find(self, bucket: str, key: str, viewer: Viewer | None = None) -> ObjectRow | None:
         if viewer is None or viewer.identity is None:
@@ -745,38 +746,21 @@ class SqlObjects:
                 if not may_be_stale(fault.pgcode):
                     raise
                 return await session.text(sql, params)
-            self._quick_runs = self._quick_runs + 1 if run.took <= _QUICK_SECONDS else 0
+            self._quickness.ran(run.took)
             return run.typed()
 
         try:
-            if short and self._quick_runs >= _QUICK_RUNS:
-                rows = await self._shared(self.actor.share(preamble, "", step, trust.version))
-                if rows is not None:
-                    return rows
+            if short and self._quickness.is_quick:
+                shared = self.actor.share(preamble, "", step, trust.version, self._quickness)
+                if shared is not None and await answered(shared, self._quickness):
+                    return shared.typed()
             return await self.actor.use(preamble, "", run)
         except psycopg2.Error as fault:
-            self._quick_runs = 0
+            self._quickness.failed()
             if fault.pgcode is None or fault.pgcode.startswith(_OUTAGES):
                 raise
             log_failed_policy(describe(fault))
             return None
-
-    async def _shared(self, run: Run | None) -> list[Row] | None:
-        """The rows of a run that a shared connection has accepted. None where the statement has to be run again: none
-        has accepted it, or it was lost, or what is prepared there no longer fits."""
-        if run is None:
-            return None
-        try:
-            await run.done
-        except DatabaseGone:
-            return None
-        except psycopg2.Error as fault:
-            if may_be_stale(fault.pgcode):
-                return None
-            raise
-        if run.slow:
-            self._quick_runs = 0
-        return run.typed()
 
     async def _changed(self, writer: Writer, sql: str, params: Sequence[Any]) -> list[Row]:
         """The rows of a function that changes objects. It asks the policies itself, and fires triggers."""

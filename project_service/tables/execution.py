@@ -22,10 +22,11 @@ from attrs import evolve, frozen
 from project_service.database.acting import Actor, Preamble, Session
 from project_service.database.connection import DatabaseGone
 from project_service.database.pipeline import Run, Step, as_text, may_be_stale
+from project_service.database.sharing import SMALL_BYTES, answered
 from project_service.http.admission import Slot
 from project_service.tables import errors
 from project_service.tables.errors import from_postgres
-from project_service.tables.outcome import SMALL_BYTES, Outcome, as_bytes, outcome_of_read, outcome_of_write
+from project_service.tables.outcome import Outcome, as_bytes, outcome_of_read, outcome_of_write
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Compiled, Planned
 from project_service.tables.request.body import DEEP
@@ -62,7 +63,9 @@ class Executor:
         compiled = planned.compiled
         if compiled.shares and compiled.history.is_quick:
             probe = compiled.probe.rows if compiled.probe is not None else 0
-            run = self.actor.share(preamble, path, _step(planned, preamble, probe), planned.version)
+            run = self.actor.share(
+                preamble, path, _step(planned, preamble, probe), planned.version, compiled.history
+            )
             if run is not None:
                 slot.release()
                 return self._shared(run, planned, preamble, path, probe, slot)
@@ -72,22 +75,19 @@ class Executor:
         self, run: Run, planned: Planned, preamble: Preamble, path: str, probe: int, slot: Slot
     ) -> Outcome:
         """The outcome by a connection that reads share. A read may be run once more, on one of its own: where the
-        shared connection was lost, or the statement has to be run in another form."""
+        shared one does not answer it, or the statement has to be run in another form."""
         compiled = planned.compiled
         try:
-            await run.done
-            outcome = outcome_of_read(run.rows[0])
-            if run.slow or len(outcome.body) > SMALL_BYTES:
-                compiled.history.failed()
-            if compiled.probe is None or compiled.probe.fits(outcome, probe):
-                if compiled.rendering.form == "object":
-                    check_outcome(planned.request, compiled, outcome)
-                return outcome
-        except DatabaseGone:
-            pass
-        except psycopg2.Error as error:
-            compiled.history.failed()
-            if not (error.pgcode is None or may_be_stale(error.pgcode) or error.pgcode in _RUN_ELSEWHERE):
+            if await answered(run, compiled.history):
+                outcome = outcome_of_read(run.rows[0])
+                if len(outcome.body) > SMALL_BYTES:
+                    compiled.history.failed()
+                if compiled.probe is None or compiled.probe.fits(outcome, probe):
+                    if compiled.rendering.form == "object":
+                        check_outcome(planned.request, compiled, outcome)
+                    return outcome
+        except (psycopg2.Error, DatabaseGone) as error:
+            if getattr(error, "pgcode", None) not in _RUN_ELSEWHERE:
                 raise from_postgres(error, preamble.authenticated) from error
         slot.retake()
         return await self.actor.use(preamble, path, _Alone(self.config, planned))

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from attrs import define, field, frozen
+from attrs import define, frozen
+
+from project_service.database.sharing import Quickness
 
 
 @frozen
@@ -122,29 +124,8 @@ class Probe:
         return likely >= 2 * allowed
 
 
-# A statement is quick once so many runs in a row took at most so long and made at most so large a body.
-QUICK_RUNS = 3
-QUICK_SECONDS = 0.002
-SMALL_BYTES = 64 * 1024
+@define(eq=False)
+class History(Quickness):
+    """How the earlier runs of a statement went. ``streamed``: its last result was too large for one piece."""
 
-
-@define
-class History:
-    """How the earlier runs of a statement went: ``is_quick`` says that it does not hold up others, ``streamed`` that
-    its last result was too large for one piece."""
-
-    is_quick: bool = False
     streamed: bool = False
-    _quick_runs: int = field(default=0, init=False)
-
-    def ran(self, seconds: float, size: int) -> None:
-        """A run took ``seconds`` and made ``size`` bytes."""
-        if seconds > QUICK_SECONDS or size > SMALL_BYTES:
-            self.failed()
-        else:
-            self._quick_runs += 1
-            self.is_quick = self._quick_runs >= QUICK_RUNS
-
-    def failed(self) -> None:
-        """A run was refused, or was slow where others wait behind it."""
-        self._quick_runs, self.is_quick = 0, False

@@ -272,7 +272,7 @@ def _read(
         bounds = Bounds()
     count = request.head.preferences.get("count")
     statement = read_statement(plan, rendering, count, config.max_rows, bounds)
-    shares = not (statement.count or rendering.handler or rendering.explain)
+    shares = not (statement.count or rendering.handler or rendering.explain or plan.searches)
     probe = _probe(statement, bounds)
     return Compiled(statement, rendering, None, True, probe, shares), plan
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from project_service.database.acting import Preamble, extra_seconds
+from project_service.database.acting import TIMEOUT, Preamble, extra_seconds, is_short
+from project_service.database.sharing import limit
 from project_service.tables.access import Identity
 from project_service.tables.errors import from_sqlstate
 from project_service.tables.planner import Planned
@@ -84,7 +85,7 @@ def _preamble(
     if any("\0" in value for _, value in pairs):
         # The error that PostgreSQL gives for it; psycopg2 refuses to send it in the first place.
         raise from_sqlstate("22021", 'invalid byte sequence for encoding "UTF8": 0x00')
-    limits = [value for name, value in pairs if name == "statement_timeout"]
+    limits = [value for name, value in pairs if name == TIMEOUT]
     return Preamble(
         tuple(dict(pairs).items()),
         identity.role,
@@ -93,13 +94,14 @@ def _preamble(
         trust=cache.trust,
         prepares=config.prepare,
         pre_request=config.pre_request,
+        is_short=is_short(limits[-1]),
         shared=frozenset(shared_settings(config)),
     )
 
 
 def _usual(config: TablesConfig, schema: str) -> list[tuple[str, str]]:
     path = ", ".join(ident(name) for name in (schema, *config.extra_search_path))
-    return [NO_JIT, ("statement_timeout", config.statement_timeout), ("search_path", path)]
+    return [NO_JIT, (TIMEOUT, config.statement_timeout), ("search_path", path)]
 
 
 def _application(config: TablesConfig) -> list[tuple[str, str]]:
@@ -109,7 +111,8 @@ def _application(config: TablesConfig) -> list[tuple[str, str]]:
 def shared_settings(config: TablesConfig) -> tuple[tuple[str, str], ...]:
     """What most reads have in common: set once on the connections that reads share, and not again by each."""
     return (
-        *_usual(config, config.schemas[0]),
+        *[pair for pair in _usual(config, config.schemas[0]) if pair[0] != TIMEOUT],
+        (TIMEOUT, limit()),
         ("request.method", "GET"),
         ("request.cookies", "{}"),
         _READ_ONLY,
@@ -118,9 +121,9 @@ def shared_settings(config: TablesConfig) -> tuple[tuple[str, str], ...]:
 
 
 def session_of_shared(config: TablesConfig) -> Pairs:
-    """The same as settings of a session."""
+    """The same as settings of a session, but for the limit, which ``sharing`` makes."""
     pairs = dict(shared_settings(config))
-    del pairs[_READ_ONLY[0]]
+    del pairs[_READ_ONLY[0]], pairs[TIMEOUT]
     return (*pairs.items(), ("default_transaction_read_only", "on"))
 
 

@@ -119,13 +119,18 @@ class LogicTree:
 PlannedCondition = Filter | LogicTree | EmbedIsNull
 
 
-def filtered_names(conditions: Iterable[PlannedCondition]) -> Iterator[str]:
-    """The names of the columns that conditions look at. Tests of embedded relations name none."""
+def filters_of(conditions: Iterable[PlannedCondition]) -> Iterator[Filter]:
+    """The filters in conditions, those in their trees included."""
     for condition in conditions:
         if isinstance(condition, Filter):
-            yield condition.field.name
+            yield condition
         elif isinstance(condition, LogicTree):
-            yield from filtered_names(condition.terms)
+            yield from filters_of(condition.terms)
+
+
+def filtered_names(conditions: Iterable[PlannedCondition]) -> Iterator[str]:
+    """The names of the columns that conditions look at. Tests of embedded relations name none."""
+    return (one.field.name for one in filters_of(conditions))
 
 
 def tested_names(conditions: Iterable[PlannedCondition]) -> Iterator[str]:
@@ -193,6 +198,13 @@ class ReadPlan:
         key = self.relation.primary_key if self.relation is not None else ()
         equal = {one.field.name for one in self.conditions if isinstance(one, Filter) and one.is_equality}
         return bool(key) and equal.issuperset(key)
+
+    @property
+    def searches(self) -> bool:
+        """Whether a filter, here or in an embedded relation, searches (``syntax.Operator``)."""
+        return any(one.searches for one in filters_of(self.conditions)) or any(
+            one.plan.searches for one in self.embeddings
+        )
 
     @property
     def embeddings(self) -> Iterator[Embedded]:

@@ -83,13 +83,15 @@ class Operator:
     ``all`` are not allowed. ``operand`` is what follows the dot: a single value, which passes the column's data
     representation; a pattern of LIKE, in which ``*`` stands for ``%`` (regular expressions, in which it has a meaning
     of its own, are values); a list in brackets; one of the key words of ``Is``; or the words
-    to search for.
+    to search for. ``searches``: how long it takes depends on the operand above all, so that no request tells anything
+    of the next: a pattern may be looked up, or compared with all texts.
     """
 
     name: str
     sql: str
     quantified_sql: str | None = None
     operand: Literal["value", "pattern", "list", "keyword", "search"] = "value"
+    searches: bool = False
 
 
 OPERATORS = {
@@ -101,17 +103,17 @@ OPERATORS = {
         Operator("gte", ">=", ">="),
         Operator("lt", "<", "<"),
         Operator("lte", "<=", "<="),
-        Operator("like", "LIKE", "LIKE", "pattern"),
-        Operator("ilike", "ILIKE", "ILIKE", "pattern"),
-        Operator("match", "~", "~"),
-        Operator("imatch", "~*", "~*"),
+        Operator("like", "LIKE", "LIKE", "pattern", searches=True),
+        Operator("ilike", "ILIKE", "ILIKE", "pattern", searches=True),
+        Operator("match", "~", "~", searches=True),
+        Operator("imatch", "~*", "~*", searches=True),
         Operator("in", "= ANY", operand="list"),
         Operator("is", "IS", operand="keyword"),
         Operator("isdistinct", "IS DISTINCT FROM"),
-        Operator("fts", "to_tsquery", operand="search"),
-        Operator("plfts", "plainto_tsquery", operand="search"),
-        Operator("phfts", "phraseto_tsquery", operand="search"),
-        Operator("wfts", "websearch_to_tsquery", operand="search"),
+        Operator("fts", "to_tsquery", operand="search", searches=True),
+        Operator("plfts", "plainto_tsquery", operand="search", searches=True),
+        Operator("phfts", "phraseto_tsquery", operand="search", searches=True),
+        Operator("wfts", "websearch_to_tsquery", operand="search", searches=True),
         Operator("cs", "@>"),
         Operator("cd", "<@"),
         Operator("ov", "&&"),
@@ -178,6 +180,11 @@ class Filter:
             and not self.negated
             and not self.field.path
         )
+
+    @property
+    def searches(self) -> bool:
+        operation = self.operation
+        return isinstance(operation, Compare | Search) and OPERATORS[operation.operator].searches
 
 
 @frozen

@@ -17,7 +17,8 @@ from twisted.internet.defer import Deferred
 from project_service.database import pipeline
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Pipeline, Run, Step, as_text
-from project_service.database.pool import Pipelines, Pool
+from project_service.database.pool import Pool
+from project_service.database.sharing import Pipelines
 from project_service.lifecycle import start
 from tests.live.sql import connection_to, connector, run_sql
 from tests.live.waiting import until
@@ -183,7 +184,7 @@ async def test_nothing_goes_out_of_a_transaction_that_libpq_does_not_take(
                     await run.done
             assert made.raw.closed
             assert not made.usable
-            await until(lambda: not run_sql(database, f"select from pg_stat_activity where pid = {pid}"))  # noqa: B023
+            await until(lambda: not run_sql(database, f"select 1 from pg_stat_activity where pid = {pid}"))  # noqa: B023
             assert run_sql(database, "select n from public.marks") == [], number
 
 
@@ -324,7 +325,7 @@ async def test_a_server_that_has_ended_is_noticed_by_who_sends_more_on_its_last_
         while run_sql(database, server) != [("idle",)]:
             continue
         run_sql(database, f"select pg_terminate_backend({pid})")
-        while run_sql(database, f"select from pg_stat_activity where pid = {pid}"):
+        while run_sql(database, f"select 1 from pg_stat_activity where pid = {pid}"):
             continue
         with not_for_ever():
             await runs[0].done
@@ -361,7 +362,7 @@ async def test_dropping_statements_that_are_not_used_any_more_does_not_look_like
 async def test_the_pool_closes_when_what_is_under_way_is_done(database: str) -> None:
     pool = Pool(connector(database), 4, 5.0, reactor)
     await shares(pool)
-    run = pool.pipelines.submit(1, [Step("select pg_sleep(0.2)::text")])
+    run = pool.pipelines.submit(1, [Step("select pg_sleep(0.02)::text")])
     assert run is not None
     closed = start(pool.close())
     await run.done

@@ -16,6 +16,7 @@ from project_service.database.acting import Actor, Preamble, Recycler, Session, 
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Run, Step
 from project_service.database.pool import Pool
+from project_service.database.sharing import Quickness
 from project_service.database.trust import UNKNOWN, Trust
 from project_service.lifecycle import start
 from tests.captured_log import captured_logs
@@ -218,13 +219,13 @@ class InPool(TestCase):
         asked: list[tuple[int, Sequence[Step]]] = []
 
         class Pipelines:
-            def submit(self, version: int, steps: Sequence[Step]) -> Run:
+            def submit(self, version: int, steps: Sequence[Step], quickness: Quickness) -> Run:
                 asked.append((version, steps))
                 return Run(cast(Any, None), 0.0)
 
         self.pool.pipelines = cast(Any, Pipelines())
         for trust, shares in ((TRUSTED, True), (UNSAFE, False), (GUARDED, False), (UNKNOWN, False)):
-            run = self.actor.share(preamble(trust=trust), "", Step("select 1"), 7)
+            run = self.actor.share(preamble(trust=trust), "", Step("select 1"), 7, Quickness())
             self.assertIs(run is not None, shares, trust)
         ((version, steps),) = asked
         self.assertEqual((version, steps[-1].text), (7, "select 1"))

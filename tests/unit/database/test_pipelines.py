@@ -12,15 +12,23 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service import errors
-from project_service.database.connection import Connection, DatabaseGone
-from project_service.database.pipeline import Run, Statements, Step, may_be_stale
-from project_service.database.pool import (
+from project_service.database.connection import Connection, DatabaseGone, DatabaseSilent
+from project_service.database.pipeline import SLOW_SECONDS, Run, Statements, Step, may_be_stale
+from project_service.database.sharing import (
     CHECK_SECONDS,
     IDLE_SECONDS,
+    LIMIT_SECONDS,
     MAX_AGE_SECONDS,
     MAX_WAITING,
+    QUICK_RUNS,
+    QUICK_SECONDS,
+    RUNS_AFTER_LIMIT,
+    SMALL_BYTES,
     Pipelines,
+    Quickness,
+    answered,
 )
+from project_service.lifecycle import start
 
 SETUP = [Step("select 'setup'", once=True)]
 ASKED = [Step("select 1")]
@@ -34,7 +42,8 @@ class FakeConnection:
         self.pipeline: FakeConnection | None = None
         self.statements = Statements()
         self.waiting: deque[Run] = deque()
-        self.typical = 0.0
+        self.typical, self.usual = 0.0, SLOW_SECONDS
+        self.since = 0.0
         self.submitted: list[tuple[int, Sequence[Step]]] = []
         self.flushed = 0
         self.on_lost: Callable[[Any], None] | None = None
@@ -46,8 +55,10 @@ class FakeConnection:
         return self
 
     def submit(self, version: int, steps: Sequence[Step]) -> Run:
-        if steps and steps is not SETUP:
+        if steps == ASKED:
             self.statements.version = version
+        if not self.waiting:
+            self.since = self.clock.seconds()
         self.submitted.append((version, steps))
         run = Run(cast(Any, None), self.clock.seconds())
         self.waiting.append(run)
@@ -60,7 +71,11 @@ class FakeConnection:
     def awaiting_since(self) -> float | None:
         return self.waiting[0].sent if self.waiting else None
 
+    def waited(self, now: float) -> float:
+        return now - self.since
+
     def answer(self, fault: Exception | None = None) -> None:
+        self.since = self.clock.seconds()
         run = self.waiting.popleft()
         if fault is None:
             run.done.callback(None)
@@ -103,9 +118,11 @@ class Case(SynchronousTestCase):
     def release(self, connection: Connection) -> None:
         self.back.append(connection)
 
-    def connect(self) -> FakeConnection:
+    def connect(self, opens: bool = True) -> FakeConnection:
         self.made.append(FakeConnection(self.clock))
         self.asked.pop(0).callback(cast(Any, self.made[-1]))
+        if opens:
+            self.made[-1].answer()
         return self.made[-1]
 
     def submit(self, version: int = 1) -> Run | None:
@@ -114,9 +131,9 @@ class Case(SynchronousTestCase):
             run.done.addErrback(lambda failure: failure.trap(DatabaseGone, psycopg2.Error))
         return run
 
-    def opened(self) -> FakeConnection:
+    def opened(self, opens: bool = True) -> FakeConnection:
         self.assertIsNone(self.submit())
-        return self.connect()
+        return self.connect(opens)
 
 
 class Opening(Case):
@@ -126,7 +143,7 @@ class Opening(Case):
         self.assertEqual(len(self.asked), 1)
         connection = self.connect()
         self.assertIsNotNone(self.submit())
-        self.assertEqual((connection.submitted, connection.flushed), ([(1, ASKED)], 1))
+        self.assertEqual((connection.submitted[1:], connection.flushed), ([(1, ASKED)], 2))
 
     def test_no_connection_is_kept_for_pools_that_are_too_small(self) -> None:
         self.shared = self.pipelines(0)
@@ -134,18 +151,30 @@ class Opening(Case):
         self.assertEqual(self.asked, [])
 
     def test_what_opens_a_connection_goes_first(self) -> None:
-        self.shared = self.pipelines(setup=SETUP)
-        connection = self.opened()
-        self.assertIsNotNone(self.submit())
-        self.assertEqual([steps for _, steps in connection.submitted], [SETUP, ASKED])
+        """The limit above all, also where nothing else is set."""
+        for setup in ((), SETUP):
+            self.shared = self.pipelines(setup=setup)
+            connection = self.opened(opens=False)
+            self.assertIsNotNone(self.submit())
+            (limit, *others), asked = (steps for _, steps in connection.submitted)
+            self.assertIn("least(50, ", limit.text)
+            self.assertEqual((others, asked), (list(setup), ASKED))
 
     def test_a_connection_that_cannot_be_opened_is_given_back(self) -> None:
-        self.shared = self.pipelines(setup=SETUP)
-        connection = self.opened()
+        connection = self.opened(opens=False)
         connection.answer(psycopg2.ProgrammingError("no such setting"))
         self.assertIsNone(self.submit())
         connection.answer()
         self.assertEqual((self.back, connection.discarded), ([connection], True))
+
+    def test_a_connection_that_is_lost_before_it_is_opened_is_given_back(self) -> None:
+        def lost() -> FakeConnection:
+            raise DatabaseGone("lost")
+
+        self.patch(FakeConnection, "enter_pipeline", lambda self: lost())
+        connection = self.opened(opens=False)
+        self.assertEqual((self.back, connection.discarded), ([connection], True))
+        self.assertIsNone(self.submit())
 
     def test_while_the_database_is_away_all_go_elsewhere(self) -> None:
         for fault in (errors.database_unavailable(), DatabaseGone("away")):
@@ -216,6 +245,14 @@ class Ending(Case):
         self.clock.pump([CHECK_SECONDS] * 3)
         self.assertEqual((connection.silent, self.back), (True, [connection]))
 
+    def test_one_that_is_left_and_does_not_answer_is_given_up_as_well(self) -> None:
+        connection = self.opened()
+        self.submit()
+        self.submit(version=2)
+        self.assertEqual(self.back, [])
+        self.clock.pump([CHECK_SECONDS] * 12)
+        self.assertEqual((connection.silent, self.back), (True, [connection]))
+
     def test_without_a_limit_it_is_waited_for(self) -> None:
         connection = self.opened()
         connection.answer_seconds = None
@@ -232,6 +269,7 @@ class Ending(Case):
         self.clock.pump([CHECK_SECONDS] * 3)
         connection.answer()
         self.assertEqual((self.back, connection.discarded), ([connection], True))
+        self.clock.advance(CHECK_SECONDS)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_one_that_is_to_be_left_is_given_back_when_all_on_it_is_done(self) -> None:
@@ -259,7 +297,7 @@ class Ending(Case):
             self.shared = self.pipelines(setup=setup)
             self.submit()
             self.shared.close()
-            connection = self.connect()
+            connection = self.connect(opens=False)
             while connection.waiting:
                 connection.answer()
             self.assertEqual(self.back.pop(), connection)
@@ -271,6 +309,199 @@ class Ending(Case):
         self.shared.close()
         connection.lose()
         self.assertEqual(self.back, [connection])
+
+
+class Canceled(psycopg2.extensions.QueryCanceledError):
+    pgcode = "57014"
+
+
+class Refused(psycopg2.ProgrammingError):
+    pgcode = "42501"
+
+
+LATE_SECONDS = LIMIT_SECONDS + SLOW_SECONDS
+
+
+class Moving(Case):
+    """What waits behind slow neighbours is run elsewhere."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.free = 3
+        self.connection = self.opened()
+        self.kinds: dict[str, Quickness] = {}
+        # Who was told to use a connection of its own, and who has been answered.
+        self.elsewhere: list[str] = []
+        self.answered: list[str] = []
+
+    def ask(self, *names: str) -> None:
+        """Submits reads, each of the kind that its name begins with."""
+        for name in names:
+            kind = self.kinds.setdefault(name[0], Quickness.known())
+            run = self.shared.submit(1, ASKED, kind)
+            assert run is not None
+            start(self.waits(name, run, kind))
+
+    async def waits(self, name: str, run: Run, kind: Quickness) -> None:
+        if await answered(run, kind):
+            self.answered.append(name)
+        else:
+            self.free -= 1
+            self.elsewhere.append(name)
+
+    def pass_(self, seconds: float) -> None:
+        """A while in which others are busy; what has arrived is read before anything is moved."""
+        self.clock.pump([0.001] * round(seconds * 1000))
+
+    def ended(self) -> None:
+        """PostgreSQL has ended the oldest."""
+        self.connection.answer(Canceled())
+
+    def test_what_was_ended_is_run_elsewhere_and_its_kind_shares_no_more(self) -> None:
+        self.ask("a")
+        self.pass_(LIMIT_SECONDS)
+        self.ended()
+        self.assertEqual(self.elsewhere, ["a"])
+        for number in range(RUNS_AFTER_LIMIT + QUICK_RUNS):
+            self.assertFalse(self.kinds["a"].is_quick, number)
+            self.kinds["a"].ran(0.0)
+        self.assertTrue(self.kinds["a"].is_quick)
+
+    def test_who_waits_behind_one_that_was_ended_is_answered_and_not_moved(self) -> None:
+        self.ask("a", "b1", "b2")
+        self.pass_(LIMIT_SECONDS)
+        self.ended()
+        self.pass_(SLOW_SECONDS / 2)
+        for _ in range(2):
+            self.connection.answer()
+        self.pass_(1.0)
+        self.assertEqual((self.elsewhere, self.answered), (["a"], ["b1", "b2"]))
+
+    def test_who_waits_behind_several_is_moved_as_far_as_connections_are_free(self) -> None:
+        """The kinds that were quick most often go first, and that which was slow last."""
+        self.ask("a1", "a2", "b1", "c1", "b2")
+        self.kinds["c"].quick_runs += 1
+        self.pass_(LIMIT_SECONDS)
+        self.ended()
+        self.pass_(2 * SLOW_SECONDS)
+        self.assertEqual(self.elsewhere, ["a1", "c1", "b1"])
+        # One of them is done.
+        for _ in range(2):
+            self.free += 1
+            self.shared.freed()
+        self.assertEqual(self.elsewhere, ["a1", "c1", "b1", "b2", "a2"])
+
+    def test_a_moved_read_is_answered_once(self) -> None:
+        """What the shared connection answers is not used; but its kind shares no more, if it was ended there too."""
+        self.ask("a", "b", "c", "d")
+        self.pass_(LIMIT_SECONDS)
+        self.ended()
+        self.pass_(2 * SLOW_SECONDS)
+        self.assertEqual(self.elsewhere, ["a", "b", "c"])
+        self.ended()
+        self.connection.answer()
+        self.connection.answer()
+        self.assertEqual((self.elsewhere, self.answered), (["a", "b", "c"], ["d"]))
+        quick = [name for name, kind in self.kinds.items() if kind.is_quick]
+        self.assertEqual(quick, ["c", "d"])
+
+    def test_while_no_connection_is_free_nothing_is_moved(self) -> None:
+        self.free = 0
+        self.ask("a", "b", "c")
+        self.pass_(LIMIT_SECONDS)
+        self.ended()
+        self.pass_(1.0)
+        self.assertEqual(self.elsewhere, ["a"])
+        self.connection.answer()
+        self.connection.answer()
+        self.assertEqual(self.answered, ["b", "c"])
+
+    def test_of_a_silent_server_one_read_is_asked_again(self) -> None:
+        """And the others when that is answered."""
+        self.ask("a", "b", "c")
+        self.pass_(1.0)
+        self.assertEqual(self.elsewhere, ["a"])
+        self.free += 1
+        self.shared.freed()
+        self.assertEqual(self.elsewhere, ["a", "b", "c"])
+
+    def test_a_server_that_is_slow_as_a_whole_is_asked_for_nothing_twice(self) -> None:
+        """Something is answered all the time, or what comes takes long as usual."""
+        for usual, pause in ((SLOW_SECONDS, SLOW_SECONDS / 2), (0.2, 0.1)):
+            self.connection.usual = usual
+            self.ask(*["a"] * 40)
+            for _ in range(40):
+                self.pass_(pause)
+                self.connection.answer()
+            self.assertEqual((self.elsewhere, len(self.answered)), ([], 40))
+            self.answered.clear()
+
+    def test_a_process_that_is_late_itself_reads_first_what_has_come(self) -> None:
+        self.ask("a", "b")
+        for _ in range(2):
+            self.clock.callLater(1.0, self.connection.answer)
+        self.clock.advance(1.0)
+        self.assertEqual((self.elsewhere, self.answered), ([], ["a", "b"]))
+
+    def test_who_has_left_is_not_moved(self) -> None:
+        run = self.shared.submit(1, ASKED, Quickness.known())
+        assert run is not None
+        run.done.addErrback(lambda failure: None)
+        run.done.cancel()
+        self.pass_(1.0)
+        self.assertIsNotNone(run.quickness)
+        self.connection.answer()
+
+    def test_who_waits_on_a_connection_that_is_being_left_is_moved_as_well(self) -> None:
+        self.ask("a", "b")
+        self.submit(version=2)
+        self.pass_(LIMIT_SECONDS)
+        self.ended()
+        self.pass_(2 * SLOW_SECONDS)
+        self.assertEqual(self.elsewhere, ["a", "b"])
+
+    def test_a_lost_connection_is_another_matter_than_a_silent_one(self) -> None:
+        self.ask("a")
+        self.connection.lose()
+        self.assertEqual(self.elsewhere, ["a"])
+        run, kind = Run(cast(Any, None), 0.0), Quickness.known()
+        waiting = start(answered(run, kind))
+        run.done.errback(DatabaseSilent("it does not answer"))
+        self.failureResultOf(waiting, DatabaseSilent)
+
+    def test_what_the_server_refuses_is_refused(self) -> None:
+        run, kind = Run(cast(Any, None), 0.0), Quickness.known()
+        waiting = start(answered(run, kind))
+        run.done.errback(Refused())
+        self.failureResultOf(waiting, Refused)
+        self.assertFalse(kind.is_quick)
+
+    def test_when_nothing_waits_nothing_is_looked_at(self) -> None:
+        self.ask("a")
+        self.connection.answer()
+        self.pass_(LATE_SECONDS + 0.01)
+        self.assertEqual(len(self.clock.getDelayedCalls()), 1, "that of silent connections")
+
+
+class Quick(SynchronousTestCase):
+    def test_a_kind_is_quick_after_so_many_in_a_row(self) -> None:
+        kind = Quickness()
+        for seconds, size, quick in (
+            *[(QUICK_SECONDS, SMALL_BYTES, False)] * (QUICK_RUNS - 1),
+            (0.0, 0, True),
+            (QUICK_SECONDS * 1.01, 0, False),
+            *[(0.0, 0, False)] * (QUICK_RUNS - 1),
+            (0.0, 0, True),
+            (0.0, SMALL_BYTES + 1, False),
+        ):
+            kind.ran(seconds, size)
+            self.assertIs(kind.is_quick, quick)
+
+    def test_a_failure_does_not_shorten_how_long_a_kind_does_not_share(self) -> None:
+        kind = Quickness()
+        kind.exceeded()
+        kind.failed()
+        self.assertEqual(kind.quick_runs, -RUNS_AFTER_LIMIT)
 
 
 class Preparing(SynchronousTestCase):

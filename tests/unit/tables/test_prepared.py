@@ -11,14 +11,15 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.acting import Actor, Preamble
-from project_service.database.connection import DatabaseGone
+from project_service.database.connection import DatabaseGone, DatabaseSilent
 from project_service.database.pipeline import Run, Statements, Step
+from project_service.database.sharing import QUICK_RUNS, SMALL_BYTES, Quickness
 from project_service.database.trust import Trust
 from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.execution import Executor, Row
-from project_service.tables.outcome import QUICK_RUNS, SMALL_BYTES, Outcome
+from project_service.tables.outcome import Outcome
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.request.headers import MediaType
 from tests.unit.tables.planning import CONFIG, planned, preamble, text, waited
@@ -48,6 +49,21 @@ class Duplicate(psycopg2.IntegrityError):
     pgcode = "23505"
 
 
+class Canceled(psycopg2.extensions.QueryCanceledError):
+    pgcode = "57014"
+
+
+class Taken(Slot):
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+
+    def release(self) -> None:
+        self.changes.append("released")
+
+    def retake(self) -> None:
+        self.changes.append("retaken")
+
+
 @define(eq=False)
 class Pipelines:
     """Shared connections that take all or nothing, and keep what was submitted."""
@@ -56,7 +72,7 @@ class Pipelines:
     submitted: list[tuple[int, Sequence[Step]]] = field(factory=list)
     runs: list[Run] = field(factory=list)
 
-    def submit(self, version: int, steps: Sequence[Step]) -> Run | None:
+    def submit(self, version: int, steps: Sequence[Step], quickness: Quickness) -> Run | None:
         if not self.free:
             return None
         self.submitted.append((version, steps))
@@ -279,11 +295,29 @@ class Shared(Case):
         called = planned("GET", "rpc/find", ("q", "x"), planner=self.planner)
         estimated = self.again("GET", prefer="count=planned")
         slow = self.again("GET", ("id", "gt.1"))
-        for result in (writes, called, estimated):
+        # How long these take depends on their operands above all, which none of a shape has in common with the next.
+        searching = [
+            self.again("GET", ("title", f"{operator}.a"))
+            for operator in (
+                "like",
+                "not.ilike",
+                "match",
+                "imatch",
+                "like(any)",
+                "fts",
+                "plfts(english)",
+                "wfts",
+            )
+        ]
+        searching += [
+            self.again("GET", ("or", "(id.eq.1,and(title.like.*a,id.eq.2))")),
+            self.again("GET", ("select", "id,tags(id)"), ("tags.id", "like.a*")),
+        ]
+        for result in (writes, called, estimated, *searching):
             for _ in range(QUICK_RUNS):
                 result.compiled.history.ran(0.0, 1)
         cases = [(self.quick(), alone), (slow, preamble())]
-        cases += [(result, preamble()) for result in (writes, called, estimated)]
+        cases += [(result, preamble()) for result in (writes, called, estimated, *searching)]
         for result, reported in cases:
             self.asking(result, reported).addErrback(lambda failure: None)
             self.assertEqual(self.pipelines.submitted, [])
@@ -301,6 +335,32 @@ class Shared(Case):
             self.pipelines.runs[-1].done.errback(fault)
             self.assertEqual(self.successResultOf(asked).rows, 1)
             self.assertEqual(len(self.connection.sent), 1)
+
+    def test_a_read_that_was_ended_where_it_shared_is_asked_once_more_with_its_own_limit(self) -> None:
+        result = self.quick()
+        asked = self.asking(result)
+        self.pipelines.runs[-1].done.errback(Canceled())
+        self.assertEqual(self.successResultOf(asked).rows, 1)
+        self.assertFalse(result.compiled.history.is_quick)
+        self.connection.faults["run"] = Canceled()
+        self.assertEqual(self.refused(result).code, "57014")
+
+    def test_a_read_of_a_silent_server_is_not_asked_again(self) -> None:
+        """It would most likely have to wait as long once more."""
+        asked = self.asking(self.quick())
+        self.pipelines.runs[-1].done.errback(DatabaseSilent("it does not answer"))
+        self.assertEqual(self.failureResultOf(asked, TableError).value.status, 503)
+        self.assertEqual(self.connection.sent, [])
+
+    def test_a_read_that_leaves_the_shared_connection_has_a_slot_again(self) -> None:
+        slot = Taken()
+        result = self.quick()
+        executor = Executor(CONFIG, Actor(cast(Any, self.connection)))
+        asked = start(waited(executor.execute(result, preamble(), "/works", slot)))
+        self.assertEqual(slot.changes, ["released"])
+        self.pipelines.runs[-1].done.errback(Canceled())
+        self.successResultOf(asked)
+        self.assertEqual(slot.changes, ["released", "retaken"])
 
     def test_once_more_is_not_again_and_again(self) -> None:
         self.connection.faults["run"] = DatabaseGone("lost too")

@@ -132,9 +132,14 @@ class Preambles(SynchronousTestCase):
         self.assertEqual(set(set_by(("cookie", "a=b"))), own | {"request.cookies"})
         head = asked("HEAD")
         self.assertEqual(set_by(result=head)["request.method"], b"HEAD")
-        timeout = set_by(settings=(("statement_timeout", "2s"),))
-        self.assertEqual(timeout["statement_timeout"], b"2s")
         self.assertLessEqual({"jit", "search_path", "statement_timeout"}, common.keys())
+
+    def test_where_reads_share_their_limit_is_that_of_all(self) -> None:
+        """Whatever the role's own is: what takes longer is run again with that."""
+        for settings in ((), (("statement_timeout", "2s"),)):
+            step = self.preamble(settings=settings).steps("/works", shared=True)[-1]
+            self.assertNotIn("'statement_timeout'", step.text)
+            self.assertNotIn(b"2s", step.values)
 
     def test_the_opening_of_shared_connections_sets_what_is_left_out(self) -> None:
         config = evolve(CONFIG, app_settings={"colour": "it's %"}, statement_timeout="9ms")
@@ -143,7 +148,7 @@ class Preambles(SynchronousTestCase):
         self.assertEqual(made.pop("default_transaction_read_only"), "on")
         self.assertEqual(made["app.settings.colour"], "it''s %", "it is not text for psycopg2")
         for name, value in shared_settings(config):
-            if name != "transaction_read_only":
+            if name not in ("transaction_read_only", "statement_timeout"):
                 self.assertEqual(made.pop(name).replace("''", "'"), value)
         self.assertEqual(made, {})
         self.assertTrue(opening.once and not opening.values)
@@ -154,6 +159,8 @@ class Preambles(SynchronousTestCase):
             self.assertFalse(self.preamble(settings=plain).alone)
         self.assertFalse(self.preamble(cache=evolve(CACHE, trust=Trust(has_constants=True))).alone)
         for more in (
+            {"settings": (("statement_timeout", "49ms"),), "statement_timeout": "1s"},
+            {"statement_timeout": "49ms"},
             {"settings": _LEVEL},
             {"settings": (("statement_timeout", "2min"),), "statement_timeout": "1s"},
             {"pre_request": "check"},

@@ -1,0 +1,242 @@
+"""Quick reads share connections, and none of them waits long for a slow neighbour: for one that waits for a lock, or
+that takes long for another reason that nobody could know.
+
+The rule is 100 ms. Each test leaves far more than that to a busy machine, and far less than the slow ones take.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from statistics import median
+
+import psycopg2
+import pytest
+import pytest_twisted
+from attrs import define, evolve
+from twisted.internet.threads import deferToThread
+
+from project_service import application
+from project_service.database import sharing
+from project_service.settings.model import Stage, StageDatabase, Store
+from tests.live.application import Api, serving, settings_for
+from tests.live.services import held_open
+from tests.live.sql import run_sql
+from tests.live.waiting import until
+
+STATEMENT_SECONDS = 3.0
+# How long others may wait: all of them, and most of them.
+LONGEST_SECONDS, USUAL_SECONDS = 1.0, 0.3
+SCHEMA = """
+create table locked (id int primary key, name text);
+create table other (id int primary key, name text);
+insert into locked select i, 'name ' || i from generate_series(1, 100) i;
+insert into other table locked;
+create table numbers as select i as id from generate_series(1, 20000) i;
+create index on numbers (id);
+create view costly as select id, (select sum(s + id) from generate_series(1, 20000) s) as n,
+  repeat('x', 1000) || id as words from numbers;
+create view sleeping as select id, pg_sleep(id) is null as slept from (values (0), (1), (2)) v (id);
+analyze;
+grant select on locked, other, costly, sleeping to anon
+"""
+OTHER = "/other?id=eq.7"
+LOCKED = "/locked?id=eq.7"
+
+
+@define
+class Answer:
+    status: int
+    body: object
+    seconds: float
+
+
+class Asking:
+    """Requests of the anon key, each on a connection of its own, all sent at the same instant; a thread takes the
+    time of the answers."""
+
+    def __init__(self, api: Api, *paths: str) -> None:
+        self._api, self._paths = api, paths
+        self._answers: dict[int, Answer] = {}
+        self._answering = deferToThread(self._run)
+
+    async def answers(self) -> list[Answer]:
+        await self._answering
+        return [self._answers[number] for number in range(len(self._paths))]
+
+    def answered(self, path: str) -> bool:
+        """Whether all who ask for ``path`` have their answer."""
+        return all(number in self._answers for number, one in enumerate(self._paths) if one == path)
+
+    def _run(self) -> None:
+        clients = [socket.create_connection(("127.0.0.1", self._api.port)) for _ in self._paths]
+        # The service has accepted all connections before the first request comes.
+        self._send(clients, [OTHER] * len(clients))
+        self._receive(clients, {})
+        self._send(clients, self._paths)
+        self._receive(clients, self._answers)
+        for client in clients:
+            client.close()
+
+    def _send(self, clients: Sequence[socket.socket], paths: Sequence[str]) -> None:
+        for client, path in zip(clients, paths, strict=True):
+            key = f"X-Service-Key: {self._api.anon_key}"
+            client.sendall(f"GET /dev/db/main/rest{path} HTTP/1.1\r\nHost: t\r\n{key}\r\n\r\n".encode())
+
+    def _receive(self, clients: Sequence[socket.socket], answers: dict[int, Answer]) -> None:
+        began, received = time.monotonic(), [b""] * len(clients)
+        with selectors.DefaultSelector() as waiting:
+            for number, client in enumerate(clients):
+                waiting.register(client, selectors.EVENT_READ, number)
+            while len(answers) < len(clients):
+                for key, _ in waiting.select():
+                    number = key.data
+                    received[number] += clients[number].recv(65536)
+                    head, end, body = received[number].partition(b"\r\n\r\n")
+                    length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                    if end and len(body) == int(length):
+                        status, took = int(head.split()[1]), time.monotonic() - began
+                        answers[number] = Answer(status, json.loads(body), took)
+
+
+async def asked(api: Api, *paths: str) -> list[Answer]:
+    return await Asking(api, *paths).answers()
+
+
+@pytest.fixture(scope="module")
+def api(
+    module_database: str, store_settings: Store, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Api]:
+    with pytest.MonkeyPatch.context() as patch:
+        # On a machine with much else to do even the quickest read takes longer now and then.
+        patch.setattr(sharing, "QUICK_SECONDS", 0.02)
+        # So that all of them are on the shared connection at once, and not kept waiting before.
+        patch.setattr(application, "EXTRA_SLOTS", 100)
+        patch.setattr(sharing, "MAX_AGE_SECONDS", 0.05)
+        run_sql(module_database, SCHEMA)
+        settings = settings_for(
+            module_database,
+            store_settings,
+            tmp_path_factory.mktemp("neighbours"),
+            database={"statement_timeout_seconds": STATEMENT_SECONDS, "acquire_timeout_seconds": 60.0},
+        )
+        stages = {"dev": Stage(databases={"main": StageDatabase(pool_size=16)})}
+        with held_open(serving(evolve(settings, stages=stages))) as running:
+            yield running
+
+
+@pytest.fixture(autouse=True)
+def forgiving() -> Iterator[None]:
+    """What a test has made slow may share again in the next after a few quick runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharing, "RUNS_AFTER_LIMIT", 3)
+        yield
+
+
+async def warm(api: Api, *paths: str) -> None:
+    """Reads of these kinds share a connection from now on."""
+    for path in (OTHER, *paths):
+        for _ in range(12):
+            (answer,) = await asked(api, path)
+            assert answer.status == 200
+
+
+@contextmanager
+def lock(api: Api) -> Iterator[None]:
+    with closing(psycopg2.connect(api.dsn)) as locking:
+        locking.cursor().execute("lock table locked in access exclusive mode")
+        yield
+        locking.rollback()
+
+
+def assert_not_held_up(others: Sequence[Answer]) -> None:
+    seconds = sorted(one.seconds for one in others)
+    assert {one.status for one in others} == {200}
+    assert median(seconds) < USUAL_SECONDS, seconds
+    assert seconds[-1] < LONGEST_SECONDS, seconds
+
+
+def assert_timed_out_together(slow: Sequence[Answer]) -> None:
+    """By their own limit, and not one after the other."""
+    seconds = sorted(one.seconds for one in slow)
+    assert [(one.status, one.body["code"]) for one in slow] == [(500, "57014")] * len(slow)  # type: ignore[index]
+    assert seconds[0] > STATEMENT_SECONDS - 0.5
+    assert seconds[-1] < STATEMENT_SECONDS + LONGEST_SECONDS, seconds
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_reads_a_locked_table_holds_up_nobody_who_reads_another(api: Api) -> None:
+    await warm(api, LOCKED)
+    with lock(api):
+        slow, *others = await asked(api, LOCKED, *[OTHER] * 7)
+    assert_timed_out_together([slow])
+    assert_not_held_up(others)
+
+
+@pytest_twisted.ensureDeferred
+async def test_those_who_read_a_locked_table_wait_all_at_the_same_time(api: Api) -> None:
+    await warm(api, LOCKED)
+    with lock(api):
+        slow = await asked(api, *[LOCKED] * 8)
+    assert_timed_out_together(slow)
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_who_read_a_locked_table_hold_up_nobody_behind_them(api: Api) -> None:
+    """Also where some ask in another form, and more of them than there are connections."""
+    forms = [f"{LOCKED}&select={names}" for names in ("id", "name", "id,name", "name,id", "a:id", "b:id")]
+    await warm(api, LOCKED, *forms)
+    slow = [*forms, *[LOCKED] * 30]
+    with lock(api):
+        asking = Asking(api, *slow, *[OTHER] * 20)
+        await until(lambda: asking.answered(OTHER))
+    assert_not_held_up((await asking.answers())[len(slow) :])
+
+
+@pytest.mark.parametrize(
+    ("quick", "slow"),
+    [
+        ("/costly?select=n.sum()&id=lt.0", "/costly?select=n.sum()&id=lt.30000"),
+        ("/costly?select=n.sum()&id=lt.0&words=match.y", "/costly?select=n.sum()&id=lt.30000&words=match.x"),
+        ("/sleeping?id=eq.0", "/sleeping?id=eq.2"),
+    ],
+    ids=("an operand", "a pattern", "a view that sleeps"),
+)
+@pytest_twisted.ensureDeferred
+async def test_a_read_that_was_quick_twelve_times_and_then_is_not_holds_up_nobody(
+    api: Api, quick: str, slow: str
+) -> None:
+    await warm(api, quick)
+    unlucky, *others = await asked(api, slow, *[OTHER] * 12)
+    assert_not_held_up(others)
+    assert unlucky.seconds > 1.5
+    # Nor does it when it is asked for again.
+    unlucky, *others = await asked(api, slow, *[OTHER] * 12)
+    assert_not_held_up(others)
+
+
+@pytest_twisted.ensureDeferred
+async def test_of_thirty_clients_only_the_slow_ones_wait(api: Api) -> None:
+    await warm(api, LOCKED, "/sleeping?id=eq.0", "/costly?select=n.sum()&id=lt.0")
+    slow = [LOCKED, "/sleeping?id=eq.2", LOCKED, "/costly?select=n.sum()&id=lt.30000", LOCKED]
+    for _ in range(3):
+        with lock(api):
+            found = await asked(api, *[path for one in slow for path in (one, *[OTHER] * 5)])
+        assert_not_held_up([one for number, one in enumerate(found) if number % 6])
+        assert all(one.seconds > 1.5 for one in found[::6])
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_read_that_shares_no_more_is_answered_as_before(api: Api) -> None:
+    """Within its own limit, which is longer than that of a shared connection."""
+    await warm(api, LOCKED)
+    with lock(api):
+        asking = Asking(api, *[LOCKED] * 3)
+        held = "select 1 from pg_locks where not granted and relation = 'locked'::regclass"
+        await until(lambda: len(run_sql(api.dsn, held)) == 3)
+    for answer in await asking.answers():
+        assert (answer.status, answer.body) == (200, [{"id": 7, "name": "name 7"}])
