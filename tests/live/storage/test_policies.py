@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -89,6 +89,44 @@ async def outcome(work: Awaitable[Any]) -> Any:
         return await work
     except ApiError as refusal:
         return refusal.code
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_policy_that_waits_where_reads_share_is_asked_again_and_holds_up_nobody(
+    database: str, judged: Rows
+) -> None:
+    """And it is not taken for one that failed."""
+    await put(judged, "f/x", SERVICE)
+    run_sql(
+        database, "create table public.members (id uuid); grant select on public.members to authenticated"
+    )
+    run_sql(database, f"insert into public.members values ('{USERS[0].user_id}')")
+    run_sql(
+        database,
+        "create policy theirs on storage.objects for select to authenticated"
+        " using (exists (select from public.members where id = auth.uid()))",
+    )
+    objects = judged.objects
+    assert isinstance(objects, postgres.SqlObjects)
+    objects._quickness.quick_runs = postgres._QUICK_RUNS
+    # The first opens the shared connection.
+    await until(lambda: objects.database.pipelines._connections != [] or found(judged))
+    with closing(psycopg2.connect(database)) as locking:
+        locking.cursor().execute("lock table public.members in access exclusive mode")
+        objects._quickness.quick_runs = postgres._QUICK_RUNS
+        waiting = start(judged.objects.find("b", "f/x", viewer(USERS[0])))
+        await until(lambda: objects._quickness.quick_runs < 0)
+        assert await judged.objects.find("b", "f/x") is not None
+        assert not waiting.called
+        locking.rollback()
+    row = await waiting
+    assert row is not None
+    assert row.key == "f/x"
+
+
+async def found(rows: Rows) -> bool:
+    await rows.objects.find("b", "f/x", viewer(USERS[0]))
+    return False
 
 
 # Any policies, users and operations, beside the fake as the model.

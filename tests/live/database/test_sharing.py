@@ -1,0 +1,132 @@
+"""Connections that reads share, on the real server: what PostgreSQL ends there, and who does not wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from typing import Any
+
+import psycopg2
+import pytest
+import pytest_twisted
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import gatherResults
+
+from project_service.database import sharing
+from project_service.database.pipeline import Step
+from project_service.database.pool import Pool
+from project_service.database.sharing import Quickness, answered
+from project_service.lifecycle import start
+from tests.live.sql import connector, run_sql
+from tests.live.waiting import until
+
+reactor: Any = _reactor
+LIMIT = "select current_setting('statement_timeout')"
+LOCKED = "select n from public.locked where n > %s"
+OTHER = "select n from public.other where n > %s"
+# The rule is 100 ms; a busy machine takes longer, and what is locked much longer than that.
+LONGEST_SECONDS, STATEMENT_SECONDS = 1.0, 3.0
+
+
+@asynccontextmanager
+async def sharing_pool(
+    database: str, limit: float = STATEMENT_SECONDS, size: int = 12
+) -> AsyncIterator[Pool]:
+    pool = Pool(connector(database, limit), size, 60.0, reactor)
+
+    async def shares() -> bool:
+        run = pool.pipelines.submit(0, [Step("select 1")])
+        return run is not None and await answered(run, Quickness())
+
+    await until(shares)
+    yield pool
+    await pool.close()
+
+
+@contextmanager
+def locked(database: str) -> Iterator[None]:
+    with closing(psycopg2.connect(database)) as locking:
+        locking.cursor().execute("lock table public.locked in access exclusive mode")
+        yield
+
+
+async def timed(work: Awaitable[Any]) -> tuple[float, Any]:
+    """How long ``work`` takes, and its result or the SQLSTATE of its failure."""
+    began = reactor.seconds()
+    try:
+        result = await work
+    except psycopg2.Error as fault:
+        result = fault.pgcode
+    return reactor.seconds() - began, result
+
+
+@pytest.mark.parametrize(("usual", "expected"), [(10.0, "50ms"), (0.0, "50ms"), (0.02, "20ms")])
+@pytest_twisted.ensureDeferred
+async def test_shared_connections_have_a_limit_of_their_own(
+    database: str, usual: float, expected: str
+) -> None:
+    async with sharing_pool(database, usual, 4) as pool:
+        run = pool.pipelines.submit(0, [Step(LIMIT)])
+        assert run is not None
+        await run.done
+        assert run.rows == [[expected.encode()]]
+        # On all others it is as it was.
+        assert await pool.query(LIMIT) == [({10.0: "10s", 0.0: "0", 0.02: "20ms"}[usual],)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_limit_is_for_each_statement_and_not_for_waiting_behind_others(database: str) -> None:
+    async with sharing_pool(database) as pool:
+        sleeps = [Step("select pg_sleep(0.03)"), Step("select pg_sleep(0.03) as again")]
+        runs = [pool.pipelines.submit(0, sleeps) for _ in range(3)]
+        runs.append(pool.pipelines.submit(0, [Step("select 1"), Step("select pg_sleep(9)")]))
+        runs.append(pool.pipelines.submit(0, [Step("select 2")]))
+        assert [await answered(run, Quickness()) for run in runs if run is not None] == [
+            *[True] * 3,
+            False,
+            True,
+        ]
+
+
+@pytest_twisted.ensureDeferred
+async def test_reads_of_a_locked_table_wait_at_the_same_time_and_hold_up_no_others(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service's own, as well."""
+    # So that they are all on the shared connection.
+    monkeypatch.setattr(sharing, "MAX_AGE_SECONDS", LONGEST_SECONDS)
+    run_sql(database, "create table public.locked (n int); create table public.other as select 7 as n")
+    async with sharing_pool(database) as pool:
+        for sql in (LOCKED, OTHER):
+            await pool.read(sql, (0,))
+        with locked(database):
+            slow, others = ([start(timed(pool.read(sql, (0,)))) for _ in range(8)] for sql in (LOCKED, OTHER))
+            for seconds, rows in await gatherResults(others):
+                assert rows == [(7,)]
+                assert seconds < LONGEST_SECONDS
+            for seconds, code in await gatherResults(slow):
+                assert code == "57014"
+                assert STATEMENT_SECONDS - 0.5 < seconds < STATEMENT_SECONDS + LONGEST_SECONDS
+        assert await pool.read(LOCKED, (0,)) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_read_that_did_not_share_any_more_shares_again(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it has been quick often enough."""
+    monkeypatch.setattr(sharing, "RUNS_AFTER_LIMIT", 5)
+    monkeypatch.setattr(sharing, "QUICK_SECONDS", 60.0)
+    run_sql(database, "create table public.locked (n int)")
+    async with sharing_pool(database) as pool:
+        kind = pool._quickness[LOCKED]
+        with locked(database):
+            asked = start(pool.read(LOCKED, (0,)))
+            await until(lambda: not kind.is_quick)
+        assert await asked == []
+        for number in range(-4, sharing.QUICK_RUNS):
+            assert kind.quick_runs == number
+            await pool.read(LOCKED, (0,))
+        assert kind.is_quick
+        await pool.read(LOCKED, (0,))
+        assert kind.quick_runs == sharing.QUICK_RUNS + 1
