@@ -13,7 +13,8 @@ Plan: nobody waits long for a slow neighbour.
 * Several such reads may wait one behind the other. Once a read has waited for longer than the first of them may take,
   and the next does not answer either, all others are moved to connections of their own, as far as some are free.
   Those whose kind has been quick most often go first.
-* No more is submitted to a connection on which a run has not been answered for ``MAX_AGE_SECONDS``.
+* No more is submitted to a connection on which a run has not been answered for ``MAX_AGE_SECONDS``, unless all others
+  of the pool are in use as well.
 
 So a read is asked twice at most. A server that is slow as a whole is asked for next to nothing twice: all answers
 take longer than usual then, which is no reason to move anything. While nothing at all is heard of it, a single read
@@ -184,9 +185,7 @@ class Pipelines:
                     self._retire(connection)
                     break
                 continue
-            waiting = pipeline.waiting
-            oldest = MAX_AGE_SECONDS + SLOW_FACTOR * pipeline.typical
-            if not waiting or (now - waiting[0].sent < oldest and len(waiting) < MAX_WAITING):
+            if self._accepts(pipeline, now):
                 self._used = now
                 run = pipeline.submit(version, steps)
                 run.quickness = quickness
@@ -198,6 +197,18 @@ class Pipelines:
             self._connecting = True
             background(self._connect(), "opening a pipeline")
         return None
+
+    def _accepts(self, pipeline: Pipeline, now: float) -> bool:
+        waiting = pipeline.waiting
+        if not waiting:
+            return True
+        if len(waiting) >= MAX_WAITING:
+            return False
+        if now - waiting[0].sent < MAX_AGE_SECONDS + SLOW_FACTOR * pipeline.typical:
+            return True
+        # Elsewhere it would wait behind those who use the pool's other connections, and that may be long. Here it
+        # waits for one slow read after the other to be ended, as long as they are.
+        return self._pool.free < 1 and pipeline.waited(now) < LIMIT_SECONDS + SLOW_SECONDS
 
     def freed(self) -> None:
         """A connection of the pool is free, and nobody else waits for it."""

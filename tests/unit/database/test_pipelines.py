@@ -103,6 +103,7 @@ class Case(SynchronousTestCase):
         self.asked: list[Deferred[Connection]] = []
         self.made: list[FakeConnection] = []
         self.back: list[Any] = []
+        self.free = 3
         self.shared = self.pipelines()
 
     def pipelines(self, size: int = 2, setup: Sequence[Step] = ()) -> Pipelines:
@@ -203,6 +204,19 @@ class Taking(Case):
         self.assertIsNone(self.submit())
         connection.answer()
         self.assertIsNotNone(self.submit())
+
+    def test_while_no_other_is_free_one_comes_behind_those_that_take_long(self) -> None:
+        """Unless nothing is heard of the server, although it should have ended them."""
+        connection = self.opened()
+        self.free = 0
+        for _ in range(3):
+            self.submit()
+        for _ in range(2):
+            self.clock.advance(LIMIT_SECONDS)
+            self.assertIsNotNone(self.submit())
+            connection.answer()
+        self.clock.advance(LIMIT_SECONDS + SLOW_SECONDS + 0.001)
+        self.assertIsNone(self.submit())
 
     def test_there_are_never_more_than_allowed(self) -> None:
         for _ in range(2):
@@ -327,7 +341,6 @@ class Moving(Case):
 
     def setUp(self) -> None:
         super().setUp()
-        self.free = 3
         self.connection = self.opened()
         self.kinds: dict[str, Quickness] = {}
         # Who was told to use a connection of its own, and who has been answered.
