@@ -40,7 +40,7 @@ LONGEST = (
     *("service/test_wheel", "attacks/test_sockets", "storage/test_memory", "service/test_certificates"),
     *("storage/test_store_bytes", "service/test_backup", "tables/test_service", "service/test_secrets"),
     *("storage/test_broken", "storage/test_service", "attacks/test_roles"),
-    *("storage/test_machine", "tables/test_trees"),
+    *("storage/test_machine", "tables/test_trees", "tables/test_neighbours"),
 )
 
 

@@ -18,6 +18,7 @@ import psycopg2
 import pytest
 import pytest_twisted
 from attrs import define, evolve
+from psycopg2.extensions import parse_dsn
 from twisted.internet.threads import deferToThread
 
 from project_service import application
@@ -41,9 +42,11 @@ create index on numbers (id);
 create view costly as select id, (select sum(s + id) from generate_series(1, 20000) s) as n,
   repeat('x', 1000) || id as words from numbers;
 create view sleeping as select id, pg_sleep(id) is null as slept from (values (0), (1), (2)) v (id);
+create view limited as select current_setting('statement_timeout') as own;
 analyze;
-grant select on locked, other, costly, sleeping to anon
+grant select on locked, other, costly, sleeping, limited to anon
 """
+RELOAD = "notify pgrst, 'reload config'"
 OTHER = "/other?id=eq.7"
 LOCKED = "/locked?id=eq.7"
 
@@ -160,12 +163,12 @@ def assert_not_held_up(others: Sequence[Answer]) -> None:
     assert seconds[-1] < LONGEST_SECONDS, seconds
 
 
-def assert_timed_out_together(slow: Sequence[Answer]) -> None:
+def assert_timed_out_together(slow: Sequence[Answer], limit: float = STATEMENT_SECONDS) -> None:
     """By their own limit, and not one after the other."""
     seconds = sorted(one.seconds for one in slow)
     assert [(one.status, one.body["code"]) for one in slow] == [(500, "57014")] * len(slow)  # type: ignore[index]
-    assert seconds[0] > STATEMENT_SECONDS - 0.5
-    assert seconds[-1] < STATEMENT_SECONDS + LONGEST_SECONDS, seconds
+    assert seconds[0] > limit - 0.5
+    assert seconds[-1] < limit + LONGEST_SECONDS, seconds
 
 
 @pytest_twisted.ensureDeferred
@@ -240,3 +243,26 @@ async def test_a_read_that_shares_no_more_is_answered_as_before(api: Api) -> Non
         await until(lambda: len(run_sql(api.dsn, held)) == 3)
     for answer in await asking.answers():
         assert (answer.status, answer.body) == (200, [{"id": 7, "name": "name 7"}])
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_role_s_own_limit_is_that_of_the_second_run(api: Api) -> None:
+    database = parse_dsn(api.dsn)["dbname"]
+
+    async def have(limit: str) -> None:
+        async def has() -> bool:
+            (answer,) = await asked(api, "/limited")
+            return answer.body == [{"own": limit}]
+
+        await until(has)
+
+    run_sql(api.dsn, f"""alter role anon in database "{database}" set statement_timeout = '1s'; {RELOAD}""")
+    try:
+        await have("1s")
+        await warm(api, LOCKED)
+        with lock(api):
+            slow = await asked(api, *[LOCKED] * 3)
+        assert_timed_out_together(slow, 1.0)
+    finally:
+        run_sql(api.dsn, f"""alter role anon in database "{database}" reset statement_timeout; {RELOAD}""")
+        await have(f"{STATEMENT_SECONDS:.0f}s")
