@@ -53,6 +53,8 @@ _PREFIX = b"service_"
 _STALE = ("42883", "42804", "42846", "42725", "42703", "0A000", "XX000")
 # The statement does not exist: an application's function has run DEALLOCATE ALL.
 _GONE = "26000"
+# query_canceled: the statement has taken longer than statement_timeout allows.
+CANCELED = "57014"
 
 
 @define(eq=False)
@@ -404,7 +406,7 @@ class Pipeline:
                 _clear(result)
                 waiting.popleft()
                 if waited:
-                    run.slow, waited = self._held_up(waited), 0.0
+                    run.slow, waited = self._held_up(waited, run), 0.0
                 self._finish(run)
                 continue
             if status == _TUPLES_OK:
@@ -438,13 +440,13 @@ class Pipeline:
         """Who waits longer for a batch of results is held up."""
         return max(SLOW_SECONDS, SLOW_FACTOR * self.typical)
 
-    def _held_up(self, waited: float) -> bool:
-        """Whether a caller that waits so long is held up: it is much longer than usual. On a busy machine everything
-        takes longer, and that alone is no reason not to share."""
+    def _held_up(self, waited: float, run: Run) -> bool:
+        """Whether a caller that waits so long for ``run`` is held up: it is much longer than usual. On a busy machine
+        everything takes longer, and that alone is no reason not to share. But what had to be ended is not usual."""
         slow = waited > self.usual
-        self.typical = (
-            min(waited, 1.3 * self.typical + 0.0001) if waited > self.typical else 0.9 * self.typical
-        )
+        if run.error is None or run.error.pgcode != CANCELED:
+            usual = min(waited, 1.3 * self.typical + 0.0001)
+            self.typical = usual if waited > self.typical else 0.9 * self.typical
         return slow
 
     def _finish(self, run: Run) -> None:

@@ -38,7 +38,15 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from project_service.database.connection import Connection, DatabaseGone, DatabaseSilent
-from project_service.database.pipeline import SLOW_FACTOR, SLOW_SECONDS, Pipeline, Run, Step, may_be_stale
+from project_service.database.pipeline import (
+    CANCELED,
+    SLOW_FACTOR,
+    SLOW_SECONDS,
+    Pipeline,
+    Run,
+    Step,
+    may_be_stale,
+)
 from project_service.errors import ApiError, Away
 from project_service.lifecycle import background, cancel
 
@@ -48,8 +56,6 @@ if TYPE_CHECKING:
 # What PostgreSQL allows a statement on a shared connection. Much longer than any that is quick, also on a busy
 # machine, and not so long that anybody would notice.
 LIMIT_SECONDS = 0.05
-# query_canceled: it has taken longer than allowed.
-_CANCELED = "57014"
 # How many runs may be unanswered on a shared connection, and how old the oldest may be. Further reads go elsewhere.
 MAX_WAITING = 200
 MAX_AGE_SECONDS = 0.02
@@ -130,7 +136,7 @@ async def answered(run: Run, quickness: Quickness) -> bool:
     except (_Moved, DatabaseGone):
         return False
     except psycopg2.Error as fault:
-        if fault.pgcode == _CANCELED:
+        if fault.pgcode == CANCELED:
             quickness.exceeded()
             return False
         quickness.failed()
@@ -356,7 +362,7 @@ def _move(run: Run) -> None:
     quickness, run.quickness = run.quickness, None
 
     def ended(failure: Failure) -> None:
-        if quickness is not None and getattr(failure.value, "pgcode", None) == _CANCELED:
+        if quickness is not None and getattr(failure.value, "pgcode", None) == CANCELED:
             quickness.exceeded()
 
     run.done.addErrback(ended)

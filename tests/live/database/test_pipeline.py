@@ -359,6 +359,21 @@ async def test_dropping_statements_that_are_not_used_any_more_does_not_look_like
 
 
 @pytest_twisted.ensureDeferred
+async def test_waiting_for_what_has_to_be_ended_does_not_become_usual(database: str) -> None:
+    async with connection(database) as made:
+        shared = made.enter_pipeline()
+        runs = [shared.submit(0, [Step("set statement_timeout = '20ms'", once=True)])]
+        runs += [shared.submit(0, [Step("select pg_sleep(9)")]) for _ in range(20)]
+        shared.flush()
+        await runs[0].done
+        before = shared.typical
+        for run in runs[1:]:
+            with pytest.raises(psycopg2.errors.QueryCanceled):
+                await run.done
+        assert shared.typical == before
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_pool_closes_when_what_is_under_way_is_done(database: str) -> None:
     pool = Pool(connector(database), 4, 5.0, reactor)
     await shares(pool)
