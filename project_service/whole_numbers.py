@@ -43,6 +43,17 @@ def _is_whole(text: str) -> bool:
     return not significant or (from_digits(exponent or "0") or 0) >= behind
 
 
+def is_finite(value: object) -> bool:
+    """Whether a JSON value is a number that a float can be near to. ``1e999`` is read as infinite, and a time that is
+    infinite would never come."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
 def from_json(value: object) -> int | None:
     """The whole number that a JSON value is, or None. ``60.0`` and ``6e1`` are whole numbers as well (JSON Schema,
     "Validation", section 6.1.1)."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import math
 import secrets
 import uuid
 from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ from jwt import PyJWK
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
 
-from project_service import base64url, files
+from project_service import base64url, files, whole_numbers
 from project_service.auth.values import User
 from project_service.errors import expired_token, invalid_token, session_revoked
 from project_service.files import regular
@@ -326,7 +325,7 @@ class Verifier:
         except (PyJWTError, ValueError, RecursionError):
             raise invalid_token() from None
         exp, issued, starts = times = (payload["exp"], payload["iat"], payload.get("nbf", 0))
-        if not all(map(_is_number, times)):
+        if not all(map(whole_numbers.is_finite, times)):
             raise invalid_token()
         sub, sid = (_id(payload[name]) for name in ("sub", "sid"))
         email, role = (_text(payload.get(name)) for name in ("email", "role"))
@@ -347,15 +346,6 @@ def _id(value: object) -> str:
         return str(uuid.UUID(_text(value)))
     except ValueError:
         raise invalid_token() from None
-
-
-def _is_number(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond all floats
-        return False
 
 
 # Opaque tokens: refresh tokens and one-time tokens. Only their SHA-256 digests are stored.

@@ -13,7 +13,7 @@ from attrs import field, frozen
 from cachetools import LRUCache
 from jwt.algorithms import get_default_algorithms
 
-from project_service import base64url
+from project_service import base64url, whole_numbers
 from project_service.errors import EXPIRED, ApiError
 from project_service.http.caller import TokenVerifier
 from project_service.role_claim import RoleClaim, parse_role_claim
@@ -193,7 +193,7 @@ def _no_constant(constant: str) -> NoReturn:
 def _check_times(claims: Mapping[str, Any], now: float) -> None:
     for name in ("exp", "nbf", "iat"):
         value = claims.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if value is not None and not whole_numbers.is_finite(value):
             raise errors.invalid_claims(f"The JWT '{name}' claim must be a number")
     if claims.get("exp") is not None and claims["exp"] + LEEWAY_SECONDS < now:
         raise errors.invalid_claims("JWT expired")
@@ -212,19 +212,23 @@ def _check_audience(claims: Mapping[str, Any], wanted: str | None) -> None:
         raise errors.invalid_claims("JWT not in audience")
 
 
-# SET ROLE none means the role of the connection itself, so a token that claims it must be refused.
+# SET ROLE none means the role of the connection itself, so a token that claims it must be refused. (That role's own
+# name is known only where the database is: ``claimed_roles``.)
 _RESET = "none"
+# The claim that stands for the configured role.
+_OF_USERS = "authenticated"
 
 
 @frozen
 class Identity:
     """The role that a request acts in, and its claims as JSON. ``authenticated``: it is not the anonymous role.
-    ``max_rows`` is how many rows it may read at once; 0 means no limit."""
+    ``max_rows`` is how many rows it may read at once; 0 means no limit. ``claimed``: a token names the role."""
 
     role: str
     claims: str
     authenticated: bool
     max_rows: int = 0
+    claimed: bool = False
 
 
 _NO_CLAIMS: Mapping[str, Any] = {}
@@ -291,14 +295,15 @@ class Identities:
         elif claimed == _RESET:
             raise errors.from_sqlstate("22023", f'role "{claimed}" does not exist')
         elif claimed is not None:
-            role = self.config.authenticated_role if claimed == "authenticated" else claimed
+            role = self.config.authenticated_role if claimed == _OF_USERS else claimed
         elif self.config.anon_role:
             role = self.config.anon_role
         else:
             raise errors.anonymous_disabled()
         shown = {**claims, "role": role if is_service or claimed is None else claimed}
         max_rows = self.config.max_rows_of(role)
-        return Identity(role, _as_json(shown), role != self.config.anon_role, max_rows)
+        of_token = claimed is not None and not is_service and claimed != _OF_USERS
+        return Identity(role, _as_json(shown), role != self.config.anon_role, max_rows, of_token)
 
 
 def _as_json(claims: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from project_service.http.routing import Policy, Router
 from project_service.lifecycle import InThread
 from project_service.tables import errors
 from project_service.tables.access import Identities, Identity
+from project_service.tables.claimed_roles import check_claimed_role
 from project_service.tables.endpoints import AT_ROOT, BELOW
 from project_service.tables.errors import READ_ONLY, VARY, TableError, as_utf8
 from project_service.tables.execution import Executor, Row
@@ -201,7 +202,7 @@ class TableService:
     async def answer(self, incoming: RawRequest) -> Reply | StreamReply:  # noqa: PLR0912  # the whole way on one page
         """authenticate -> parse -> plan -> statement -> run -> reply"""
         timing = Timing() if self.config.server_timing else None
-        identity = self.identities.identify(incoming.headers, incoming.is_service)
+        identity = await self._identify(incoming)
         if timing:
             timing.mark("jwt")
         delegated = None
@@ -251,6 +252,14 @@ class TableService:
             reply = _timed(reply, timing)
         return reply
 
+    async def _identify(self, incoming: RawRequest) -> Identity:
+        """As ``Identities.identify``, and 22023 for a role that a token may not claim."""
+        identity = self.identities.identify(incoming.headers, incoming.is_service)
+        if identity.claimed:
+            cache = self.holder.cache or self.holder.current
+            await check_claimed_role(identity, cache, self.config, self.executor.pool)
+        return identity
+
     async def _newer(self, cache: SchemaCache, error: TableError) -> SchemaCache:
         """What the schema cache lacks may have been created since: a newer one. Raises ``error`` if there is none, or
         if it is not about that."""
@@ -262,7 +271,7 @@ class TableService:
     async def import_rows(self, incoming: RawRequest, upload: Upload) -> Reply | StreamReply:
         """As ``answer``, for an insert whose rows are written as they arrive."""
         timing = Timing() if self.config.server_timing else None
-        identity = self.identities.identify(incoming.headers, incoming.is_service)
+        identity = await self._identify(incoming)
         shape, operands = self.planner.shape(incoming)
         rows = Rows.of(shape.head, shape.query, upload, self.streams, self.in_thread)
         first = await rows.batch()
@@ -288,7 +297,7 @@ class TableService:
                 check_outcome(planned.request, planned.compiled, importing.outcome)
                 # It may have taken hours.
                 await upload.request.admit_again()
-                self.identities.identify(incoming.headers, incoming.is_service)
+                await self._identify(incoming)
                 await importing.finish()
             finally:
                 await importing.close()

@@ -228,6 +228,8 @@ class SchemaCache:
     role_settings: Mapping[str, tuple[tuple[str, str], ...]] = field(repr=False, factory=dict)
     schema_comments: Mapping[str, str] = field(repr=False, factory=dict)
     has_postgis: bool = False
+    connects_as: str = ""
+    as_superuser: bool = False
     fingerprint: str = ""
     trust: Trust = UNKNOWN
 

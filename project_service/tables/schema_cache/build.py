@@ -64,6 +64,8 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         role_settings=_role_settings(rows["roles"]),
         schema_comments={name: text for name, text in extras["comments"].items() if text},
         has_postgis=extras["postgis"],
+        connects_as=extras["connects_as"],
+        as_superuser=extras["as_superuser"],
         fingerprint=extras["fingerprint"],
         trust=trust_of(rows["trust"], version),
     )

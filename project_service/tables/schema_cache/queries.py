@@ -418,6 +418,8 @@ _EXTRAS = f"""
 select json_build_object(
   'fingerprint', {FINGERPRINT},
   'row_functions', {_ROW_FUNCTIONS},
+  'connects_as', session_user,
+  'as_superuser', (select rolsuper from pg_roles where rolname = session_user),
   'postgis', exists (select from pg_extension where extname = 'postgis'),
   'comments', (select coalesce(json_object_agg(n.nspname, obj_description(n.oid, 'pg_namespace')), '{{}}')
                from pg_namespace n where n.nspname = any(%(schemas)s)))::text

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import jwt
 import pytest_twisted
+from attrs import evolve
 
-from tests.live.attacks.attacked import DEV, KEPT, OTHER, PROD, PROD_SECRET, Project, project
+from project_service.embedded.postgres import OWNER
+from project_service.settings.model import Secret, Stage, StageDatabase, Store
+from tests.live.application import serving, settings_for
+from tests.live.attacks.attacked import DEV, KEPT, OTHER, PROD, PROD_SECRET, Project, project, with_tables
+from tests.live.services import Services
 
 __all__ = ["project"]
 
@@ -160,7 +168,87 @@ async def test_the_role_none_does_not_run_as_the_role_that_connects(project: Pro
     token = jwt.encode({"role": "none", "exp": 2**33}, PROD_SECRET, "HS256")
     for path in ("/mains", "/"):
         status, _, body = await project.ask("GET", PROD + path, token=token)
-        assert (status, body) == (
-            401,
-            {"code": "22023", "message": 'role "none" does not exist', "details": None, "hint": None},
+        assert (status, body) == no_role("none")
+
+
+def no_role(name: str) -> tuple[int, dict[str, object]]:
+    return 401, {"code": "22023", "message": f'role "{name}" does not exist', "details": None, "hint": None}
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_token_may_not_claim_the_role_that_connects(project: Project) -> None:
+    """PostgreSQL lets every role become itself."""
+    spellings = (OWNER, OWNER.upper(), OWNER.title(), f" {OWNER}", f"{OWNER} ", f'"{OWNER}"', f"{OWNER}\t")
+    for role in (*spellings, OWNER.ljust(63), "NONE", " none", '"none"', "session_user", "default", ""):
+        token = jwt.encode({"role": role, "exp": 2**33}, PROD_SECRET, "HS256")
+        sent: dict[str, Any]
+        for method, path, sent in (
+            ("GET", "/mains", {}),
+            ("GET", "/", {}),
+            ("POST", "/mains", {"json": {"id": "x"}}),
+            ("POST", "/rpc/given", {"json": {"a": "b"}}),
+        ):
+            status, _, body = await project.ask(method, PROD + path, token=token, **sent)
+            assert (status, body) == no_role(role), (method, path)
+        status, _, body = await project.ask(
+            "POST",
+            f"{PROD}/mains",
+            token=token,
+            data=b"id\n1\n" * 300_000,
+            headers={"Content-Type": "text/csv"},
+        )
+        assert (status, body) == no_role(role)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_role_is_not_claimed_by_a_name_that_postgresql_would_cut(
+    project: Project, services: Services
+) -> None:
+    role = services.unique("cut").replace("-", "_").ljust(63, "x")
+    services.admin(f"create role {role}; grant {role} to {OWNER}; grant anon to {role}")
+    try:
+        for more, expected in (("", 200), ("y", 401), ("yy" * 40, 401), ("é", 401)):
+            token = jwt.encode({"role": role + more, "exp": 2**33}, PROD_SECRET, "HS256")
+            status, _, body = await project.ask("POST", f"{PROD}/rpc/given", token=token, json={"a": "b"})
+            assert (status, body) == (200, "b") if expected == 200 else no_role(role), more
+    finally:
+        services.admin(f"drop role {role}")
+
+
+@pytest_twisted.ensureDeferred
+async def test_of_a_superusers_roles_only_those_that_it_was_granted_may_be_claimed(
+    services: Services, database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    """A superuser may become every role."""
+    with_tables(database, "mains")
+    admin = services.admin_dsn(database)
+    granted, member, other = (
+        services.unique(name).replace("-", "_") for name in ("granted", "member", "other")
+    )
+    services.admin(
+        f"create role {granted}; create role {member}; create role {other} superuser;"
+        f"grant {member} to {granted}; grant {other} to {OWNER}"
+    )
+    own = StageDatabase(dsn=Secret(admin), pool_size=2, jwt_secret=Secret(PROD_SECRET))
+    settings = evolve(settings_for(database, store_settings, tmp_path), stages={"dev": Stage({"main": own})})
+
+    async def answered(role: str) -> object:
+        token = jwt.encode({"role": role, "exp": 2**33}, PROD_SECRET, "HS256")
+        status, _, body = await api.request("POST", f"{DEV}/rpc/given", token=token, json={"a": "b"})
+        return body if status == 200 else (status, body)
+
+    try:
+        async with serving(settings) as api:
+            for role in ("postgres", OWNER, granted, member, other, "pg_read_all_data", "nobody"):
+                assert await answered(role) == no_role(role)
+            for role in ("anon", "authenticated", "service_role"):
+                assert await answered(role) == "b"
+            services.admin(f"grant {granted} to postgres")
+            assert [await answered(role) for role in (granted, member)] == ["b", "b"]
+            assert await answered(other) == no_role(other)
+            services.admin(f"revoke {granted} from postgres")
+            assert await answered(granted) == no_role(granted)
+    finally:
+        services.admin(
+            f"drop role {member}; revoke {other} from {OWNER}; drop role {granted}; drop role {other}"
         )

@@ -9,6 +9,8 @@ from project_service.tables.values import SchemaCache
 
 EXTRAS = {
     "postgis": False,
+    "connects_as": "project_service",
+    "as_superuser": False,
     "comments": {},
     "fingerprint": "1",
     "row_functions": ["array_agg", "json_agg", "jsonb_agg"],

@@ -277,6 +277,10 @@ class ClaimedRoles(SynchronousTestCase):
             self.assertEqual((error.status, error.code), (401, "22023"))
         self.assertEqual(self.identify({"role": "None"}).role, "None")
 
+    def test_an_identity_tells_whether_a_token_names_its_role(self) -> None:
+        for claims, claimed in (({"role": "author"}, True), ({"role": "authenticated"}, False), ({}, False)):
+            self.assertEqual(self.identify(claims).claimed, claimed, claims)
+
     def test_a_role_that_is_no_string_is_used_as_its_json(self) -> None:
         for role, acts_as in (
             (5, "5"),
@@ -333,6 +337,16 @@ class Tokens(SynchronousTestCase):
             self.tokens.claims(signed({name: best}))
             self.assertEqual(self.refused(signed({name: best + step}))[0], "PGRST303", name)
             self.assertEqual(self.refused(signed({name: "soon"}))[0], "PGRST303", name)
+
+    def test_a_time_that_is_no_finite_number_is_refused(self) -> None:
+        for name in ("exp", "nbf", "iat"):
+            for value in ("1e999", "-1e999", "1" + "0" * 400, "-1" + "0" * 400, "true", '"1"', "[1]", "{}"):
+                token = jwt.PyJWS().encode(f'{{"{name}":{value}}}'.encode(), SECRET, "HS256")
+                message = f"The JWT '{name}' claim must be a number"
+                self.assertEqual(self.refused(token), ("PGRST303", message), value)
+            for value in ("NaN", "Infinity", "1" + "0" * 5000):
+                token = jwt.PyJWS().encode(f'{{"{name}":{value}}}'.encode(), SECRET, "HS256")
+                self.assertEqual(self.refused(token), ("PGRST303", "Parsing claims failed"), value)
 
     def test_a_cached_token_still_expires(self) -> None:
         clock = [NOW]

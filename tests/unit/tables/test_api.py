@@ -196,7 +196,7 @@ class AtRoot(SynchronousTestCase):
 class Options(SynchronousTestCase):
     def answered(self, incoming: RawRequest, **settings: Any) -> Deferred[Reply | StreamReply]:
         config = TablesConfig(schemas=("api",), **settings)
-        fakes: Any = SimpleNamespace(current=cache(), identify=lambda *_: None)
+        fakes: Any = SimpleNamespace(current=cache(), identify=lambda *_: Identity("anon", "{}", False))
         unused = cast(Any, None)
         service = TableService(
             config, fakes, fakes, Planner(config), unused, unused, unused, unused, unused, unused
