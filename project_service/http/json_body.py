@@ -32,7 +32,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from itertools import accumulate
 from typing import Any, TypeVar
 
 import orjson
@@ -44,19 +43,28 @@ from project_service.http.describe import BOOLEAN, JSON, STRING, RequestBody, Sc
 
 M = TypeVar("M", bound=AttrsInstance)
 
-# A body has room for a hundred thousand unknown members.
+# A body has room for twenty thousand unknown members.
 MAX_FAULTS_NAMED = 100
+# No endpoint needs as many values, and reading what else fits into a body would keep everybody waiting.
+MAX_VALUES = 20_000
 
 
 # Deeper than any real body, and far below what would exhaust a stack in PostgreSQL or Python.
 MAX_DEPTH = 200
 
-_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_NO_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
+_MAX_BRACKETS = 256 * 1024
+_LOOKED_AT = 640 * 1024
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_TURNS = re.compile(rb"(\[*+)(\]*+)")
+# What stands before a value or a key: each but the outermost one.
+_BEFORE_VALUES = (b",", b":", b"[", b"{")
+_WHITESPACE = b" \t\r\n"
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def strict_loads(raw: bytes) -> Any:
-    """The value of ``raw``; raises ``invalid_json`` (also for duplicate keys, lone surrogates, NaN, great depth).
+    """The value of ``raw``; raises ``invalid_json`` (also for duplicate keys, lone surrogates, NaN, great depth, and
+    more than about ``MAX_VALUES`` values).
 
     Numbers may have any number of digits. One beyond ``whole_numbers.BEYOND`` becomes that, and one with a point or
     an exponent that is beyond all floats becomes infinite. One that is not whole never becomes whole by rounding.
@@ -64,9 +72,14 @@ def strict_loads(raw: bytes) -> Any:
     Depth and duplicates are found by counting in the text. Walking through the values would be slow for a body that
     is all brackets, which anybody may send.
     """
+    # Values and keys may have quotes, which are counted first: cutting the text at a million of them takes long.
+    if raw.count(b'"') - raw.count(b'\\"') > 4 * MAX_VALUES:
+        raise _too_many_values()
     bare = _without_strings(raw)
     if _depth(bare, MAX_DEPTH) > MAX_DEPTH:
         raise errors.invalid_json(f"The body is nested deeper than {MAX_DEPTH} levels.")
+    if sum(map(bare.count, _BEFORE_VALUES)) > MAX_VALUES:
+        raise _too_many_values()
     try:
         value, written = _value(raw, bare)
     except ValueError:
@@ -85,18 +98,22 @@ _EXACT = re.compile(rb"[0-9.]{17}|[eE]-")
 def _value(raw: bytes, bare: bytes) -> tuple[Any, bytes]:
     """The value of ``raw``, and the value as JSON; ``bare`` is ``raw`` without its strings. Raises
     ``ValueError``."""
-    if not _EXACT.search(bare):
-        try:
-            value = orjson.loads(raw)
+    try:
+        value = orjson.loads(raw)
+        if not _EXACT.search(bare.translate(None, _WHITESPACE)):
             return value, orjson.dumps(value)
-        except orjson.JSONDecodeError:
-            pass  # orjson takes no number beyond the largest float
+    except orjson.JSONDecodeError:
+        pass  # orjson takes no number beyond the largest float
     # The standard library reads every number, but is slower.
     value = json.loads(
         raw.decode("utf-8"), parse_int=_integer, parse_float=whole_numbers.as_float, parse_constant=_refused
     )
     # Lone surrogates, which are not UTF-8, are refused here.
     return value, json.dumps(value, ensure_ascii=False).encode("utf-8")
+
+
+def _too_many_values() -> ApiError:
+    return errors.invalid_json(f"The body has more than {MAX_VALUES} values.")
 
 
 def _integer(digits: str) -> int:
@@ -117,16 +134,29 @@ def _without_strings(text: bytes) -> bytes:
 
 
 def depth_of(raw: bytes) -> int:
-    """How deep lists and objects are nested in ``raw``, which has to be valid JSON."""
-    return _depth(_without_strings(raw), 0)
+    """How deep lists and objects are nested in ``raw``, which has to be valid JSON. What follows after more than half
+    a mebibyte is not looked at."""
+    return _depth(_without_strings(raw[:_LOOKED_AT]), 0)
 
 
 def _depth(bare: bytes, enough: int) -> int:
-    """The depth of a text without strings; any number up to ``enough`` where it is not greater than that."""
+    """The depth of a text without strings; any number up to ``enough`` where it is not greater than that.
+
+    What follows after very many brackets is not looked at: there are more than any real body has.
+    """
     brackets = bare.count(b"[") + bare.count(b"{")
     if brackets <= enough:
         return brackets
-    return max(accumulate(map(_STEPS.__getitem__, bare.translate(None, _NO_BRACKETS))))
+    text, removed = bare.translate(_SQUARE, _NO_BRACKETS)[:_MAX_BRACKETS], 0
+    # While many lists are empty, these are removed at once. Then there are few changes of direction.
+    while 8 * (len(text) - len(shorter := text.replace(b"[]", b""))) > len(text):
+        text, removed = shorter, removed + 1
+    depth = deepest = 0
+    for turn in _TURNS.finditer(text):
+        depth += len(turn[1])
+        deepest = max(deepest, depth)
+        depth -= len(turn[2])
+    return removed + deepest
 
 
 @frozen

@@ -14,6 +14,8 @@ from project_service.http.head import HeaderView
 from project_service.storage import errors
 from project_service.storage.values import UNCONDITIONAL, Conditions, ObjectRow
 
+# More ranges than that are not looked at.
+_MAX_RANGES = 100
 _SPEC = re.compile(r"(\d*)-(\d*)", re.ASCII)
 
 
@@ -30,7 +32,8 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
     """The single range of the header ``Range``, or None if the whole object is to be sent.
 
     That is the case for units other than bytes, which have to be ignored (section 14.2), and for several ranges,
-    which may be. Raises ``range_not_satisfiable`` for what is no range or lies outside the object.
+    which may be; very many are not even looked at (section 17.15). Raises ``range_not_satisfiable`` for what is no
+    range or lies outside the object.
     """
     if not header:
         return None
@@ -39,6 +42,8 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
         if equals and unit:
             return None
         raise errors.range_not_satisfiable(size)
+    if specs.count(",") > _MAX_RANGES:
+        return None
     pieces = [piece.strip() for piece in specs.split(",") if piece.strip()]
     ranges = [_resolve(piece, size) for piece in pieces]
     if not any(ranges):

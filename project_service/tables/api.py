@@ -30,9 +30,10 @@ from project_service.tables.hints import Hints, body_hint
 from project_service.tables.imports import Import, Rows, Upload
 from project_service.tables.openapi import document, public_url, rights_sql
 from project_service.tables.outcome import as_bytes
-from project_service.tables.planner import Planner
+from project_service.tables.planner import Planned, Planner, Shape
 from project_service.tables.request import headers as request_headers
-from project_service.tables.request.body import slow_to_read
+from project_service.tables.request.body import Payload, slow_to_read
+from project_service.tables.request.json_text import in_order
 from project_service.tables.request.request import (
     READING,
     WRITING,
@@ -73,6 +74,8 @@ _PREFLIGHT_HEADERS = ("Accept", "Accept-Language", "Content-Language")
 # The segments of the path of the root.
 _ROOT = ((), ("",))
 _NOTHING = Sql("SELECT 1")
+# Planning a query takes up to five microseconds for each of its bytes.
+_LONG_QUERY_BYTES = 2048
 # For a few roles, schemas and addresses. The description of a thousand tables has two megabytes.
 _CACHED_DESCRIPTIONS = 8
 
@@ -126,13 +129,13 @@ class TableRoutes:
             raise errors.no_database()
         is_service = request.caller.key == "service"
         segments, resource = _resource(request.raw_path)
-        body: bytes | None = b""
-        upload = None
+        body, upload = b"", None
         if request.method in WRITING:
             limit, length = request.max_json_bytes, request.body.length
             if length is None or length > limit:
                 upload = Upload.of(request, segments, service.config.max_import_bytes)
-            body = await (request.read(limit) if upload is None else upload.whole())
+            if upload is None:
+                body = await request.read(limit)
         incoming = RawRequest(
             request.method,
             segments,
@@ -140,17 +143,24 @@ class TableRoutes:
             # PostgREST ignores a name without ``=``.
             tuple(parse_query(request.raw_query, bare_names=False)),
             request.headers.derived(self._derived[key]),
-            body or b"",
+            body,
             request.raw_path.decode("latin-1"),
             request.base_url,
             is_service,
             request.slot,
+            len(request.raw_query) > _LONG_QUERY_BYTES,
         )
         try:
-            if upload is None or body is not None:
+            if upload is None:
                 reply = await service.answer(incoming)
             else:
-                reply = await service.import_rows(incoming, upload)
+                await service.check_import(incoming)
+                whole = await upload.whole()
+                if whole is None:
+                    reply = await service.import_rows(incoming, upload)
+                else:
+                    incoming = evolve(incoming, body=whole)
+                    reply = await service.answer(incoming)
         except TableError as error:
             service.complete_error(error, incoming)
             raise
@@ -198,6 +208,12 @@ class TableService:
     streams: Streams
     hints: Hints
     in_thread: InThread
+    # Another one, as what a planner caches is not for several threads. ``in_thread`` calls one function at a time.
+    planner_in_thread: Planner = field(init=False)
+
+    @planner_in_thread.default
+    def _another_planner(self) -> Planner:
+        return Planner(self.config)
 
     async def answer(self, incoming: RawRequest) -> Reply | StreamReply:  # noqa: PLR0912  # the whole way on one page
         """authenticate -> parse -> plan -> statement -> run -> reply"""
@@ -213,19 +229,15 @@ class TableService:
             delegated = self.root.delegated(head)
             if delegated is None:
                 return await self._root(incoming, head, identity, cache, timing)
-        shape, operands = self.planner.shape(incoming, delegated)
-        cache, payload = self.holder.cache or self.holder.current, None
+        shape, operands = await self._shape(incoming, delegated)
+        payload = None
         if incoming.method in WRITING:
             read = partial(payload_of, shape.head, shape.query, incoming.body)
             slow = slow_to_read(shape.head.content_type, incoming.body)
             payload = await self.in_thread(read) if slow else read()
         if timing:
             timing.mark("parse")
-        try:
-            planned = self.planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
-        except TableError as error:
-            cache = await self._newer(cache, error)
-            planned = self.planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
+        cache, planned = await self._plan(incoming, shape, payload, operands, identity)
         if timing:
             timing.mark("plan")
         preamble = preamble_of(self.config, cache, incoming.headers, planned, identity)
@@ -257,7 +269,7 @@ class TableService:
         identity = self.identities.identify(incoming.headers, incoming.is_service)
         if identity.claimed:
             cache = self.holder.cache or self.holder.current
-            await check_claimed_role(identity, cache, self.config, self.executor.pool)
+            await check_claimed_role(identity, cache, self.config, self.executor.actor.pool)
         return identity
 
     async def _newer(self, cache: SchemaCache, error: TableError) -> SchemaCache:
@@ -268,21 +280,71 @@ class TableService:
             raise error
         return newer
 
+    async def check_import(self, incoming: RawRequest) -> None:
+        """Refuse an insert that the caller may not make in any case, before its body is read: into a table that does
+        not exist, say, or without the right. PostgreSQL plans it as the caller, but for the rows.
+
+        Not where the pre-request function decides on the role. Raises as ``answer``.
+        """
+        identity = await self._identify(incoming)
+        shape, operands = await self._shape(incoming)
+        columns = in_order(shape.query.columns or ())
+        payload = Payload("json", "", keys=columns, is_array=True)
+        cache, planned = await self._plan(incoming, shape, payload, operands, identity)
+        by_pre_request = self.config.pre_request is not None and cache.trust.sets_role
+        if by_pre_request or planned.compiled.rendering.explain is not None:
+            return
+        preamble = preamble_of(self.config, cache, incoming.headers, planned, identity)
+        sql = planned.compiled.statement.sql
+        explained = Sql(f"EXPLAIN {sql.text}", tuple(sql.values(operands, "[]")))
+        try:
+            await self.executor.read(evolve(preamble, pre_request=None), incoming.resource, explained)
+        except TableError as error:
+            await self.hints.add(error, incoming, planned, identity)
+            raise
+
+    async def _plan(
+        self,
+        incoming: RawRequest,
+        shape: Shape,
+        payload: Payload | None,
+        operands: list[str],
+        identity: Identity,
+    ) -> tuple[SchemaCache, Planned]:
+        """The plan, and the schema cache that it was made with."""
+        slow = incoming.long_query or (payload is not None and payload.has_many_names)
+        planner = self.planner_in_thread if slow else self.planner
+
+        def plan() -> Planned:
+            planned = planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
+            if slow:
+                planned.compiled.statement.sql.prepare_texts()
+            return planned
+
+        cache = self.holder.cache or self.holder.current
+        try:
+            planned = await self.in_thread(plan) if slow else plan()
+        except TableError as error:
+            cache = await self._newer(cache, error)
+            planned = await self.in_thread(plan) if slow else plan()
+        return cache, planned
+
+    async def _shape(self, incoming: RawRequest, delegated: Head | None = None) -> tuple[Shape, list[str]]:
+        """As ``Planner.shape``."""
+        if incoming.long_query:
+            return await self.in_thread(partial(self.planner_in_thread.shape, incoming, delegated))
+        return self.planner.shape(incoming, delegated)
+
     async def import_rows(self, incoming: RawRequest, upload: Upload) -> Reply | StreamReply:
         """As ``answer``, for an insert whose rows are written as they arrive."""
         timing = Timing() if self.config.server_timing else None
         identity = await self._identify(incoming)
-        shape, operands = self.planner.shape(incoming)
+        shape, operands = await self._shape(incoming)
         rows = Rows.of(shape.head, shape.query, upload, self.streams, self.in_thread)
         first = await rows.batch()
         if timing:
             timing.mark("parse")
-        cache, payload = self.holder.cache or self.holder.current, rows.payload
-        try:
-            planned = self.planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
-        except TableError as error:
-            cache = await self._newer(cache, error)
-            planned = self.planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
+        cache, planned = await self._plan(incoming, shape, rows.payload, operands, identity)
         if planned.compiled.rendering.explain is not None:
             raise errors.not_returned(upload.request.max_json_bytes)
         preamble = preamble_of(self.config, cache, incoming.headers, planned, identity)

@@ -118,13 +118,11 @@ class _Alone:
             return outcome if counting is None else await self._estimated(session, counting, outcome)
         except (psycopg2.Error, DatabaseGone) as error:
             payload = self.planned.request.payload
-            if (
-                getattr(error, "pgcode", None) == _TOO_COMPLEX
-                and payload is not None
-                and payload.depth > DEEP
-            ):
-                # Most likely the body has used up PostgreSQL's stack; its hint would be to raise a server limit.
-                raise errors.body_too_deep(payload.depth) from error
+            if getattr(error, "pgcode", None) == _TOO_COMPLEX and payload is not None:
+                depth = payload.depth
+                if depth > DEEP:
+                    # Most likely the body has used up PostgreSQL's stack; its hint would be to raise a server limit.
+                    raise errors.body_too_deep(depth) from error
             raise from_postgres(error, session.preamble.authenticated) from error
 
     async def _probed(self, session: Session) -> Outcome:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -30,7 +31,7 @@ from project_service.tables.execution import rolls_back
 from project_service.tables.outcome import Outcome, outcome_of_write
 from project_service.tables.planner import Planned
 from project_service.tables.request import headers
-from project_service.tables.request.body import INLINE_BYTES, Payload
+from project_service.tables.request.body import INLINE_BYTES, PIECE_BYTES, Payload
 from project_service.tables.request.lines import CsvLines, JsonLines, Lines, Row
 from project_service.tables.request.request import Head
 from project_service.tables.request.syntax import Query
@@ -39,6 +40,8 @@ from project_service.tables.stream import IDLE_MARGIN_SECONDS, Streams
 # A batch has so many rows, or fewer that together have so many bytes of JSON.
 BATCH_ROWS = 10_000
 BATCH_BYTES = 512 * 1024
+# So much is read of a body before the rows in it are counted.
+_SLICE_BYTES = 64 * 1024
 
 _READERS: dict[str, type[CsvLines | JsonLines]] = {headers.CSV: CsvLines, headers.NDJSON: JsonLines}
 _SETTING = "the database's max_import_bytes"
@@ -113,7 +116,11 @@ class Rows:
     _lines: Lines
     _streams: Streams
     _in_thread: InThread
+    # What has been read and not been handed out, and how many bytes these rows have.
     _ready: list[Row] = field(factory=list, init=False)
+    _ready_bytes: int = field(default=0, init=False)
+    # What has come and not been read.
+    _unread: bytes = field(default=b"", init=False)
     _ended: bool = field(default=False, init=False)
 
     @classmethod
@@ -133,21 +140,30 @@ class Rows:
 
     async def batch(self) -> list[Row]:
         """The next rows; none at the end. Raises as ``Lines.read`` and ``Upload.chunk``."""
-        size = sum(len(text) for _, text in self._ready)
-        while not self._ended and len(self._ready) < BATCH_ROWS and size < BATCH_BYTES:
-            data = await self.upload.chunk(self._streams)
-            self._ended = not data
-            read = partial(self._lines.read, data, self._ended)
-            rows = await self._in_thread(read) if len(data) > INLINE_BYTES else read()
-            size += sum(len(text) for _, text in rows)
-            self._ready += rows
+        while not self._ended and len(self._ready) < BATCH_ROWS and self._ready_bytes < BATCH_BYTES:
+            if not self._unread:
+                self._unread = await self.upload.chunk(self._streams)
+                self._ended = not self._unread
+            data, self._unread = self._unread[:_SLICE_BYTES], self._unread[_SLICE_BYTES:]
+            read = partial(self._read, data)
+            slow = len(data) + self._lines.kept_bytes > INLINE_BYTES
+            self._ready += await self._in_thread(read) if slow else read()
         rows, size = [], 0
-        for row in self._ready[:BATCH_ROWS]:
+        for row in islice(self._ready, BATCH_ROWS):
             rows.append(row)
             size += len(row[1])
             if size >= BATCH_BYTES:
                 break
         del self._ready[: len(rows)]
+        self._ready_bytes -= size
+        return rows
+
+    def _read(self, data: bytes) -> list[Row]:
+        """The rows that are complete with ``data``, read in pieces: while one is read, all threads wait for it."""
+        rows = []
+        for begin in range(0, len(data) or 1, PIECE_BYTES):
+            rows += self._lines.read(data[begin : begin + PIECE_BYTES], self._ended)
+        self._ready_bytes += sum([len(text) for _, text in rows])
         return rows
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from xml.sax.saxutils import escape
 
 from attrs import frozen
@@ -41,6 +41,7 @@ from project_service.storage.s3.errors import (
 from project_service.storage.s3.requests import RetryingClient, Sender
 from project_service.storage.s3.signing import INLINE_DIGEST_BYTES, Address, Digests, Signer, bare
 from project_service.storage.s3.xml import (
+    SMALL_BYTES,
     OpenMultipart,
     StoredPage,
     StoredStat,
@@ -84,6 +85,9 @@ class S3Stream:
         self._response.close()
 
 
+T = TypeVar("T")
+
+
 @frozen(eq=False)
 class S3Store:
     """``in_thread`` runs a function off the reactor's thread. ``close`` closes the idle connections."""
@@ -101,6 +105,13 @@ class S3Store:
         if len(payload) <= INLINE_DIGEST_BYTES:
             return Digests.of(payload)
         result: Digests = await self.in_thread(Digests.of, payload)
+        return result
+
+    async def _read(self, parse: Callable[[bytes], T], document: bytes) -> T:
+        """What ``parse`` returns; it reads a long document in a thread."""
+        if len(document) <= SMALL_BYTES:
+            return parse(document)
+        result: T = await self.in_thread(parse, document)
         return result
 
     def put(
@@ -241,7 +252,7 @@ class S3Store:
         response = await self.requests.send(
             "POST", "", query={"delete": ""}, headers=headers, body=body, digest=digests.sha256
         )
-        return parse_failed_deletes(response.body)
+        return await self._read(parse_failed_deletes, response.body)
 
     async def _deleted_one_by_one(self, keys: Sequence[str]) -> tuple[str, ...]:
         failed: list[str] = []
@@ -265,7 +276,7 @@ class S3Store:
         if token is not None:
             query["continuation-token"] = token
         response = await self.requests.send("GET", "", query=query)
-        return parse_objects(response.body)
+        return await self._read(parse_objects, response.body)
 
     async def list_multiparts(self) -> tuple[OpenMultipart, ...]:
         """Every multipart upload that is neither complete nor aborted; none where the store cannot list them."""
@@ -279,7 +290,7 @@ class S3Store:
                 if not refused.not_offered:
                     raise
                 return ()
-            page, markers = parse_multiparts(response.body)
+            page, markers = await self._read(parse_multiparts, response.body)
             uploads.extend(page)
             # Some stores ignore the markers and return the first page again.
             if markers is None or markers == last or not page:

@@ -123,9 +123,12 @@ class ResponseParser:
         self.complete = True
 
     def _head(self, data: bytes) -> bytes:
+        # What has been searched already need not be searched again.
+        begin = max(0, len(self._buffer) - len(_HEAD_END) + 1)
         rest = self._buffer + data if self._buffer else data
         while not self.begun:
-            end = rest.find(_HEAD_END) + len(_HEAD_END)
+            end = rest.find(_HEAD_END, begin) + len(_HEAD_END)
+            begin = 0
             complete = end >= len(_HEAD_END)
             if (end if complete else len(rest)) > MAX_HEAD_BYTES:
                 raise BrokenResponse("a head without end")

@@ -21,6 +21,10 @@ from project_service.storage.s3.errors import (
 )
 
 ABSENT = {"NoSuchKey", "NoSuchUpload", "NotFound", "404"}
+# What error documents and answers of a single value have at most; larger documents are worth a thread.
+SMALL_BYTES = 16 * 1024
+_MAX_MARKS = 50_000
+_PIECE_BYTES = 16 * 1024
 _BUSY = {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"}
 # 5xx that trying again does not change: not implemented, not this version of HTTP, storage full.
 _FINAL = {501, 505, 507}
@@ -31,8 +35,7 @@ _GARBLED = {"BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"}
 def error_text(body: bytes, name: str = "Code") -> str:
     """One text of an S3 error document, or "" if it has none."""
     try:
-        # The store is ours, and expat refuses entity bombs since 2.4.1.
-        root = ElementTree.fromstring(body.lstrip())  # noqa: S314
+        root = _element(body, SMALL_BYTES)
     except ElementTree.ParseError:
         return ""
     return local_text(root, name) if local_name(root) == "Error" else ""
@@ -145,7 +148,7 @@ def parse_multiparts(body: bytes) -> tuple[tuple[OpenMultipart, ...], tuple[str,
 
 def text_of(body: bytes, name: str) -> str:
     """The text of the root's child ``name``, such as ``UploadId``; never empty."""
-    text = local_text(_root(body), name)
+    text = local_text(_root(body, SMALL_BYTES), name)
     if not text:
         raise _unreadable()
     return text
@@ -158,12 +161,30 @@ def parse_failed_deletes(body: bytes) -> tuple[str, ...]:
     return tuple(local_text(error, "Key") for error in errors if local_text(error, "Code") not in ABSENT)
 
 
-def _root(body: bytes) -> ElementTree.Element:
+def _root(body: bytes, max_bytes: int | None = None) -> ElementTree.Element:
     try:
-        # A store that takes long sends white space first (S3 API Reference, CompleteMultipartUpload).
-        return ElementTree.fromstring(body.lstrip())  # noqa: S314 (the store is ours)
+        return _element(body, max_bytes)
     except ElementTree.ParseError:
         raise _unreadable() from None
+
+
+def _element(body: bytes, max_bytes: int | None = None) -> ElementTree.Element:
+    """The root element. Raises ``ParseError`` also for what no store sends: a body of more than ``max_bytes``, or of
+    more tags or attributes than a page of a thousand keys has.
+
+    It is read in pieces, since all threads wait while one is.
+    """
+    # A store that takes long sends white space first (S3 API Reference, CompleteMultipartUpload).
+    body = body.lstrip()
+    too_long = max_bytes is not None and len(body) > max_bytes
+    if too_long or max(body.count(b"<"), body.count(b"=")) > _MAX_MARKS:
+        raise ElementTree.ParseError("too much")
+    # The store is ours, and expat refuses entity bombs since 2.4.1.
+    parser = ElementTree.XMLParser()  # noqa: S314
+    for begin in range(0, len(body), _PIECE_BYTES):
+        parser.feed(body[begin : begin + _PIECE_BYTES])
+    root: ElementTree.Element = parser.close()
+    return root
 
 
 def _unreadable() -> StoreUnreachable:

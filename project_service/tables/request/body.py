@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import parse_qsl
 
 import orjson
@@ -15,19 +15,23 @@ from attrs import field, frozen
 from project_service.http.json_body import depth_of
 from project_service.tables import errors
 from project_service.tables.request import headers
-from project_service.tables.request.json_text import EMPTY_OR_INVALID, in_order, value_of
+from project_service.tables.request.json_text import EMPTY_OR_INVALID, WHITESPACE, in_order, outline_of
 from project_service.tables.request.lines import MAX_GROWTH, whole_rows, with_nulls
 
-# The white space that JSON allows around a value (RFC 8259 section 2).
-_WHITESPACE = " \t\n\r"
 # The fields of a form at most: as many as fit into a URL. A megabyte of fields would keep a worker busy for seconds.
 _MAX_FIELDS = 25_000
+
+# More names than the columns that a table may have in PostgreSQL.
+_MANY_NAMES = 1600
 
 # PostgreSQL reads JSON of at least this depth, whatever its platform and settings.
 DEEP = 100
 
-# A larger body of many lines is worth a thread.
-INLINE_BYTES = 16 * 1024
+# A larger body of many lines is worth a thread: there may be a row for every two bytes.
+INLINE_BYTES = 4 * 1024
+_INLINE_BYTES_OF_OTHERS = 32 * 1024
+# A call of C, during which all threads wait, gets so much of a body at a time.
+PIECE_BYTES = 16 * 1024
 # How many lines are objects at a time: a megabyte may have half a million, which would take 150 MB.
 _CSV_LINES = 500
 
@@ -57,6 +61,11 @@ class Payload:
         return depth_of(self.raw) if self.media == headers.JSON else 0
 
     @property
+    def has_many_names(self) -> bool:
+        """Whether planning takes long because of them."""
+        return len(self.keys) + len(self.arguments) > _MANY_NAMES
+
+    @property
     def is_nameless(self) -> bool:
         """Whether it is JSON other than an object or objects with members."""
         return self.kind == "json" and self.is_array and not self.keys
@@ -66,11 +75,12 @@ def slow_to_read(content_type: str | None, body: bytes) -> bool:
     """Whether others would wait for long while this body is read: a mebibyte of CSV or NDJSON may have a hundred
     thousand lines.
 
-    JSON is read by a single call, for which all threads wait.
+    JSON and forms take less, so more of them is read at once.
     """
-    if len(body) <= INLINE_BYTES or content_type is None:
+    if len(body) <= INLINE_BYTES:
         return False
-    return headers.parse_media(content_type).name in (headers.CSV, headers.NDJSON)
+    name = headers.parse_media(content_type).name if content_type else headers.JSON
+    return name in (headers.CSV, headers.NDJSON) or len(body) > _INLINE_BYTES_OF_OTHERS
 
 
 def parse_payload(
@@ -106,10 +116,9 @@ def has_several_rows(payload: Payload) -> bool:
     if payload.kind != "json" or not payload.is_array:
         return False
     try:
-        value = value_of(payload.text.encode("utf-8"))
+        return outline_of(payload.text.encode()).count > 1
     except ValueError:
         return False
-    return isinstance(value, list) and len(value) > 1
 
 
 def _check_text(body: bytes) -> None:
@@ -128,41 +137,28 @@ def _unread(body: bytes, columns: tuple[str, ...]) -> Payload:
         raise errors.invalid_body(EMPTY_OR_INVALID) from None
     if "\0" in text:
         raise errors.invalid_body(EMPTY_OR_INVALID)
-    is_object = text.lstrip(_WHITESPACE).startswith("{")
+    is_object = text.lstrip(WHITESPACE).startswith("{")
     return Payload("json", headers.JSON, text, columns, not is_object, raw=body)
 
 
 def _json(body: bytes, routine: bool) -> Payload:
     try:
-        value, text = value_of(body), body.decode("utf-8")
+        outline, text = outline_of(body), body.decode("utf-8")
     except ValueError:
         raise errors.invalid_body(EMPTY_OR_INVALID) from None
-    if isinstance(value, dict):
-        return Payload("json", headers.JSON, text, in_order(value), raw=body)
-    if not isinstance(value, list):
+    keys = outline.keys
+    if outline.kind == "object":
+        return Payload("json", headers.JSON, text, keys or (), raw=body)
+    if outline.kind == "other":
         if not routine:
             # PostgREST writes nothing here and answers 201 (its issue 1323).
             raise errors.invalid_body("The body is neither an object nor an array of objects")
         return Payload("json", headers.JSON, "[]", (), True, True, raw=body)
-    keys = _common_keys(value)
     if keys is None:
         if not routine:
             raise errors.keys_differ()
         return Payload("json", headers.JSON, text, (), True, keys_match=False, raw=body)
-    return Payload("json", headers.JSON, text, keys, True, not value, raw=body)
-
-
-def _common_keys(rows: list[Any]) -> tuple[str, ...] | None:
-    """The members that all rows have; None if they are not all objects with the same members."""
-    if not rows:
-        return ()
-    first = rows[0]
-    if not isinstance(first, dict):
-        return None
-    expected = first.keys()
-    if any(not isinstance(row, dict) or row.keys() != expected for row in rows):
-        return None
-    return in_order(first)
+    return Payload("json", headers.JSON, text, keys, True, not outline.count, raw=body)
 
 
 def parse_csv(body: bytes, columns: tuple[str, ...] | None = None) -> Payload:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import Protocol
 
 import orjson
@@ -35,6 +36,10 @@ class Lines(Protocol):
 
     keys: tuple[str, ...] | None
 
+    @property
+    def kept_bytes(self) -> int:
+        """About how many bytes of a row that is not complete are kept."""
+
     def read(self, data: bytes, last: bool = False) -> list[Row]:
         """The rows that are complete with ``data``, the next bytes of the body. ``last``: no more will come.
 
@@ -47,15 +52,19 @@ class _WholeLines:
     """The bytes up to the last line feed, each time there are more; what comes after it is kept for the next time."""
 
     max_bytes: int
+    size: int = field(default=0, init=False)
     _pieces: list[bytes] = field(factory=list, init=False)
     _begun: bool = field(default=False, init=False)
 
     def after(self, data: bytes, last: bool, line: int) -> bytes:
         """The lines that are complete with ``data``. ``line`` is the number of the first of them."""
-        end = len(data) if last else data.rfind(b"\n") + 1
-        whole = b"".join([*self._pieces, data[:end]]) if end or last else b""
-        self._pieces = [data[end:]] if end or last else [*self._pieces, data]
-        if sum(map(len, self._pieces)) > self.max_bytes:
+        whole, end = b"", len(data) if last else data.rfind(b"\n") + 1
+        if end or last:
+            whole = b"".join([*self._pieces, data[:end]])
+            self._pieces, self.size = [], 0
+        self._pieces.append(data[end:])
+        self.size += len(data) - end
+        if self.size > self.max_bytes:
             raise errors.at_line(errors.row_too_large(self.max_bytes), line + whole.count(b"\n"))
         if whole and not self._begun:
             self._begun = True
@@ -78,6 +87,10 @@ class JsonLines:
     def __attrs_post_init__(self) -> None:
         self.keys = None if self.columns is None else in_order(self.columns)
         self._whole = _WholeLines(self.max_bytes)
+
+    @property
+    def kept_bytes(self) -> int:
+        return self._whole.size
 
     def read(self, data: bytes, last: bool = False) -> list[Row]:
         rows = []
@@ -106,9 +119,38 @@ class JsonLines:
             raise errors.at_line(errors.keys_differ(), self._line)
 
 
+# Cells, as far as they are whole, with what separates them; and the rest of a cell in quotes. Possessive, so that no
+# text is looked at twice.
+_CELLS = re.compile(r'(?:"(?:[^"]++|"")*+"(?=[,\r\n]|\Z)|[^",\r\n][^,\r\n]*+|[,\r\n]++)*+')
+_REST_OF_CELL = re.compile(r'(?:[^"]++|"")*+"(?!")')
+
+
+def _leaves_open(line: str, is_open: bool) -> bool:
+    """Whether a cell in quotes goes on behind ``line``, given whether one did before it.
+
+    False also for what is not CSV: there is nothing to wait for then.
+    """
+    if '"' not in line:
+        return is_open
+    begin = 0
+    if is_open:
+        rest = _REST_OF_CELL.match(line)
+        if rest is None:
+            return True
+        begin = rest.end()
+    cells = _CELLS.match(line, begin)
+    assert cells is not None
+    end = cells.end()
+    return end < len(line) and _REST_OF_CELL.match(line, end + 1) is None
+
+
 @define
 class CsvLines:
-    """CSV (RFC 4180) with a line of names. The cell ``NULL`` is null; empty lines are left out. See ``Lines``."""
+    """CSV (RFC 4180) with a line of names. The cell ``NULL`` is null; empty lines are left out. See ``Lines``.
+
+    A row is parsed once it is complete. Until then only its new lines are looked at, for whether its last cell in
+    quotes has ended: so a body takes time by its length, in whatever pieces it comes.
+    """
 
     columns: tuple[str, ...] | None
     max_bytes: int
@@ -118,20 +160,27 @@ class CsvLines:
     # goes on.
     _line: int = field(default=1, init=False)
     _begun: list[str] = field(factory=list, init=False)
+    _begun_size: int = field(default=0, init=False)
     _names: list[str] | None = field(default=None, init=False)
+    # How many characters the names have, which the object of each row repeats.
+    _growth: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._whole = _WholeLines(self.max_bytes)
 
+    @property
+    def kept_bytes(self) -> int:
+        return self._whole.size + self._begun_size
+
     def read(self, data: bytes, last: bool = False) -> list[Row]:
         block = self._whole.after(data, last, self._line + len(self._begun))
-        size = len(block) + sum(map(len, self._begun))
-        lines = [*self._begun, *io.StringIO(self._decoded(block), newline="")]
-        records = iter(self._records(lines, last))
+        size = len(block) + self._begun_size
+        records = self._records(self._complete(self._decoded(block), last))
         if self._names is None:
             first = next(records, None)
             if first is not None:
                 _, self._names = first
+                self._growth = sum(map(len, self._names))
                 self.keys = in_order(self._names if self.columns is None else self.columns)
             elif last:
                 raise errors.invalid_body("Empty or invalid CSV")
@@ -144,30 +193,46 @@ class CsvLines:
             line = self._line + len(self._begun) + block.count(b"\n", 0, fault.start)
             raise errors.at_line(errors.invalid_body(f"Invalid CSV: {fault.reason}"), line) from None
 
-    def _records(self, lines: list[str], last: bool) -> list[tuple[int, list[str]]]:
-        """The rows' cells, each with its line. Lines of a row that may go on are kept."""
-        records, reader, done = [], csv.reader(lines, strict=True), 0
+    def _complete(self, block: str, last: bool) -> list[str]:
+        """The lines of the rows that are complete with ``block``. Those of a row that goes on are kept."""
+        lines, is_open = self._begun, bool(self._begun)
+        if not is_open and '"' not in block:
+            return [*io.StringIO(block, newline="")]
+        ends, size = 0, self._begun_size
+        for line in io.StringIO(block, newline=""):
+            lines.append(line)
+            size += len(line)
+            is_open = _leaves_open(line, is_open)
+            if not is_open:
+                ends, size = len(lines), 0
+        if last:
+            ends, size = len(lines), 0
+        if size > self.max_bytes:
+            raise errors.at_line(errors.row_too_large(self.max_bytes), self._line + ends)
+        self._begun_size = size
+        if not ends:
+            return []
+        self._begun = lines[ends:]
+        del lines[ends:]
+        return lines
+
+    def _records(self, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+        """The rows' cells, each with its line."""
+        reader, before, done = csv.reader(lines, strict=True), self._line, 0
+        self._line += len(lines)
         try:
             for cells in reader:
                 if cells:
-                    records.append((self._line + done, cells))
+                    yield before + done, cells
                 done = reader.line_num
         except csv.Error as fault:
-            # At the last of the lines it may only mean that a quoted cell goes on.
-            if last or reader.line_num < len(lines):
-                line = self._line + done
-                raise errors.at_line(errors.invalid_body(f"Invalid CSV: {fault}"), line) from None
-        self._line, self._begun = self._line + done, lines[done:]
-        if sum(map(len, self._begun)) > self.max_bytes:
-            raise errors.at_line(errors.row_too_large(self.max_bytes), self._line)
-        return records
+            raise errors.at_line(errors.invalid_body(f"Invalid CSV: {fault}"), before + done) from None
 
-    def _objects(self, records: Iterator[tuple[int, list[str]]], size: int) -> list[Row]:
+    def _objects(self, records: Iterable[tuple[int, list[str]]], size: int) -> list[Row]:
         """The rows of ``records``, which had ``size`` bytes."""
-        rows, names = [], self._names or []
-        growth, made = sum(map(len, names)), 0
+        rows, names, made = [], self._names or [], 0
         for line, cells in records:
-            made += growth
+            made += self._growth
             if len(cells) != len(names):
                 raise errors.at_line(errors.fields_differ(), line)
             if made > MAX_GROWTH * size:

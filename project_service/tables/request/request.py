@@ -96,7 +96,8 @@ def _cookies_as_json(pairs: Pairs) -> str:
 @frozen
 class RawRequest:
     """``segments`` and ``pairs`` are decoded. ``resource`` is the path of the segments as PostgREST would see it, and
-    ``path`` the resource's public path, for Location headers; ``slot`` is that of ``http.request.Request``."""
+    ``path`` the resource's public path, for Location headers; ``slot`` is that of ``http.request.Request``. With a
+    ``long_query`` parsing and planning would keep others waiting."""
 
     method: str
     segments: tuple[str, ...]
@@ -108,6 +109,7 @@ class RawRequest:
     base_url: str = ""
     is_service: bool = False
     slot: Slot = field(factory=Slot, eq=False, repr=False)
+    long_query: bool = False
 
 
 @frozen

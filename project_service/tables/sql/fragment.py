@@ -107,6 +107,10 @@ class Sql:
         pieces = self.text.split(PLACEHOLDER)
         return "".join(piece if number == 0 else f"${number}{piece}" for number, piece in enumerate(pieces))
 
+    def prepare_texts(self) -> None:
+        """Make the texts, which is worth a thread for a long statement."""
+        _ = self.for_driver, self.for_prepare
+
     def values(
         self, operands: Sequence[str] = (), body: str = "", raw: bytes = b"", probe: int = 0
     ) -> list[str | bytes | None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_twisted
+from twisted.internet.threads import deferToThread
 
 from tests.live.tables.service import BASE, Tables, tables, until_answered
 from tests.live.waiting import until
@@ -257,3 +258,31 @@ async def first_bytes(client: socket.socket) -> bytes:
     await until(arrived)
     client.close()
     return received[0]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_import_that_nobody_may_make_is_refused_before_its_body_comes(imported: Tables) -> None:
+    await until_answered(imported, "HEAD", "/imported", 200, key="service")
+
+    def refused(path: str, token: str, framing: str) -> bytes:
+        head = (
+            f"POST {BASE}{path} HTTP/1.1\r\nHost: x\r\napikey: {imported.api.anon_key}\r\n{token}"
+            f"Content-Type: {CSV}\r\n{framing}\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", imported.api.port), timeout=20) as client:
+            # Nothing of the body is sent.
+            client.sendall(head.encode())
+            return client.recv(65536)
+
+    token = f"Authorization: Bearer {imported.token}\r\n"
+    for framing in (f"Content-Length: {2 * MIB}", "Transfer-Encoding: chunked"):
+        for path, sent, status, code in (
+            ("/none", "", b"404", b"PGRST205"),
+            ("/none", token, b"404", b"PGRST205"),
+            ("/imported", "", b"401", b"42501"),
+            ("/imported?columns=id,none", token, b"400", b"PGRST204"),
+            ("/authors", "", b"401", b"42501"),
+        ):
+            response = await deferToThread(refused, path, sent, framing)
+            assert response.split(b" ", 2)[1] == status, (path, response)
+            assert b'"code":"%b"' % code in response, (path, response)

@@ -117,6 +117,37 @@ class Json(TestCase):
         ):
             self.assertRaises(ApiError, strict_loads, raw)
 
+    def test_many_values_are_refused(self) -> None:
+        most = json_body.MAX_VALUES
+        for few in (
+            b"[" + b"1," * (most - 2) + b"1]",
+            b'{"a":"' + b"[,:" * most + b'"}',
+            b" " * 1_000_000 + b"1",
+        ):
+            strict_loads(few)
+        for many in (
+            b"[" + b"1," * most + b"1]",
+            b"[" + b"[]," * most + b"1]",
+            b'["' + b'","' * most + b'"]',
+            b'"' * 500_000,
+        ):
+            fault = self.assertRaises(ApiError, strict_loads, many)
+            self.assertEqual(
+                (fault.code, fault.message), ("invalid_json", f"The body has more than {most} values.")
+            )
+
+    @given(
+        st.recursive(st.just(1), lambda of: st.lists(of, max_size=40) | st.dictionaries(st.text("{}[]"), of))
+    )
+    def test_depth_is_counted(self, value: object) -> None:
+        def depth(value: object) -> int:
+            inner = [*value.values()] if isinstance(value, dict) else value
+            return 1 + max(map(depth, inner), default=0) if isinstance(inner, list) else 0
+
+        # Many lists, so that it is not only estimated.
+        for wide in ([value, *([[]] * 50)], [value, *([[[1]]] * 50)]):
+            self.assertEqual(json_body.depth_of(json.dumps(wide).encode()), depth(wide))
+
     def test_great_depth_is_named_as_the_reason(self) -> None:
         for levels in (MAX_DEPTH + 1, 1024, 100_000):
             fault = self.assertRaises(ApiError, strict_loads, b"[" * levels + b"]" * levels)

@@ -86,13 +86,40 @@ class Members(SynchronousTestCase):
         )
     )
     def test_a_shallow_text_has_the_same_names(self, value: object) -> None:
-        shallow = json.loads(_shallow(json.dumps(value)))
+        shallow = json.loads("".join(_shallow(json.dumps(value))))
         self.assertEqual(type(shallow), type(value))
         if isinstance(value, dict):
             self.assertEqual(shallow.keys(), value.keys())
         elif isinstance(value, list):
             names = [item.keys() if isinstance(item, dict) else None for item in value]
             self.assertEqual([item.keys() if isinstance(item, dict) else None for item in shallow], names)
+
+    def test_an_array_of_many_objects_is_read_in_pieces_with_the_same_result(self) -> None:
+        row = {"b": [{"c": ["]", '\\"']}], "a": {"b": {}}}
+        rows = [json.dumps(row)] * 20_000
+        for body, keys, matching in (
+            (rows, ("a", "b"), True),
+            ([*rows, '{"b": 1, "a": 1e400}'], ("a", "b"), True),
+            ([*rows, '{"b": 1}'], (), False),
+            ([*rows, "1"], (), False),
+            (["1", *rows], (), False),
+            (["[]"] * 50_000, (), False),
+            (["{}"] * 50_000, (), True),
+        ):
+            payload = parse_payload(None, f" [ {' , '.join(body)} ] ".encode(), None, True)
+            self.assertEqual((payload.keys, payload.keys_match, payload.is_array), (keys, matching, True))
+        for begin, end in (
+            ("", "]"),
+            ("[", ""),
+            ("[,", "]"),
+            ("[", ",]"),
+            ("[", "] 1"),
+            ("[", "]]"),
+            ('["', "]"),
+        ):
+            broken = (begin + ",".join(rows) + end).encode()
+            error = self.assertRaises(TableError, parse_payload, None, broken, None, True)
+            self.assertEqual(error.code, "PGRST102", (begin, end))
 
     def test_a_patch_takes_one_object(self) -> None:
         several = b'[{"title": "a"}, {"title": "b"}]'

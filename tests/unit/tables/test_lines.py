@@ -47,6 +47,22 @@ class Csv(SynchronousTestCase):
         self.assertEqual([orjson.loads(row) for _, row in rows], orjson.loads(whole.text))
         self.assertEqual(lines.keys, whole.keys)
 
+    @given(st.text('ab",\n\r', max_size=30), st.lists(st.integers(0, 40), max_size=8))
+    def test_any_text_is_read_as_python_reads_it(self, text: str, cuts: list[int]) -> None:
+        body = b"a\n" + text.encode()
+        try:
+            expected = [row for row in csv.reader(io.StringIO("a\n" + text, newline=""), strict=True) if row][
+                1:
+            ]
+        except csv.Error:
+            self.assertRaises(TableError, read, CsvLines(None, LARGE), body, *cuts)
+            return
+        if any(len(row) != 1 for row in expected):
+            self.assertRaises(TableError, read, CsvLines(None, LARGE), body, *cuts)
+            return
+        rows = read(CsvLines(None, LARGE), body, *cuts)
+        self.assertEqual([[orjson.loads(row)["a"]] for _, row in rows], expected)
+
     def test_a_row_has_the_number_of_the_line_that_it_begins_on(self) -> None:
         body = b'\xef\xbb\xbfa,b\r\n1,2\r\n\r\n3,"x\ny\r\nz"\r\n5,6'
         for cut in range(len(body) + 1):

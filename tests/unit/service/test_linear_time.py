@@ -1,0 +1,162 @@
+"""What clients and the store send takes time by its length, in whatever pieces it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from project_service.errors import ApiError
+from project_service.http.head import RequestParser
+from project_service.http.json_body import depth_of, strict_loads
+from project_service.storage.form import FormReader
+from project_service.storage.s3.connection import ResponseParser
+from project_service.storage.s3.errors import StoreUnreachable
+from project_service.storage.s3.xml import error_text, parse_objects
+from project_service.tables.request.body import parse_payload
+from project_service.tables.request.lines import CsvLines, JsonLines
+
+MIB = 1024 * 1024
+JSON = "application/json"
+Feed = Callable[[bytes], object]
+
+
+class Requests:
+    """Takes what was parsed, and keeps nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def request_parser(start: bytes) -> Callable[[], Feed]:
+    def made() -> Feed:
+        parser = RequestParser(Requests())
+        parser.feed(start)
+        return parser.feed
+
+    return made
+
+
+# What reads a body piece by piece, and a body of so many bytes.
+READERS: Mapping[str, tuple[Callable[[], Feed], Callable[[int], bytes]]] = {
+    "an open quote": (lambda: CsvLines(None, MIB).read, lambda size: b'a\n"' + b"x\n" * (size // 2)),
+    "quotes in an open quote": (lambda: CsvLines(None, MIB).read, lambda size: b'a\n"' + b'""\n' * (size // 3)),
+    "cells with line feeds": (lambda: CsvLines(None, MIB).read, lambda size: b'a\n"' + b'\n",x\n"' * (size // 7)),
+    "cells of a row": (lambda: CsvLines(None, MIB).read, lambda size: b'a\n"' + b'\n","' * (size // 4)),
+    "blank lines of CSV": (lambda: CsvLines(None, MIB).read, lambda size: b"a\n" + b"\n" * size),
+    "many names": (lambda: CsvLines(None, MIB).read, lambda size: b"a," * (size // 4) + b"a\n" + b"\n" * (size // 2)),
+    "a long line of CSV": (lambda: CsvLines(None, MIB).read, lambda size: b"a" * size),
+    "short rows": (lambda: CsvLines(None, MIB).read, lambda size: b"a\n" + b"1\n" * (size // 2)),
+    "blank lines of NDJSON": (lambda: JsonLines(None, MIB).read, lambda size: b"\n" * size),
+    "a long line of NDJSON": (lambda: JsonLines(None, MIB).read, lambda size: b'{"a":"' + b"x" * size),
+    "objects": (lambda: JsonLines(None, MIB).read, lambda size: b'{"a":1}\n' * (size // 8)),
+    "a file": (
+        lambda: FormReader("x").feed,
+        lambda size: b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + b"\r\n--" * (size // 4),
+    ),
+    "what stands before a boundary": (lambda: FormReader("x").feed, lambda size: b"\r\n--" * (size // 4)),
+    "chunks": (
+        request_parser(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        lambda size: b"1;e\r\nx\r\n" * (size // 8),
+    ),
+    "a target": (request_parser(b"GET "), lambda size: b"/" * min(size, 40_000)),
+    "headers": (request_parser(b"GET / HTTP/1.1\r\nHost: x\r\n"), lambda size: b"A: b\r\n" * min(size // 6, 150)),
+    "a header": (request_parser(b"GET / HTTP/1.1\r\nHost: x\r\nA: "), lambda size: b"b" * min(size, 40_000)),
+    "a response's head": (
+        lambda: ResponseParser().feed,
+        lambda size: b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * min(size // 6, 10_000),
+    ),
+    "a response's chunks": (
+        lambda: ResponseParser().feed,
+        lambda size: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * (size // 6),
+    ),
+}  # fmt: skip
+
+
+def pieces_of(body: bytes, chance: random.Random) -> Iterator[bytes]:
+    begin = 0
+    while begin < len(body):
+        end = begin + chance.choice((1, 2, 5, 40))
+        yield body[begin:end]
+        begin = end
+
+
+def seconds(make: Callable[[], Feed], body: bytes) -> float:
+    """The CPU time that reading ``body`` takes in random pieces, the same each time."""
+    pieces = [*pieces_of(body, random.Random(1))]
+    best = 1e9
+    for _ in range(3):
+        feed = make()
+        begun = time.thread_time()
+        with contextlib.suppress(ApiError):
+            for piece in pieces:
+                feed(piece)
+        best = min(best, time.thread_time() - begun)
+    return best
+
+
+def array(item: bytes, size: int = MIB) -> bytes:
+    return b"[" + b",".join([item] * (size // (len(item) + 1))) + b"]"
+
+
+BODIES: Mapping[str, bytes] = {
+    "numbers": array(b"1"),
+    "infinite numbers": array(b"1e999"),
+    "rows": array(b'{"a":1}'),
+    "rows with infinite numbers": array(b'{"a":1e999}'),
+    "empty objects": array(b"{}"),
+    "empty lists": array(b"[]"),
+    "rows of lists": array(b'{"a":[[1],[2]]}'),
+    "deep": b"[" * (MIB // 2) + b"]" * (MIB // 2),
+    "deep objects": b'{"a":' * (MIB // 6) + b"1" + b"}" * (MIB // 6),
+    "a row of lists": b'{"a":' + array(b"[]") + b"}",
+    "an open string": b"[" * 2000 + b'"' + rb"\"" * (MIB // 2),
+    "quotes": b'"' * MIB,
+    "pairs of brackets": b"[]" * (MIB // 2),
+}
+CSV_BODIES: Mapping[str, bytes] = {
+    "blank lines": b"a\n" + b"\n" * MIB,
+    "an open quote": b'a\n"' + b"x\n" * (MIB // 2),
+    "short rows": b"a\n" + b"1\n" * (MIB // 2),
+    "quoted rows": b"a\n" + b'""\n' * (MIB // 3),
+    "cells": b",".join([b"a"] * (MIB // 2)) + b"\n",
+}
+
+
+class LinearTime(SynchronousTestCase):
+    def test_a_body_takes_time_by_its_length_in_any_pieces(self) -> None:
+        slow = {}
+        for name, (make, body) in READERS.items():
+            short, long = (seconds(make, body(size)) for size in (8 * 1024, 64 * 1024))
+            # Eight times the length: where all is read again with each piece, it takes 64 times as long.
+            if long > 24 * max(short, 0.001):
+                slow[name] = (short, long)
+        self.assertEqual(slow, {})
+
+    def test_a_whole_body_takes_time_by_its_length(self) -> None:
+        slow = {}
+        for name, body in {**BODIES, **CSV_BODIES}.items():
+            begun = time.thread_time()
+            with contextlib.suppress(ApiError):
+                parse_payload("text/csv" if name in CSV_BODIES else JSON, body, None, True)
+            with contextlib.suppress(ApiError):
+                strict_loads(body)
+            depth_of(body)
+            error_text(body)
+            slow[name] = time.thread_time() - begun
+        self.assertEqual({name: taken for name, taken in slow.items() if taken > 2.0}, {})
+
+    def test_documents_that_no_store_sends_are_not_read(self) -> None:
+        item = b"<Contents><Key>%b</Key><Size>5</Size></Contents>" % (b"%C3%A9" * 170)
+        page = b"<ListBucketResult>" + item * 1000 + b"</ListBucketResult>"
+        self.assertEqual(len(parse_objects(page).objects), 1000)
+        for hostile in (
+            b"<a>" + b"<b/>" * MIB + b"</a>",
+            b"<a>" * MIB,
+            b"<a " + b" ".join([b'a%d="1"' % number for number in range(100_000)]) + b"/>",
+        ):
+            self.assertEqual(error_text(hostile), "")
+            self.assertRaises(StoreUnreachable, parse_objects, hostile)
