@@ -52,18 +52,21 @@ class _WholeLines:
     """The bytes up to the last line feed, each time there are more; what comes after it is kept for the next time."""
 
     max_bytes: int
-    size: int = field(default=0, init=False)
-    _pieces: list[bytes] = field(factory=list, init=False)
+    _kept: bytearray = field(factory=bytearray, init=False)
     _begun: bool = field(default=False, init=False)
+
+    @property
+    def size(self) -> int:
+        """How many bytes are kept."""
+        return len(self._kept)
 
     def after(self, data: bytes, last: bool, line: int) -> bytes:
         """The lines that are complete with ``data``. ``line`` is the number of the first of them."""
         whole, end = b"", len(data) if last else data.rfind(b"\n") + 1
         if end or last:
-            whole = b"".join([*self._pieces, data[:end]])
-            self._pieces, self.size = [], 0
-        self._pieces.append(data[end:])
-        self.size += len(data) - end
+            whole = bytes(self._kept) + data[:end]
+            self._kept.clear()
+        self._kept += data[end:]
         if self.size > self.max_bytes:
             raise errors.at_line(errors.row_too_large(self.max_bytes), line + whole.count(b"\n"))
         if whole and not self._begun:
