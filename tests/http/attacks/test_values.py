@@ -39,10 +39,11 @@ class Bombs(TestCase):
             digits,
             b"-" + digits,
             b"1e" + digits,
+            b"{" + b",".join(b'"k%d":0' % n for n in range(70_000)) + b"}",
         ):
             answer = app.call("POST", "/auth/login", raw=bomb)
             self.assertEqual((answer.status, answer.code), (400, "invalid_json"), bomb[:20])
-        many = b"{" + b",".join(b'"k%d":0' % n for n in range(70_000)) + b"}"
+        many = b"{" + b",".join(b'"k%d":0' % n for n in range(9_000)) + b"}"
         answer = app.call("POST", "/auth/login", raw=many)
         self.assertEqual((answer.status, len(answer.details)), (422, 100))
         # Numbers may have any number of digits, but an address is no number.
