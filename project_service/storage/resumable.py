@@ -316,7 +316,10 @@ class Resumables:
 
     async def current(self, row: ResumableUpload, request: Request, writer: Writer) -> ResumableUpload:
         """``row`` when nobody holds it any more, if that comes soon; as an object, if a process was killed before it
-        could make one of an upload that is whole."""
+        could make one of an upload that is whole.
+
+        The service key that looks at the upload of a user makes nothing of it: that would be by its rights, which
+        pass every rule, and not by those of the user."""
         if row.committed_at is not None or not (row.held or row.whole):
             return row
         try:
@@ -330,7 +333,7 @@ class Resumables:
     async def _current(self, row: ResumableUpload, request: Request, writer: Writer) -> ResumableUpload:
         hold, row = await self._hold(row.version, request, None)
         try:
-            return await self._finished(hold, row, writer)
+            return row if writer.is_service != row.by_service else await self._finished(hold, row, writer)
         except NoSuchObject:
             raise await self._lost(hold, row) from None
         finally:

@@ -184,3 +184,33 @@ class Meanwhile(TestCase):
             app.tables.policies = policies
             self.assertEqual(app.head(path).status, status)
             self.assertEqual(("shut", "seen/new") in app.tables.objects, status == 200)
+
+    def test_the_service_key_that_looks_at_a_users_whole_upload_does_not_make_its_object(self) -> None:
+        """By its rights, the object would be there although the user may not write it any more."""
+        app = RulesApp()
+        app.rules("shut", policies=True)
+        path = app.path("seen/new")
+        with patch.object(FakeResumables, "commit", side_effect=RuntimeError):
+            self.assertEqual(app.patch(path, 0, b"hello").status, 500)
+        self.flushLoggedErrors(RuntimeError)
+        app.tables.policies = nothing
+        by_post = {**SERVICE, **TUS, "X-HTTP-Method-Override": "HEAD"}
+        for answer in (
+            app.head(path, SERVICE),
+            app.request("GET", path, SERVICE),
+            app.request("POST", path, by_post),
+        ):
+            self.assertEqual((answer.status, answer.header("upload-offset")), (200, "5"))
+            self.assertIsNone(answer.header("content-location"))
+            self.assertNotIn(("shut", "seen/new"), app.tables.objects)
+        app.tables.policies = allows
+        self.assertIsNotNone(app.head(path).header("content-location"))
+        self.assertEqual(str(app.tables.objects["shut", "seen/new"].owner), ALICE)
+
+    def test_the_service_key_makes_the_object_of_an_upload_of_its_own(self) -> None:
+        app = RulesApp()
+        path = app.started("seen/new", SERVICE).header("location") or ""
+        with patch.object(FakeResumables, "commit", side_effect=RuntimeError):
+            self.assertEqual(app.patch(path, 0, b"hello", SERVICE).status, 500)
+        self.flushLoggedErrors(RuntimeError)
+        self.assertIsNotNone(app.head(path, SERVICE).header("content-location"))
