@@ -85,6 +85,7 @@ class Endpoint:
     key: KeyDemand
     bearer: BearerDemand
     admission: str | None
+    or_slash: bool
 
 
 def endpoint(
@@ -95,6 +96,7 @@ def endpoint(
     key: KeyDemand = "required",
     bearer: BearerDemand = "optional",
     admission: str | None = None,
+    or_slash: bool = False,
 ) -> Callable[[H], H]:
     """Declare the handler of ``method`` at ``url``, a method of a class that is given to ``Router.mount``.
 
@@ -102,7 +104,8 @@ def endpoint(
     """
 
     def declare(handler: H) -> H:
-        handler.endpoint = Endpoint(method, url, described, key, bearer, admission)  # type: ignore[attr-defined]
+        declared = Endpoint(method, url, described, key, bearer, admission, or_slash)
+        handler.endpoint = declared  # type: ignore[attr-defined]
         return handler
 
     return declare
@@ -153,13 +156,15 @@ class Router:
         bearer: BearerDemand = "optional",
         admission: str | None = None,
         any_method: bool = False,
+        or_slash: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Declare ``async def handler(request)`` for ``url``, in werkzeug's syntax.
 
         ``<path:name>`` takes the rest of the raw path, slashes included. Path arguments are percent-decoded once. A
         ``path`` argument that is not UTF-8 keeps its bytes as surrogate escapes, and the handler has to refuse it;
         any other such argument is 404. With ``any_method`` the handler also gets the methods that the path does not
-        have, to refuse them in its own words. ``admission`` replaces that of the part's policy.
+        have, to refuse them in its own words. ``admission`` replaces that of the part's policy. With ``or_slash`` the
+        path may also end with a slash.
 
         ``described`` is what ``/openapi.json`` says. Raises ``ValueError`` if it lacks one of ``methods`` or an
         argument of the path.
@@ -171,7 +176,9 @@ class Router:
             endpoint = f"{'|'.join(methods)} {url}"
             self._recent.cache_clear()
             self._routes[endpoint] = Route(url, handler, Access(key, bearer), policy, described, any_method)
-            declare_on_klein: Any = self.app.route(url, methods=[*methods], endpoint=endpoint)
+            declare_on_klein: Any = self.app.route(
+                url, methods=[*methods], endpoint=endpoint, strict_slashes=not or_slash
+            )
             declare_on_klein(handler)
             return handler
 
@@ -195,6 +202,7 @@ class Router:
                     key=key or declared.key,
                     bearer=declared.bearer,
                     admission=declared.admission,
+                    or_slash=declared.or_slash,
                 )(wrap(getattr(endpoints, name)))
 
     def match(self, method: str, raw_path: bytes) -> Match:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from attrs import frozen
+from attrs import evolve, frozen
 from werkzeug.http import parse_date, parse_etags, parse_if_range_header
 
 from project_service import whole_numbers
@@ -134,6 +134,23 @@ def write_conditions(headers: HeaderView) -> Conditions:
     if_match, if_none_match = _tags(headers, b"if-match"), _tags(headers, b"if-none-match")
     since = None if if_match is not None else _date(headers, b"if-unmodified-since")
     return Conditions(if_match, if_none_match, since)
+
+
+def making_conditions(headers: HeaderView) -> Conditions:
+    """The conditions of a request that makes an object: those of RFC 9110, and ``X-Upsert``, as Supabase's clients
+    send it."""
+    conditions = write_conditions(headers)
+    if b"x-upsert" not in headers:
+        return conditions
+    return with_upsert(conditions, b",".join(headers.all(b"x-upsert")).decode("latin-1"))
+
+
+def with_upsert(conditions: Conditions, upsert: str) -> Conditions:
+    """``conditions``, with the one that no object is replaced unless ``upsert``, a list, says ``true`` and nothing
+    else. For Supabase as well everything but ``true`` means that."""
+    if {one.strip().lower() for one in upsert.split(",")} == {"true"}:
+        return conditions
+    return evolve(conditions, if_none_match=("*",))
 
 
 def without_date(row: ObjectRow | None, conditions: Conditions) -> Conditions:

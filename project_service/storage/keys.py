@@ -164,6 +164,15 @@ def essence(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+# What clients make of a variable without a value when they write it as text, in JavaScript and in Python.
+_NOTHING = frozenset({"", "undefined", "null", "none"})
+
+
+def said(text: str | None) -> str | None:
+    """``text``, unless it says nothing."""
+    return None if text is None or text.strip().lower() in _NOTHING else text
+
+
 def content_type_of_body(declared: str | None) -> str | None:
     """The Content-Type of a request whose body is an object; None if it says nothing of the object.
 

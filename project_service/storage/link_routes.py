@@ -34,7 +34,7 @@ from project_service.http.routing import endpoint
 from project_service.lifecycle import timestamp
 from project_service.storage import errors, keys, requests
 from project_service.storage.buckets import Buckets
-from project_service.storage.conditions import write_conditions
+from project_service.storage.conditions import making_conditions
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.links import (
     LINK_HEADERS,
@@ -62,6 +62,7 @@ from project_service.storage.routes import (
     INLINE,
     KEY,
     KEYS,
+    MAKE_IF,
     METADATA,
     NO_BUCKET,
     NO_OBJECT,
@@ -70,7 +71,6 @@ from project_service.storage.routes import (
     READ_IF,
     READ_REFUSED,
     TAG,
-    WRITE_IF,
     WRITE_REFUSED,
     created,
     json_answer,
@@ -449,7 +449,7 @@ class LinkRoutes:
             (
                 _TOKEN,
                 Parameter("key", "The rest of the object's key, if the link is for a prefix.", KEY),
-                *WRITE_IF,
+                *MAKE_IF,
                 in_header("Content-MD5", "Refused unless the body has this MD5."),
                 *DETAIL_HEADERS,
             ),
@@ -490,7 +490,7 @@ class LinkRoutes:
                     headers={"Location": "redirect, with bucket, key and etag of the object added."},
                 ),
             ),
-            (_TOKEN, *WRITE_IF, *DETAIL_HEADERS),
+            (_TOKEN, *MAKE_IF, *DETAIL_HEADERS),
             RequestBody(
                 {
                     "multipart/form-data": obj(
@@ -534,7 +534,7 @@ class LinkRoutes:
     async def _destination(self, request: Request) -> Destination:
         upload = await self.links.for_upload(_token(request))
         bucket = await self.receiver.buckets.get(upload.link.bucket)
-        conditions = upload.narrowed(write_conditions(request.headers))
+        conditions = upload.narrowed(making_conditions(request.headers))
         return Destination(bucket, upload.writer, conditions, upload)
 
 

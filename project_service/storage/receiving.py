@@ -29,7 +29,9 @@ class Destination:
     link: UploadPass | None = None
 
     def content_type(self, declared: str | None, key: str | None) -> str:
-        """As ``requests.chosen_type``, by the rules of bucket and link."""
+        """As ``requests.chosen_type``, by the rules of bucket and link. A declared type such as ``undefined`` is
+        none."""
+        declared = keys.said(declared)
         chosen = requests.chosen_type(self.bucket, declared, key)
         if self.link is not None and (declared or key is not None):
             self.link.check_type(chosen)

@@ -1,4 +1,7 @@
-"""``/storage/buckets/{bucket}/resumable``: resumable uploads by tus 1.0.0, for any client of the protocol."""
+"""``/storage/buckets/{bucket}/resumable``: resumable uploads by tus 1.0.0, for any client of the protocol.
+
+Every path may end with a slash, as those of other servers of tus do.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from project_service.http.response import ENVELOPE, NO_STORE, ErrorForm, Reply, 
 from project_service.http.routing import Handler, endpoint
 from project_service.lifecycle import timestamp
 from project_service.storage import access, cache_control, digests, errors, keys, requests, tus
-from project_service.storage.conditions import write_conditions
+from project_service.storage.conditions import making_conditions, with_upsert
 from project_service.storage.details import details_of, with_field
 from project_service.storage.digests import BodyDigests
 from project_service.storage.resumable import NewUpload, Piece, Resumables
@@ -45,9 +48,9 @@ from project_service.storage.routes import (
     DETAIL_HEADERS,
     IN_BUCKET,
     KEY,
+    MAKE_IF,
     METADATA,
     TAG,
-    WRITE_IF,
     WRITE_REFUSED,
     json_answer,
     translated,
@@ -158,6 +161,7 @@ class ResumableRoutes:
         ),
         key="optional",
         bearer="own",
+        or_slash=True,
     )
     async def discover(self, request: Request) -> Reply:
         return Reply(204, tus.options(self.resumables.live.settings.max_object_bytes))
@@ -175,6 +179,7 @@ class ResumableRoutes:
         ),
         key="optional",
         bearer="own",
+        or_slash=True,
     )
     async def discover_one(self, request: Request) -> Reply:
         return await self.discover(request)
@@ -204,7 +209,7 @@ class ResumableRoutes:
                 ),
                 _CHECKSUM,
                 *_DIGESTS,
-                *WRITE_IF,
+                *MAKE_IF,
                 in_header("X-Object-Owner", "By the service key alone: to whom the object is to belong."),
                 *(one for one in DETAIL_HEADERS if not one.name.endswith("-Digest")),
             ),
@@ -220,6 +225,7 @@ class ResumableRoutes:
             DATABASE_AND_STORE,
         ),
         bearer="required",
+        or_slash=True,
     )
     async def begin(self, request: Request) -> Reply:
         headers, resumables = request.headers, self.resumables
@@ -232,8 +238,10 @@ class ResumableRoutes:
         writer = access.writer_of(request.caller, headers.text(b"x-object-owner"))
         # Counters that are a second old would let a whole file come that does not fit into the quota.
         bucket = await resumables.buckets.fresh(request.path_args["bucket"])
-        conditions = write_conditions(headers)
         length, described = tus.length_of_new(headers), tus.Described.of(headers)
+        conditions = making_conditions(headers)
+        if described.upsert is not None:
+            conditions = with_upsert(conditions, described.upsert)
         checks = _checks(headers)
         if described.bucket not in (None, bucket.name):
             raise validation_failed({"bucketName": "is not the bucket of this path"})
@@ -275,6 +283,7 @@ class ResumableRoutes:
             needs=DATABASE_AND_STORE,
         ),
         bearer="required",
+        or_slash=True,
     )
     async def status(self, request: Request) -> Reply:
         if request.method != "GET":
@@ -306,6 +315,7 @@ class ResumableRoutes:
             DATABASE_AND_STORE,
         ),
         bearer="required",
+        or_slash=True,
     )
     async def append(self, request: Request) -> Reply:
         headers = request.headers
@@ -331,6 +341,7 @@ class ResumableRoutes:
             needs=DATABASE_AND_STORE,
         ),
         bearer="required",
+        or_slash=True,
     )
     async def terminate(self, request: Request) -> Reply:
         tus.check_version(request.headers)
@@ -361,6 +372,7 @@ class ResumableRoutes:
             DATABASE_AND_STORE,
         ),
         bearer="required",
+        or_slash=True,
     )
     async def override(self, request: Request) -> Reply:
         method = request.headers.text(b"x-http-method-override")

@@ -56,7 +56,7 @@ from project_service.http.routing import Handler, endpoint
 from project_service.storage import access, errors, images, keys, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.cache_control import CACHE_CONTROL, MAX_AGE_SECONDS
-from project_service.storage.conditions import write_conditions
+from project_service.storage.conditions import making_conditions, write_conditions
 from project_service.storage.details import (
     DOCUMENT,
     LANGUAGE,
@@ -166,6 +166,13 @@ WRITE_IF = (
     in_header("If-Match", "Only if the object is this very one."),
     in_header("If-None-Match", "*: only if there is no object with that key."),
     in_header("If-Unmodified-Since", "Only if the object has not changed since; If-Match counts instead."),
+)
+# Of a request that makes an object.
+MAKE_IF = (
+    *WRITE_IF,
+    in_header(
+        "X-Upsert", "true: it may replace an object, as without the header. Anything else: it must not."
+    ),
 )
 _OWNER_HEADER = in_header(
     "X-Object-Owner", "By the service key alone: the user to whom the object is to belong."
@@ -484,7 +491,7 @@ class StorageRoutes:
                 json_answer(201, "The object's metadata", METADATA),
                 Answer(204, "With dry_run: the upload would be accepted now."),
             ),
-            (IN_BUCKET, _DRY_RUN, *WRITE_IF, _OWNER_HEADER, *DETAIL_HEADERS),
+            (IN_BUCKET, _DRY_RUN, *MAKE_IF, _OWNER_HEADER, *DETAIL_HEADERS),
             RequestBody(
                 {
                     "multipart/form-data": obj(
@@ -531,7 +538,7 @@ class StorageRoutes:
             (
                 IN_BUCKET,
                 KEY_IN_PATH,
-                *WRITE_IF,
+                *MAKE_IF,
                 in_header("Content-MD5", "Refused unless the body has this MD5."),
                 _OWNER_HEADER,
                 *DETAIL_HEADERS,
@@ -632,7 +639,7 @@ class StorageRoutes:
             TAG,
             "Copy an object within its bucket, or into another",
             (json_answer(201, "The metadata of the copy", METADATA),),
-            (IN_BUCKET, *WRITE_IF, _OWNER_HEADER),
+            (IN_BUCKET, *MAKE_IF, _OWNER_HEADER),
             body_of(FromTo),
             (
                 *WRITE_REFUSED,
@@ -650,7 +657,7 @@ class StorageRoutes:
         body = await request.read_json(FromTo)
         to = await self._target(bucket, body)
         source, target = body.parsed(within=to is bucket)
-        conditions = write_conditions(request.headers)
+        conditions = making_conditions(request.headers)
         switched = await self.objects.copy(bucket, source, to, target, writer, conditions)
         return created(request, switched.row)
 
@@ -662,7 +669,7 @@ class StorageRoutes:
             TAG,
             "Give an object another key, or another bucket",
             (json_answer(200, "The metadata under the new key", METADATA),),
-            (IN_BUCKET, *WRITE_IF),
+            (IN_BUCKET, *MAKE_IF),
             body_of(FromTo),
             (
                 *WRITE_REFUSED,
@@ -682,7 +689,7 @@ class StorageRoutes:
         body = await request.read_json(FromTo)
         to = await self._target(bucket, body)
         source, target = body.parsed(within=to is bucket)
-        conditions = write_conditions(request.headers)
+        conditions = making_conditions(request.headers)
         if to is bucket:
             switched = await self.objects.move(bucket, source, target, writer, conditions)
         else:
@@ -747,7 +754,7 @@ class StorageRoutes:
 
     async def _destination(self, request: Request) -> Destination:
         bucket, writer = await writable(self.buckets, request)
-        return Destination(bucket, writer, write_conditions(request.headers))
+        return Destination(bucket, writer, making_conditions(request.headers))
 
     async def _dry_run(self, request: Request) -> Reply:
         """Whether an upload with these headers and the key, size and type in the body would be accepted now."""

@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 from project_service import whole_numbers
 from project_service.errors import Headers, unsupported_media_type
 from project_service.http.head import HeaderView
-from project_service.storage import errors
+from project_service.storage import errors, keys
 from project_service.storage.values import MAX_OBJECT_BYTES
 
 VERSION = "1.0.0"
@@ -41,6 +41,8 @@ OF_RESPONSES: Headers = (RESUMABLE, EXPOSED)
 # objectName and contentType; Uppy sends filename and name, filetype and type.
 _KEYS = ("key", "objectName", "filename", "name")
 _TYPES = ("contentType", "filetype", "type")
+# Supabase's clients send it as a header, some apps as metadata.
+_UPSERT = ("x-upsert", "upsert")
 # Visible ASCII without comma and space.
 _NAME = re.compile(r"[!-+\--~]+")
 
@@ -134,7 +136,8 @@ def parse_metadata(text: str) -> Mapping[str, str]:
 
 @frozen
 class Described:
-    """What ``Upload-Metadata`` says of the object. None: nothing. ``text`` is the header as it was sent."""
+    """What ``Upload-Metadata`` says of the object. None: nothing. ``text`` is the header as it was sent, ``upsert``
+    what ``conditions.with_upsert`` takes."""
 
     text: str
     key: str | None
@@ -142,17 +145,21 @@ class Described:
     bucket: str | None
     max_age: str | None
     metadata: str | None
+    upsert: str | None
 
     @classmethod
     def of(cls, headers: HeaderView) -> Described:
         text = ",".join(value.decode("latin-1") for value in headers.all(b"upload-metadata")).strip()
         metadata = parse_metadata(text)
 
-        def first(names: tuple[str, ...]) -> str | None:
-            return next((metadata[name] for name in names if metadata.get(name)), None)
-
-        others = (first((name,)) for name in ("bucketName", "cacheControl", "metadata"))
-        return cls(text, first(_KEYS), first(_TYPES), *others)
+        # A file may be named null; anything else that is, is a variable that the client did not set.
+        key = next((metadata[name] for name in _KEYS if metadata.get(name)), None)
+        content_type = next(filter(None, (keys.said(metadata.get(name)) for name in _TYPES)), None)
+        bucket, max_age, document = (
+            keys.said(metadata.get(name)) for name in ("bucketName", "cacheControl", "metadata")
+        )
+        upsert = [metadata[name] for name in _UPSERT if name in metadata]
+        return cls(text, key, content_type, bucket, max_age, document, ",".join(upsert) if upsert else None)
 
 
 @define

@@ -142,7 +142,7 @@ class Documents(TestCase):
 
     def test_headers_read_by_handlers_are_those_described(self) -> None:
         others = {"range", "content-md5", "x-object-owner", "cache-control", "content-language", "x-metadata"}
-        others |= {"want-repr-digest"}
+        others |= {"want-repr-digest", "x-upsert"}
         told_of = {name.lower() for name in self.parameters("header", ("/storage",))}
         known = read_by_handlers("storage", "get", "text", "all", "_joined", "_tags", "_date", "_number")
         of_tus = ("if-", "tus-", "upload-", "x-http-")

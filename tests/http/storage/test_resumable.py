@@ -311,6 +311,81 @@ class Protocol(TestCase):
         self.app.patch(self.app.begun(5, path=f"{UPLOADS}?key=q", Upload_Metadata=""), 0, b"hello")
         self.assertEqual(self.app.get("q").status, 200)
 
+    def test_a_variable_that_the_client_did_not_set_says_nothing(self) -> None:
+        """JavaScript and Python write it as a text."""
+        for nothing in ("undefined", "null", "None", "NULL", " ", ""):
+            for said, content_type in (
+                ({"filetype": nothing}, "text/plain"),
+                ({"contentType": nothing, "type": "text/x-f"}, "text/x-f"),
+                ({"bucketName": nothing, "cacheControl": nothing, "metadata": nothing}, "text/plain"),
+            ):
+                path = self.app.begun(1, Upload_Metadata=metadata(filename="f.txt", **said))
+                self.app.patch(path, 0, b"h")
+                self.assertEqual(self.app.get("f.txt").header("content-type"), content_type, nothing)
+        # As a name it may be meant.
+        self.app.patch(self.app.begun(1, Upload_Metadata=metadata(filename="null")), 0, b"h")
+        self.assertEqual(self.app.get("null").status, 200)
+
+    def test_every_path_may_end_with_a_slash(self) -> None:
+        app = self.app
+        path = app.begun(5, path=f"{UPLOADS}/")
+        self.assertEqual(app.head(f"{path}/").header("upload-offset"), "0")
+        self.assertEqual(app.patch(f"{path}/", 0, b"hell").status, 204)
+        self.assertEqual(app.request("GET", f"{path}/", USER).status, 200)
+        override = {**USER, **TUS, "X-HTTP-Method-Override": "HEAD"}
+        self.assertEqual(app.request("POST", f"{path}/", override).header("upload-offset"), "4")
+        self.assertEqual(app.delete(f"{path}/").status, 204)
+        for one in (f"{UPLOADS}/", f"{path}/"):
+            self.assertEqual(app.request("OPTIONS", one, {}).header("tus-version"), "1.0.0")
+            self.assertEqual(refused(app.request("PUT", one, {**USER, **TUS})), (405, "method_not_allowed"))
+        for none in (f"{UPLOADS}//", f"{path}//"):
+            self.assertEqual(app.head(none).status, 404)
+
+
+class Upsert(TestCase):
+    """``X-Upsert``, by which Supabase's clients say whether an object may be replaced."""
+
+    def setUp(self) -> None:
+        self.app = TusApp()
+        self.app.put("a.txt", b"old")
+
+    def test_an_upload_that_must_not_replace_is_refused_when_it_begins(self) -> None:
+        for said in ("false", "False", " false ", "0", "undefined", ""):
+            self.assertEqual(refused(self.app.begin(X_Upsert=said)), (412, "object_exists"), said)
+            for name in ("x-upsert", "upsert"):
+                described = metadata(key="a.txt", **{name: said})
+                answer = self.app.begin(Upload_Metadata=described)
+                self.assertEqual(refused(answer), (412, "object_exists"), (name, said))
+        # One that says no is enough.
+        answer = self.app.begin(X_Upsert="true", Upload_Metadata=metadata(key="a.txt", upsert="false"))
+        self.assertEqual(refused(answer), (412, "object_exists"))
+        self.assertEqual(refused(self.app.begin(X_Upsert="true, false")), (412, "object_exists"))
+
+    def test_nor_does_it_replace_what_has_come_when_it_ends(self) -> None:
+        path = self.app.begun(5, X_Upsert="false", Upload_Metadata=metadata(key="new"))
+        self.app.put("new", b"other")
+        self.assertEqual(refused(self.app.patch(path, 0, b"hello")), (412, "object_exists"))
+        self.assertEqual(self.app.get("new").body, b"other")
+
+    def test_one_that_may_replaces(self) -> None:
+        said: tuple[dict[str, Any], ...] = (
+            {},
+            {"X_Upsert": "true"},
+            {"X_Upsert": "TRUE"},
+            {"Upload_Metadata": metadata(key="a.txt", upsert="true")},
+        )
+        for number, more in enumerate(said):
+            body = b"new %d" % number
+            self.assertEqual(self.app.begin(5, body=body, **more).status, 201, more)
+            self.assertEqual(self.app.get("a.txt").body, body)
+
+    def test_other_conditions_count_as_well(self) -> None:
+        etag = self.app.get("a.txt").header("etag") or ""
+        self.assertEqual(self.app.begin(X_Upsert="true", If_None_Match="*").status, 412)
+        self.assertEqual(self.app.begin(X_Upsert="true", If_Match='"other"').status, 412)
+        self.assertEqual(self.app.begin(X_Upsert="false", If_Match=etag).status, 412)
+        self.assertEqual(self.app.begin(X_Upsert="true", If_Match=etag).status, 201)
+
 
 class Extensions(TestCase):
     def setUp(self) -> None:

@@ -234,9 +234,13 @@ class Whole(TestCase):
     def test_the_content_type_that_clients_send_by_default_is_ignored(self) -> None:
         app = StorageApp()
         default = "Application/x-www-form-urlencoded; charset=utf-8"
-        for key, guessed in {"a.png": "image/png", "a": "application/octet-stream"}.items():
-            response = app.put(key, Content_Type=default)
-            self.assertEqual(json.loads(response.body)["content_type"], guessed)
+        # The others are what JavaScript and Python make of a variable without a value.
+        for sent in (default, "undefined", "null", "None", ""):
+            for key, guessed in {"a.png": "image/png", "a": "application/octet-stream"}.items():
+                response = app.put(key, Content_Type=sent)
+                self.assertEqual(json.loads(response.body)["content_type"], guessed, sent)
+        response = app.upload(form(part("file", b"x", "c.png", "undefined")))
+        self.assertEqual(json.loads(response.body)["content_type"], "image/png")
         app.rules("open", allowed_content_types=("image/*",))
         self.assertEqual(app.put("b.png", Content_Type=default).status, 201)
         self.assertEqual(app.put("b.txt", Content_Type=default).status, 415)

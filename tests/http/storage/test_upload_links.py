@@ -169,6 +169,17 @@ class UploadLinks(TestCase):
         self.app.request("DELETE", "/storage/buckets/shut/objects/k", USER)
         self.assertEqual(self.sent(path).status, 201)
 
+    def test_x_upsert_narrows_a_link_that_may_replace(self) -> None:
+        path = self.path(key="k", overwrite=True)
+        self.app.put("k", b"there", bucket="shut")
+        self.assertEqual(refused(self.sent(path, X_Upsert="false")), (412, "object_exists"))
+        self.assertEqual(self.app.stored(), [b"there"])
+        self.assertEqual(self.sent(path, X_Upsert="true").status, 200)
+        # It gives no right that the link has not.
+        path = self.path(key="other")
+        self.app.put("other", b"there", bucket="shut")
+        self.assertEqual(refused(self.sent(path, X_Upsert="true")), (412, "object_exists"))
+
     def test_the_rights_are_those_that_the_signer_has_when_it_is_used(self) -> None:
         path = self.path(OTHER, key="k", overwrite=True)
         self.app.put("k", bucket="shut")

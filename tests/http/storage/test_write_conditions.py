@@ -65,6 +65,32 @@ class Conditions(TestCase):
         )
         self.assertEqual(sorted(self.app.stored()), [b"one", b"two"])
 
+    def test_x_upsert_says_whether_an_object_may_be_replaced(self) -> None:
+        """As Supabase's clients send it. Whatever is not ``true`` replaces nothing."""
+        self.app.put("source", b"two")
+        copy = {"from": "source", "to": "k"}
+        for said in ("false", "FALSE", "no", "undefined", "", "true, false"):
+            sent = {**USER, "X-Upsert": said}
+            planned = {"key": "k", "size": 1}
+            for response in (
+                self.app.put("k", b"two", X_Upsert=said),
+                self.app.upload(file_form(b"two", key="k"), headers=sent),
+                self.app.upload(file_form(b"two", "k"), headers=sent),
+                self.app.post(f"{OBJECTS}?dry_run=true", planned, sent),
+                self.app.post("/storage/buckets/open/copy", copy, sent),
+                self.app.post("/storage/buckets/open/move", copy, sent),
+            ):
+                self.assertEqual(refused(response), (412, "object_exists"), said)
+        self.assertEqual(self.app.get("k").body, b"one")
+        # What makes no object is not about replacing one.
+        sent = {**USER, "X-Upsert": "false", "Content-Type": "application/json"}
+        self.assertEqual(self.app.request("PATCH", f"{OBJECTS}/k", sent, b'{"metadata": {}}').status, 200)
+        self.assertEqual(self.app.request("DELETE", f"{OBJECTS}/k", sent).status, 204)
+        self.assertEqual(self.app.put("k", b"new", X_Upsert="false").status, 201)
+        for said in ("true", "True", "true, true"):
+            self.assertEqual(self.app.put("k", said.encode(), X_Upsert=said).status, 200)
+            self.assertEqual(self.app.get("k").body, said.encode())
+
     def test_if_match(self) -> None:
         for tag in ('"other"', f'W/"{self.etag}"'):
             self.assertEqual(refused(self.app.put("k", b"2", If_Match=tag)), (412, "precondition_failed"))
