@@ -73,6 +73,7 @@ def presentation(
 
     With ``inline`` None its type decides, and a PDF is not in the sandbox. ``filename`` "": the key's last segment.
     """
+    # What browsers do with the very name that they are sent: another name of PDF is none to them.
     kind = keys.essence(content_type)
     shown = kind == _PDF or kind.startswith(_SHOWN) if inline is None else inline
     headers: Headers = (

@@ -133,7 +133,7 @@ def rendition(wanted: Wanted, content_type: str, headers: HeaderView, settings: 
 
 @lru_cache(maxsize=256)
 def _rendition(wanted: Wanted, content_type: str, accept: bytes, settings: Images) -> Rendition:
-    source = _OF_TYPE.get(keys.essence(content_type))
+    source = _OF_TYPE.get(keys.registered_type(content_type))
     if source is None:
         raise errors.image_type_unsupported()
     chosen = wanted.format or source
@@ -153,7 +153,7 @@ def _accepted(source: str, accept: bytes) -> str:
     object's own. ``*/*`` names none: programs send it, and browsers beside what they name."""
     accepted = parse_accept_header(accept.decode("latin-1"), MIMEAccept)
     # Sorted by quality, the highest first: the last of a name that is there twice does not count.
-    qualities = {keys.essence(kind): quality for kind, quality in reversed(accepted)}
+    qualities = {keys.registered_type(kind): quality for kind, quality in reversed(accepted)}
     # These may be animated, which the AVIF that is made here never is.
     smallest = ("webp",) if source in ("gif", "webp") else ("avif", "webp")
     named = [one for one in (*smallest, source) if qualities.get(f"image/{one}", 0) > 0]

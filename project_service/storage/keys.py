@@ -188,14 +188,70 @@ def guess_content_type(key: str) -> str:
     return guessed if guessed is not None and encoding is None else DEFAULT_CONTENT_TYPE
 
 
+# Other names that programs have for types: those that RFCs and IANA's registry call aliases or deprecated, those that
+# the MIME Sniffing Standard takes for the same (JavaScript, JSON, XML), and common ones that were never registered.
+# All without the "x-" that ``registered_type`` leaves out.
+_REGISTERED = {
+    alias: name
+    for name, aliases in (
+        ("application/gzip", "application/gzip-compressed application/gzipped"),
+        ("application/json", "text/json"),
+        ("application/pdf", "application/acrobat text/pdf"),
+        ("application/rtf", "text/rtf"),
+        ("application/vnd.rar", "application/rar application/rar-compressed"),
+        ("application/vnd.sqlite3", "application/sqlite3"),
+        ("application/xml", "text/xml"),
+        ("application/yaml", "text/yaml"),
+        ("application/zip", "application/zip-compressed"),
+        ("audio/aac", "audio/hx-aac-adts"),
+        ("audio/midi", "audio/mid application/midi"),
+        ("audio/mp4", "audio/m4a"),
+        ("audio/mpeg", "audio/mp3 audio/mpeg3 audio/mpeg-3 audio/mpg"),
+        ("audio/wav", "audio/wave audio/vnd.wave audio/pn-wav"),
+        ("font/otf", "application/font-otf application/font-opentype"),
+        ("font/ttf", "application/font-ttf application/font-truetype"),
+        ("font/sfnt", "application/font-sfnt"),
+        ("font/woff", "application/font-woff"),
+        ("font/woff2", "application/font-woff2"),
+        ("image/bmp", "image/ms-bmp image/windows-bmp"),
+        ("image/jpeg", "image/jpg image/pjpeg image/pjpg image/jpe image/jfif image/pipeg"),
+        ("image/svg+xml", "image/svg image/svg-xml"),
+        ("image/tiff", "image/tif"),
+        ("image/vnd.adobe.photoshop", "image/photoshop image/psd application/photoshop"),
+        ("image/vnd.microsoft.icon", "image/icon image/ico"),
+        ("text/csv", "application/csv text/comma-separated-values"),
+        (
+            "text/javascript",
+            "application/javascript application/ecmascript text/ecmascript text/jscript text/livescript "
+            "text/javascript1.0 text/javascript1.1 text/javascript1.2 text/javascript1.3 text/javascript1.4 "
+            "text/javascript1.5",
+        ),
+        ("video/matroska", "video/mkv"),
+        ("video/mp4", "video/m4v"),
+        ("video/vnd.avi", "video/avi video/msvideo"),
+    )
+    for alias in aliases.split()
+}
+# What was not registered yet began so (RFC 6648); the same name without it is of no other type.
+_UNREGISTERED = re.compile("(?<=/)x-")
+
+
+def registered_type(content_type: str) -> str:
+    """As ``essence``, under the name by which types are compared: ``image/jpeg`` for ``image/jpg`` and
+    ``image/x-jpeg``."""
+    name = _UNREGISTERED.sub("", essence(content_type))
+    return _REGISTERED.get(name, name)
+
+
 def is_pattern(text: str) -> bool:
     """Whether ``text`` can stand in a bucket's list: ``type/subtype``, ``type/*`` or ``*/*``."""
     return len(text) <= MAX_CONTENT_TYPE_LENGTH and _PATTERN.fullmatch(text) is not None
 
 
 def is_allowed_type(content_type: str, patterns: Sequence[str] | None) -> bool:
+    """Whether one of ``patterns`` stands for the type, by whichever of their names."""
     if patterns is None:
         return True
-    wanted = essence(content_type)
-    family = wanted.partition("/")[0] + "/*"
-    return any(pattern.lower() in {wanted, family, "*/*"} for pattern in patterns)
+    named, registered = essence(content_type), registered_type(content_type)
+    families = {f"{one.partition('/')[0]}/*" for one in (named, registered)} | {"*/*"}
+    return any(one.lower() in families or registered_type(one) == registered for one in patterns)

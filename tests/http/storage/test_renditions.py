@@ -220,6 +220,21 @@ class Parameters(Case):
             self.assertEqual(refused(self.get()), (422, "image_type_unsupported"))
         self.assertEqual(self.pool.jobs, [])
 
+    def test_a_picture_is_one_by_whichever_name_of_its_type(self) -> None:
+        for named, kind in (
+            ("image/jpg", "jpeg"),
+            ("image/pjpeg", "jpeg"),
+            ("IMAGE/X-PNG; a=b", "png"),
+            ("image/x-webp", "webp"),
+            ("image/x-gif", "gif"),
+        ):
+            self.put(named.encode(), named)
+            self.assertEqual(self.get().header("content-type"), f"image/{kind}", named)
+            self.assertEqual(self.get(PATH).header("content-type"), named)
+        self.put()
+        accepts = self.get(f"{SMALL}&format=auto", Accept="image/x-webp")
+        self.assertEqual(accepts.header("content-type"), "image/webp")
+
     def test_auto_is_what_the_client_accepts(self) -> None:
         browser = "text/html,image/avif,image/webp,*/*;q=0.8"
         for content_type, accept, chosen in (

@@ -296,6 +296,17 @@ class Rules(TestCase):
         self.assertEqual(refused(app.upload(late)), (415, "unsupported_media_type"))
         self.assertEqual(app.upload(form(part("file", b"x", "n"), part("key", b"p.png"))).status, 201)
 
+    def test_a_type_by_another_of_its_names_is_allowed_and_kept_as_it_was_sent(self) -> None:
+        app = StorageApp()
+        app.rules("open", allowed_content_types=("image/jpeg", "image/x-png"))
+        for content_type in ("image/jpg", "image/pjpeg", "image/png", "IMAGE/X-PNG; a=b"):
+            self.assertEqual(app.put("k", b"x", Content_Type=content_type).status, 201, content_type)
+            self.assertEqual(app.get("k").header("content-type"), content_type)
+            copied = app.post("/storage/buckets/open/copy", {"from": "k", "to": "copy"})
+            self.assertEqual(copied.status, 201, content_type)
+            app.request("DELETE", "/storage/buckets/open/objects/k", USER)
+        self.assertEqual(app.put("k", b"x", Content_Type="image/apng").status, 415)
+
     def test_rules_hold_at_the_end_of_an_upload_too(self) -> None:
         """A client may take as long as it likes: an upload begun under other rules becomes an object only under
         the present ones."""

@@ -4,6 +4,7 @@ forms."""
 from __future__ import annotations
 
 import base64
+import itertools
 import unicodedata
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -251,6 +252,44 @@ class ContentTypes(SynchronousTestCase):
             for sent in ("Image/png; q=1", "image/PNG ;q=1"):
                 self.assertEqual(keys.is_allowed_type(sent, patterns), allowed, patterns)
         self.assertTrue(keys.is_allowed_type("x/y", None))
+
+    def test_a_type_is_allowed_by_whichever_of_its_names(self) -> None:
+        for names in (
+            ("image/jpeg", "image/jpg", "IMAGE/PJPEG", "image/x-jpeg", "image/jfif"),
+            ("image/png", "image/x-png"),
+            ("image/webp", "image/x-webp"),
+            ("image/bmp", "image/x-ms-bmp", "image/x-bmp"),
+            ("image/vnd.microsoft.icon", "image/x-icon", "image/ico"),
+            ("audio/mpeg", "audio/mp3", "audio/x-mpeg", "audio/x-mp3"),
+            ("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave"),
+            ("audio/mp4", "audio/x-m4a"),
+            ("application/pdf", "application/x-pdf"),
+            ("application/zip", "application/x-zip-compressed"),
+            ("application/gzip", "application/x-gzip"),
+            ("application/xml", "text/xml; charset=utf-8"),
+            ("application/json", "text/json", "application/x-json"),
+            ("application/yaml", "text/x-yaml", "application/x-yaml"),
+            ("text/javascript", "application/x-javascript", "application/javascript", "text/javascript1.5"),
+            ("text/csv", "application/csv", "text/x-csv"),
+            ("font/woff", "application/font-woff", "application/x-font-woff"),
+            ("video/vnd.avi", "video/x-msvideo", "video/avi"),
+        ):
+            for sent, allowed in itertools.product(names, names):
+                pattern = allowed.partition(";")[0]
+                self.assertTrue(keys.is_allowed_type(sent, (pattern,)), (sent, pattern))
+                self.assertEqual(keys.registered_type(sent), names[0])
+        # By both families, and not by another type.
+        for family in ("text/*", "application/*"):
+            self.assertTrue(keys.is_allowed_type("text/xml", (family,)))
+        for sent, allowed in (
+            ("image/apng", "image/png"),
+            ("image/svg+xml", "application/xml"),
+            ("application/ld+json", "application/json"),
+            ("text/xml-external-parsed-entity", "text/xml"),
+            ("image/jp2", "image/jpeg"),
+            ("text/html", "application/xhtml+xml"),
+        ):
+            self.assertFalse(keys.is_allowed_type(sent, (allowed,)), (sent, allowed))
 
     def test_which_patterns_are_valid(self) -> None:
         for pattern in ("image/*", "*/*", "text/plain", "application/vnd.a+b"):
