@@ -35,7 +35,8 @@ from project_service.storage.values import ObjectRow, Viewer
 if TYPE_CHECKING:  # it stores what it makes, and what it replaces is removed with the lists below
     from project_service.storage.renditions import Renditions
 
-# A stored page that is shown inline may neither run script nor load anything but data from this site.
+# A stored page may neither run script nor load anything but data from this site. What is to be saved has it too: a
+# browser, an embedding app or a proxy may show it all the same.
 SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
 
 # Browsers must take the content type as it is sent, whatever the bytes look like.
@@ -53,6 +54,8 @@ _NOT_PLAIN = re.compile(r'[^ -~]|["\\%]')
 _SHOWN = ("audio/", "image/", "video/")
 # Browsers show a PDF in a viewer of their own, where it cannot act as the site, and none within a sandbox.
 _PDF = "application/pdf"
+# Browsers take the parts out of these, and let them act as pages or files of this site.
+_COMPOSITE = ("multipart/", "message/")
 
 
 def content_disposition(key: str, inline: bool) -> str:
@@ -68,21 +71,21 @@ def content_disposition(key: str, inline: bool) -> str:
 def presentation(
     key: str, content_type: str, inline: bool | None, filename: str = "", language: str | None = None
 ) -> Headers:
-    """How a browser is to show the object of ``key``: its type, its language, its file name, and the sandbox if it is
-    shown inline.
+    """How a browser is to show the object of ``key``: its type, its language, its file name, and the sandbox.
 
-    With ``inline`` None its type decides, and a PDF is not in the sandbox. ``filename`` "": the key's last segment.
+    With ``inline`` None its type decides, and a PDF that is shown is not in the sandbox. ``filename`` "": the key's
+    last segment. What consists of parts with types of their own is sent as bytes of no type.
     """
     # What browsers do with the very name that they are sent: another name of PDF is none to them.
     kind = keys.essence(content_type)
     shown = kind == _PDF or kind.startswith(_SHOWN) if inline is None else inline
     headers: Headers = (
-        ("Content-Type", content_type),
+        ("Content-Type", keys.DEFAULT_CONTENT_TYPE if kind.startswith(_COMPOSITE) else content_type),
         ("Content-Disposition", content_disposition(filename or key, shown)),
         NO_SNIFFING,
         *(() if language is None else (("Content-Language", language),)),
     )
-    if not shown or (inline is None and kind == _PDF):
+    if inline is None and shown and kind == _PDF:
         return headers
     return (*headers, ("Content-Security-Policy", SANDBOX))
 

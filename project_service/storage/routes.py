@@ -271,7 +271,7 @@ _OBJECT_HEADERS = {
     "Content-Language": "As the upload said it.",
     "Repr-Digest": "The SHA-256 of the whole object, where it was wanted and is known.",
     "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "A sandbox, where it is shown in the browser.",
+    "Content-Security-Policy": "A sandbox, which only a PDF that a public page shows has not.",
     "Cross-Origin-Resource-Policy": "cross-origin, if pages of every origin may read responses.",
     "Vary": "Accept, with format=auto.",
 }

@@ -40,7 +40,7 @@ class Whole(TestCase):
             "Last-Modified": FIRST,
             "Accept-Ranges": "bytes",
             "Cache-Control": "public, no-cache",
-            "Content-Security-Policy": None,
+            "Content-Security-Policy": SANDBOX,
         }
         self.assertEqual({name: response.header(name) for name in expected}, expected)
 
@@ -70,11 +70,37 @@ class Whole(TestCase):
         for value, kind in {"true": "inline", "false": "attachment"}.items():
             response = self.app.get(f"d/%C3%B6.png?inline={value}")
             self.assertTrue((response.header("content-disposition") or "").startswith(kind + ";"))
-            policy = response.header("content-security-policy")
-            self.assertEqual(policy, SANDBOX if kind == "inline" else None)
+            self.assertEqual(response.header("content-security-policy"), SANDBOX)
             self.assertEqual(response.header("x-content-type-options"), "nosniff")
         for bad in ("", "1", "TRUE", "yes"):
             self.assertEqual(refused(self.app.get(f"d/%C3%B6.png?inline={bad}")), (422, "validation_failed"))
+
+    def test_what_is_saved_is_in_the_sandbox_too(self) -> None:
+        for content_type in ("text/html", "image/svg+xml", "application/pdf", "text/plain"):
+            self.app.put("x", Content_Type=content_type)
+            for query in ("", "?download=a.html", "?inline=false", "?inline=true"):
+                for headers in ({}, {"Range": "bytes=1-2"}):
+                    response = self.app.get(f"x{query}", **headers)
+                    self.assertEqual(response.header("content-security-policy"), SANDBOX, query)
+                    self.assertEqual(response.header("content-type"), content_type)
+
+    def test_what_consists_of_parts_is_sent_as_bytes_of_no_type(self) -> None:
+        """A browser would take the parts out, as of multipart/x-mixed-replace and of MHTML."""
+        for content_type in (
+            "multipart/x-mixed-replace; boundary=x",
+            "Multipart/Related",
+            "multipart/mixed",
+            "message/rfc822",
+            "MESSAGE/http; version=1.1",
+        ):
+            self.app.put("x", Content_Type=content_type)
+            for query in ("", "?inline=true"):
+                for headers in ({}, {"Range": "bytes=1-2"}):
+                    response = self.app.get(f"x{query}", **headers)
+                    self.assertEqual(response.header("content-type"), "application/octet-stream")
+            # It is sent so, and stays what it is.
+            info = json.loads(self.app.get("x?info=true").body)
+            self.assertEqual(info["content_type"], content_type)
 
     def test_refusals_may_be_neither_sniffed_nor_cached(self) -> None:
         for key, headers, status in (

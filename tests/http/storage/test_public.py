@@ -67,8 +67,12 @@ class Public(TestCase):
             shown = content_type in SHOWN
             disposition = response.header("content-disposition") or ""
             self.assertTrue(disposition.startswith("inline" if shown else "attachment"), content_type)
-            sandboxed = shown and content_type != "application/pdf"
-            self.assertEqual(response.header("content-security-policy"), SANDBOX if sandboxed else None)
+            policy = None if content_type == "application/pdf" else SANDBOX
+            self.assertEqual(response.header("content-security-policy"), policy)
+        # A viewer shows a PDF, unless it is to be saved.
+        self.app.put("x", Content_Type="application/pdf")
+        for query in ("download", "inline=false"):
+            self.assertEqual(self.page(f"x?{query}").header("content-security-policy"), SANDBOX)
 
     def test_the_request_may_decide_instead(self) -> None:
         self.app.put("x", Content_Type="text/html")
