@@ -216,7 +216,7 @@ class _Import:
     async def bring(self, key: str, read: Read) -> None:
         """Import one object. Raises only errors that concern more than this object."""
         try:
-            keys.parse_key(key)
+            keys.parse_new_key(key)
             await self.objects.uploads.check(self.bucket, key, SERVICE, self.conditions)
             async with await self.objects.uploads.begin(self.bucket.name, SizeLimit(self.limit)) as upload:
                 content_type, details = await read(key, upload)

@@ -46,6 +46,8 @@ NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
 # CORS lets pages of every origin read the object anyway.
 ANY_ORIGIN = ("Cross-Origin-Resource-Policy", "cross-origin")
 
+# Characters of a key that no file name has, see ``keys.TURNING``.
+_TURNING = re.compile(f"[{keys.TURNING}]")
 # Characters replaced in the plain file name: all but printable ASCII, and those with a meaning within quotes.
 _NOT_PLAIN = re.compile(r'[^ -~]|["\\%]')
 
@@ -60,7 +62,7 @@ _COMPOSITE = ("multipart/", "message/")
 
 def content_disposition(key: str, inline: bool) -> str:
     """RFC 6266: a plain file name for old readers, and the real one."""
-    name = key.rsplit("/", 1)[-1]
+    name = _TURNING.sub("_", key.rsplit("/", 1)[-1])
     plain = _NOT_PLAIN.sub("_", name)
     kind = "inline" if inline else "attachment"
     return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from project_service.errors import ApiError, validation_failed
 from project_service.storage import errors
@@ -16,6 +16,10 @@ _BUCKET_NAME = re.compile(BUCKET_NAME, re.ASCII)
 
 # All of Unicode's category Cc. A regular expression, because a bulk delete brings a thousand long keys at a time.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# The controls of the Unicode Bidirectional Algorithm that turn the direction of what follows: with one a name ends in
+# .txt to the eye and in .exe to the machine. Names do without, as letters have a direction of their own.
+TURNING = "\u202a-\u202e\u2066-\u2069"
+_TURNING = re.compile(f"[{TURNING}]")
 
 # The least character above "/": the keys of a folder "f/" lie between "f/" and "f0".
 AFTER_SLASH = "0"
@@ -28,8 +32,8 @@ def is_bucket_name(name: str) -> bool:
 
 
 def parse_key(key: str, name: str = "key") -> str:
-    """``key`` itself; raises ``invalid_key``, whose details are under ``name``, the field or parameter it was sent
-    in.
+    """``key`` itself, which an object may have; raises ``invalid_key``, whose details are under ``name``, the field
+    or parameter it was sent in.
 
     1 to 900 bytes of UTF-8, no control characters, no leading "/", no empty, "." or ".." segment.
     """
@@ -46,11 +50,20 @@ def parse_key(key: str, name: str = "key") -> str:
     return key
 
 
-def parse_keys(given: Sequence[str], name: str) -> list[str]:
+def parse_new_key(key: str, name: str = "key") -> str:
+    """As ``parse_key``, for an object that is to be made: without characters that turn the direction of text, which
+    objects of earlier versions may have."""
+    parse_key(key, name)
+    if _TURNING.search(key):
+        raise errors.invalid_key("it has a character that turns the direction of text", name)
+    return key
+
+
+def parse_keys(given: Sequence[str], name: str, parse: Callable[[str, str], str] = parse_key) -> list[str]:
     """``given``, each once. Raises ``invalid_key``, which says which of them is not allowed."""
     for number, key in enumerate(given, 1):
         try:
-            parse_key(key, name)
+            parse(key, name)
         except ApiError as refusal:
             raise errors.invalid_key(
                 f"{(refusal.details or {})[name]} (number {number} of {name})", name

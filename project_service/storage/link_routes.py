@@ -212,11 +212,12 @@ class LinkRequest:
         if self.by_prefix:
             prefix = keys.parse_prefix(self.key_prefix or "", "key_prefix")
             # A prefix that no key begins with would make a link that nothing can be uploaded by.
-            keys.parse_key(f"{prefix}x", "key_prefix")
+            keys.parse_new_key(f"{prefix}x", "key_prefix")
             return [prefix]
+        parse = keys.parse_key if self.method == "GET" else keys.parse_new_key
         if self.keys is not None:
-            return keys.parse_keys(self.keys, "keys")
-        return [keys.parse_key(self.key or "")]
+            return keys.parse_keys(self.keys, "keys", parse)
+        return [parse(self.key or "", "key")]
 
     @property
     def by_prefix(self) -> bool:

@@ -202,7 +202,7 @@ class UploadPass:
         if not chosen:
             raise errors.invalid_key("it is empty")
         # No segment may be "..", so no key leaves the folder of its prefix.
-        return keys.parse_key(self.link.key + chosen)
+        return keys.parse_new_key(self.link.key + chosen)
 
     def narrowed(self, conditions: Conditions) -> Conditions:
         """The conditions of a request, and that of a link which never replaces an object."""

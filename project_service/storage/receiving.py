@@ -44,7 +44,7 @@ class Destination:
 
     def key_of(self, chosen: str) -> str:
         """The object's key, given what the client chose. Raises ``invalid_key``."""
-        return keys.parse_key(chosen) if self.link is None else self.link.key_of(chosen)
+        return keys.parse_new_key(chosen) if self.link is None else self.link.key_of(chosen)
 
     @property
     def digest(self) -> bytes | None:

@@ -31,7 +31,7 @@ FORM_OVERHEAD_BYTES = 256 * 1024
 _TOKEN_VERSION = 1
 # What file systems allow.
 MAX_FILENAME_LENGTH = 255
-_NOT_IN_FILENAMES = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
+_NOT_IN_FILENAMES = re.compile(rf"[/\\\x00-\x1f\x7f-\x9f{keys.TURNING}]")
 MAX_SEARCH_LENGTH = 255
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # The characters of URLs (RFC 3986 section 2).
@@ -56,7 +56,10 @@ def shown_as(request: Request, inline: bool | None = False) -> tuple[bool | None
         return inline if request.query_value("inline") is None else flag(request, "inline"), ""
     flag(request, "inline")
     if len(name) > MAX_FILENAME_LENGTH or _NOT_IN_FILENAMES.search(name):
-        why = f"must be a file name of up to {MAX_FILENAME_LENGTH} characters, without /, \\ and control characters"
+        why = (
+            f"must be a file name of up to {MAX_FILENAME_LENGTH} characters, without /, \\, control characters and "
+            "those that turn the direction of text"
+        )
         raise validation_failed({"download": why})
     return False, name
 

@@ -250,7 +250,7 @@ class ResumableRoutes:
             raise errors.invalid_key(
                 "there is no key or filename in Upload-Metadata, and no key in the query"
             )
-        key = keys.parse_key(named)
+        key = keys.parse_new_key(named)
         details = details_of(headers)
         if described.max_age is not None:
             age = cache_control.max_age(described.max_age, "cacheControl")

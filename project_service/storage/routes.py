@@ -92,7 +92,7 @@ KEY: Schema = {
     "minLength": 1,
     "maxLength": keys.MAX_KEY_BYTES,
     "description": f"1 to {keys.MAX_KEY_BYTES} bytes of UTF-8 without control characters; no leading /, no empty, . "
-    "or .. segment.",
+    "or .. segment. New ones have none of U+202A to U+202E and U+2066 to U+2069 either.",
 }
 PREFIX: Schema = {"type": "string", "maxLength": keys.MAX_KEY_BYTES}
 # "binary" says it to generators that do not know JSON Schema's contentMediaType, and a type of its own to those that
@@ -318,7 +318,7 @@ class FromTo:
 
     def parsed(self, within: bool = True) -> tuple[str, str]:
         """Raises ``invalid_key``, and ``validation_failed`` if they are the same ``within`` a bucket."""
-        source, target = keys.parse_key(self.source, "from"), keys.parse_key(self.target, "to")
+        source, target = keys.parse_key(self.source, "from"), keys.parse_new_key(self.target, "to")
         if within and source == target:
             raise validation_failed({"to": "is the same as from"})
         return source, target
@@ -550,7 +550,7 @@ class StorageRoutes:
         bearer="required",
     )
     async def upload_raw(self, request: Request) -> Reply:
-        key = keys.parse_key(request.path_args["key"])
+        key = keys.parse_new_key(request.path_args["key"])
         to = await self._destination(request)
         declared = keys.content_type_of_body(request.headers.text(b"content-type"))
         switched = await self.receiver.body(request, to, key, declared)
@@ -760,7 +760,7 @@ class StorageRoutes:
         """Whether an upload with these headers and the key, size and type in the body would be accepted now."""
         bucket, _ = await writable(self.buckets, request)
         planned = await request.read_json(PlannedUpload)
-        key = keys.parse_key(planned.key)
+        key = keys.parse_new_key(planned.key)
         # As it is now: the body may have taken hours, and the upload before may have filled the quota just so.
         to = evolve(await self._destination(request), bucket=await self.buckets.fresh(bucket.name))
         details = details_of(request.headers)

@@ -87,7 +87,14 @@ class Public(TestCase):
             named.header("content-disposition"),
             "attachment; filename=\"my caf_.png\"; filename*=UTF-8''my%20caf%C3%A9.png",
         )
-        for query in ("download=a/b", "download=%0A", "download=a%5Cb", f"download={256 * 'a'}", "inline=1"):
+        for query in (
+            "download=a/b",
+            "download=%0A",
+            "download=a%5Cb",
+            "download=a%E2%80%AEb",
+            f"download={256 * 'a'}",
+            "inline=1",
+        ):
             self.assertEqual(refused(self.page(f"a/dot.png?{query}")), (422, "validation_failed"), query)
 
     def test_an_age_is_that_of_the_object_or_of_the_service(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import re
 import unicodedata
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -69,6 +70,22 @@ class Keys(SynchronousTestCase):
     @example("\u202e\u200d😀")
     def test_keys_may_be_of_any_script(self, key: str) -> None:
         self.assertEqual(keys.parse_key(key), key)
+
+    def test_a_new_key_does_not_turn_the_direction_of_text(self) -> None:
+        for char in map(chr, (*range(0x20, 0x3100), *range(0xE000, 0x110000, 97))):
+            if unicodedata.bidirectional(char) in {
+                "LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI",
+            }:  # fmt: skip
+                with self.assertRaises(ApiError) as caught:
+                    keys.parse_new_key(f"a{char}b", "to")
+                why = "it has a character that turns the direction of text"
+                self.assertEqual((caught.exception.status, caught.exception.details), (422, {"to": why}))
+                self.assertEqual(content_disposition(f"a/b{char}c", False).count("_"), 2)
+                self.assertIn("''b_c", content_disposition(f"a/b{char}c", False))
+            elif unicodedata.category(char) != "Cc" and char != "/":
+                self.assertEqual(keys.parse_new_key(f"a{char}b"), f"a{char}b")
+        for bad in ("", "a//b", "a\n"):
+            self.assertRaises(ApiError, keys.parse_new_key, bad)
 
     def test_control_characters_are_refused_as_unicode_defines_them(self) -> None:
         for char in map(chr, (*range(0x3100), *range(0xE000, 0x110000, 97))):
@@ -329,7 +346,8 @@ class Dispositions(SynchronousTestCase):
         header = content_disposition(key, inline=False)
         self.assertTrue(header.isascii() and header.isprintable())
         plain, _, extended = header.partition("; filename*=UTF-8''")
-        self.assertEqual(unquote(extended), key.rsplit("/", 1)[-1])
+        named = re.sub(f"[{keys.TURNING}]", "_", key.rsplit("/", 1)[-1])
+        self.assertEqual(unquote(extended), named)
         self.assertEqual(plain.count('"'), 2)
         self.assertNotIn("\\", plain)
 
