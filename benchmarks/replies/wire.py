@@ -24,6 +24,8 @@ _MASKS = [
         (rb"(?m)^(Date|Last-Modified): .*?(?=\r?$)", rb"\1: <time>"),
         (rb"(?m)^X-Request-Id: [0-9a-f]{32}(?=\r?$)", rb"X-Request-Id: <made>"),
         (rb"(?m)^(Retry-After): \d+(?=\r?$)", rb"\1: <seconds>"),
+        # What is left of a link that works for an hour.
+        (rb"(?m)^(Cache-Control: private, max-age)=3[56]\d\d(?=\r?$)", rb"\1=<seconds>"),
         (rb"\bdur=[0-9.]+", rb"dur=<ms>"),
         (rb"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", rb"<time>"),
         (rb'(\\?"(?:iat|exp|nbf|expires_at)\\?": ?)\d{10}\b', rb"\1<time>"),

@@ -66,7 +66,7 @@ def _rules(function: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--cache-control",
             metavar="TEXT|none",
-            help="Cache-Control of a public bucket's objects that have none of their own, such as max-age=3600.",
+            help="Cache-Control of objects that have none of their own, such as max-age=3600.",
         ),
     ):
         function = option(function)

@@ -47,6 +47,16 @@ class Buckets:
             return bucket
         return await self.fresh(name)
 
+    async def of_object(self, name: str) -> Bucket:
+        """As ``get``, for what opens an object and does not say which buckets there are: raises
+        ``object_not_found``."""
+        try:
+            return await self.get(name)
+        except ApiError as refusal:
+            if refusal.code != "bucket_not_found":
+                raise
+            raise errors.object_not_found() from None
+
     async def same(self, bucket: Bucket) -> Bucket:
         """``bucket`` with its present rules; raises ``bucket_not_found`` where it has been deleted, even if there is
         another bucket of its name by now."""

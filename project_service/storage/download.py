@@ -22,7 +22,7 @@ from project_service.http.body import ClientGone
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
 from project_service.storage import conditions, errors, keys
-from project_service.storage.cache_control import for_everybody
+from project_service.storage.cache_control import Caching
 from project_service.storage.conditions import ByteRange, parse_range
 from project_service.storage.digests import repr_digest, wants_sha256
 from project_service.storage.images import VARY, Wanted
@@ -173,10 +173,7 @@ class ObjectLost(Exception):
 
 @frozen
 class Terms:
-    """How an object is to be sent. ``headers`` are added to its own.
-
-    ``public_max_age_seconds``: everybody may keep it, as the object says, else as ``cache_control`` says, else for so
-    long. With None ``headers`` say how to cache it.
+    """How an object is to be sent. ``headers`` are added to its own, and what ``caching`` makes of what it says.
 
     With ``viewer`` an object that this one may not see counts as missing.
 
@@ -186,9 +183,8 @@ class Terms:
     """
 
     inline: bool | None
+    caching: Caching
     headers: Headers = ()
-    public_max_age_seconds: int | None = None
-    cache_control: str | None = None
     use: LinkUse | None = None
     viewer: Viewer | None = None
     filename: str = ""
@@ -301,21 +297,9 @@ def _validators(row: ObjectRow, terms: Terms) -> Headers:
         ("ETag", f'"{row.etag}"'),
         ("Last-Modified", _http_date(row.updated_at)),
         ("Accept-Ranges", "bytes"),
-        *_caching(row, terms),
+        *terms.caching(row.cache_control, row.max_age_seconds),
         *terms.headers,
     )
-
-
-def _caching(row: ObjectRow, terms: Terms) -> Headers:
-    """With an age of 0 a cache asks each time whether it still has the object, so that nobody sees an old one."""
-    if terms.public_max_age_seconds is None:
-        return ()
-    text, age = row.cache_control, row.max_age_seconds
-    if text is None and age is None:
-        text, age = terms.cache_control, terms.public_max_age_seconds
-    if text is not None:
-        return (("Cache-Control", for_everybody(text)),)
-    return (("Cache-Control", f"public, max-age={age}" if age else "public, no-cache"),)
 
 
 # Cached, because the same objects are requested again and again.

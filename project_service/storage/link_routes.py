@@ -4,6 +4,7 @@ user token. Each endpoint has its description and the model of its body beside i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -34,13 +35,16 @@ from project_service.http.routing import endpoint
 from project_service.lifecycle import timestamp
 from project_service.storage import errors, keys, requests
 from project_service.storage.buckets import Buckets
+from project_service.storage.cache_control import Caching, for_link
 from project_service.storage.conditions import making_conditions
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.links import (
     LINK_HEADERS,
     MAX_EXPIRES_IN_SECONDS,
     MAX_USES,
+    NO_REFERRER,
     Links,
+    LinkUse,
     as_shown,
     upload_as_shown,
 )
@@ -431,7 +435,9 @@ class LinkRoutes:
         try:
             use = await self.links.use(_token(request), request.headers)
             inline, filename = requests.shown_as(request)
-            terms = Terms(inline, LINK_HEADERS, use=use, viewer=use.link.viewer, filename=filename)
+            caching = await self._caching(use)
+            viewer = use.link.viewer
+            terms = Terms(inline, caching, (NO_REFERRER,), use=use, viewer=viewer, filename=filename)
             return await self.downloads.answer(request, use.link.bucket, use.link.key, terms)
         except ApiError as refusal:
             raise as_shown(refusal, request.headers) from None
@@ -531,6 +537,13 @@ class LinkRoutes:
             location = ("Location", requests.redirected(redirect, switched.row))
             return Reply(303, (location, *LINK_HEADERS))
         return created(request, switched.row, LINK_HEADERS)
+
+    async def _caching(self, use: LinkUse) -> Caching:
+        """What is sent by a link for any number of downloads may be kept while it works, and nothing else."""
+        if use.link.uses_left is not None:
+            return lambda *_: (NO_STORE,)
+        bucket = await self.receiver.buckets.of_object(use.link.bucket)
+        return partial(for_link, bucket.rules.cache_control, use.seconds_left)
 
     async def _destination(self, request: Request) -> Destination:
         upload = await self.links.for_upload(_token(request))

@@ -158,6 +158,11 @@ class LinkUse:
         used_at = self.link.used_at
         return used_at is not None and self.links.now() < used_at + CONTINUE_WITHIN
 
+    @property
+    def seconds_left(self) -> int:
+        """For how long the link works."""
+        return max(0, int((self.link.expires_at - self.links.now()).total_seconds()))
+
     def counts(self, headers: HeaderView, row: ObjectRow) -> bool:
         """Whether it counts, given the object; raises ``token_used`` where it does and no use is left."""
         if self.may_continue and continues(headers, row):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from attrs import frozen
 
-from project_service.errors import ApiError
 from project_service.http.describe import BOOLEAN, Operation, Parameter
 from project_service.http.request import Request
 from project_service.http.response import Reply, StreamReply
 from project_service.http.routing import endpoint
-from project_service.storage import access, errors, keys, requests
+from project_service.storage import access, keys, requests
 from project_service.storage.buckets import Buckets
+from project_service.storage.cache_control import for_everybody
 from project_service.storage.download import ANY_ORIGIN, Downloads, Terms
 from project_service.storage.routes import (
     BAD_KEY,
@@ -24,7 +26,7 @@ from project_service.storage.routes import (
     READ_IF,
     TAG,
 )
-from project_service.storage.values import Bucket, Live
+from project_service.storage.values import Live
 
 PAGE = "/storage/public/<bucket>/<path:key>"
 _INLINE = Parameter(
@@ -62,20 +64,12 @@ class PublicRoutes:
     )
     async def show(self, request: Request) -> Reply | StreamReply:
         key = keys.parse_key(request.path_args["key"])
-        bucket = await self._bucket(request.path_args["bucket"])
+        bucket = await self.buckets.of_object(request.path_args["bucket"])
         viewer = access.check_anonymous_read(bucket)
         inline, filename = requests.shown_as(request, None)
         # Downloads add this header themselves where CORS allows every origin.
         headers = () if request.any_origin else (ANY_ORIGIN,)
         max_age = self.live.settings.public_max_age_seconds
-        terms = Terms(inline, headers, max_age, bucket.rules.cache_control, viewer=viewer, filename=filename)
+        caching = partial(for_everybody, bucket.rules.cache_control, max_age)
+        terms = Terms(inline, caching, headers, viewer=viewer, filename=filename)
         return await self.downloads.answer(request, bucket.name, key, terms)
-
-    async def _bucket(self, name: str) -> Bucket:
-        """Raises ``object_not_found`` where there is no such bucket, as for one that has no pages."""
-        try:
-            return await self.buckets.get(name)
-        except ApiError as refusal:
-            if refusal.code != "bucket_not_found":
-                raise
-            raise errors.object_not_found() from None

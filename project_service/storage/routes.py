@@ -4,6 +4,7 @@ body beside it, and ``translated`` around it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from uuid import UUID
 
@@ -55,7 +56,13 @@ from project_service.http.response import NO_STORE, Reply, StreamReply, json_rep
 from project_service.http.routing import Handler, endpoint
 from project_service.storage import access, errors, images, keys, requests
 from project_service.storage.buckets import Buckets
-from project_service.storage.cache_control import CACHE_CONTROL, MAX_AGE_SECONDS
+from project_service.storage.cache_control import (
+    CACHE_CONTROL,
+    MAX_AGE_SECONDS,
+    NOT_SHARED,
+    for_caller,
+    for_everybody,
+)
 from project_service.storage.conditions import making_conditions, write_conditions
 from project_service.storage.details import (
     DOCUMENT,
@@ -82,8 +89,8 @@ TAG = "storage"
 MAX_BULK_KEYS = 1000
 # Up to here every JSON parser reads whole numbers exactly (RFC 8259 section 6).
 MAX_SAFE_INTEGER = 2**53 - 1
-# Cache-Control of objects and listings of a private bucket.
-NOT_SHARED = ("Cache-Control", "private, no-store")
+# What tells the callers of a private bucket from each other: users, and those who have the service key.
+_VARY, _VARY_BY_KEY = "Authorization", "Authorization, apikey, X-Service-Key"
 # What descriptions have in common: schemas, parameters and refusals.
 
 DATABASE_AND_STORE: tuple[ApiError, ...] = (database_unavailable(), errors.store_unavailable())
@@ -108,10 +115,8 @@ _METADATA: Mapping[str, Schema] = {
     "etag": {"type": "string", "description": "The store's, without quotes; opaque."},
 }
 METADATA = Named("Object", exactly(**_METADATA))
-_AGE = {
-    "description": "For how long caches may store it, in a public bucket; that of cache_control, if it has one."
-}
-_CACHING = {"description": "Its own Cache-Control, in a public bucket."}
+_AGE = {"description": "For how long caches may store it; that of cache_control, if it has one."}
+_CACHING = {"description": "Its own Cache-Control; in a private bucket for the caller alone."}
 _LANGUAGES = {"description": "For whom it is, as language tags."}
 _INFO: Mapping[str, Schema] = {
     **_METADATA,
@@ -180,7 +185,7 @@ _OWNER_HEADER = in_header(
 DETAIL_HEADERS = (
     in_header(
         "Cache-Control",
-        "How caches may store it, in a public bucket; public unless it says otherwise.",
+        "How caches may store it; in a public bucket public unless it says otherwise, else private.",
     ),
     in_header("Content-Language", "For whom the object is, as language tags."),
     in_header("X-Metadata", "The base64 of a JSON object, for the application's own use."),
@@ -267,13 +272,13 @@ _OBJECT_HEADERS = {
     "ETag": "The entity tag, in quotes.",
     "Last-Modified": "When the object was written.",
     "Accept-Ranges": "bytes",
-    "Cache-Control": "As the bucket's visibility asks, in a public one with the object's own age.",
+    "Cache-Control": "As the object or its bucket says; private, no-store in a private one that says nothing.",
     "Content-Language": "As the upload said it.",
     "Repr-Digest": "The SHA-256 of the whole object, where it was wanted and is known.",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "A sandbox, which only a PDF that a public page shows has not.",
     "Cross-Origin-Resource-Policy": "cross-origin, if pages of every origin may read responses.",
-    "Vary": "Accept, with format=auto.",
+    "Vary": "Accept, with format=auto; Authorization, where the caller alone may keep it.",
 }
 DOWNLOADED = (
     Answer(200, "The bytes, with the object's own Content-Type", BYTES, _OBJECT_HEADERS),
@@ -580,9 +585,11 @@ class StorageRoutes:
         # With policies, what the service key or a user sees need not be for everybody.
         if bucket.public and (not bucket.rules.policies if viewer is None else viewer.is_anybody):
             max_age = self.live.settings.public_max_age_seconds
-            terms = Terms(inline, (), max_age, bucket.rules.cache_control, viewer=viewer, filename=filename)
+            caching = partial(for_everybody, bucket.rules.cache_control, max_age)
         else:
-            terms = Terms(inline, (NOT_SHARED,), viewer=viewer, filename=filename)
+            vary = _VARY_BY_KEY if request.caller.is_service else _VARY
+            caching = partial(for_caller, bucket.rules.cache_control, vary)
+        terms = Terms(inline, caching, viewer=viewer, filename=filename)
         return await self.downloads.answer(request, bucket.name, key, terms)
 
     @endpoint(

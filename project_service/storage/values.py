@@ -112,7 +112,9 @@ class BucketRules:
     )
     policies: bool = _rule(FLAG, False, "Row-level security on storage.objects decides what users may do.")
     cache_control: str | None = _rule(
-        CACHE_CONTROL, None, "Cache-Control of objects that have none of their own, in a public bucket."
+        CACHE_CONTROL,
+        None,
+        "Cache-Control of objects that have none of their own; private in a private bucket.",
     )
 
     def __attrs_post_init__(self) -> None:

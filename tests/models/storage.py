@@ -215,8 +215,16 @@ class Model:
         shown = bucket in self.buckets and self.buckets[bucket].rules.anonymous_reads
         return self.objects.get((bucket, key)) if shown else None
 
-    def caching(self, bucket: str, there: Stored) -> str:
-        """The ``Cache-Control`` of an object that is shown to everybody."""
+    def kept(self, bucket: str, there: Stored) -> int | None:
+        """For how long the object says, or its bucket, that one caller may keep it; 0 for not at all."""
+        said = there.details.cache_control or self.buckets[bucket].rules.cache_control or ""
+        return 0 if "no-store" in said else 60 if "max-age=60" in said.replace("s-maxage", "") else None
+
+    def caching(self, bucket: str, there: Stored, to_all: bool = True) -> str:
+        """The ``Cache-Control`` of an object; of one that is not shown ``to_all``, if its bucket is private."""
+        if not (to_all or self.buckets[bucket].public):
+            seconds = self.kept(bucket, there)
+            return f"private, max-age={seconds}" if seconds else "private, no-store"
         text = there.details.cache_control or self.buckets[bucket].rules.cache_control or "no-cache"
         says_so = any(one in text for one in ("public", "private", "no-store"))
         return text if says_so else f"public, {text}"

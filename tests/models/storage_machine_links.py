@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.fakes.common import Response
-from tests.models.storage import Caller, Condition, Link, Rules, Terms
+from tests.models.storage import Caller, Condition, Link, Rules, Stored, Terms
 from tests.models.storage_machine_objects import METHODS, ObjectsMachine
 from tests.models.storage_world import (
     CALLERS,
@@ -107,10 +107,23 @@ class LinksMachine(ObjectsMachine):
             return
         self.read(answer, method, there, expected)
         if answer.status in (200, 206):
-            assert answer.header("Cache-Control") == "no-store"
+            assert there is not None
+            self.check_caching(answer.header("Cache-Control") or "", link, there)
             if method == "GET" and not continues:
                 link.continued_until = now + 600
                 link.use()
+
+    def check_caching(self, caching: str, link: Link, there: Stored) -> None:
+        """What is sent by a link for any number of downloads may be kept as long as it works."""
+        kept = self.model.kept(link.bucket, there)
+        if link.uses is not None:
+            assert caching == "no-store"
+        elif kept == 0:
+            assert caching == "private, no-store"
+        else:
+            seconds = int(caching.removeprefix("private, max-age="))
+            left = link.expires - self.world.now()
+            assert seconds == kept if kept and kept < left else left - 1 <= seconds <= left + 1, caching
 
     # Uploads
 

@@ -38,9 +38,7 @@ class ObjectsMachine(StorageMachine):
             return
         self.read(answer, method, there, expected)
         if there is not None and answer.status < 300:
-            public = self.model.buckets[bucket].public
-            caching = self.model.caching(bucket, there) if public else "private, no-store"
-            assert answer.header("Cache-Control") == caching
+            assert answer.header("Cache-Control") == self.model.caching(bucket, there, to_all=False)
             assert (answer.header("Content-Disposition") or "").startswith(
                 "inline" if inline else "attachment"
             )

@@ -51,9 +51,7 @@ class PicturesMachine(LinksMachine):
             return
         there = self.model.seen(caller, bucket, key)
         if self.resized(answer, method, bucket, key, there, width) and there is not None:
-            public = self.model.buckets[bucket].public
-            caching = self.model.caching(bucket, there) if public else "private, no-store"
-            assert answer.header("Cache-Control") == caching
+            assert answer.header("Cache-Control") == self.model.caching(bucket, there, to_all=False)
 
     @rule(data=st.data(), method=METHODS, width=WIDTHS)
     def see_a_public_page_resized(self, data: st.DataObject, method: str, width: int) -> None:

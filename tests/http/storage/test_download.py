@@ -123,8 +123,45 @@ class Whole(TestCase):
         listing = self.app.request("GET", "/storage/buckets/shut/objects", SERVICE)
         self.assertEqual((listing.status, listing.header("cache-control")), (200, "private, no-store"))
 
+    def test_a_private_object_that_says_for_how_long_is_kept_by_its_reader_alone(self) -> None:
+        self.app.storage.live.settings = evolve(self.app.storage.live.settings, public_max_age_seconds=9)
+        for said, expected in (
+            ("max-age=60", "private, max-age=60"),
+            ("public, max-age=60, immutable", "private, max-age=60"),
+            ("Max-Age=60, S-MaxAge=600, Proxy-Revalidate", "private, max-age=60"),
+            ("private, max-age=60, must-revalidate", "private, max-age=60, must-revalidate"),
+            ("max-age=60, no-transform, unknown=1", "private, max-age=60, no-transform"),
+            ("max-age=60, stale-while-revalidate=5", "private, max-age=60, stale-while-revalidate=5"),
+            ('max-age=60, stale-if-error="5, public"', "private, max-age=60"),
+            ('max-age="60", private="Set-Cookie"', "private, max-age=60"),
+            ("no-cache", "private, no-cache"),
+            ('no-cache="X", max-age=60', "private, max-age=60, no-cache"),
+            ("max-age=0", "private, max-age=0"),
+            ("max-age=60, no-store", "private, no-store"),
+        ):
+            self.app.put("k", bucket="shut", Cache_Control=said)
+            etag = self.app.get("k", "shut").header("etag") or ""
+            for headers, status in (({}, 200), ({"Range": "bytes=1-2"}, 206), ({"If-None-Match": etag}, 304)):
+                response = self.app.get("k", "shut", **headers)
+                self.assertEqual((response.status, response.header("cache-control")), (status, expected))
+                if "no-store" not in said:
+                    self.assertEqual(response.header("vary"), "Authorization")
+        # Without an age browsers would choose one.
+        for said in ("public", "immutable", "s-maxage=60", "must-revalidate", "private", "max-age", ""):
+            self.app.put("k", bucket="shut", Cache_Control=said)
+            self.assertEqual(self.app.get("k", "shut").header("cache-control"), "private, no-store", said)
+        change = {**USER, "Content-Type": "application/json"}
+        path = "/storage/buckets/shut/objects/k"
+        for age, expected in ((b"5", "max-age=5"), (b"0", "no-cache"), (b"null", "no-store")):
+            self.app.request("PATCH", path, change, b'{"max_age_seconds": %s}' % age)
+            self.assertEqual(self.app.get("k", "shut").header("cache-control"), f"private, {expected}")
+        # What the service key may read, nobody without it gets from a cache that both use.
+        self.app.put("k", bucket="shut", Cache_Control="max-age=60")
+        vary = self.app.request("GET", path, SERVICE).header("vary")
+        self.assertEqual(vary, "Authorization, apikey, X-Service-Key")
+
     def test_an_object_may_have_an_age_of_its_own(self) -> None:
-        """By the header that S3 keeps, by a field of the form, or afterwards by the service key; never in private."""
+        """By the header that S3 keeps, by a field of the form, or afterwards by the service key."""
 
         def caching(key: str, bucket: str = "open") -> str | None:
             return self.app.get(key, bucket).header("cache-control")
@@ -151,8 +188,6 @@ class Whole(TestCase):
         # An overwrite that says nothing begins anew.
         self.app.put("field")
         self.assertEqual((caching("raw"), caching("field")), ("public, max-age=9",) * 2)
-        self.app.put("k", bucket="shut", Cache_Control="max-age=60")
-        self.assertEqual(caching("k", "shut"), "private, no-store")
 
     def test_the_cache_control_of_an_upload_is_that_of_its_downloads(self) -> None:
         """It is public unless it says otherwise. Directives have no case (RFC 9111, 5.2)."""

@@ -69,6 +69,41 @@ class Links(TestCase):
             self.assertEqual(response.header("cache-control"), "no-store", status)
             self.assertEqual(response.header("referrer-policy"), "no-referrer", status)
 
+    def test_what_a_link_for_any_number_of_downloads_sends_may_be_kept_while_it_works(self) -> None:
+        path = self.path(uses=0, expires_in_seconds=100)
+        etag = self.app.request("GET", path).header("etag") or ""
+        for method, headers, status in (
+            ("GET", {}, 200),
+            ("HEAD", {}, 200),
+            ("GET", {"Range": "bytes=1-2"}, 206),
+            ("GET", {"If-None-Match": etag}, 304),
+        ):
+            response = self.app.request(method, path, headers)
+            self.assertEqual(response.status, status)
+            self.assertEqual(response.header("cache-control"), "private, max-age=100")
+            self.assertEqual(response.header("referrer-policy"), "no-referrer")
+        self.assertEqual(
+            self.app.request("GET", path, {"Range": "bytes=9-"}).header("cache-control"), "no-store"
+        )
+        self.app.clock.advance(30.5)
+        self.assertEqual(self.app.request("GET", path).header("cache-control"), "private, max-age=69")
+        for said, expected in (
+            ("public, max-age=5, immutable", "max-age=5"),
+            ("max-age=5000, stale-if-error=9", "max-age=69"),
+            ("no-store", "no-store"),
+            ("no-cache", "no-cache"),
+            ("public", "max-age=69"),
+        ):
+            self.app.put("d/k.txt", b"hello", bucket="shut", Cache_Control=said)
+            response = self.app.request("GET", path)
+            self.assertEqual(response.header("cache-control"), f"private, {expected}", said)
+        self.app.put("d/k.txt", b"hello", bucket="shut")
+        self.app.rules("shut", cache_control="max-age=7")
+        self.assertEqual(self.app.request("GET", path).header("cache-control"), "private, max-age=7")
+        # One that counts its uses must be asked each time.
+        path = self.path(uses=2)
+        self.assertEqual(self.app.request("GET", path).header("cache-control"), "no-store")
+
     def test_inline(self) -> None:
         response = self.app.request("GET", self.path() + "&inline=true")
         self.assertTrue((response.header("content-disposition") or "").startswith("inline;"))

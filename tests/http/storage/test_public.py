@@ -127,11 +127,12 @@ class Public(TestCase):
         same = self.page(If_None_Match=self.page().header("etag") or "")
         self.assertEqual((same.status, same.header("cache-control")), (304, "public, max-age=9"))
 
-    def test_a_private_bucket_is_never_cached(self) -> None:
+    def test_the_rule_of_a_private_bucket_is_for_each_caller_alone(self) -> None:
         self.app.rules("shut", cache_control="public, max-age=9")
         self.app.put("x", bucket="shut")
         response = self.app.request("GET", "/storage/buckets/shut/objects/x", USER)
-        self.assertEqual(response.header("cache-control"), "private, no-store")
+        self.assertEqual(response.header("cache-control"), "private, max-age=9")
+        self.assertEqual(response.header("vary"), "Authorization")
 
     def test_what_is_not_public_does_not_exist(self) -> None:
         self.app.put("x", bucket="shut")
