@@ -25,12 +25,12 @@ from project_service.storage import conditions, errors, keys
 from project_service.storage.cache_control import Caching
 from project_service.storage.conditions import ByteRange, parse_range
 from project_service.storage.digests import repr_digest, wants_sha256
-from project_service.storage.images import VARY, Wanted
+from project_service.storage.images import VARY, Rendition, Wanted
 from project_service.storage.links import LinkUse
 from project_service.storage.repository import ObjectRows, ObjectStream, Store
 from project_service.storage.s3.errors import SAME_PAGE, NoSuchObject, ReaderLeft, StoreUnreachable
 from project_service.storage.s3.xml import StoredPage
-from project_service.storage.values import ObjectRow, Viewer
+from project_service.storage.values import ObjectRow, StoredRendition, Viewer
 
 if TYPE_CHECKING:  # it stores what it makes, and what it replaces is removed with the lists below
     from project_service.storage.renditions import Renditions
@@ -162,6 +162,9 @@ class _Gathered:
         return
 
 
+# The ETag of what has not been made, which no request can name.
+_NO_ETAG = '"'
+
 # How often to read the row of an object whose bytes are gone. Each time it must have been overwritten between the two
 # reads; the limit is for a store whose new objects appear late while somebody keeps overwriting one.
 MAX_READS = 5
@@ -223,32 +226,66 @@ class Downloads:
     ) -> Reply | StreamReply:
         if wanted.format == "auto":
             terms = evolve(terms, headers=(*terms.headers, VARY))
+        rendition = self.renditions.rendition(request, row, wanted)
         for _ in range(MAX_READS):
-            picture = await self.renditions.of(request, row, wanted, terms.use)
+            picture = await self.renditions.stored(row, rendition)
+            taken = picture is None and terms.use is not None and terms.use.limited
+            if taken:
+                without = self._unmade(request, row, terms, rendition)
+                if without is not None:
+                    return without
+            if picture is None:
+                picture = await self.renditions.make(request, row, rendition)
             try:
-                return await self._answer(request, picture.row, terms, picture.body)
+                return await self._answer(request, picture.row, terms, picture.body, taken)
             except NoSuchObject:
                 # The object may have been replaced, or the rendition made room for another, or the store has lost it.
                 # It can be made again; where the object itself is gone, that raises.
                 await self.renditions.forget(picture)
         raise StoreUnreachable("every version that was made of a picture was gone")
 
+    def _unmade(
+        self, request: Request, row: ObjectRow, terms: Terms, rendition: Rendition
+    ) -> Reply | StreamReply | None:
+        """The response to a request that takes no use of a link that counts them, and so has nothing made: otherwise
+        whoever has the link could have any number made. None for a request that takes one.
+
+        Conditions are decided by what is known: nobody has an ETag of what has not been made. A HEAD does not say
+        what only the picture would show.
+        """
+        assert terms.use is not None
+        if terms.use.link.uses_left == 0:
+            raise errors.token_used()
+        stored = StoredRendition(row.version, 0, _NO_ETAG)
+        unmade = row.as_rendition(stored, rendition.key(row.key), rendition.content_type)
+        status, headers, _ = _head(request, unmade, terms, self.now, ranges=False)
+        headers = tuple(one for one in headers if one[0] != "ETag")
+        if status == 304:
+            return Reply(status, headers)
+        return StreamReply(status, headers, None, _nothing) if request.method == "HEAD" else None
+
     async def _answer(
-        self, request: Request, row: ObjectRow, terms: Terms, body: bytes | None = None
+        self,
+        request: Request,
+        row: ObjectRow,
+        terms: Terms,
+        body: bytes | None = None,
+        taken: bool = False,
     ) -> Reply | StreamReply:
-        """``body`` is all of the object, where it is in memory already."""
-        if terms.use is not None and not terms.use.counts(request.headers, row):
-            terms = evolve(terms, use=None)
-        status, headers, part = _head(request, row, terms, self.now)
+        """``body`` is all of the object, where it is in memory already. With ``taken`` it has been made for this
+        request, which is sent all of it and takes a use."""
+        if taken:
+            status, headers, part = 200, _headers(request, row, terms), ByteRange(0, row.size)
+        else:
+            if terms.use is not None and not terms.use.counts(request.headers, row):
+                terms = evolve(terms, use=None)
+            status, headers, part = _head(request, row, terms, self.now)
         if status == 304:
             return Reply(status, headers)
         if request.method == "HEAD":
             return StreamReply(status, headers, part.length, _nothing)
         if part.length == 0:
-            # An empty object needs nothing of the store.
-            if terms.use is not None:
-                await terms.use.take()
-            return Reply(status, headers)
+            body = b""  # an empty object needs nothing of the store
         known = self.small.get(row.version) if body is None else body
         if known is not None:
             if terms.use is not None:
@@ -271,34 +308,43 @@ class Downloads:
 
 
 def _head(
-    request: Request, row: ObjectRow, terms: Terms, now: Callable[[], datetime]
+    request: Request, row: ObjectRow, terms: Terms, now: Callable[[], datetime], ranges: bool = True
 ) -> tuple[int, Headers, ByteRange]:
     """The status (200, 206 or 304), the headers, and which bytes are to be sent with them."""
     sent = request.headers
-    validators = _validators(row, terms)
-    if request.any_origin:
-        validators = (*validators, ANY_ORIGIN)
     whole = ByteRange(0, row.size)
     if conditions.is_not_modified(sent, row):
-        return 304, (*validators, NO_SNIFFING), whole
-    shown = presentation(row.key, row.content_type, terms.inline, terms.filename, row.content_language)
-    headers = (*shown, *validators)
-    if b"want-repr-digest" in sent.first and row.sha256 is not None and wants_sha256(sent):
-        headers = (*headers, repr_digest(row.sha256))
-    if b"range" in sent.first and conditions.range_applies(sent, row, now()):
+        return 304, (*_validators(request, row, terms), NO_SNIFFING), whole
+    headers = _headers(request, row, terms)
+    if ranges and b"range" in sent.first and conditions.range_applies(sent, row, now()):
         part = parse_range(sent.text(b"range"), row.size)
         if part is not None:
             return 206, (*headers, ("Content-Range", part.content_range(row.size))), part
     return 200, headers, whole
 
 
-def _validators(row: ObjectRow, terms: Terms) -> Headers:
+def _headers(request: Request, row: ObjectRow, terms: Terms) -> Headers:
+    """Those of a response with bytes."""
+    shown = presentation(row.key, row.content_type, terms.inline, terms.filename, row.content_language)
+    headers = (*shown, *_validators(request, row, terms))
+    if (
+        b"want-repr-digest" in request.headers.first
+        and row.sha256 is not None
+        and wants_sha256(request.headers)
+    ):
+        headers = (*headers, repr_digest(row.sha256))
+    return headers
+
+
+def _validators(request: Request, row: ObjectRow, terms: Terms) -> Headers:
+    """Those of every response about the object."""
     return (
         ("ETag", f'"{row.etag}"'),
         ("Last-Modified", _http_date(row.updated_at)),
         ("Accept-Ranges", "bytes"),
         *terms.caching(row.cache_control, row.max_age_seconds),
         *terms.headers,
+        *((ANY_ORIGIN,) if request.any_origin else ()),
     )
 
 

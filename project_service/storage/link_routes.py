@@ -540,7 +540,7 @@ class LinkRoutes:
 
     async def _caching(self, use: LinkUse) -> Caching:
         """What is sent by a link for any number of downloads may be kept while it works, and nothing else."""
-        if use.link.uses_left is not None:
+        if use.limited:
             return lambda *_: (NO_STORE,)
         bucket = await self.receiver.buckets.of_object(use.link.bucket)
         return partial(for_link, bucket.rules.cache_control, use.seconds_left)

@@ -159,6 +159,10 @@ class LinkUse:
         return used_at is not None and self.links.now() < used_at + CONTINUE_WITHIN
 
     @property
+    def limited(self) -> bool:
+        return self.link.uses_left is not None
+
+    @property
     def seconds_left(self) -> int:
         """For how long the link works."""
         return max(0, int((self.link.expires_at - self.links.now()).total_seconds()))

@@ -35,7 +35,6 @@ from project_service.storage.image_pool import (
 )
 from project_service.storage.image_process import Job
 from project_service.storage.images import Rendition, Wanted
-from project_service.storage.links import LinkUse
 from project_service.storage.repository import RenditionRows
 from project_service.storage.sweeper import BATCH
 from project_service.storage.upload import SizeLimit, State, Uploads
@@ -141,22 +140,23 @@ class Renditions:
         """As ``images.wanted``."""
         return images.wanted(request.raw_query, self.settings)
 
-    async def of(self, request: Request, row: ObjectRow, wanted: Wanted, use: LinkUse | None) -> Picture:
-        """The rendition of ``row`` that the request wants; ``use`` is that of a link.
-
-        Raises ``images_not_installed``, ``image_type_unsupported``, ``image_invalid``, ``image_too_large``,
-        ``overloaded``, and ``token_used`` instead of making something for a link that is used up; ``NoSuchObject`` if
-        the object has been replaced since its row was read, and what the store raises.
-        """
+    def rendition(self, request: Request, row: ObjectRow, wanted: Wanted) -> Rendition:
+        """The one of ``row`` that the request wants. Raises ``images_not_installed``, ``image_type_unsupported``."""
         if not self.installed:
             raise errors.images_not_installed()
-        rendition = images.rendition(wanted, row.content_type, request.headers, self.settings)
+        return images.rendition(wanted, row.content_type, request.headers, self.settings)
+
+    async def stored(self, row: ObjectRow, rendition: Rendition) -> Picture | None:
+        """The rendition, if it has been made."""
         stored = await self._find(row.version, rendition.name)
-        if stored is not None:
-            self.observe("stored", 0.0)
-            return _picture(row, rendition, stored, None)
-        if use is not None and use.link.uses_left == 0:
-            raise errors.token_used()
+        if stored is None:
+            return None
+        self.observe("stored", 0.0)
+        return _picture(row, rendition, stored, None)
+
+    async def make(self, request: Request, row: ObjectRow, rendition: Rendition) -> Picture:
+        """Raises ``image_invalid``, ``image_too_large`` and ``overloaded``; ``NoSuchObject`` if the object has been
+        replaced since its row was read, and what the store raises."""
         if row.size > self.settings.max_source_bytes:
             raise errors.image_too_large()
         # Others are served while this request waits for a process.

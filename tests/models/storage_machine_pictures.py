@@ -70,6 +70,9 @@ class PicturesMachine(LinksMachine):
         if spent:
             assert answer.status == 410 if token in self.model.links else 404, answer
             assert method == "HEAD" or code(answer) == spent
+        elif method == "HEAD" and link.uses is not None and answer.header("ETag") is None:
+            # Nothing is made for it, so that it does not say what only a picture would show.
+            assert answer.status in ({404} if there is None else {200, 422}), answer
         elif self.resized(answer, method, link.bucket, link.key, there, width) and method == "GET":
             link.continued_until = now + 600
             link.use()

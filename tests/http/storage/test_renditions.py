@@ -476,6 +476,62 @@ class Rights(Case):
         self.assertEqual(refused(self.app.request("GET", f"{link}&format=webp", rest)), (410, "token_used"))
         self.assertEqual(len(self.pool.jobs), before)
 
+    def test_nothing_is_made_by_a_link_without_taking_a_use(self) -> None:
+        link, later = self.link(uses=2), "Sat, 01 Jan 2095 00:00:00 GMT"
+        for method, headers, status in (
+            ("HEAD", {}, 200),
+            ("HEAD", {"Range": "bytes=1-2"}, 200),
+            ("HEAD", {"If-Match": '"x"'}, 412),
+            ("GET", {"If-Match": '"x"'}, 412),
+            ("GET", {"If-None-Match": "*"}, 304),
+            ("GET", {"If-Modified-Since": later}, 304),
+            ("GET", {"If-Unmodified-Since": "Sat, 01 Jan 2000 00:00:00 GMT"}, 412),
+            ("GET", {"Purpose": "prefetch"}, 503),
+        ):
+            for width in (1, 2):
+                response = self.app.request(method, f"{link}{width}", headers)
+                self.assertEqual(response.status, status, (method, headers))
+            if status == 200:
+                self.assertEqual(response.header("content-type"), "image/jpeg")
+                self.assertEqual(response.header("cache-control"), "no-store")
+                # What only the picture would show.
+                self.assertIsNone(response.header("content-length"))
+                self.assertIsNone(response.header("etag"))
+        self.assertEqual(self.pool.jobs, [])
+        # What has it made takes a use, whatever range of it was wanted.
+        for number, headers in enumerate(({"Range": "bytes=99-"}, {"If-None-Match": '"x"'}), 3):
+            response = self.app.request("GET", f"{link}{number}", headers)
+            self.assertEqual((response.status, response.body), (200, b"small"))
+        self.assertEqual(len(self.pool.jobs), 2)
+        self.assertEqual(refused(self.app.request("GET", f"{link}3")), (410, "token_used"))
+        self.assertEqual(self.app.request("HEAD", f"{link}5").status, 410)
+        # Of one that is there already, all is as of an object.
+        link = self.link()
+        self.get(f"{PATH}?width=100")
+        head = self.app.request("HEAD", link)
+        self.assertEqual((head.status, head.header("content-length")), (200, "5"))
+        self.assertEqual(self.app.request("GET", link, {"Range": "bytes=99-"}).status, 416)
+        etag = head.header("etag") or ""
+        self.assertEqual(self.app.request("GET", link, {"If-None-Match": etag}).status, 304)
+        self.assertEqual(self.app.request("GET", link, {"Range": "bytes=1-2"}).body, b"ma")
+        self.assertEqual(refused(self.app.request("GET", link)), (410, "token_used"))
+
+    def test_who_knows_the_bytes_beforehand_has_nothing_made_for_nothing(self) -> None:
+        """libvips makes the same bytes of a picture each time, so that their ETag can be known."""
+        etag = self.get(f"{PATH}?width=7").header("etag") or ""
+        for headers in ({"If-None-Match": etag}, {"If-Range": etag, "Range": "bytes=2-"}):
+            link = self.link(2)
+            self.assertEqual(self.app.request("GET", link).body, b"small")
+            before = len(self.pool.jobs)
+            self.assertEqual(self.app.request("GET", f"{link}&quality=9", headers).body, b"small")
+            self.assertEqual(len(self.pool.jobs), before + 1)
+            self.assertEqual(refused(self.app.request("GET", link)), (410, "token_used"))
+            self.app.put("a/cat.JPG", b"another", Content_Type="image/jpeg")
+
+    def test_a_link_for_any_number_has_what_a_head_asks_for_made(self) -> None:
+        link = self.link(0)
+        self.assertEqual(self.app.request("HEAD", link).header("content-length"), "5")
+
     def test_a_picture_that_is_refused_leaves_the_link_unused(self) -> None:
         link = self.link()
         self.pool.outcomes = [PictureRefused("invalid")]

@@ -91,7 +91,10 @@ async def render(storage: Any, given: dict[str, Any]) -> None:
     storage.renditions.pool, storage.renditions.installed = FakeImagePool(), True
     row = await storage.objects.rows.find("b", given["key"])
     request: Any = SimpleNamespace(headers=HeaderView(()), slot=Slot(), client_address="192.0.2.1")
-    await storage.renditions.of(request, row, Wanted(given["width"], None, "cover", None, None), None)
+    wanted = Wanted(given["width"], None, "cover", None, None)
+    rendition = storage.renditions.rendition(request, row, wanted)
+    if await storage.renditions.stored(row, rendition) is None:
+        await storage.renditions.make(request, row, rendition)
 
 
 async def link(pool: Pool, given: dict[str, Any]) -> None:
