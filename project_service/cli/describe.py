@@ -14,11 +14,12 @@ from project_service.cli.invocation import Failed, Invocation, Project, on_proje
 from project_service.database.pool import Transaction, in_transaction
 from project_service.network import url_configured
 from project_service.settings.model import Settings, StageDatabase
-from project_service.tables.client_types import TYPES_SQL, TypeCatalog, catalog_of, python, typescript
+from project_service.tables.client_types import python, typescript
 from project_service.tables.openapi import document, public_url, rights_sql
 from project_service.tables.openapi3 import openapi3
-from project_service.tables.schema_cache.build import build
+from project_service.tables.schema_cache.build import base_columns, build
 from project_service.tables.schema_cache.holder import read
+from project_service.tables.type_catalog import TYPES_SQL, TypeCatalog, catalog_of
 from project_service.tables.values import SchemaCache
 
 # The URL to show if nothing says where the service is reached.
@@ -88,16 +89,13 @@ async def types(
             raise Failed(f"the database does not expose the schema {schema}")
     chosen = schemas or settings.schemas
     async with project.connection(settings.dsn) as connection:
-        if language == "openapi3":
-            cache, _, _ = await in_transaction(
-                connection, lambda run: _described(run, settings, chosen[0], None)
-            )
-            url = _root_url(invocation, project.settings, settings, stage, database)
-            description = openapi3(document(cache, chosen[0], url, None, None))
-            text = orjson.dumps(description, option=orjson.OPT_INDENT_2).decode() + "\n"
-        else:
-            catalog = await in_transaction(connection, lambda run: _catalog(run, settings, chosen))
-            text = typescript(catalog) if language == "typescript" else python(catalog)
+        cache, catalog = await in_transaction(connection, lambda run: _catalog(run, settings, chosen))
+    if language == "openapi3":
+        url = _root_url(invocation, project.settings, settings, stage, database)
+        description = openapi3(document(cache, chosen[0], url, None, None), catalog, chosen[0])
+        text = orjson.dumps(description, option=orjson.OPT_INDENT_2).decode() + "\n"
+    else:
+        text = typescript(catalog) if language == "typescript" else python(catalog)
     if output is None:
         invocation.show(text, text.rstrip("\n"))
     else:
@@ -105,10 +103,15 @@ async def types(
             file.write(text)
 
 
-async def _catalog(run: Transaction, database: StageDatabase, schemas: tuple[str, ...]) -> TypeCatalog:
-    cache, _, _ = await _described(run, database, schemas[0], None)
-    rows = await run.query(TYPES_SQL, {"schemas": list(schemas)})
-    return catalog_of(rows[0][0], schemas, cache.relationships)
+async def _catalog(
+    run: Transaction, database: StageDatabase, schemas: tuple[str, ...]
+) -> tuple[SchemaCache, TypeCatalog]:
+    answers = await _answers(run, database)
+    cache = build(answers, database.schemas, 0)
+    search_path = [*database.schemas, *database.extra_search_path]
+    rows = await run.query(TYPES_SQL, {"schemas": list(schemas), "search_path": search_path})
+    bases = base_columns({row["oid"]: row["rule"] for row in orjson.loads(answers["rules"])})
+    return cache, catalog_of(rows[0][0], schemas, cache.relationships, bases)
 
 
 def _root_url(
@@ -140,15 +143,7 @@ _Described = tuple[SchemaCache, frozenset[str] | None, frozenset[str] | None]
 
 async def _described(run: Transaction, database: StageDatabase, schema: str, role: str | None) -> _Described:
     """The schema cache, and the names of the relations and functions that ``role`` may use; None for all."""
-
-    async def one(sql: str, params: Mapping[str, Any]) -> str:
-        value = (await run.query(sql, params))[0][0]
-        return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-    # With this the catalogue queries return names with their schemas, as they do for the service.
-    await run.query("set local search_path = ''")
-    answers = await read(one, database.schemas, database.extra_search_path)
-    cache = build(answers, database.schemas, 0)
+    cache = build(await _answers(run, database), database.schemas, 0)
     if role is None:
         return cache, None, None
     await run.query("select set_config('role', %s, true)", (role,))
@@ -156,3 +151,15 @@ async def _described(run: Transaction, database: StageDatabase, schema: str, rol
     rows = await run.query(rights.for_driver, rights.values())
     usable, callable_ = (frozenset(orjson.loads(names)) for names in rows[0])
     return cache, usable, callable_
+
+
+async def _answers(run: Transaction, database: StageDatabase) -> dict[str, str]:
+    """What the schema cache is built from."""
+
+    async def one(sql: str, params: Mapping[str, Any]) -> str:
+        value = (await run.query(sql, params))[0][0]
+        return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+    # With this the catalogue queries return names with their schemas, as they do for the service.
+    await run.query("set local search_path = ''")
+    return await read(one, database.schemas, database.extra_search_path)

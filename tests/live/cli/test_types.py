@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from openapi_spec_validator import validate
 
 from project_service.settings.model import Store
 from tests.live.cli.command_here import Command, beside_the_reactor, commands_of, failed
-from tests.live.npm import install
+from tests.live.cli.compilers import install_typescript, mypy, tsc
 from tests.live.sql import run_sql
 from tests.live.storage.cli import config_file
 
@@ -94,20 +92,15 @@ def project(database: str, store_settings: Store, tmp_path: Path, monkeypatch: p
     return commands_of(monkeypatch, "--config", config)
 
 
-def run(*argv: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
-
-
 @beside_the_reactor
 def test_typescript(project: Command, tmp_path: Path) -> None:
-    install(tmp_path, "@supabase/postgrest-js@2", "typescript@5")
+    install_typescript(tmp_path)
     assert project("types", "typescript", "--output", str(tmp_path / "database.ts")).out == ""
     for name, program in (("used.ts", USED), ("refused.ts", REFUSED)):
         (tmp_path / name).write_text(program)
-    strict = ("npx", "tsc", "--noEmit", "--strict", "--target", "es2022", "--module", "nodenext")
-    assert run(*strict, "used.ts", cwd=tmp_path).stdout == ""
+    assert tsc(tmp_path, "used.ts") == ""
     # From the first statement after the client is made, each has a fault.
-    errors = run(*strict, "refused.ts", cwd=tmp_path).stdout.splitlines()
+    errors = tsc(tmp_path, "refused.ts").splitlines()
     faults = {re.split("[(,]", line)[1] for line in errors if line.startswith("refused.ts")}
     assert faults == {"5", "6", "7", "8", "9", "10"}
 
@@ -117,13 +110,9 @@ def test_python(project: Command, tmp_path: Path) -> None:
     text = project("types", "python").out
     (tmp_path / "database.py").write_text(text)
     (tmp_path / "typed.py").write_text(TYPED)
-    checked = run(
-        sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, "typed.py", cwd=tmp_path
-    )
-    assert checked.stdout == "Success: no issues found in 1 source file\n"
+    assert mypy(tmp_path, "typed.py") == "Success: no issues found in 1 source file\n"
     (tmp_path / "typed.py").write_text(TYPED.replace('"mood": "sad"', '"mood": "glad"'))
-    wrong = run(sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, "typed.py", cwd=tmp_path)
-    assert "glad" in wrong.stdout
+    assert "glad" in mypy(tmp_path, "typed.py")
 
     specification = importlib.util.spec_from_file_location("made_database", tmp_path / "database.py")
     assert specification is not None and specification.loader is not None
