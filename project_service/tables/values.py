@@ -119,7 +119,8 @@ class Junction:
 class Relationship:
     """How the relation ``target`` is related to ``origin``. ``pairs`` are (column of origin, column of target).
 
-    A computed relationship has a ``routine`` and neither pairs nor a junction.
+    A computed relationship has a ``routine`` and neither pairs nor a junction. ``first_only``: of a set of rows that
+    is declared to be of one.
     """
 
     origin: Key
@@ -132,6 +133,7 @@ class Relationship:
     is_parent: bool = False
     junction: Junction | None = None
     routine: Key | None = None
+    first_only: bool = False
 
     @property
     def to_one(self) -> bool:

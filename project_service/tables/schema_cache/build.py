@@ -381,6 +381,7 @@ def _computed_relationship(row: Row) -> Relationship:
         "m2o" if row["to_one"] else "o2m",
         is_self=row["origin"] == row["target"],
         routine=_key(row),
+        first_only=row.get("first_only", False),
     )
 
 

@@ -196,7 +196,7 @@ order by n.nspname, p.proname, p.pronargs, pg_get_function_identity_arguments(p.
 _COMPUTED_RELATIONSHIPS = _json("""
 select n.nspname as schema, p.proname as name,
   json_build_array(an.nspname, ac.relname) as origin, json_build_array(rn.nspname, rc.relname) as target,
-  not p.proretset or p.prorows = 1 as to_one
+  not p.proretset or p.prorows = 1 as to_one, p.proretset and p.prorows = 1 as first_only
 from pg_proc p
 join pg_namespace n on n.oid = p.pronamespace
 join pg_type at on at.oid = p.proargtypes[0] and at.typrelid <> 0

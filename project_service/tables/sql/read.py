@@ -244,7 +244,10 @@ def _source_of(embedded: Embedded, origin: str) -> str:
     if relationship.routine is not None:
         own = ", ".join(f"{ident(origin)}.{ident(name)}" for name in embedded.row_columns)
         row = f"ROW({own})" if own else f"({ident(origin)}.*)"
-        return f"{qualified(relationship.routine)}({row}::{qualified(relationship.origin)}) AS {alias}"
+        call = f"{qualified(relationship.routine)}({row}::{qualified(relationship.origin)})"
+        # A function that is declared to return one row may return several, of which the first is the one.
+        source = f"(SELECT * FROM {call} LIMIT 1)" if relationship.first_only else call
+        return f"{source} AS {alias}"
     source = f"{qualified(relationship.target)} AS {alias}"
     if relationship.junction is not None:
         source += f", {qualified(relationship.junction.key)} AS {ident(_junction_alias(embedded))}"
@@ -404,6 +407,7 @@ def _without_aggregates(embedded: Embedded) -> Embedded:
 
 
 def _exists_sql(plan: ReadPlan, embedded: Embedded) -> Sql:
+    embedded = _under_own_alias(embedded)
     range_ = embedded.plan.range
     is_cut = range_.offset > 0 or range_.limit == 0
     if embedded.plan.grouped and not _group_by(embedded.plan):
@@ -414,6 +418,13 @@ def _exists_sql(plan: ReadPlan, embedded: Embedded) -> Sql:
     # A range that begins with the first row has rows if there are any at all, so only others are cut.
     cut = range_sql(range_) if is_cut else Sql(" OFFSET 0" if _is_of_unknown_size(plan) else "")
     return "EXISTS (SELECT 1" + _rows_apart(embedded, plan.alias) + cut + ")"
+
+
+def _under_own_alias(embedded: Embedded) -> Embedded:
+    """The embedding with another alias than where it is shown, which PostgreSQL's plans and messages name as with
+    PostgREST only if nothing else in the statement has its alias."""
+    name, _, number = embedded.plan.alias.rpartition("_")
+    return evolve(embedded, plan=evolve(embedded.plan, alias=sql_alias(f"pgrst_apart_{name}", int(number))))
 
 
 def _is_of_unknown_size(plan: ReadPlan) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,10 +11,12 @@ import pytest
 import pytest_twisted
 
 from project_service.tables.schema_cache.queries import FINGERPRINT
-from tests.live.tables.service import Tables, tables
+from tests.live.tables.service import BASE, Tables, tables
 
 __all__ = ["tables"]
 
+DATABASES = ("careful",)
+CAREFUL = BASE.replace("main", "careful")
 SCHEMA = """
 create domain shade as int;
 create function shown(shade) returns json language sql immutable as $$ select to_json('#' || $1::int) $$;
@@ -38,6 +42,11 @@ create function tucked(shelves) returns setof tucked.away rows 1 language sql st
 create table volumes (id int primary key, shelf_id int references shelves, name text, pages int);
 insert into shelves values (1, 'upper', 7), (2, 'lower', 7);
 insert into volumes values (1, 1, 'a', 10), (2, 1, 'b', 20), (3, 2, 'c', 30);
+create function several(shelves) returns setof volumes rows 1 language sql stable as
+  $$ select * from volumes where shelf_id = $1.id order by id $$;
+create function long_name(volumes) returns text language sql stable as $$ select $1.name || '!' $$;
+create function holds(volumes) returns setof shelves rows 1 language plpgsql stable as
+  $$ begin return query select * from shelves order by id; end $$;
 create function all_volumes() returns setof volumes language sql stable as 'select * from volumes';
 grant select on shelves, volumes, tucked.away to anon; grant all on lamps to anon
 """
@@ -48,7 +57,8 @@ def related(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
     tables.sql(
-        "drop function all_volumes, all_lamps; drop table volumes, lamps, shelves cascade;"
+        "drop function all_volumes, all_lamps, several, long_name, holds cascade;"
+        "drop table volumes, lamps, shelves cascade;"
         "drop schema tucked cascade; drop domain shade, tone cascade"
     )
 
@@ -283,3 +293,52 @@ def test_a_renamed_relation_function_or_constraint_changes_the_fingerprint(relat
 
 def fingerprint(tables: Tables) -> str:
     return str(tables.sql("select " + FINGERPRINT.replace("%%", "%"))[0][0])
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_to_one_function_that_returns_several_rows_counts_its_first(related: Tables) -> None:
+    first = {"name": "a", "long_name": "a!", "holds": {"name": "upper"}}
+    asked = "select=id,several(name,long_name,holds(name))"
+    both = [{"id": 1, "several": first}, {"id": 2, "several": {**first, "name": "c", "long_name": "c!"}}]
+    assert await rows(related, f"/shelves?{asked}&order=id") == both
+    assert await rows(related, f"/shelves?{asked}&order=id&limit=1") == both[:1]
+    assert await rows(related, "/shelves?select=id,...several(name)&order=several(name).desc") == [
+        {"id": 2, "name": "c"},
+        {"id": 1, "name": "a"},
+    ]
+    assert await rows(related, "/shelves?select=id,several!inner()&several.name=eq.b") == []
+    assert [
+        one["id"] for one in await rows(related, "/shelves?select=id,several!inner()&several.name=eq.a")
+    ] == [1]
+    status, headers, _ = await related.request(
+        "GET", f"/shelves?{asked}&limit=1", headers={"Prefer": "count=exact"}
+    )
+    assert (status, headers.getRawHeaders("content-range")) == (206, ["0-0/2"])
+
+
+def named_in(plan: Any) -> list[str]:
+    """The aliases of the relations that a plan reads."""
+    if isinstance(plan, list):
+        return [name for one in plan for name in named_in(one)]
+    if not isinstance(plan, dict):
+        return []
+    return [*([plan["Alias"]] if "Relation Name" in plan else []), *named_in(list(plan.values()))]
+
+
+@pytest.mark.parametrize(
+    "path",
+    (
+        "/shelves?select=id,volumes!inner(name)&order=id&limit=1",
+        "/shelves?select=id,volumes(name)&volumes=not.is.null",
+        "/shelves?select=id,volumes!inner(name,shelves!inner(name))&limit=1",
+    ),
+)
+@pytest_twisted.ensureDeferred
+async def test_plans_name_what_is_shown_as_postgrest_does(related: Tables, path: str) -> None:
+    accept = {"Accept": "application/vnd.pgrst.plan+json"}
+    status, _, plan = await related.request("GET", path, base=CAREFUL, headers=accept)
+    assert status == 200, plan
+    names = named_in(json.loads(plan))
+    # PostgreSQL adds a number to an alias that the statement has twice.
+    assert not [name for name in names if re.search("_[0-9]+_[0-9]+$", name)], names
+    assert {"volumes_1", "shelves_1"} & {*names}, names
