@@ -14,7 +14,7 @@ import orjson
 from attrs import evolve, field, frozen
 
 from project_service.tables.schema_cache.build import Origin
-from project_service.tables.values import Key, Relationship
+from project_service.tables.values import WHOLE_TYPES, Key, Relationship
 
 # %(schemas)s are the exposed schemas, %(search_path)s those that computed columns and relationships are found in. A
 # type is written as its oid, and all types are in "types".
@@ -75,9 +75,6 @@ select json_build_object(
 
 # pg_relation_is_updatable: bit 2 is UPDATE, 3 INSERT, 4 DELETE.
 _UPDATE, _INSERT = 4, 8
-
-# The types of single arguments without a name that a request's whole body is given to.
-_BODIES = frozenset({"bytea", "text", "xml", "json", "jsonb"})
 
 
 @frozen
@@ -250,7 +247,7 @@ class TypeCatalog:
         by_name: dict[str, list[Function]] = defaultdict(list)
         for one in self.functions:
             named = all(argument.name for argument in one.arguments)
-            whole = len(one.arguments) == 1 and self.types[one.arguments[0].type].name in _BODIES
+            whole = len(one.arguments) == 1 and self.types[one.arguments[0].type].name in WHOLE_TYPES
             if one.schema == schema and (named or whole) and self.row_argument(one) is None:
                 by_name[one.name].append(one)
         return by_name

@@ -45,6 +45,9 @@ class Representation:
     from_json: Key | None = None
 
 
+# The types of a single argument without a name that a request's whole body can be given to.
+WHOLE_TYPES = ("bytea", "text", "xml", "json", "jsonb")
+
 # A type whose values are PostgreSQL's own JSON and text.
 PLAIN = Representation()
 
@@ -195,6 +198,14 @@ class Routine:
     def is_scalar(self) -> bool:
         return not self.is_composite
 
+    @property
+    def takes_defaults_only(self) -> bool:
+        """Whether no request can give it an argument: none has a name, and all have defaults."""
+        arguments = self.arguments
+        if not arguments or any(argument.name or argument.required for argument in arguments):
+            return False
+        return len(arguments) > 1 or arguments[0].type not in WHOLE_TYPES
+
 
 @frozen
 class Handler:
@@ -208,7 +219,7 @@ class Handler:
 @frozen
 class SchemaCache:
     """What was read from PostgreSQL's catalogs at one time. Overloads of a routine are ordered by the number of their
-    arguments.
+    arguments. ``without_names`` are those that no request can give an argument: they are not called.
 
     ``computed`` are the computed columns by row type and name, those of a type before those of the types it inherits
     from; ``computed_of_any`` those that any row has. ``row_columns`` has the columns of row types that functions
@@ -222,6 +233,7 @@ class SchemaCache:
     relations: Mapping[Key, Relation] = field(repr=False, factory=dict)
     relationships: Mapping[Key, tuple[Relationship, ...]] = field(repr=False, factory=dict)
     routines: Mapping[Key, tuple[Routine, ...]] = field(repr=False, factory=dict)
+    without_names: Mapping[Key, tuple[Routine, ...]] = field(repr=False, factory=dict)
     computed: Mapping[Key, Mapping[str, tuple[Computed, ...]]] = field(repr=False, factory=dict)
     computed_of_any: Mapping[str, tuple[Computed, ...]] = field(repr=False, factory=dict)
     row_columns: Mapping[Key, tuple[str, ...]] = field(repr=False, factory=dict)

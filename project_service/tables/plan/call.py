@@ -119,6 +119,9 @@ def find_routine(cache: SchemaCache, request: Request, names: tuple[str, ...]) -
     takes_names = [routine for routine in overloads if by_name and _takes_names(routine, names)]
     whole = not takes_names or (payload is not None and payload.is_nameless and bool(takes_whole))
     candidates = takes_whole if whole else takes_names
+    if candidates and not whole:
+        others = (one for one in (*overloads, *cache.without_names.get(key, ())) if one not in candidates)
+        candidates = [*candidates, *(one for one in others if _is_rival(one, names))]
     if len(candidates) == 1:
         return candidates[0], whole
     if candidates:
@@ -137,6 +140,20 @@ def _takes_names(routine: Routine, names: tuple[str, ...]) -> bool:
     known = {argument.name for argument in routine.arguments}
     required = {argument.name for argument in routine.arguments if argument.required}
     return required <= given <= known
+
+
+def _is_rival(routine: Routine, names: tuple[str, ...]) -> bool:
+    """Whether PostgreSQL could take a call with these names for one of this function, whose arguments without names
+    are all left to their defaults. A call by such a name is none."""
+    named = [argument for argument in routine.arguments if argument.name]
+    rest = [argument for argument in routine.arguments if not argument.name]
+    given = set(names)
+    required = {argument.name for argument in named if argument.required}
+    return (
+        bool(rest)
+        and not any(argument.required for argument in rest)
+        and required <= given <= {argument.name for argument in named}
+    )
 
 
 def _takes_whole(routine: Routine, types: tuple[str, ...]) -> bool:

@@ -48,6 +48,7 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
     computed = [_computed_relationship(row) for row in rows["computed"]]
     represented = _representations(rows["representations"])
     extras = rows["extras"]
+    routines = [_routine(row) for row in rows["routines"]]
     return SchemaCache(
         version=version,
         relations={_key(row): _relation(row, primary_keys, represented) for row in rows["relations"]},
@@ -56,7 +57,8 @@ def build(answers: Mapping[str, str], schemas: tuple[str, ...], version: int) ->
         computed_of_any=_by_name(row for row in rows["computed_columns"] if not row["row"]),
         row_columns={_key(row): tuple(row["columns"] or ()) for row in rows["row_columns"]},
         row_functions=frozenset(extras["row_functions"]),
-        routines=_routines(rows["routines"]),
+        routines=_overloads(one for one in routines if not one.takes_defaults_only),
+        without_names=_overloads(one for one in routines if one.takes_defaults_only),
         handlers=tuple(
             Handler(_key(row), row["media"], tuple(row["relation"]) if row["relation"] else None)
             for row in rows["handlers"]
@@ -135,10 +137,10 @@ def _by_name(rows: Iterable[Row]) -> dict[str, tuple[Computed, ...]]:
     return {name: tuple(group) for name, group in groups.items()}
 
 
-def _routines(rows: list[Row]) -> dict[Key, tuple[Routine, ...]]:
+def _overloads(routines: Iterable[Routine]) -> dict[Key, tuple[Routine, ...]]:
     groups: dict[Key, list[Routine]] = defaultdict(list)
-    for row in rows:
-        groups[_key(row)].append(_routine(row))
+    for one in routines:
+        groups[one.key].append(one)
     return {key: tuple(group) for key, group in groups.items()}
 
 

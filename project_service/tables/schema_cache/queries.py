@@ -185,8 +185,9 @@ join pg_type bt on bt.oid = coalesce(bases.base, t.oid)
 join pg_namespace bn on bn.oid = bt.typnamespace
 left join pg_class rc on rc.oid = bt.typrelid
 where p.prokind = 'f' and t.typname not in ('trigger', 'event_trigger') and n.nspname = any(%(schemas)s)
-  -- Arguments without names are no request's: only a single one of these is, that is given the body.
-  and (p.proargnames is not null or p.pronargs = 0 or p.pronargs = 1 and p.proargtypes[0] in
+  -- Arguments without names are no request's: only a single one of these is, that is given the body. Where they have
+  -- defaults PostgreSQL may mean the function by a call without arguments.
+  and (p.proargnames is not null or p.pronargs = p.pronargdefaults or p.pronargs = 1 and p.proargtypes[0] in
     ('bytea'::regtype, 'text'::regtype, 'xml'::regtype, 'json'::regtype, 'jsonb'::regtype))
 order by n.nspname, p.proname, p.pronargs, pg_get_function_identity_arguments(p.oid) collate "C"
 """,

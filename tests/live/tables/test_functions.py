@@ -398,3 +398,42 @@ async def test_rows_without_a_declared_type_have_no_key_twice(tables: Tables) ->
         cell = next(csv.reader(body.decode().splitlines()[1:]))[0]
         assert '"pair"' in cell, cell
         json.loads(cell, object_pairs_hook=without_repetitions)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_call_that_postgresql_finds_ambiguous_by_an_unnamed_default_lists_the_overloads(
+    tables: Tables,
+) -> None:
+    tables.sql(
+        "create function vague() returns int language sql as 'select 1';"
+        "create function vague(int default 5) returns int language sql as 'select 2';"
+        "create function vague(date default now(), int default 5) returns int language sql as 'select 3';"
+        "create function partly(a int) returns int language sql as 'select 1';"
+        "create function partly(a int, int default 5) returns int language sql as 'select 2';"
+        "create function defaulted(int default 5) returns int language sql as 'select 1';"
+        "create function needing() returns int language sql as 'select 1';"
+        "create function needing(int) returns int language sql as 'select 2';"
+        "create function needing(int, int default 1) returns int language sql as 'select 2'"
+    )
+    await until_answered(tables, "GET", "/rpc/needing", 200)
+    for method, path, body in (
+        ("GET", "/rpc/vague", None),
+        ("POST", "/rpc/vague", b"{}"),
+        ("POST", "/rpc/vague", b""),
+        ("GET", "/rpc/partly?a=1", None),
+        ("POST", "/rpc/partly", b'{"a": 1}'),
+    ):
+        more: dict[str, Any] = (
+            {} if body is None else {"data": body, "headers": {"Content-Type": "application/json"}}
+        )
+        status, _, answer = await tables.request(method, path, **more)
+        assert (status, answer["code"]) == (300, "PGRST203"), answer
+    listed = "public.vague(), public.vague( => integer), public.vague( => date,  => integer)"
+    assert listed in (await tables.request("GET", "/rpc/vague"))[2]["message"]
+    # As in PostgREST, nothing calls a function that no argument can be given.
+    assert (await tables.request("GET", "/rpc/defaulted"))[2]["code"] == "PGRST202"
+    described = json.loads((await tables.request("GET", "/"))[2])["paths"]
+    assert "/rpc/vague" in described and "/rpc/defaulted" not in described
+    tables.sql(
+        "drop function vague(), vague(int), vague(date, int), partly(int), partly(int, int), defaulted"
+    )
