@@ -48,14 +48,19 @@ _STATEMENTS = words("""
 # Special forms whose parentheses contain a FROM that reads nothing.
 _WITH_FROM = words("extract substring trim overlay")
 _END_OF_FROM = words(
-    "where group having window order limit offset fetch for union intersect except returning into then"
+    "where group having window order limit offset fetch for union intersect except returning then"
 )
 _QUERY = words("select values with")
-# Words of statements that are column names too: these may follow a column, and nothing that the statement takes.
+# Words of statements that are column names too. These may follow a column, and are no names that the statement takes.
 _AFTER_COLUMN = words("""
-    from as is and or not in like ilike between asc desc then else end when where order group limit union into loop
-    using collate at nulls update nothing instead also
+    from as is and or not in like ilike asc desc then else end when where order group limit union into using collate
 """)
+# A statement begins after these, and at the beginning.
+_BEFORE_STATEMENT = words("begin atomic then else loop")
+# What may follow an alias in FROM, and no statement begins with it.
+_AFTER_ALIAS = words("join cross natural inner left right full on using as tablesample where")
+# How many tokens are looked at for each of a text, so that a long text does not take forever.
+_LOOKS_PER_TOKEN = 20
 _ENDS_PLAIN_NAME = words("loop then else begin set end")
 
 # Settings that decide how values are written and read.
@@ -76,8 +81,9 @@ class Facts:
 
     ``leaves``: it may leave something on the session, or show what others left. ``sets_role``: it may change the role
     for the rest of the transaction, ``sets_form`` how values are written. ``pure``: it reads neither relations nor
-    settings, unless what it ``calls`` does. ``names`` are all names in it, those of attributes included, which may be
-    calls in another notation.
+    settings, unless what it ``calls`` does. ``names`` are all names in it; those of its
+    ``attributes`` may be calls in another notation. ``queries`` are names of queries (WITH) that it reads from,
+    unless there are relations of these names.
     """
 
     leaves: bool = True
@@ -85,6 +91,8 @@ class Facts:
     sets_form: bool = True
     pure: bool = False
     calls: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
+    queries: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
 
 
@@ -102,7 +110,16 @@ def facts_of(language: str, text: str) -> Facts:
         body = _Body(tokens(text), language == "plpgsql")
     except Unreadable:
         return Facts(names=frozenset(re.findall(r"\w+", text.lower())))
-    return Facts(body.leaves, body.sets_role, body.sets_form, body.pure, body.calls, body.names)
+    return Facts(
+        body.leaves,
+        body.sets_role,
+        body.sets_form,
+        body.pure,
+        body.calls,
+        body.attributes,
+        frozenset(body.queries),
+        body.names,
+    )
 
 
 class _Body:
@@ -111,9 +128,16 @@ class _Body:
     def __init__(self, found: Sequence[Token], procedural: bool) -> None:
         self._tokens = [*found, Token("punctuation", ";", -1)]
         self._procedural = procedural
+        self._looks = _LOOKS_PER_TOKEN * len(self._tokens)
         positions = range(len(found))
         self.names = frozenset(token.text for token in found if token.kind in ("name", "quoted"))
-        self.calls = frozenset(found[at].text for at in positions if self._is_called(at))
+        # After AS it is an alias with names for its columns, or a type.
+        self.calls = frozenset(
+            found[at].text for at in positions if self._is_called(at) and not self._at(at - 1).is_word("as")
+        )
+        self._named_queries = frozenset(found[at].text for at in positions if self._names_query(at))
+        self.queries: set[str] = set()
+        self.attributes = frozenset(found[at].text for at in positions if self._is_mark(at - 1, "."))
         self.leaves = any(self._leaves(at) for at in positions)
         self.sets_role = any(self._sets_role(at) for at in positions)
         written = {token.text.strip().lower() for token in found}
@@ -128,8 +152,23 @@ class _Body:
         """The token there; one that is nothing outside the text."""
         return self._tokens[at] if 0 <= at < len(self._tokens) else _NO_TOKEN
 
+    def _is_mark(self, at: int, *marks: str) -> bool:
+        """Whether one of these punctuation marks stands there. A literal or a quoted name may look like one."""
+        token = self._at(at)
+        return token.kind == "punctuation" and token.text in marks
+
+    def _is_enough(self) -> bool:
+        """Whether so much has been looked at that the rest counts as not understood."""
+        self._looks -= 1
+        return self._looks < 0
+
     def _is_called(self, at: int) -> bool:
-        return self._at(at).kind in ("name", "quoted") and self._at(at + 1).text == "("
+        return self._at(at).kind in ("name", "quoted") and self._is_mark(at + 1, "(")
+
+    def _names_query(self, at: int) -> bool:
+        """Whether it is a name that WITH gives to a query."""
+        begins = self._at(at - 1).is_word("with", "recursive") or self._is_mark(at - 1, ",")
+        return begins and self._at(at).kind in ("name", "quoted") and self._at(at + 1).is_word("as")
 
     # What stays on the session.
 
@@ -137,15 +176,15 @@ class _Body:
         token, before, after = self._at(at), self._at(at - 1), self._at(at + 1)
         if token.kind in ("name", "quoted"):
             if token.text == "set_config":
-                return after.text == "(" and not self._is_local(at + 1)
+                return self._is_mark(at + 1, "(") and not self._is_local(at + 1)
             if token.text in LEAVING or token.text.startswith(_TEMPORARY):
                 return True
-        if token.kind != "name" or before.text == ".":
+        if token.kind != "name" or self._is_mark(at - 1, "."):
             return False
         if token.text == "set":
             return not self._is_harmless_set(at)
         if token.text in ("reset", "discard", "listen", "load", "prepare", "do"):
-            return _is_argument(after)
+            return self._begins(at) and _is_argument(after)
         if token.text in ("temp", "temporary"):
             return after.is_word("table", "view", "sequence", "recursive") or before.is_word(
                 "into", "local", "global"
@@ -158,6 +197,13 @@ class _Body:
             )
         return token.text == "execute" and not after.is_word("on") and not self._is_understood(at)
 
+    def _begins(self, at: int) -> bool:
+        """Whether a statement may begin there."""
+        before = self._at(at - 1)
+        return (
+            at == 0 or self._is_mark(at - 1, ";") or before.is_word(*_BEFORE_STATEMENT) or before.text == ">>"
+        )
+
     def _is_harmless_set(self, at: int) -> bool:
         """Whether a SET ends with the transaction, or belongs to UPDATE."""
         after = self._at(at + 1)
@@ -165,7 +211,8 @@ class _Body:
             return not any(
                 (token.kind == "literal" and not token.exact)
                 or _OF_READING.search(token.text) is not None
-                or _TEMPORARY in token.text
+                or _TEMPORARY in token.text.lower()
+                or self._is_enough()
                 for token in self._statement(at)
             )
         if after.is_word("constraints", "transaction"):
@@ -185,7 +232,7 @@ class _Body:
         if at == end:
             return before.is_word("do", "then")
         at += self._at(at).is_word("only")
-        while self._at(at + 1).text == ".":
+        while self._is_mark(at + 1, "."):
             at += 2
         if not self._is_plain_name(at):
             return False
@@ -199,7 +246,7 @@ class _Body:
 
     def _statement(self, at: int) -> Iterable[Token]:
         """The tokens from there to the end of the statement."""
-        while self._at(at).text != ";":
+        while not self._is_mark(at, ";"):
             yield self._at(at)
             at += 1
 
@@ -212,12 +259,18 @@ class _Body:
         name, value = _written(arguments[0]), _written(arguments[1])
         if name is None or _OF_READING.search(name):
             return False
-        return name.strip().lower() != "search_path" or (value is not None and _TEMPORARY not in value)
+        return name.strip().lower() != "search_path" or (
+            value is not None and _TEMPORARY not in value.lower()
+        )
 
     def _arguments(self, opening: int) -> list[list[Token]]:
-        """The tokens of each argument of a call whose parenthesis is at ``opening``; none if it does not close."""
+        """The tokens of each argument of a call whose parenthesis is at ``opening``; none if it does not close
+        soon enough."""
         depth, arguments = 0, [[]]  # type: tuple[int, list[list[Token]]]
-        for token in self._tokens[opening:]:
+        for at in range(opening, len(self._tokens)):
+            token = self._tokens[at]
+            if self._is_enough():
+                return []
             if token.text in ("(", "[") and token.kind == "punctuation":
                 depth += 1
                 if depth == 1:
@@ -240,7 +293,7 @@ class _Body:
         after = self._at(at + 1)
         if after.kind == "literal":
             return after.exact and self._ends(at + 2) and _leaves_nothing(after.text)
-        if after.is_word("format") and self._at(at + 2).text == "(":
+        if after.is_word("format") and self._is_mark(at + 2, "("):
             arguments = self._arguments(at + 2)
             form = arguments[0] if arguments else []
             if len(form) != 1 or form[0].kind != "literal" or not form[0].exact:
@@ -251,7 +304,7 @@ class _Body:
         return False
 
     def _ends(self, at: int) -> bool:
-        return self._at(at).text in (";", ",", ")") or self._at(at).is_word("into", "using", "loop")
+        return self._is_mark(at, ";", ",", ")") or self._at(at).is_word("into", "using", "loop")
 
     # The role.
 
@@ -266,14 +319,14 @@ class _Body:
             return self._at(at).kind in ("name", "quoted") and self._at(at).text in _ROLE
         if token.is_word("execute"):
             return not self._at(at + 1).is_word("on") and not self._is_understood(at)
-        if token.text != "set_config" or token.kind == "literal" or self._at(at + 1).text != "(":
+        if token.text != "set_config" or token.kind == "literal" or not self._is_mark(at + 1, "("):
             return False
         name = _written((self._arguments(at + 1) or [[]])[0])
         return name is None or name.strip().lower() in _ROLE
 
     # Relations.
 
-    def _reads_no_relation(self, at: int) -> bool:  # noqa: PLR0911  # one for each form of FROM
+    def _reads_no_relation(self, at: int) -> bool:  # noqa: PLR0911, PLR0912  # one for each form of FROM
         """Whether a FROM that stands there reads functions and queries only."""
         token, before = self._at(at), self._at(at - 1)
         if not token.is_word("from"):
@@ -285,7 +338,14 @@ class _Body:
         at += 1
         depth = 0
         expected = True
-        while (token := self._at(at)).text != ";" or token.kind != "punctuation":
+        while not self._is_mark(at, ";"):
+            token = self._at(at)
+            if self._is_enough():
+                return False
+            if token.is_word("into") and depth == 0:
+                # PL/pgSQL takes it out wherever it stands, and what follows goes on with FROM.
+                at = self._after_target(at)
+                continue
             if expected:
                 if not self._is_item(at):
                     return False  # a relation, or what is not understood
@@ -297,7 +357,7 @@ class _Body:
                 if depth < 0:
                     return True
             elif depth == 0 and (
-                token.is_word(*_END_OF_FROM) or (self._procedural and token.is_word("loop"))
+                token.is_word(*_END_OF_FROM) or (token.is_word("loop") and self._is_of_for(at))
             ):
                 return True
             elif token.is_word("join") or (depth == 0 and token.text == "," and token.kind == "punctuation"):
@@ -305,16 +365,37 @@ class _Body:
             at += 1
         return not expected
 
+    def _is_of_for(self, at: int) -> bool:
+        """Whether a LOOP ends a query. PostgreSQL takes it for an alias in other places."""
+        return (
+            self._procedural
+            and not self._at(at - 1).is_word("as")
+            and not self._is_mark(at + 1, ",", "(", ")", ";")
+            and not self._at(at + 1).is_word(*_AFTER_ALIAS)
+        )
+
+    def _after_target(self, at: int) -> int:
+        """What follows the variables of INTO."""
+        at += 1 + self._at(at + 1).is_word("strict")
+        while self._is_mark(at + 1, ".", ","):
+            at += 2
+        return at + 1
+
     def _is_item(self, at: int) -> bool:
         """Whether an item of FROM is a function or a query."""
         if self._at(at).is_word("lateral"):
             at += 1
         opened = at
-        while self._at(at).text == "(" and self._at(at).kind == "punctuation":
+        while self._is_mark(at, "("):
             at += 1
+            if self._is_enough():
+                return False
         if at > opened:
             return self._at(at).is_word(*_QUERY)
-        while self._at(at + 1).text == "." and self._at(at + 1).kind == "punctuation":
+        if self._at(at).text in self._named_queries and not self._is_mark(at + 1, ".", "("):
+            self.queries.add(self._at(at).text)
+            return self._at(at).kind in ("name", "quoted")
+        while self._is_mark(at + 1, "."):
             at += 2
         return self._is_called(at) and not self._at(at).is_word("from", "only")
 
@@ -323,12 +404,14 @@ class _Body:
         depth = 0
         for back in range(at - 1, -1, -1):
             token = self._at(back)
+            if self._is_mark(back, ";") or self._is_enough():
+                return ""
             if token.kind == "punctuation" and token.text == ")":
                 depth += 1
             elif token.kind == "punctuation" and token.text == "(":
                 if depth == 0:
                     word = self._at(back - 1)
-                    return word.text if word.kind == "name" and self._at(back - 2).text != "." else ""
+                    return word.text if word.kind == "name" and not self._is_mark(back - 2, ".") else ""
                 depth -= 1
             elif depth == 0 and token.is_word(*_QUERY):
                 return ""
@@ -372,15 +455,17 @@ def _filled(form: str) -> str | None:
     """A text that does what ``format(form, …)`` may do; None if that cannot be said."""
     if any(directive[4] is not None or directive[0] == "%" for directive in _DIRECTIVE.finditer(form)):
         return None
-    text = _DIRECTIVE.sub(lambda m: "%" if m[3] else f" {_GIVEN} " if m[2] == "I" else " 'x' ", form)
+    text = _DIRECTIVE.sub(lambda m: "%" if m[3] else f" {_GIVEN} " if m[2] == "I" else f" '{_GIVEN}' ", form)
     try:
         found = [*tokens(text), _NO_TOKEN]
     except Unreadable:
         return None
-    if any(_GIVEN in token.text for token in found if token.kind == "literal"):
+    # What is given must not be part of a comment, or of another literal or name, which it might end.
+    given = [token for token in found if token.text == _GIVEN and token.kind in ("name", "literal")]
+    if len(given) != text.count(_GIVEN):
         return None
     for at, token in enumerate(found):
-        if token.text != _GIVEN:
+        if token.text != _GIVEN or token.kind == "literal":
             continue
         before, after = found[at - 1] if at else _NO_TOKEN, found[at + 1]
         follows = (
@@ -395,7 +480,10 @@ def _filled(form: str) -> str | None:
             and after.kind == "name"
             and not after.is_word("values", "select", "default", "as")
         )
-        if not follows or called or names:
+        # A schema in which something is made may be that of temporary tables.
+        created = any(found[back].is_word("create") for back in range(max(0, at - 6), at))
+        makes = created or (before.is_word("into") and not found[at - 2].is_word("insert", "merge"))
+        if not follows or called or names or (makes and after.text == "."):
             return None
     return text
 
@@ -407,6 +495,13 @@ def _into(found: Sequence[Token], at: int) -> bool:
     return at > 0 and found[at - 1].is_word("into", "table", "exists")
 
 
-def settings_leave(settings: Iterable[str]) -> bool:
-    """Whether a function's own settings, as ``name=value``, change what its text means or does."""
-    return any(_OF_READING.match(one) or one.startswith(f"search_path={_TEMPORARY}") for one in settings)
+# What a table may be made with, where the search path decides in which schema.
+_MAKING = words("create execute")
+
+
+def settings_leave(settings: Iterable[str], names: frozenset[str] = frozenset()) -> bool:
+    """Whether a function's own settings, as ``name=value``, change what its text means or does. ``names`` are those
+    in its text."""
+    path = any(one.startswith("search_path=") and _TEMPORARY in one.lower() for one in settings)
+    first = any(one.startswith(f"search_path={_TEMPORARY}") for one in settings)
+    return any(_OF_READING.match(one) for one in settings) or first or (path and bool(names & _MAKING))

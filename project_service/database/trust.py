@@ -12,6 +12,7 @@ trusted is slower, and never wrong: ``acting`` says what is done for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import frozen
@@ -31,6 +32,7 @@ EXTENSIONS = words("""
 # Stable functions of PostgreSQL and of these extensions whose result depends on their arguments and on how values are
 # written, which ``acting`` keeps apart by ``FORM_SETTINGS``. They read nothing of a caller.
 _OF_FORM = words("""
+    length convert convert_from convert_to enum_first enum_last enum_range
     concat concat_ws format array_to_string quote_literal quote_nullable pg_typeof unaccent text num_nulls
     to_char to_date to_timestamp to_number make_timestamptz generate_series overlaps
     date time timetz timestamp timestamptz interval timezone age isfinite date_part date_trunc extract date_bin
@@ -49,9 +51,17 @@ _BEFORE_PARENTHESIS = words("""
 """)
 
 
-@frozen
+# What PostgreSQL makes for each type of ranges.
+_OF_RANGES = words("""
+    range_constructor2 range_constructor3
+    multirange_constructor0 multirange_constructor1 multirange_constructor2
+""")
+
+
+@frozen(slots=False)
 class Function:
-    """A function of the application, or of an extension that is not known here."""
+    """A function of the application, or of an extension that is not known here. ``defaults``: an argument's default
+    is more than a constant. ``open`` and ``found``: every role may execute it, and use its schema."""
 
     oid: int
     schema: str
@@ -61,16 +71,20 @@ class Function:
     kind: str
     immutable: bool
     open: bool
+    found: bool
     text: str
     settings: tuple[str, ...]
+    defaults: bool
 
-    @property
+    @cached_property
     def facts(self) -> Facts:
+        if self.language == "internal" and self.text in _OF_RANGES:
+            return Facts(leaves=False, sets_role=False, sets_form=False, pure=True)
         return facts_of(self.language, self.text)
 
     @property
     def leaves(self) -> bool:
-        return settings_leave(self.settings) or self.facts.leaves
+        return settings_leave(self.settings, self.facts.names) or self.facts.leaves
 
 
 @frozen
@@ -119,6 +133,10 @@ def _listed(names: Iterable[str]) -> str:
 
 _KNOWN = f"extname in ({_listed(EXTENSIONS)})"
 _LEAVING = f"p.proname in ({_listed(LEAVING)})"
+# Oids below are those of what initdb makes (FirstNormalObjectId). Others may be in PostgreSQL's schemas too.
+_FIRST_OF_APPLICATIONS = 16384
+# The nodes of an argument's default that depend on more than the default's text.
+_DEPENDING = "FUNCEXPR|OPEXPR|SQLVALUEFUNCTION|COERCETODOMAIN|COERCEVIAIO"
 # The functions that an expression in the catalog calls.
 _CALLED = "regexp_matches({}::text, ':(?:funcid|opfuncid|aggfnoid|winfnoid) (\\d+)', 'g')"
 
@@ -130,12 +148,13 @@ with known as materialized (
   where d.classid = 'pg_proc'::regclass and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e' and e.{_KNOWN}
 ), own as materialized (
   select p.*, n.nspname, {_OURS} as ours from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-  where {_NOT_SYSTEM} and p.oid not in (select oid from known)
+  where p.oid >= {_FIRST_OF_APPLICATIONS} and n.nspname !~ '^pg_t(emp|oast)' and p.oid not in (select oid from known)
 ), theirs as materialized (
-  select p.oid, p.proname, p.provolatile, n.nspname from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-  where n.nspname = 'pg_catalog' or p.oid in (select oid from known)
+  select p.oid, p.proname, p.provolatile, p.pronargs, p.pronargdefaults, n.nspname
+  from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+  where p.oid < {_FIRST_OF_APPLICATIONS} or p.oid in (select oid from known)
 ), expressions as materialized (
-  select ev_action::text as tree from pg_rewrite r join pg_class c on c.oid = r.ev_class
+  select concat(ev_action, ev_qual) as tree from pg_rewrite r join pg_class c on c.oid = r.ev_class
     join pg_namespace n on n.oid = c.relnamespace where {_NOT_SYSTEM} and c.oid not in (
       select d.objid from pg_depend d join pg_extension e on e.oid = d.refobjid
       where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_extension'::regclass and e.{_KNOWN})
@@ -149,8 +168,10 @@ with known as materialized (
 ), behind as (
   select oprcode::oid as oid, 'operator' as what from pg_operator
   union all select castfunc, 'cast' from pg_cast where castfunc <> 0
-  union all select unnest(array[aggtransfn, aggfinalfn, aggcombinefn, aggmtransfn, aggmfinalfn]::oid[]),
-    'aggregate' from pg_aggregate
+  union all select unnest(array[aggtransfn, aggfinalfn, aggcombinefn, aggserialfn, aggdeserialfn,
+    aggmtransfn, aggminvtransfn, aggmfinalfn]::oid[]), 'aggregate' from pg_aggregate
+  union all select amproc::oid, 'class' from pg_amproc
+  union all select unnest(array[rngcanonical, rngsubdiff]::oid[]), 'range' from pg_range
   union all select called[1]::oid, 'domain' from pg_constraint, lateral {_CALLED.format("conbin")} as called
     where contypid <> 0
 ), leaving as materialized (
@@ -162,7 +183,9 @@ select json_build_object(
   'functions', (select coalesce(json_agg(json_build_object(
       'oid', p.oid::int8, 'schema', p.nspname, 'name', p.proname, 'shown', p.oid::regprocedure::text,
       'language', l.lanname, 'kind', p.prokind, 'immutable', p.provolatile = 'i',
-      'open', has_function_privilege('public', p.oid, 'execute'), 'settings', coalesce(p.proconfig, '{{}}'),
+      'open', has_function_privilege('public', p.oid, 'execute'),
+      'found', has_schema_privilege('public', p.pronamespace, 'usage'), 'settings', coalesce(p.proconfig, '{{}}'),
+      'defaults', coalesce(p.proargdefaults::text ~ '{_DEPENDING}', false),
       'text', case when p.prosrc = '' and l.lanname = 'sql' then substring(
         pg_get_functiondef(p.oid) from '\n((BEGIN ATOMIC|RETURN)\\M.*)') else p.prosrc end)
       order by p.oid), '[]')
@@ -171,11 +194,20 @@ select json_build_object(
   'constants', case when exists (select from own where provolatile = 'i' and prokind = 'f' and not ours)
     then (select json_agg(proname) from (
       select proname from theirs group by proname having bool_and(provolatile = 'i')) as constant) end,
+  'relations', case when exists (select from own where provolatile = 'i' and prokind = 'f' and not ours)
+    then (select json_agg(distinct relname) from pg_class where relkind in ('r', 'v', 'm', 'f', 'p')) end,
+  'readable', (select coalesce(json_agg(distinct proname), '[]') from theirs
+    where provolatile <> 'i' and pronargs >= 1 and pronargs - pronargdefaults <= 1),
+  'used', (select coalesce(json_agg(distinct d.refobjid::int8), '[]') from pg_depend d
+    where d.refclassid = 'pg_proc'::regclass and d.refobjid in (select oid from own)
+      and d.classid in ('pg_rewrite'::regclass, 'pg_attrdef'::regclass, 'pg_constraint'::regclass)),
   'behind', (select coalesce(json_agg(distinct oid::int8), '[]') from behind where oid in (select oid from own)),
   'unclear', exists (select from behind b join theirs p on p.oid = b.oid
       where b.what = 'domain' and p.provolatile <> 'i')
     or exists (select from pg_constraint where contypid <> 0 and conbin::text ~ 'SQLVALUEFUNCTION'),
-  'kept', exists (select from pg_depend d join own p on p.oid = d.refobjid and d.refclassid = 'pg_proc'::regclass
+  'kept', exists (select from pg_depend d left join pg_operator o
+        on o.oid = d.refobjid and d.refclassid = 'pg_operator'::regclass
+      join own p on p.oid = o.oprcode or p.oid = d.refobjid and d.refclassid = 'pg_proc'::regclass
       where d.classid = 'pg_constraint'::regclass and d.objid in (select oid from pg_constraint where contypid <> 0)
         or d.classid = 'pg_class'::regclass
           and d.objid in (select oid from pg_class where relkind in ('i', 'I', 'p'))),
@@ -200,7 +232,13 @@ def trust_of(answer: Mapping[str, Any], version: int) -> Trust:
         for one in answer["functions"]
     ]
     immutable = [one for one in functions if one.immutable and one.kind == "f"]
-    pure = _pure(functions, frozenset(answer["constants"] or ()), frozenset(answer["aggregates"]))
+    pure = _pure(
+        functions,
+        frozenset(answer["constants"] or ()),
+        frozenset(answer["readable"]),
+        frozenset(answer["relations"] or ()),
+        frozenset(answer["aggregates"]),
+    )
     # Operators, casts and domains call functions that no text names.
     behind = {*answer["behind"]} & {one.oid for one in functions}
     unclear = answer["unclear"] or not pure >= behind
@@ -213,34 +251,50 @@ def trust_of(answer: Mapping[str, Any], version: int) -> Trust:
     )
     return Trust(
         version,
-        leaves=answer["expressions"] or answer["exposed"] or any(one.leaves for one in functions),
+        leaves=answer["expressions"]
+        or answer["exposed"]
+        or any(one.leaves for one in functions)
+        # ``sql_facts`` takes a call of that name for one of PostgreSQL's.
+        or any(one.name == "format" for one in functions),
         closes=(bool(unproven) and answer["kept"])
         or any(one.language not in ("sql", "plpgsql", "c", "internal") for one in functions),
         false_constants=unproven,
-        guarded=_guarded(functions),
+        guarded=_guarded(functions, {*answer["behind"], *answer["used"]}),
         has_constants=any(one.schema not in _OWN_SCHEMAS for one in immutable),
         sets_role=any(one.facts.sets_role for one in functions),
         triggers=frozenset(answer["triggers"]),
     )
 
 
-def _pure(functions: Sequence[Function], constants: frozenset[str], aggregates: frozenset[str]) -> set[int]:
+def _pure(
+    functions: Sequence[Function],
+    constants: frozenset[str],
+    readable: frozenset[str],
+    relations: frozenset[str],
+    aggregates: frozenset[str],
+) -> set[int]:
     """The oids of functions whose value depends on their arguments alone, however they are declared: those that are
     pure, and call nothing but such functions. What a name stands for depends on the search path, so all of that name
-    count. ``constants`` are the names of PostgreSQL's functions of that kind."""
+    count. ``constants`` are the names of PostgreSQL's functions of that kind, and ``readable`` those of others that
+    may be called as attributes."""
     named: dict[str, list[Function]] = {}
     for function in functions:
         named.setdefault(function.name, []).append(function)
     sets_form = any(one.leaves or one.facts.sets_form for one in functions)
     theirs = constants if sets_form else constants | _OF_FORM
-    pure = {one.oid for one in functions if one.kind == "f" and one.facts.pure and not one.leaves}
+    pure = {
+        one.oid
+        for one in functions
+        if one.kind == "f" and one.facts.pure and not one.leaves and not one.defaults
+    }
 
     def holds(function: Function) -> bool:
         facts = function.facts
         own = [called for name in facts.names if name in named for called in named[name]]
         unknown_names = facts.calls - named.keys() - theirs - _BEFORE_PARENTHESIS
-        return (
-            all(called.oid in pure for called in own) and not unknown_names and not facts.names & aggregates
+        attributes = facts.attributes & readable - theirs
+        return all(called.oid in pure for called in own) and not (
+            unknown_names or attributes or facts.queries & relations or facts.names & aggregates
         )
 
     candidates = {one.oid: one for one in functions if one.oid in pure}
@@ -249,12 +303,12 @@ def _pure(functions: Sequence[Function], constants: frozenset[str], aggregates: 
     return pure
 
 
-def _guarded(functions: Sequence[Function]) -> bool:
-    """Whether some function names another that not every role may execute, and that PostgreSQL may evaluate or inline
-    while it plans. The plan is then made with the rights of its first caller, and would be used for all others."""
-    guarded = {
-        one.name
-        for one in functions
-        if (one.immutable or one.language == "sql") and not one.open and one.schema not in ("auth", "storage")
-    }
-    return any(guarded & one.facts.names for one in functions)
+def _guarded(functions: Sequence[Function], used: set[int]) -> bool:
+    """Whether some function calls another that not every role may call, and PostgreSQL checks that no more once there
+    is a plan: the schema when it reads a name, the function itself if it evaluates or inlines it. The plan is then
+    made with the rights of its first caller, and would be used for all others. Views, defaults and operators, whose
+    functions are ``used``, may be in any text."""
+    of_others = [one for one in functions if one.schema not in ("auth", "storage")]
+    inlined = [one for one in of_others if (one.immutable or one.language == "sql") and not one.open]
+    guarded = {one.name for one in of_others if not one.found or one in inlined}
+    return any(guarded & one.facts.names for one in functions) or any(one.oid in used for one in inlined)

@@ -67,6 +67,15 @@ create function mine() returns text language sql immutable as $$ select public.a
     "set for the session, as SQL that is put together": REMEMBERED.format(
         "execute 'set ' || 'app.me = ' || quote_literal(auth.uid())"
     ),
+    "set for the session, by a literal that goes on": REMEMBERED.format(
+        "execute 'select 1'\n';'\n'select set_config(''app.me'', auth.uid()::text, false)'"
+    ),
+    "immutable, in attribute notation": "create function mine() returns text language sql immutable as"
+    " $$ select ('request.jwt.claims'::text).current_setting::json ->> 'sub' $$",
+    "immutable, by an argument's default": """
+create function given(me text default auth.uid()::text) returns text language sql immutable as $$ select me $$;
+create function mine() returns text language sql immutable as $$ select public.given() $$
+""",
 }
 POLICY = """
 create policy own on storage.objects to authenticated using (owner::text = mine()) with check (owner::text = mine())
@@ -278,7 +287,7 @@ end $$
 """
 
 
-@pytest.mark.parametrize("check", ["is_mine('{id}', 'x')"])
+@pytest.mark.parametrize("check", ["is_mine('{id}', 'x')", "'{id}' operator(public.===) 'x'"])
 @pytest_twisted.ensureDeferred
 async def test_what_a_domain_checks_is_of_the_caller(
     database: str, store_settings: Store, tmp_path: Path, check: str
