@@ -285,6 +285,7 @@ def _session(connection: Connection, preamble: Preamble, path: str) -> Session:
 _RECYCLE = f"""
 RESET ROLE; {RESET}CLOSE ALL; UNLISTEN *; DISCARD TEMP; DISCARD SEQUENCES; {FORGET_PLANS};
 SELECT {{own}}, pg_catalog.pg_advisory_unlock_all(),
+pg_catalog.setseed(pg_catalog.hashtext(pg_catalog.gen_random_uuid()::text) / 2147483648.0),
 EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE from_sql)
 """
 
@@ -328,13 +329,18 @@ class Recycler:
         connection.recycled = trust.version
 
 
+# How many functions a line of the log names.
+MAX_NAMED = 10
+
+
 def warn_of_constants(before: Trust | None, trust: Trust) -> None:
     """Name in the log the functions for which plans are forgotten, unless they were named ``before``."""
-    if trust.false_constants and (before is None or before.false_constants != trust.false_constants):
+    named, more = trust.false_constants[:MAX_NAMED], trust.false_constants[MAX_NAMED:]
+    if named and (before is None or before.false_constants != trust.false_constants):
         _log.warn(
             "declared IMMUTABLE: {names}, whose texts do not show that they depend on their arguments alone; until "
             "they are declared STABLE, each request plans its statements anew",
-            names=", ".join(trust.false_constants),
+            names=", ".join(named) + (f" and {len(more)} more" if more else ""),
         )
 
 

@@ -26,6 +26,7 @@ LEAVING = words("""
     set_config set_limit setseed currval lastval pg_replication_origin_session_setup
     pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock pg_try_advisory_lock_shared
     query_to_xml query_to_xmlschema query_to_xml_and_xmlschema ts_stat ts_rewrite
+    crosstab crosstab2 crosstab3 crosstab4 connectby xpath_table
 """)
 
 # What reads who is asking, and when.
@@ -66,6 +67,7 @@ _ENDS_PLAIN_NAME = words("loop then else begin set end")
 # Settings that decide how values are written and read.
 FORM_SETTINGS = words("""
     timezone datestyle intervalstyle bytea_output extra_float_digits xmlbinary xmloption array_nulls
+    quote_all_identifiers
     lc_messages lc_monetary lc_numeric lc_time default_text_search_config
 """)
 # Settings that decide how texts are read as SQL.
@@ -191,6 +193,9 @@ class _Body:
             )
         if token.text == "hold":
             return before.is_word("with")
+        if token.text == "into" and not self._procedural:
+            # SELECT INTO makes a table, of which the search path decides whether it is a temporary one.
+            return not before.is_word("insert", "merge")
         if token.text == "create":
             return not after.is_word(
                 "table", "index", "unique", "unlogged", "schema", "materialized", "temp", "temporary"

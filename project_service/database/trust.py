@@ -26,7 +26,7 @@ EXTENSIONS = words("""
     unaccent uuid-ossp pgcrypto lo moddatetime dict_int dict_xsyn insert_username autoinc refint tcn tsm_system_rows
     tsm_system_time pg_stat_statements pg_buffercache pgstattuple pg_freespacemap pg_visibility pageinspect amcheck
     pgrowlocks pg_prewarm postgres_fdw file_fdw sslinfo vector postgis postgis_raster postgis_sfcgal postgis_topology
-    postgis_tiger_geocoder address_standardizer address_standardizer_data_us
+    postgis_tiger_geocoder address_standardizer address_standardizer_data_us tablefunc xml2 intagg
 """)
 
 # Stable functions of PostgreSQL and of these extensions whose result depends on their arguments and on how values are
@@ -75,6 +75,8 @@ class Function:
     text: str
     settings: tuple[str, ...]
     defaults: bool
+    definer: bool
+    ours: bool
 
     @cached_property
     def facts(self) -> Facts:
@@ -120,8 +122,24 @@ UNKNOWN = Trust(
 )
 
 
-# The functions of the service that do what an application's must not: they take back what they do.
-_OURS = "(n.nspname = '_project_service' or n.nspname = 'storage' and p.proname in ('through_the_service', 'judge'))"
+# The functions of the service, by schema and name.
+_SHIPPED = words("""
+    _project_service.announce_ddl _project_service.announce_drop _project_service.expose_schema
+    _project_service.grantable _project_service.granted _project_service.watch_ddl auth.announce_project_keys
+    auth.email auth.jwt auth.reserve_attempt auth.reserve_login auth.revoke_ended_session auth.role
+    auth.rotate_refresh_token auth.settle_attempt auth.uid storage.advance_upload storage.change_object
+    storage.check_put storage.create_bucket storage.delete_bucket storage.delete_objects
+    storage.discard_renditions storage.discard_uploads storage.extension storage.filename storage.folder
+    storage.judge storage.judge_put storage.keep_rendition storage.move_object storage.move_to_bucket
+    storage.pass storage.put_object storage.refusal storage.row_to_put storage.same_second storage.sees
+    storage.slot storage.store_rendition storage.through_the_service storage.use_upload_link
+""")
+# Those that do what an application's must not: they take back what they do.
+_EXEMPT = [
+    one
+    for one in _SHIPPED
+    if one.startswith("_project_service.") or one in ("storage.judge", "storage.through_the_service")
+]
 _OWN_SCHEMAS = ("auth", "storage", "_project_service")
 _SCHEMAS = f"{_OWN_SCHEMAS}"
 _NOT_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_t(emp|oast)'"
@@ -147,7 +165,9 @@ with known as materialized (
   select d.objid as oid from pg_depend d join pg_extension e on e.oid = d.refobjid
   where d.classid = 'pg_proc'::regclass and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e' and e.{_KNOWN}
 ), own as materialized (
-  select p.*, n.nspname, {_OURS} as ours from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+  select p.*, n.nspname, concat(n.nspname, '.', p.proname) in ({_listed(_EXEMPT)}) as exempt,
+    concat(n.nspname, '.', p.proname) in ({_listed(_SHIPPED)}) as shipped
+  from pg_proc p join pg_namespace n on n.oid = p.pronamespace
   where p.oid >= {_FIRST_OF_APPLICATIONS} and n.nspname !~ '^pg_t(emp|oast)' and p.oid not in (select oid from known)
 ), theirs as materialized (
   select p.oid, p.proname, p.provolatile, p.pronargs, p.pronargdefaults, n.nspname
@@ -185,16 +205,16 @@ select json_build_object(
       'language', l.lanname, 'kind', p.prokind, 'immutable', p.provolatile = 'i',
       'open', has_function_privilege('public', p.oid, 'execute'),
       'found', has_schema_privilege('public', p.pronamespace, 'usage'), 'settings', coalesce(p.proconfig, '{{}}'),
-      'defaults', coalesce(p.proargdefaults::text ~ '{_DEPENDING}', false),
+      'definer', p.prosecdef, 'ours', p.shipped, 'defaults', coalesce(p.proargdefaults::text ~ '{_DEPENDING}', false),
       'text', case when p.prosrc = '' and l.lanname = 'sql' then substring(
         pg_get_functiondef(p.oid) from '\n((BEGIN ATOMIC|RETURN)\\M.*)') else p.prosrc end)
       order by p.oid), '[]')
-    from own p join pg_language l on l.oid = p.prolang where not p.ours and p.prokind <> 'a'),
+    from own p join pg_language l on l.oid = p.prolang where not p.exempt and p.prokind <> 'a'),
   'aggregates', (select coalesce(json_agg(distinct proname), '[]') from own where prokind = 'a'),
-  'constants', case when exists (select from own where provolatile = 'i' and prokind = 'f' and not ours)
+  'constants', case when exists (select from own where provolatile = 'i' and prokind = 'f' and not exempt)
     then (select json_agg(proname) from (
       select proname from theirs group by proname having bool_and(provolatile = 'i')) as constant) end,
-  'relations', case when exists (select from own where provolatile = 'i' and prokind = 'f' and not ours)
+  'relations', case when exists (select from own where provolatile = 'i' and prokind = 'f' and not exempt)
     then (select json_agg(distinct relname) from pg_class where relkind in ('r', 'v', 'm', 'f', 'p')) end,
   'readable', (select coalesce(json_agg(distinct proname), '[]') from theirs
     where provolatile <> 'i' and pronargs >= 1 and pronargs - pronargdefaults <= 1),
@@ -243,24 +263,24 @@ def trust_of(answer: Mapping[str, Any], version: int) -> Trust:
     behind = {*answer["behind"]} & {one.oid for one in functions}
     unclear = answer["unclear"] or not pure >= behind
     unproven = tuple(
-        sorted(
-            one.shown
-            for one in immutable
-            if one.oid not in pure or (unclear and one.schema not in _OWN_SCHEMAS)
-        )
+        sorted(one.shown for one in immutable if one.oid not in pure or (unclear and not one.ours))
     )
+    guarded, names = _guarded(functions), frozenset().union(*(one.facts.names for one in functions))
+    used = {*answer["behind"], *answer["used"]}
     return Trust(
         version,
         leaves=answer["expressions"]
         or answer["exposed"]
         or any(one.leaves for one in functions)
         # ``sql_facts`` takes a call of that name for one of PostgreSQL's.
-        or any(one.name == "format" for one in functions),
+        or any(one.name == "format" for one in functions)
+        or _mixes_rights(functions, guarded),
         closes=(bool(unproven) and answer["kept"])
-        or any(one.language not in ("sql", "plpgsql", "c", "internal") for one in functions),
+        # Other languages have variables of the session, and so may C.
+        or any(one.language not in ("sql", "plpgsql", "internal") for one in functions),
         false_constants=unproven,
-        guarded=_guarded(functions, {*answer["behind"], *answer["used"]}),
-        has_constants=any(one.schema not in _OWN_SCHEMAS for one in immutable),
+        guarded=bool(guarded & names) or any(one.oid in used for one in _inlined(functions)),
+        has_constants=any(not one.ours for one in immutable),
         sets_role=any(one.facts.sets_role for one in functions),
         triggers=frozenset(answer["triggers"]),
     )
@@ -303,12 +323,35 @@ def _pure(
     return pure
 
 
-def _guarded(functions: Sequence[Function], used: set[int]) -> bool:
-    """Whether some function calls another that not every role may call, and PostgreSQL checks that no more once there
-    is a plan: the schema when it reads a name, the function itself if it evaluates or inlines it. The plan is then
-    made with the rights of its first caller, and would be used for all others. Views, defaults and operators, whose
-    functions are ``used``, may be in any text."""
-    of_others = [one for one in functions if one.schema not in ("auth", "storage")]
-    inlined = [one for one in of_others if (one.immutable or one.language == "sql") and not one.open]
-    guarded = {one.name for one in of_others if not one.found or one in inlined}
-    return any(guarded & one.facts.names for one in functions) or any(one.oid in used for one in inlined)
+def _inlined(functions: Sequence[Function]) -> list[Function]:
+    """Those that not every role may execute, and that PostgreSQL may evaluate or inline while it plans."""
+    return [
+        one for one in functions if (one.immutable or one.language == "sql") and not one.open and not one.ours
+    ]
+
+
+def _guarded(functions: Sequence[Function]) -> frozenset[str]:
+    """The names of functions that not every role may call, and of which PostgreSQL does not check that any more once
+    there is a plan: the schema when it reads a name, the function itself if it evaluates or inlines it. The plan is
+    then made with the rights of its first caller, and would be used for all others. Views, defaults and operators may
+    be in any text, so it is enough that they use one."""
+    inlined = _inlined(functions)
+    return frozenset(one.name for one in functions if (not one.found and not one.ours) or one in inlined)
+
+
+def _mixes_rights(functions: Sequence[Function], guarded: frozenset[str]) -> bool:
+    """Whether a function that names one of ``guarded`` is called with the rights of somebody else within a request:
+    by one that is ``security definer``, or sets a role. Its plan would then be used with the caller's own rights."""
+    asks = {one.name for one in functions if one.language == "plpgsql" and guarded & one.facts.names}
+    reached = {
+        name
+        for one in functions
+        if one.definer or one.facts.sets_role or any(setting.startswith("role=") for setting in one.settings)
+        for name in one.facts.names - {one.name}
+    }
+    named: dict[str, set[str]] = {}
+    for one in functions:
+        named.setdefault(one.name, set()).update(one.facts.names)
+    while more := set().union(*(named[name] for name in reached & named.keys())) - reached:
+        reached |= more
+    return bool(asks & reached)

@@ -39,7 +39,7 @@ def preamble_of(
     explains = compiled.rendering.explain is not None
     timezone = head.preferences.get("timezone") if head.preferences.values else None
     about = (head.method, head.schema, timezone, compiled.read_only, of_routine, explains)
-    key = (cache.version, identity, about)
+    key = (cache.version, cache.trust.version, identity, about)
     preamble: Preamble | None = headers.preambles.get(key)
     if preamble is None:
         preamble = _preamble(config, cache, headers, identity, about)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import psycopg2
-from attrs import define, field
+from attrs import define, evolve, field
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -93,6 +93,8 @@ class CacheHolder(Service):
         self._clock = clock
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._retry: IDelayedCall | None = None
+        # The trust in the database's SQL as it was read the last time.
+        self._trusted: Trust | None = None
         # The schema cache; None until the first reading has succeeded.
         self.cache: SchemaCache | None = None
         self._version = 0
@@ -118,7 +120,12 @@ class CacheHolder(Service):
         cancel(self._retry)
 
     def announce(self) -> None:
-        """The catalog has changed: read it in the background, or once more if it is being read."""
+        """The catalog has changed: read it in the background, or once more if it is being read.
+
+        What the SQL of the database may do by now is unknown until it has been read.
+        """
+        if self.cache is not None:
+            self.cache = evolve(self.cache, trust=UNKNOWN)
         if self._running:
             self._again = True
             return
@@ -176,9 +183,12 @@ class CacheHolder(Service):
         self._version += 1
         cancel(self._retry)
         try:
-            before, self.cache = self.cache, await self._load(self._version)
+            cache = await self._load(self._version)
             self._backoff.succeeded()
-            warn_of_constants(None if before is None else before.trust, self.cache.trust)
+            warn_of_constants(self._trusted, cache.trust)
+            self._trusted = cache.trust
+            # A change that was announced meanwhile may be missing, and is about to be read.
+            self.cache = evolve(cache, trust=UNKNOWN) if self._again else cache
         except Exception as error:
             if self.running:
                 self._retry = self._clock.callLater(self._backoff.failed(), self.announce)

@@ -309,7 +309,8 @@ left join pg_settings g on g.name = s.name
 where d.setdatabase in (0, (select oid from pg_database where datname = current_database()))
   and pg_has_role(session_user, r.oid, 'member') and r.rolname <> session_user
   and (g.context = 'user' or position('.' in s.name) > 0 {granted if version >= 150000 else ""})
-  and s.name not in ('search_path', 'role', 'client_encoding')
+  and s.name not in
+    ('search_path', 'role', 'client_encoding', 'standard_conforming_strings', 'backslash_quote')
 order by r.rolname, d.setdatabase
 """)
 
@@ -332,7 +333,7 @@ _WATCHED: Mapping[str, str] = {
     **dict.fromkeys(
         (
             *("pg_aggregate", "pg_cast", "pg_enum", "pg_description", "pg_foreign_table", "pg_extension"),
-            *("pg_db_role_setting", "pg_policy", "pg_operator"),
+            *("pg_db_role_setting", "pg_policy", "pg_operator", "pg_amproc", "pg_range", "pg_index"),
         ),
         "true",
     ),

@@ -8,7 +8,7 @@ import orjson
 import psycopg2
 import pytest
 
-from project_service.database.trust import QUERY, Trust, trust_of
+from project_service.database.trust import _SHIPPED, QUERY, Trust, trust_of
 from tests.live.services import Services
 
 # What is made, and whether something may stay on the session then.
@@ -63,7 +63,10 @@ SESSIONS = (
         True,
     ),
     ("create extension citext; create extension hstore", False),
-    ("create extension tablefunc", True),  # crosstab(text) runs what it is given
+    ("create extension tablefunc", True),  # crosstab(text) runs what it is given, and is in an exposed schema
+    ("create schema extensions; create extension tablefunc schema extensions", False),
+    ("create function {}() returns void language sql as 'select 1 into made_here'", True),
+    ("create function {}() returns void language sql as 'insert into t values (1)'", False),
 )
 
 # The first function is declared immutable: is it taken for one?
@@ -225,6 +228,36 @@ def test_the_services_own_schema_is_trusted(cursor: psycopg2.extensions.cursor) 
     assert trust(cursor, "select 1") == Trust(1)
 
 
+def test_the_services_own_functions_are_known_by_name(cursor: psycopg2.extensions.cursor) -> None:
+    """So those of a project in the same schemas are judged like all others."""
+    cursor.execute(
+        "select distinct concat(n.nspname, '.', p.proname) from pg_proc p"
+        " join pg_namespace n on n.oid = p.pronamespace"
+        " where n.nspname in ('auth', 'storage', '_project_service')"
+    )
+    assert {name for (name,) in cursor.fetchall()} == _SHIPPED
+    added = "create function auth.caller() returns text language sql immutable as 'select current_user::text'"
+    assert trust(cursor, added).false_constants == ("auth.caller()",)
+
+
+def test_rights_that_mix_within_a_request(cursor: psycopg2.extensions.cursor) -> None:
+    """A function asks for what is closed to its caller, and is called by one that may."""
+    closed = (
+        "create function closed() returns int language sql stable as 'select 1';"
+        "revoke execute on function closed from public;"
+        "create function asks() returns int language plpgsql stable as 'begin return closed(); end';"
+        "create function middle() returns int language sql stable as 'select asks()';"
+    )
+    for lets, mixes in (
+        ("create function lets() returns int language sql as 'select middle()'", False),
+        ("create function lets() returns int language sql security definer as 'select middle()'", True),
+        ("create function lets() returns int language sql set role = anon as 'select asks()'", True),
+        ("create function lets() returns int language sql security definer as 'select 1'", False),
+    ):
+        result = trust(cursor, closed + lets)
+        assert (result.guarded, result.leaves) == (True, mixes), lets
+
+
 @pytest.mark.parametrize(("sql", "leaves"), SESSIONS)
 def test_what_may_stay_on_a_session(cursor: psycopg2.extensions.cursor, sql: str, leaves: bool) -> None:
     assert trust(cursor, sql.format("public.made")).leaves is leaves
@@ -259,6 +292,7 @@ def test_what_keeps_values_for_longer_than_plans(cursor: psycopg2.extensions.cur
             True,
         ),
         (CALLER.format("stable") + "create domain d as text check (value = caller())", False),
+        ("create schema extensions; create extension dblink schema extensions", True),
     ):
         assert trust(cursor, sql).closes is closes, sql
 

@@ -17,6 +17,7 @@ from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
 
+from project_service.database.acting import Actor
 from project_service.database.connecting import Connector
 from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import CONNECTIONS_PER_PIPELINE, Pool
@@ -70,7 +71,8 @@ MEMBERS = {(1, "f"), (2, "f"), (2, "g")}
 def judged(database: str) -> Iterator[Rows]:
     """A bucket ``b`` with policies, of which there are none yet."""
     pool = pool_on(database, 4)
-    made = sql_rows(pool)
+    # Policies are trusted here: what is not does not share connections (live/database/test_trust.py).
+    made = sql_rows(pool, Actor(pool, Trust))
     wait(lambda: made.buckets.create("b", BucketRules("public", policies=True)))
     yield made
     wait(pool.close)

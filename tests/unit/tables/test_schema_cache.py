@@ -11,7 +11,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.connection import DatabaseGone
-from project_service.database.trust import Trust
+from project_service.database.trust import UNKNOWN, Trust
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
 from project_service.tables.schema_cache.holder import (
@@ -79,6 +79,23 @@ class Holding(SynchronousTestCase):
             self.assertTrue(
                 all(line.startswith(f"declared IMMUTABLE: {', '.join(names)}") for line in stated)
             )
+
+    def test_what_its_sql_may_do_is_unknown_from_the_announcement_of_a_change(self) -> None:
+        def succeed(number: int) -> None:
+            self.loads.readings[-1].callback(SchemaCache(number, trust=Trust(number)))
+
+        self.assertIs(self.holder.trust(), UNKNOWN)
+        self.holder.announce()
+        succeed(1)
+        self.assertEqual(self.holder.trust(), Trust(1))
+        self.holder.announce()
+        self.assertIs(self.holder.trust(), UNKNOWN)
+        self.assertEqual(self.holder.current.version, 1)
+        self.holder.announce()
+        succeed(2)
+        self.assertIs(self.holder.trust(), UNKNOWN)
+        succeed(3)
+        self.assertEqual(self.holder.trust(), Trust(3))
 
     def test_reloads_announced_during_a_load_become_one_more_load(self) -> None:
         reloading = start(self.holder.reload())
