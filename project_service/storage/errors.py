@@ -167,6 +167,11 @@ def image_type_unsupported() -> ApiError:
     return ApiError(422, "image_type_unsupported", message)
 
 
+def image_animation_unsupported() -> ApiError:
+    message = "An animated AVIF cannot be resized or converted; GIF and WebP may be animated."
+    return ApiError(422, "image_type_unsupported", message)
+
+
 def image_invalid() -> ApiError:
     return ApiError(
         422, "image_invalid", "The object cannot be read as a picture: it is broken or cut short."

@@ -55,11 +55,11 @@ _CRASHES = {
 # GLib ends a process like this if it gets no memory.
 _NO_MEMORY = {signal.SIGABRT, signal.SIGTRAP}
 
-Reason = Literal["invalid", "too_large"]
+Reason = Literal["invalid", "too_large", "unsupported"]
 
 
 class PictureRefused(Exception):
-    """The picture cannot be read, or takes more than the limits allow."""
+    """The picture cannot be read, takes more than the limits allow, or is of a kind that is not supported."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)

@@ -6,7 +6,7 @@ no credentials, no open files of the service and a limit on its memory; it write
 
 ``LIMITS`` is a JSON object (``Limits``). For each picture it reads a line of JSON (``Job``) from standard input, and
 then the picture; it writes a line of JSON to standard output, ``{"size": n}`` before the n bytes of the result, or
-``{"refused": "invalid" | "too_large", "why": …}``. It ends with standard input.
+``{"refused": "invalid" | "too_large" | "unsupported", "why": …}``. It ends with standard input.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ NOT_INSTALLED = 3
 LOADERS = ("Jpeg", "Png", "Webp", "Nsgif", "Heif")
 # What can hold an animation; other formats get its first image.
 ANIMATED = frozenset({"webp", "gif"})
+# A list of a few brands, of four bytes each.
+MAX_FTYP_BYTES = 1024
 # libvips' effort of compression from 0 to 9: with more AVIF takes many times as long for some percent of the size.
 AVIF_EFFORT = 3
 # From this value of EXIF's orientation on, width and height are exchanged.
@@ -90,7 +92,7 @@ def shape_of(width: int, height: int, job: Job) -> Shape:
 
 
 class Refused(Exception):
-    """``reason`` is "invalid" or "too_large"; the message is for the log."""
+    """``reason`` is "invalid", "too_large" or "unsupported"; the message is for the log."""
 
     def __init__(self, reason: str, why: str) -> None:
         super().__init__(why)
@@ -134,8 +136,20 @@ def load_library() -> Any:
     return pyvips
 
 
+def brands(data: bytes) -> list[bytes]:
+    """The brands of a file of the ISO Base Media File Format, such as AVIF (ISO/IEC 14496-12, 4.3): ``avis`` says
+    that it has a sequence of images, which libvips does not read."""
+    size = int.from_bytes(data[:4], "big")
+    if data[4:8] != b"ftyp" or size > MAX_FTYP_BYTES:
+        return []
+    # Between the major brand and the compatible ones is a version.
+    return [data[first : first + 4] for first in (8, *range(16, min(size, len(data)) - 3, 4))]
+
+
 def resized(pyvips: Any, data: bytes, job: Job, limits: Limits) -> bytes:
     """The picture in ``data`` as ``job`` wants it. Raises ``Refused``."""
+    if b"avis" in brands(data):
+        raise Refused("unsupported", "an AVIF with more than one image")
     try:
         # Only the header is read here.
         header = pyvips.Image.new_from_buffer(data, "")

@@ -52,7 +52,11 @@ REMEMBERED_REFUSALS = 1000
 # How long a picture that took too long is refused without another try, which may take as long again.
 TOO_SLOW_SECONDS = 60
 
-_REFUSALS = {"invalid": errors.image_invalid, "too_large": errors.image_too_large}
+_REFUSALS = {
+    "invalid": errors.image_invalid,
+    "too_large": errors.image_too_large,
+    "unsupported": errors.image_animation_unsupported,
+}
 
 # What is counted: how a rendition came about, and the seconds that it took where it was made.
 Observe = Callable[[str, float], None]
@@ -155,8 +159,8 @@ class Renditions:
         return _picture(row, rendition, stored, None)
 
     async def make(self, request: Request, row: ObjectRow, rendition: Rendition) -> Picture:
-        """Raises ``image_invalid``, ``image_too_large`` and ``overloaded``; ``NoSuchObject`` if the object has been
-        replaced since its row was read, and what the store raises."""
+        """Raises ``image_type_unsupported``, ``image_invalid``, ``image_too_large`` and ``overloaded``;
+        ``NoSuchObject`` if the object has been replaced since its row was read, and what the store raises."""
         if row.size > self.settings.max_source_bytes:
             raise errors.image_too_large()
         # Others are served while this request waits for a process.

@@ -220,6 +220,13 @@ class Parameters(Case):
             self.assertEqual(refused(self.get()), (422, "image_type_unsupported"))
         self.assertEqual(self.pool.jobs, [])
 
+    def test_without_a_format_the_content_type_says_what_is_sent(self) -> None:
+        """Whatever the bytes are, which libvips finds out by itself."""
+        self.put(b"\xff\xd8\xff JPEG", "image/png")
+        self.assertEqual(self.get().header("content-type"), "image/png")
+        self.assertEqual(self.get(f"{SMALL}&format=webp").header("content-type"), "image/webp")
+        self.assertEqual([job.format for job in self.pool.jobs], ["png", "webp"])
+
     def test_a_picture_is_one_by_whichever_name_of_its_type(self) -> None:
         for named, kind in (
             ("image/jpg", "jpeg"),
@@ -392,7 +399,11 @@ class Limited(Case):
         self.assertEqual((self.pool.jobs, self.pool.taken), ([], 0))
 
     def test_a_picture_that_is_refused_is_not_tried_again(self) -> None:
-        for reason, code in (("invalid", "image_invalid"), ("too_large", "image_too_large")):
+        for reason, code in (
+            ("invalid", "image_invalid"),
+            ("too_large", "image_too_large"),
+            ("unsupported", "image_type_unsupported"),
+        ):
             self.pool.outcomes = [PictureRefused(reason)]  # type: ignore[arg-type]
             self.put(reason.encode())
             before = len(self.pool.jobs)

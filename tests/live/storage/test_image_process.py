@@ -6,6 +6,7 @@ import os
 import signal
 import struct
 import zlib
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -270,6 +271,37 @@ async def test_what_is_broken_or_no_picture_is_refused(tmp_path: Path) -> None:
             assert await resize(pool, data, width=100)
             for size in (len(data) // 2, 30):
                 assert await reason(pool, data[:size], width=100, format="webp") == "invalid", (kind, size)
+
+
+# Two images of 4 by 4 pixels, as libavif writes them, compressed by zlib.
+ANIMATED_AVIF = (
+    "eNqNUz9P20AUf+dECIVQoUChoAhRCRWGDEmGCqkMoFQIBtopM3J9Njnh4yzf1UpRByPEzMQCX6Dic1RVB9S1IyPQT9Alat/Z"
+    "Z2rMvz7p/P7d3e/33j0DwKKnPgV2xCSgoPa0zaXXYlIscea1OLM9TF1zV9mQysse9UNjQ8AcBQV5FjDFE4vgmmW+cLTzVvsk"
+    "jZYudAbXImO73s3eGXRcy3h21Gx1hC8SrB4LwgD1BgscgXqCycA1eGWzELfPksPD+KnaUauzD3UdGHeEH+46fh/vHYWhGENT"
+    "LOBZRUirTKwDvMP6xoWIMNTnUY8Sk79svh7806WrP0Y0S5KvnBQ6UfBX4FHB3daaCu0dXa/aSfDJXfw0dsMBHse8l0PWMYCG"
+    "S5V+/HnXl8rgZSe+376DnHHKdMsanD7cm+xs9+t/DQvp8nQAJiLeowW68zTN1Wnoejkq1Y+hP5fa5LlUH3y0j6WSNLfnUI/P"
+    "Ay3RxZdhHfV6tqOy+n5zriMQcPv+x3mRtPqJoRpzHJlU+NkckirpbkZCj7YmWUeyTi6e5YjJ7eWALfOnTOomSZVMP+T+IoxJ"
+    "WbhrmVNb1aBS1cGj061X1szoSrs6Br+GTkYWYvLu7LwG7VqzFMeD32++jP9orMVgqemffwEvJJ08"
+)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_animated_avif_is_unsupported_and_not_broken() -> None:
+    animation = zlib.decompress(b64decode(ANIMATED_AVIF))
+    still = encoded(striped(), "avif")
+    end = int.from_bytes(still[:4], "big")
+    async with pool_with() as pool:
+        for data in (
+            animation,
+            animation[:200],
+            # It says so as its own brand, or as one that it is compatible with.
+            still[:8] + b"avis" + still[12:],
+            still[: end - 4] + b"avis" + still[end:],
+        ):
+            assert await reason(pool, data, width=2) == "unsupported"
+        assert await resize(pool, still, width=2)
+        for data in (b"\0\0\0\x20ftyp", b"\xff\xff\xff\xffftypavis", b"\0\0\0\0ftypaviXavis"):
+            assert await reason(pool, data, width=2) == "invalid"
 
 
 @pytest_twisted.ensureDeferred

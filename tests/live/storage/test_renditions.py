@@ -28,8 +28,10 @@ def picture(width: int = 400, height: int = 300, seed: int = 1) -> bytes:
     return data
 
 
-def put(running: Running, key: str, data: bytes, bucket: str = "private") -> None:
-    headers = {**running.headers(), "Content-Type": "image/jpeg"}
+def put(
+    running: Running, key: str, data: bytes, bucket: str = "private", content_type: str = "image/jpeg"
+) -> None:
+    headers = {**running.headers(), "Content-Type": content_type}
     assert call("PUT", running.url(key, bucket), headers=headers, data=data).status_code in (200, 201)
 
 
@@ -78,6 +80,16 @@ async def test_twenty_first_requests_have_a_picture_made_once(running: Running) 
     assert size_of(answers[0].content) == (100, 100)
     assert await deferToThread(pictures_made, running) == before + 1
     assert await stored_and_known(running)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_jpeg_that_was_stored_as_a_png_is_a_picture_and_is_sent_as_a_png(running: Running) -> None:
+    await deferToThread(put, running, "wrong.png", picture(), content_type="image/png")
+    for query, kind in (("width=40", "png"), ("width=40&format=jpeg", "jpeg")):
+        answer = await deferToThread(get, running, "wrong.png", query)
+        assert (answer.status_code, answer.headers["Content-Type"]) == (200, f"image/{kind}")
+        image = pyvips.Image.new_from_buffer(answer.content, "")
+        assert (image.width, image.get("vips-loader")) == (40, f"{kind}load_buffer")
 
 
 @pytest_twisted.ensureDeferred
