@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import signal
 import struct
+import subprocess
+import sys
 import zlib
 from base64 import b64decode
 from collections.abc import AsyncIterator
@@ -21,7 +25,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from project_service.errors import ApiError
 from project_service.lifecycle import start
 from project_service.settings.model import Images
-from project_service.storage import image_pool
+from project_service.storage import image_pool, image_process
 from project_service.storage.image_pool import ImagePool, NotInstalled, PictureRefused, ProcessGone
 from project_service.storage.image_process import Job
 from tests.fakes.store import FakeStream
@@ -426,6 +430,130 @@ async def test_a_process_has_nothing_of_the_service(monkeypatch: pytest.MonkeyPa
         assert str(Images().memory_bytes) in limits
         status = (proc / "status").read_text()
         assert "NoNewPrivs:\t1" in status
+
+
+def status_of(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_process_has_no_rights() -> None:
+    async with pool_with() as pool:
+        await resize(pool, encoded(striped(), "png"), width=10)
+        (process,) = pool._alive
+        status = status_of(process.transport.pid)
+        assert status["Seccomp"] == "2"
+        assert int(status["CapEff"], 16) == int(status["CapPrm"], 16) == int(status["CapInh"], 16) == 0
+        if os.geteuid() == 0:
+            users = {*status["Uid"].split(), *status["Gid"].split()}
+            assert users <= {str(image_process.FIRST_USER + process.transport.pid), "65534"}
+            assert status["Groups"].strip() == ""
+
+
+# What code that a picture has smuggled in may try. Each is a function of ctypes or of Python.
+ATTEMPTS = """
+import ctypes, importlib.util, json, os, shutil, signal, socket, subprocess, sys, threading
+spec = importlib.util.spec_from_file_location("image_process", sys.argv[1])
+image_process = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(image_process)
+victim, folder, parent = sys.argv[2], sys.argv[3], os.getppid()
+opened = os.open(folder, os.O_RDONLY)
+steps = [image_process.become_nobody, image_process.refuse_system_calls]
+image_process.drop_capabilities()
+image_process.confine(image_process.Limits(10**9, 1, 1, parent), steps)
+
+def ends(function):
+    try:
+        function()
+    except OSError as fault:
+        return fault.errno
+    return 0
+
+def thread():
+    one = threading.Thread(target=lambda: None)
+    one.start()
+    one.join()
+
+results = {
+    "read": ends(lambda: open(victim).read()),
+    "write": ends(lambda: open(victim, "w")),
+    "environment": ends(lambda: open(f"/proc/{parent}/environ").read()),
+    "library": ends(lambda: open(os.__file__).read()),
+    "at": ends(lambda: os.open("victim", os.O_RDONLY, dir_fd=opened)),
+    "unlink": ends(lambda: os.unlink(victim)),
+    "rename": ends(lambda: os.rename(victim, victim + "2")),
+    "chmod": ends(lambda: os.chmod(victim, 0)),
+    "link": ends(lambda: os.link(victim, victim + "2")),
+    "symlink": ends(lambda: os.symlink("/", folder + "/link")),
+    "mkdir": ends(lambda: os.mkdir(folder + "/new")),
+    "truncate": ends(lambda: os.truncate(victim, 0)),
+    "list": ends(lambda: os.listdir(folder)),
+    "tcp": ends(lambda: socket.socket()),
+    "udp": ends(lambda: socket.socket(type=socket.SOCK_DGRAM)),
+    "unix": ends(lambda: socket.socket(socket.AF_UNIX)),
+    "pair": ends(lambda: socket.socketpair()),
+    "fork": ends(os.fork),
+    "exec": ends(lambda: os.execv("/bin/true", ["true"])),
+    "program": ends(lambda: subprocess.run(["/bin/true"])),
+    "signal": ends(lambda: os.kill(parent, 0)),
+    "thread": ends(thread),
+    "abort": ends(lambda: signal.raise_signal(signal.SIGCHLD)),
+}
+print(json.dumps(results))
+"""
+
+
+def test_code_of_a_picture_reaches_no_file_no_network_and_no_process(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    victim = tmp_path / "victim"
+    victim.write_text("secret")
+    victim.chmod(0o666)
+    argv = (image_pool.PROGRAM, victim, tmp_path)
+    command = [sys.executable, "-I", "-B", "-c", ATTEMPTS, *map(str, argv)]
+    ended = subprocess.run(command, capture_output=True, check=True, env=image_pool.ENVIRON)
+    assert ended.stderr == b""
+    results = json.loads(ended.stdout)
+    allowed = ("thread", "abort")
+    assert [results.pop(name) for name in allowed] == [0, 0]
+    assert results == dict.fromkeys(results, errno.EPERM)
+    assert (victim.read_text(), [one.name for one in tmp_path.iterdir()]) == ("secret", ["victim"])
+
+
+# As a unit of systemd with SystemCallFilter that does not know of these calls: whoever makes one is ended.
+WITHIN_A_FILTER = """
+import ctypes, importlib.util, struct, sys
+spec = importlib.util.spec_from_file_location("image_process", PROGRAM)
+one = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(one)
+_, column = one._MACHINES[one.os.uname().machine]
+killed = [one._SECCOMP[column], one._CAPSET[column], *{0: [117, 119], 1: [147, 149]}[column]]
+program = [(one._LOAD, 0, 0, 0)]
+for number in killed:
+    program += [(one._IF_EQUAL, 0, 1, number), (one._RETURN, 0, 0, one._KILL)]
+code = ctypes.create_string_buffer(
+    b"".join(struct.pack("HBBI", *each) for each in (*program, (one._RETURN, 0, 0, one._ALLOW)))
+)
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, struct.pack("HP", len(program) + 1, ctypes.addressof(code))) == 0
+one.main(sys.argv[1:])
+"""
+
+
+@pytest_twisted.ensureDeferred
+async def test_where_the_service_itself_may_not_confine_it_pictures_are_made_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"PROGRAM = {str(image_pool.PROGRAM)!r}\n{WITHIN_A_FILTER}")
+    monkeypatch.setattr(image_pool, "PROGRAM", program)
+    async with pool_with() as pool:
+        for kind in LOADERS:
+            assert await resize(pool, encoded(striped(), kind), width=10)
+        (process,) = pool._alive
+        status = status_of(process.transport.pid)
+        assert (status["NoNewPrivs"], status["Seccomp_filters"]) == ("1", "1")
 
 
 @pytest_twisted.ensureDeferred
