@@ -30,6 +30,7 @@ from project_service.tables.hints import Hints, body_hint
 from project_service.tables.imports import Import, Rows, Upload
 from project_service.tables.openapi import document, public_url, rights_sql
 from project_service.tables.outcome import as_bytes
+from project_service.tables.plan.names import find_relation
 from project_service.tables.planner import Planned, Planner, Shape
 from project_service.tables.request import headers as request_headers
 from project_service.tables.request.body import Payload, slow_to_read
@@ -232,9 +233,7 @@ class TableService:
         shape, operands = await self._shape(incoming, delegated)
         payload = None
         if incoming.method in WRITING:
-            read = partial(payload_of, shape.head, shape.query, incoming.body)
-            slow = slow_to_read(shape.head.content_type, incoming.body)
-            payload = await self.in_thread(read) if slow else read()
+            payload = await self._payload(shape, incoming.body)
         if timing:
             timing.mark("parse")
         cache, planned = await self._plan(incoming, shape, payload, operands, identity)
@@ -271,6 +270,24 @@ class TableService:
             cache = self.holder.cache or self.holder.current
             await check_claimed_role(identity, cache, self.config, self.executor.actor.pool)
         return identity
+
+    async def _payload(self, shape: Shape, body: bytes) -> Payload | None:
+        read = partial(payload_of, shape.head, shape.query, body)
+        try:
+            return await self.in_thread(read) if slow_to_read(shape.head.content_type, body) else read()
+        except TableError:
+            await self._check_exists(shape.head)
+            raise
+
+    async def _check_exists(self, head: Head) -> None:
+        """Before a body is refused: whether there is a table for it at all. Raises PGRST205."""
+        if head.kind == "routine":
+            return
+        cache = self.holder.cache or self.holder.current
+        try:
+            find_relation(cache, head)
+        except TableError as error:
+            find_relation(await self._newer(cache, error), head)
 
     async def _newer(self, cache: SchemaCache, error: TableError) -> SchemaCache:
         """What the schema cache lacks may have been created since: a newer one. Raises ``error`` if there is none, or

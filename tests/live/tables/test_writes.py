@@ -341,3 +341,28 @@ async def test_defaults_are_cast_to_the_type_of_their_column(writes: Tables) -> 
             assert (status, error["code"]) == (400, "22001"), given
     finally:
         writes.sql("drop table placed, coded; drop type place; drop domain two, num")
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "body"),
+    (
+        ("PATCH", "application/json", b'[{"id": 1}, {"id": 2}]'),
+        ("PATCH", "application/json", b"{"),
+        ("POST", "application/json", b"1"),
+        ("POST", "application/json", b'[{"a": 1}, {"b": 2}]'),
+        ("PUT", "application/json", b"\xff"),
+        ("POST", "text/csv", b'a,b\n1,"'),
+        ("POST", "application/x-ndjson", b"{}\nno"),
+        ("POST", "text/plain", b"x"),
+        ("POST", "application/x-ndjson", b"no\n" * 400_000),
+    ),
+)
+@pytest_twisted.ensureDeferred
+async def test_whether_there_is_a_table_is_said_before_its_body_is_judged(
+    writes: Tables, method: str, kind: str, body: bytes
+) -> None:
+    headers = {"Content-Type": kind}
+    status, _, answer = await writes.request(method, "/nowhere?id=eq.1", headers=headers, data=body)
+    assert (status, answer["code"]) == (404, "PGRST205"), answer
+    status, _, answer = await writes.request(method, "/kept?id=eq.1", headers=headers, data=body)
+    assert (status, answer["code"]) == (400, "PGRST102"), answer
