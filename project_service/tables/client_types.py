@@ -35,7 +35,7 @@ def _written(catalog: TypeCatalog, oid: int, language: _Language, dimensions: in
     shape = catalog.shape(type_)
     if type_.element is not None:
         item = _written(catalog, type_.element, language)
-        for _ in range(max(dimensions, 1)):
+        for _ in range(max(catalog.dimensions(oid, dimensions), 1)):
             item = language.array(item)
         return item
     if shape == "enum":

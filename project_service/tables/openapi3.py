@@ -128,14 +128,16 @@ class _Types:
         type_ = self.catalog.below(oid)
         shape = self.catalog.shape(type_)
         if type_.element is not None:
-            return _array(_or_null(self.value(type_.element)), dimensions)
+            item = _or_null(self.value(type_.element))
+            return _array(item, self.catalog.dimensions(oid, dimensions))
         if shape == "enum":
             return {"type": "string", "enum": list(type_.labels)}
         if shape == "row" and type_.relation == "c" and type_.schema == self.schema:
             return {"$ref": f"#/components/schemas/{_component(type_.name)}"}
         if shape == "row":
             return self.object(type_.fields)
-        return dict(_OWN_TYPES.get(type_.name, _PLAIN[shape]))
+        own = _OWN_TYPES if type_.schema == "pg_catalog" else {}
+        return dict(own.get(type_.name, _PLAIN[shape]))
 
     def function(self, name: str, arguments: Iterable[str]) -> Function | None:
         """The overload that has these arguments. If there are several, the one that ``tables.openapi`` describes."""

@@ -38,7 +38,7 @@ select json_build_object(
   'types', (select json_agg(json_build_object(
       'oid', t.oid::int8, 'schema', n.nspname, 'name', t.typname, 'kind', t.typtype,
       'element', case when t.typlen = -1 and t.typcategory = 'A' then nullif(t.typelem::int8, 0) end,
-      'base', case when t.typtype = 'd' then t.typbasetype::int8 end,
+      'base', case when t.typtype = 'd' then t.typbasetype::int8 end, 'dimensions', t.typndims,
       'relation', c.relkind, 'relation_oid', c.oid::int8,
       'labels', (select json_agg(e.enumlabel order by e.enumsortorder) from pg_enum e where e.enumtypid = t.oid),
       'to_json', exists (select from pg_cast k where k.castsource = t.oid and k.casttarget = 'json'::regtype
@@ -95,7 +95,8 @@ class Column:
 class Type:
     """``element`` is the oid of an array's elements, ``base`` that of a domain's type. ``relation`` is the kind of
     the relation whose row it is (``pg_class.relkind``): ``c`` for a composite type. ``to_json`` and ``from_json`` say
-    that values become JSON by a cast of the database's own, and that JSON becomes values so."""
+    that values become JSON by a cast of the database's own, and that JSON becomes values so. ``dimensions``: how
+    many a domain over arrays was declared with, 0 if that is not known."""
 
     oid: int
     schema: str
@@ -108,6 +109,7 @@ class Type:
     fields: tuple[Column, ...] = ()
     to_json: bool = False
     from_json: bool = False
+    dimensions: int = 0
 
     @property
     def key(self) -> Key:
@@ -180,6 +182,13 @@ class TypeCatalog:
         """The type itself; for a domain the type below it."""
         type_ = self.types[oid]
         return type_ if type_.base is None else self.below(type_.base)
+
+    def dimensions(self, oid: int, declared: int = 0) -> int:
+        """How many dimensions an array has by its column, where that has ``declared`` any, or by its domain."""
+        type_ = self.types[oid]
+        if declared or type_.dimensions or type_.base is None:
+            return declared or type_.dimensions
+        return self.dimensions(type_.base)
 
     def shape(self, type_: Type) -> Shape:
         """What values of a type that is no domain are in JSON. PostgreSQL looks at arrays and rows before casts."""
@@ -309,6 +318,7 @@ def _type(one: Mapping[str, Any], columns: Mapping[Origin, Column]) -> Type:
         _columns(one["relation_oid"], one["fields"], columns),
         one["to_json"],
         one["from_json"],
+        one["dimensions"],
     )
 
 

@@ -34,6 +34,7 @@ create type unsaid as enum ();
 create type address as (street text, zip int);
 create domain home as address check ((value).zip > 0);
 create domain color as int;
+create domain grid as int[][];
 create function color_json(color) returns json language sql immutable
   as $$ select json_build_object('hex', to_hex($1::int)) $$;
 create function color_of(json) returns color language sql immutable as $$ select ($1->>'dec')::int::color $$;
@@ -49,7 +50,8 @@ create table every (
   matrix int[][] not null, plain int[], v int2vector, one "char", range int4range, money money, raw bytea, named name,
   mood mood, unsaid unsaid, many mood[], size hidden.size, js json, jsb jsonb[], t timestamptz, d date, u uuid,
   i interval, yes boolean, f real, n numeric(5, 2), "list" int[], "int" int, "str" text, "class" bool[], "dict" jsonb,
-  "float" float8, "bool" bool, "Any" text, "Address" address, "field" text, "id_" text, "type" text, "None" text
+  "float" float8, "bool" bool, "Any" text, "Address" address, "field" text, "id_" text, "type" text, "None" text,
+  grid grid default '{{1},{2}}'
 );
 insert into every values (default, default, 7, '{1,2}', 5, row(row('x', 1), '{3}', '{{a,b},{c,d}}', 'sad'),
   array[row('y', 2)::address], row('z', 3), row('s', 1), '{{1,2},{3,4}}', '{1,2}', '1 2', 'x', '[1,2)', 3,
