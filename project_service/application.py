@@ -22,7 +22,7 @@ from twisted.logger import Logger
 
 from project_service import __version__, keys
 from project_service.auth import assemble as auth
-from project_service.auth.routes import PASSWORDS
+from project_service.auth.routes import CHANGES, PASSWORDS
 from project_service.database import errors
 from project_service.database.acting import Actor, Recycler, TrustReader
 from project_service.database.connecting import connector
@@ -518,6 +518,8 @@ def admission_limits(settings: Settings, threads: int) -> dict[str, Limits]:
     slots = {
         auth.ADMISSION: settings.database.pool_size + EXTRA_SLOTS,
         PASSWORDS: threads * SLOTS_PER_THREAD,
+        # Apart, so that slow triggers on users keep nobody from signing in.
+        CHANGES: threads * SLOTS_PER_THREAD + settings.database.policy_pool_size,
         storage.ADMISSION: max(settings.store.max_connections, MIN_STORAGE_SLOTS),
     }
     for name, database in _databases(settings):

@@ -59,6 +59,7 @@ from project_service.http.routing import H, endpoint
 TAG, ADMIN_TAG = "authentication", "users"
 # The admission class of requests that hash a password.
 PASSWORDS = "passwords"
+CHANGES = "accounts"
 # How much of a User-Agent the audit and the list of sessions keep.
 USER_AGENT_CHARACTERS = 256
 
@@ -249,13 +250,16 @@ def _declare(
     tag: str = TAG,
     body: type[AttrsInstance] | None = None,
     hashes: bool = False,
+    changes: bool = False,
     key: KeyDemand = "required",
     bearer: BearerDemand,
     **more: Any,
 ) -> Callable[[H], H]:
-    """An endpoint. ``hashes`` marks those that may hash a password; ``more`` is the rest of ``Operation``."""
+    """An endpoint. ``hashes`` marks those that may hash a password, and ``changes`` those that make, change or delete
+    a user, on which triggers of the project may take long; ``more`` is the rest of ``Operation``."""
     operation = Operation(name, tag, summary, answers, body=body_of(body) if body else None, **more)
-    return endpoint(method, url, operation, key=key, bearer=bearer, admission=PASSWORDS if hashes else None)
+    admission = CHANGES if changes else PASSWORDS if hashes else None
+    return endpoint(method, url, operation, key=key, bearer=bearer, admission=admission)
 
 
 # For everybody: it needs no bearer token, and must not fail if a client sends an expired one by default.
@@ -281,7 +285,7 @@ class AuthRoutes:
             exactly(user=USER, session={"type": "null"}),
         ),
         body=SignUp,
-        hashes=True,
+        changes=True,
         errors=(errors.email_taken(), _WEAK, errors.signup_disabled(), *_MAILED),
     )
     async def sign_up(self, request: Request) -> Reply:
@@ -402,7 +406,7 @@ class AuthRoutes:
         "Change the password (the other sessions end), the metadata, or both",
         _answer("The user as it is now", exactly(user=USER)),
         body=UserChanges,
-        hashes=True,
+        changes=True,
         errors=(*_GUESSED, _WEAK),
         details="A new password needs current_password.",
     )
@@ -421,7 +425,7 @@ class AuthRoutes:
         "Delete the signed-in user with all sessions",
         NOTHING,
         body=UserDeletion,
-        hashes=True,
+        changes=True,
         errors=(*_GUESSED, errors.user_in_use()),
     )
     async def delete_user(self, request: Request) -> Reply:
@@ -525,7 +529,7 @@ class AdminRoutes:
         "Make a user with a password, an imported bcrypt hash, or neither (who then recovers one)",
         _created("The new user", exactly(user=ADMIN_USER)),
         body=NewUser,
-        hashes=True,
+        changes=True,
         errors=(errors.email_taken(), errors.id_taken(), _WEAK),
     )
     async def create_user(self, request: Request) -> Reply:
@@ -563,7 +567,7 @@ class AdminRoutes:
         _ONE_USER,
         parameters=_ONE,
         body=AdminChanges,
-        hashes=True,
+        changes=True,
         errors=(_UNKNOWN_USER, _WEAK),
     )
     async def update_user(self, request: Request) -> Reply:
@@ -585,6 +589,7 @@ class AdminRoutes:
         NOTHING,
         parameters=_ONE,
         errors=(_UNKNOWN_USER, errors.user_in_use()),
+        changes=True,
     )
     async def remove_user(self, request: Request) -> Reply:
         await self.administration.delete(request.path_args["user_id"], origin_of(request))

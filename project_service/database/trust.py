@@ -118,7 +118,16 @@ class Trust:
 
 # The trust in a database whose catalog has not been read.
 UNKNOWN = Trust(
-    leaves=True, false_constants=("any function",), guarded=True, has_constants=True, sets_role=True
+    leaves=True,
+    false_constants=("any function",),
+    guarded=True,
+    has_constants=True,
+    sets_role=True,
+    triggers=frozenset(
+        f"{table} {change}"
+        for table in ("auth.users", "storage.objects")
+        for change in ("insert", "update", "delete")
+    ),
 )
 
 

@@ -205,7 +205,9 @@ SETTINGS = Settings(
 class AdmissionLimits(SynchronousTestCase):
     def test_each_part_and_each_database_has_an_admission_class(self) -> None:
         tables = {"tables:dev/main", "tables:dev/other", "tables:live/main"}
-        self.assertEqual(set(admission_limits(SETTINGS, 2)), {"auth", "passwords", "storage"} | tables)
+        self.assertEqual(
+            set(admission_limits(SETTINGS, 2)), {"accounts", "auth", "passwords", "storage"} | tables
+        )
 
     def test_trace_headers_are_those_of_the_databases_that_configure_one(self) -> None:
         traced = evolve(
