@@ -16,7 +16,7 @@ from project_service.http.json_body import depth_of
 from project_service.tables import errors
 from project_service.tables.request import headers
 from project_service.tables.request.json_text import EMPTY_OR_INVALID, WHITESPACE, in_order, outline_of
-from project_service.tables.request.lines import MAX_GROWTH, whole_rows, with_nulls
+from project_service.tables.request.lines import MAX_GROWTH, NULLS, as_names, marked, whole_rows, with_nulls
 
 # The fields of a form at most: as many as fit into a URL. A megabyte of fields would keep a worker busy for seconds.
 _MAX_FIELDS = 25_000
@@ -163,14 +163,15 @@ def _json(body: bytes, routine: bool) -> Payload:
 
 def parse_csv(body: bytes, columns: tuple[str, ...] | None = None) -> Payload:
     """CSV (RFC 4180) with a line of names, as a JSON array with one object for each line below it. The cell ``NULL``
-    is null; empty lines are left out. Raises PGRST102."""
+    is null, unless it is quoted; empty lines are left out. Raises PGRST102."""
     try:
         # Spreadsheets begin the CSV that they write with a byte order mark. It is no part of the first column's name.
-        text = body.decode("utf-8-sig")
+        text = marked(body.decode("utf-8-sig"))
         lines = filter(None, csv.reader(io.StringIO(text, newline=""), strict=True))
         names = next(lines, None)
         if names is None:
             raise errors.invalid_body("Empty or invalid CSV")
+        names = as_names(names)
         chunks = list(_chunks_of_objects(names, lines, len(body)))
     except (UnicodeDecodeError, csv.Error) as fault:
         raise errors.invalid_body(f"Invalid CSV: {fault}") from None
@@ -190,7 +191,7 @@ def _chunks_of_objects(names: list[str], lines: Iterator[list[str]], size: int) 
             raise errors.names_too_long()
         # One expression, since there may be a line for every two bytes.
         objects = [
-            dict(zip(names, line if "NULL" not in line else with_nulls(line)))  # noqa: B905  # as long as each other
+            dict(zip(names, line if NULLS.isdisjoint(line) else with_nulls(line)))  # noqa: B905  # as long as each other
             for line in chunk
         ]
         yield orjson.dumps(objects)[1:-1]

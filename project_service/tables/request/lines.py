@@ -149,7 +149,8 @@ def _leaves_open(line: str, is_open: bool) -> bool:
 
 @define
 class CsvLines:
-    """CSV (RFC 4180) with a line of names. The cell ``NULL`` is null; empty lines are left out. See ``Lines``.
+    """CSV (RFC 4180) with a line of names. The cell ``NULL`` is null, unless it is quoted; empty lines are left out.
+    See ``Lines``.
 
     A row is parsed once it is complete. Until then only its new lines are looked at, for whether its last cell in
     quotes has ended: so a body takes time by its length, in whatever pieces it comes.
@@ -182,7 +183,7 @@ class CsvLines:
         if self._names is None:
             first = next(records, None)
             if first is not None:
-                _, self._names = first
+                self._names = as_names(first[1])
                 self._growth = sum(map(len, self._names))
                 self.keys = in_order(self._names if self.columns is None else self.columns)
             elif last:
@@ -191,7 +192,7 @@ class CsvLines:
 
     def _decoded(self, block: bytes) -> str:
         try:
-            return block.decode("utf-8")
+            return marked(block.decode("utf-8"))
         except UnicodeDecodeError as fault:
             line = self._line + len(self._begun) + block.count(b"\n", 0, fault.start)
             raise errors.at_line(errors.invalid_body(f"Invalid CSV: {fault.reason}"), line) from None
@@ -240,13 +241,31 @@ class CsvLines:
                 raise errors.at_line(errors.fields_differ(), line)
             if made > MAX_GROWTH * size:
                 raise errors.at_line(errors.names_too_long(), line)
-            given = with_nulls(cells) if "NULL" in cells else cells
+            given = cells if NULLS.isdisjoint(cells) else with_nulls(cells)
             rows.append((line, orjson.dumps(dict(zip(names, given, strict=True)))))
         return rows
 
 
+# A cell ``"NULL"``, which in quotes is text. Quotes behind a separator begin a cell: within one they are doubled.
+_QUOTED_NULL = re.compile(r'(?<![^,\r\n])"NULL"(?![^,\r\n])')
+# What it is until the cells are parsed, which takes the quotes away. No text that was UTF-8 has a surrogate.
+_TEXT = "NULL\udc00"
+NULLS = frozenset({"NULL", _TEXT})
+
+
+def marked(text: str) -> str:
+    """CSV in which ``with_nulls`` can tell the text NULL from null."""
+    return _QUOTED_NULL.sub(f'"{_TEXT}"', text) if '"NULL"' in text else text
+
+
 def with_nulls(cells: list[str]) -> list[str | None]:
-    return [None if cell == "NULL" else cell for cell in cells]
+    """The values of the cells of ``marked`` CSV."""
+    return [None if cell == "NULL" else "NULL" if cell == _TEXT else cell for cell in cells]
+
+
+def as_names(cells: list[str]) -> list[str]:
+    """The names in the first line of ``marked`` CSV."""
+    return ["NULL" if cell == _TEXT else cell for cell in cells]
 
 
 def whole_rows(body: bytes, columns: tuple[str, ...] | None) -> tuple[list[bytes], tuple[str, ...]]:

@@ -229,6 +229,7 @@ class Csv(SynchronousTestCase):
         self, lines: list[tuple[str, str]], times: int
     ) -> None:
         payload = parse_csv(as_csv([("a", "b"), *lines * times]))
+        # Python's writer quotes no cell of letters.
         expected = [{"a": a if a != "NULL" else None, "b": b if b != "NULL" else None} for a, b in lines]
         self.assertEqual(json.loads(payload.text), expected * times)
         self.assertEqual((payload.keys, payload.is_empty), (("a", "b"), not lines))

@@ -18,6 +18,9 @@ from project_service.tables.request.lines import CsvLines, JsonLines, Lines, Row
 LARGE = 1024 * 1024
 CELL = st.text("ab\"',\n\r é;", max_size=5) | st.just("NULL")
 
+# A cell without quotes.
+PLAIN = st.tuples(st.sampled_from(["NULL", "a", "NULLs", "", "null"]), st.just(False))
+
 
 def read(lines: Lines, body: bytes, *cuts: int) -> list[Row]:
     """The rows of a body that arrives in pieces which end at ``cuts``."""
@@ -46,6 +49,33 @@ class Csv(SynchronousTestCase):
         whole = parse_payload("text/csv", body, None, False)
         self.assertEqual([orjson.loads(row) for _, row in rows], orjson.loads(whole.text))
         self.assertEqual(lines.keys, whole.keys)
+
+    @given(
+        st.lists(
+            st.lists(PLAIN | st.tuples(CELL, st.just(True)), min_size=2, max_size=2), min_size=1, max_size=6
+        ),
+        st.sampled_from(["\n", "\r\n"]),
+        st.lists(st.integers(0, 80), max_size=8),
+    )
+    def test_null_is_text_in_quotes(
+        self, cells: list[list[tuple[str, bool]]], end: str, cuts: list[int]
+    ) -> None:
+        given = [
+            [f'"{text.replace(chr(34), chr(34) * 2)}"' if quoted else text for text, quoted in row]
+            for row in cells
+        ]
+        body = "".join(",".join(row) + end for row in [['"NULL"', "b"], *given]).encode()
+        expected = [
+            {
+                name: text if quoted or text != "NULL" else None
+                for name, (text, quoted) in zip(("NULL", "b"), row, strict=True)
+            }
+            for row in cells
+        ]
+        lines = CsvLines(None, LARGE)
+        self.assertEqual([orjson.loads(row) for _, row in read(lines, body, *cuts)], expected)
+        whole = parse_payload("text/csv", body, None, False)
+        self.assertEqual((orjson.loads(whole.text), whole.keys), (expected, lines.keys))
 
     @given(st.text('ab",\n\r', max_size=30), st.lists(st.integers(0, 40), max_size=8))
     def test_any_text_is_read_as_python_reads_it(self, text: str, cuts: list[int]) -> None:
