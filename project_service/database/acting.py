@@ -151,7 +151,7 @@ class Preamble:
         named = names if self.has_no_path else (*names, _PATH)
         return _settings_statement(named), [value.encode() for value in values], after
 
-    @property
+    @cached_property
     def _isolation(self) -> str:
         """Sets the isolation level that a role's or function's own settings ask for, if any. The setting may be
         written in any case."""
