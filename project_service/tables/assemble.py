@@ -136,7 +136,7 @@ def assemble(
         listener = Listener(connector, reactor, where)
         listener.subscribe(CHANNEL, holder.notified, holder.reload)
         listener.subscribe(SYNC_CHANNEL, echo.heard, echo.listening)
-        look = CatalogWatch(holder, listener.query).look
+        look = CatalogWatch(holder, listener.query, config.prepare).look
         watches.append(Every(LOOK_SECONDS, look, reactor, f"watching the catalog of {where}", outage_of))
         listeners.append(listener)
         pools.extend(dict.fromkeys((pool, for_streams)))

@@ -311,7 +311,8 @@ _IDLE_STEPS = 5
 
 @define(eq=False)
 class CatalogWatch:
-    """Notices changes of the catalog within a round, where no event triggers announce them.
+    """Notices changes of the catalog within a round, where no event triggers announce them, or their announcements
+    may not arrive (``hears`` is false).
 
     ``query`` runs a statement on a connection that requests do not wait for. A row that is changed between the
     reading of the schema cache and the first look at it would go unnoticed, so the cache is read again after the
@@ -320,6 +321,7 @@ class CatalogWatch:
 
     holder: Announced
     query: Query
+    hears: bool = True
     _sections: list[str] = field(factory=list, init=False)
     _values: dict[str, str] = field(factory=dict, init=False)
     _steps: int = field(default=1, init=False)
@@ -357,7 +359,7 @@ class CatalogWatch:
     async def _begin(self) -> None:
         """Begin a round, unless changes are announced or nothing has been written since the last one began."""
         announced, snapshot = (await self.query(_CLEAN + STATE, []))[0]
-        if announced:
+        if announced and self.hears:
             self._values, self._steps, self._first_round = {}, 1, True
             return
         if snapshot == self._snapshot and not self._first_round:

@@ -412,6 +412,16 @@ class Watched(SynchronousTestCase):
         self.round()
         self.assertEqual(self.readings, 1)
 
+    def test_where_announcements_may_not_arrive_it_is_looked_for_changes_all_the_same(self) -> None:
+        self.watch.hears = False
+        self.catalog.announced = True
+        self.round()
+        self.round()
+        self.catalog.values["pg_proc"] = "1"
+        self.round()
+        self.round()
+        self.assertEqual(self.readings, 2)
+
     def test_where_nothing_is_written_nothing_is_looked_at(self) -> None:
         self.round()
         self.round()
