@@ -53,7 +53,7 @@ MAX_VALUES = 20_000
 MAX_DEPTH = 200
 
 _MAX_BRACKETS = 256 * 1024
-_LOOKED_AT = 640 * 1024
+_LOOKED_AT = 256 * 1024
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _TURNS = re.compile(rb"(\[*+)(\]*+)")
 # What stands before a value or a key: each but the outermost one.
@@ -134,7 +134,7 @@ def _without_strings(text: bytes) -> bytes:
 
 
 def depth_of(raw: bytes) -> int:
-    """How deep lists and objects are nested in ``raw``, which has to be valid JSON. What follows after more than half
+    """How deep lists and objects are nested in ``raw``, which has to be valid JSON. What follows after a quarter of
     a mebibyte is not looked at."""
     return _depth(_without_strings(raw[:_LOOKED_AT]), 0)
 

@@ -30,6 +30,9 @@ class Asked:
         self.calls.append(incoming)
         return Reply()
 
+    async def check_import(self, incoming: RawRequest) -> None:
+        """Refuses nothing."""
+
     async def import_rows(self, incoming: RawRequest, upload: Upload) -> Reply:
         self.imports.append(incoming)
         return Reply()

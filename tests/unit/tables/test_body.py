@@ -63,7 +63,8 @@ class Members(SynchronousTestCase):
                 ):
                     payload = parse_payload(None, body.encode(), None, False)
                     self.assertEqual((payload.keys, payload.text), (("a", "b"), body))
-                    self.assertGreater(payload.depth, levels)
+                    # What is far behind is not counted: there the body is too deep by far already.
+                    self.assertGreater(payload.depth, min(levels, 40_000))
 
     def test_deep_json_keeps_its_rules_at_the_top(self) -> None:
         deep = "[" * 2_000 + "]" * 2_000
