@@ -8,7 +8,7 @@ from project_service.http.response import Reply
 
 EXPOSED = (
     "Accept-Ranges, Content-Range, Content-Location, Location, Content-Disposition, ETag, Last-Modified, "
-    "Preference-Applied, Repr-Digest, Retry-After, X-Request-Id"
+    "Preference-Applied, Repr-Digest, Retry-After, X-Max-Rows, X-Request-Id"
 )
 MAX_AGE_SECONDS = 86400
 ANY = (("Access-Control-Allow-Origin", "*"), ("Access-Control-Expose-Headers", EXPOSED))
@@ -34,6 +34,12 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) 
         ("Access-Control-Expose-Headers", EXPOSED),
         ("Vary", "Origin"),
     )
+
+
+def exposing(exposed: str, crossing: Headers) -> Headers:
+    """The header line with ``exposed`` beside ``crossing``, the CORS headers of a response that pages may read."""
+    readable = any(name == "Access-Control-Expose-Headers" for name, _ in crossing)
+    return (("Access-Control-Expose-Headers", exposed),) if readable else ()
 
 
 def unread_headers(allowed: tuple[str, ...]) -> Headers:

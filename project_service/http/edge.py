@@ -430,7 +430,10 @@ class Edge:
         if policy.any_origin:
             headers += cors.ANY
         elif policy.cors:
-            headers += cors.for_caches(own) if arrival.cors is None else arrival.cors
+            crossing = cors.for_caches(own) if arrival.cors is None else arrival.cors
+            headers += crossing
+            if policy.exposed:
+                headers += cors.exposing(policy.exposed, crossing)
         traced = arrival.settings.trace_headers
         if traced and match is not None and (name := traced.get(match.admission)) is not None:
             headers += echoed(name, request.headers)

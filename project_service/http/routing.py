@@ -43,8 +43,9 @@ class Policy:
     ``admission`` is the admission class of its requests; path arguments may stand in it in braces. Requests without a
     class never wait. ``preflight`` makes the response to a CORS preflight, from the methods of the path and the
     request's headers. Without ``cors``, no response has CORS headers; with ``any_origin``, pages of every origin may
-    read responses, whatever ``server.cors_origins`` says. ``reads_by_own_rules``: the part reads queries and bodies
-    itself, so that the errors of ``Request``'s methods do not occur.
+    read responses, whatever ``server.cors_origins`` says. Pages that may read a response may read the headers in
+    ``exposed`` too, which go out as a line by themselves besides ``cors.EXPOSED``. ``reads_by_own_rules``: the part
+    reads queries and bodies itself, so that the errors of ``Request``'s methods do not occur.
     """
 
     admission: str = ""
@@ -52,6 +53,7 @@ class Policy:
     preflight: Callable[[tuple[str, ...], HeaderView], Reply] = cors.preflight
     cors: bool = True
     any_origin: bool = False
+    exposed: str = ""
     reads_by_own_rules: bool = False
 
 

@@ -44,7 +44,6 @@ from project_service.tables.request.request import (
     payload_of,
 )
 from project_service.tables.response import (
-    MAX_ROWS,
     Timing,
     check_outcome,
     options_reply,
@@ -62,12 +61,10 @@ from project_service.tables.values import SchemaCache, TablesConfig
 # a column, a relation.
 _MISSES = ("PGRST107", "PGRST200", "PGRST202", "PGRST204", "42703", "PGRST205")
 _BASE = "/<stage>/db/<database>/rest"
-# The headers that PostgREST exposes to pages, and ours of the table API. They go out as a second header line besides
-# ``cors.EXPOSED``.
+# The headers that PostgREST exposes to pages, as it lists them. Ours are in ``cors.EXPOSED``.
 _EXPOSED = (
-    "Access-Control-Expose-Headers",
-    "Content-Encoding, Content-Location, Content-Range, Content-Type, Date, Location, Server, "
-    f"Transfer-Encoding, Range-Unit, {MAX_ROWS}",
+    "Content-Encoding, Content-Location, Content-Range, Content-Type, Date, Location, Server, Transfer-Encoding, "
+    "Range-Unit"
 )
 # PostgREST answers a preflight with all of these, whatever the path is, and clients may rely on that.
 _PREFLIGHT_METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE", "OPTIONS", "HEAD")
@@ -97,6 +94,7 @@ POLICY = Policy(
     admission=admission_class("{stage}", "{database}"),
     error_form=errors.FORM,
     preflight=_preflight,
+    exposed=_EXPOSED,
     reads_by_own_rules=True,
 )
 
@@ -169,9 +167,7 @@ class TableRoutes:
             # Without Authorization no rule keeps a cache from storing this and showing it to others (RFC 9111
             # section 3.5 is about that header alone). SQL may decide otherwise.
             reply = evolve(reply, headers=(*reply.headers, NO_STORE))
-        if b"origin" not in request.headers.first:
-            return reply
-        return evolve(reply, headers=(*reply.headers, _EXPOSED))
+        return reply
 
 
 @lru_cache(maxsize=1024)

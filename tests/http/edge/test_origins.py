@@ -16,7 +16,7 @@ from tests.route_description import operation_at
 
 READABLE = (
     "Accept-Ranges, Content-Range, Content-Location, Location, Content-Disposition, ETag, Last-Modified, "
-    "Preference-Applied, Repr-Digest, Retry-After, X-Request-Id"
+    "Preference-Applied, Repr-Digest, Retry-After, X-Max-Rows, X-Request-Id"
 )
 
 

@@ -101,6 +101,45 @@ class Paths(TestCase):
         self.assertEqual(asked.calls[-1].pairs, (("title", ""), ("id", "eq.1")))
 
 
+class Exposed(TestCase):
+    """The headers that pages of other origins may read."""
+
+    POSTGRESTS = (
+        "Content-Encoding, Content-Location, Content-Range, Content-Type, Date, Location, Server, Transfer-Encoding, "
+        "Range-Unit"
+    )
+
+    def lines(self, path: str, headers: dict[str, str], **settings: Any) -> list[str]:
+        api: Any = Asked()
+        router = Router()
+        TableRoutes({("dev", "main"): api}).mount(router)
+        response = App(router, **settings).request("GET", path, headers)
+        return [value for name, value in response.headers if name == "Access-Control-Expose-Headers"]
+
+    def test_postgrests_list_is_a_line_by_itself_on_every_response(self) -> None:
+        page = {"Origin": "https://a.test"}
+        for path, headers in (
+            ("/dev/db/main/rest/books", ANON),
+            ("/dev/db/main/rest", ANON),
+            ("/dev/db/main/rest/%ff", ANON),
+            ("/dev/db/absent/rest/books", ANON),
+            ("/dev/db/main/rest/books", {}),
+        ):
+            lines = self.lines(path, {**headers, **page})
+            self.assertEqual(lines.count(self.POSTGRESTS), 1, path)
+            (ours,) = (line for line in lines if line != self.POSTGRESTS)
+            for name in ("X-Max-Rows", "X-Request-Id", "Preference-Applied"):
+                self.assertIn(name, ours.split(", "), path)
+
+    def test_only_pages_that_may_read_the_response_get_it(self) -> None:
+        path = "/dev/db/main/rest/books"
+        for origin, expected in (("https://a.test", 1), ("https://b.test", 0), (None, 0)):
+            headers = {**ANON, **({"Origin": origin} if origin else {})}
+            lines = self.lines(path, headers, cors_origins=("https://a.test",))
+            self.assertEqual(lines.count(self.POSTGRESTS), expected, origin)
+        self.assertEqual(self.lines(path, ANON), [])
+
+
 class Databases(TestCase):
     def test_what_follows_from_the_headers_is_kept_for_each_database(self) -> None:
         """A role's identity and the settings of its transactions are those of one database."""
