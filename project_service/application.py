@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IListeningPort, IReactorTime
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
-from project_service import __version__, keys
+from project_service import __version__, keys, project_rules
 from project_service.auth import assemble as auth
 from project_service.auth.routes import CHANGES, PASSWORDS
 from project_service.database import errors
@@ -179,7 +179,7 @@ class Application:
             self._reactor,
             RequestIds(secrets.token_bytes),
             metrics,
-            errors.translate,
+            project_rules.translate,
             HttpDate(time.time),
             admission_limits(self._settings, cpus(self._processes)),
             log_later=self._reactor.callLater,

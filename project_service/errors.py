@@ -205,7 +205,8 @@ def session_revoked() -> ApiError:
 
 
 def refused_by_project(status: int, message: str) -> ApiError:
-    """A refusal by a trigger of the project's own, which chose ``status`` (4xx) and ``message``."""
+    """A refusal by a trigger or a constraint of the project's own. A trigger may choose ``status`` (4xx) and
+    ``message``."""
     return ApiError(status, "refused_by_project", message)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-import psycopg2
 from attrs import frozen
+from psycopg2.errors import ForeignKeyViolation, NotNullViolation, RestrictViolation, UniqueViolation
 
 from project_service.auth import errors
 from project_service.auth.repository import (
@@ -334,7 +334,7 @@ class PostgresRepository:
                 **_session_params(session),
                 **_event_params(event),
             )
-        except psycopg2.errors.UniqueViolation as refusal:
+        except UniqueViolation as refusal:
             # A trigger of the project's own may have met another key.
             if user_id is None or refusal.diag.constraint_name != "users_pkey":
                 raise
@@ -378,8 +378,9 @@ class PostgresRepository:
         params = _proof_params(proof) | _event_params(event)
         try:
             return await self._changed("delete", _DELETE, id=user_id, **params) is not None
-        except psycopg2.IntegrityError:
-            # The project's own tables may have foreign keys to auth.users, which decide on this.
+        except (ForeignKeyViolation, RestrictViolation, NotNullViolation):
+            # The project's own tables may have foreign keys to auth.users, which decide on this; also those ``on
+            # delete set null`` of columns that cannot be null.
             raise errors.user_in_use() from None
 
     # Sessions and their refresh tokens.

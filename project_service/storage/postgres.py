@@ -133,7 +133,11 @@ class SqlBuckets:
                 )
             except CheckViolation as violated:
                 # The other values have been checked. What the visibility is by now only the database knows.
-                raise _RULES_APART[str(violated.diag.constraint_name)]() from None
+                apart = _RULES_APART.get(str(violated.diag.constraint_name))
+                if apart is None:
+                    # A constraint of the project's own.
+                    raise
+                raise apart() from None
         return await self._existing(name)
 
     async def delete(self, name: str) -> None:

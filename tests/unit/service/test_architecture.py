@@ -83,7 +83,7 @@ LAYERS = [
     ["network", "shares", "wait_queue"],
     ["splicing"],
     ["http", "database"],
-    ["keys"],
+    ["keys", "project_rules"],
     ["auth", "storage", "tables"],
     ["front_page"],
     ["application", "bootstrap", "embedded"],
