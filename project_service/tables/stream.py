@@ -303,9 +303,12 @@ class RowStream:
             return b"".join([text + b"\n" for text in texts])
         # Between JSON values the same separator as of PostgreSQL's json_agg.
         separator = b"\n" if form == "csv" else b", \n "
+        if first and form == "csv":
+            # The last line, which may be that of the names, has no line feed at its end.
+            return separator.join([self.header, *texts])
         if first:
-            begin = {"csv": self.header + b"\n", "geojson": b'{"type" : "FeatureCollection", "features" : ['}
-            return begin.get(form, b"[") + separator.join(texts)
+            begin = b'{"type" : "FeatureCollection", "features" : [' if form == "geojson" else b"["
+            return begin + separator.join(texts)
         return separator + separator.join(texts) if texts else b""
 
     def _end(self) -> bytes:

@@ -287,9 +287,10 @@ def body_sql(rendering: Rendering, scalar: bool = False, single: bool = False) -
         row = item if relation is None else f"({ROW})::{qualified(relation)}"
         return f"{aggregate}({row})"
     if rendering.form == "csv":
-        # A line with the names of the columns, then the rows.
+        # A line with the names of the columns, then the rows. As in PostgREST no line feed ends the last line, which
+        # may be that of the names.
         header = f"(SELECT line FROM {_HEADER})"
-        return f"{header} || E'\\n' || coalesce(string_agg({_csv_row()}, E'\\n'), '')"
+        return f"{header} || coalesce(E'\\n' || string_agg({_csv_row()}, E'\\n'), '')"
     if rendering.form == "geojson":
         return (
             "json_build_object('type', 'FeatureCollection', 'features', "
