@@ -8,11 +8,13 @@ from hashlib import sha256
 from urllib.parse import unquote_to_bytes
 
 import orjson
+import psycopg2
 from attrs import evolve, field, frozen
 from cachetools import LRUCache
 from werkzeug.http import parse_etags
 
-from project_service.errors import Headers, has_header
+from project_service.database.connection import DatabaseGone
+from project_service.errors import ApiError, Headers, has_header
 from project_service.http import cors
 from project_service.http.caller import presented_key
 from project_service.http.head import HeaderView
@@ -54,12 +56,15 @@ from project_service.tables.response import (
 from project_service.tables.schema_cache.holder import CacheHolder, Freshness
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.stream import Streams
+from project_service.tables.suggestions import NAMES_BEHIND, usable_sql
 from project_service.tables.transaction_settings import preamble_of, preamble_of_head
 from project_service.tables.values import SchemaCache, TablesConfig
 
 # The errors for something that the schema cache does not have: a handler of a media type, a relationship, a function,
 # a column, a relation.
 _MISSES = ("PGRST107", "PGRST200", "PGRST202", "PGRST204", "42703", "PGRST205")
+# The errors in whose hints PostgreSQL names columns and aliases.
+_NAMING = ("42703", "42P01")
 _BASE = "/<stage>/db/<database>/rest"
 # The headers that PostgREST exposes to pages, as it lists them. Ours are in ``cors.EXPOSED``.
 _EXPOSED = (
@@ -161,6 +166,7 @@ class TableRoutes:
                     incoming = evolve(incoming, body=whole)
                     reply = await service.answer(incoming)
         except TableError as error:
+            await service.restrict_hint(error, incoming)
             service.complete_error(error, incoming)
             raise
         if is_service and not has_header(reply.headers, "Cache-Control"):
@@ -399,6 +405,28 @@ class TableService:
         if timing:
             timing.mark("transaction")
         return _timed(reply, timing)
+
+    async def restrict_hint(self, error: TableError, incoming: RawRequest) -> None:
+        """Leave in the hint of ``error`` only names that the caller may use, as the description at the root does. An
+        error without a hint is better than another error."""
+        shown = not error.terse and self.config.error_verbosity != "minimal" and incoming.method != "HEAD"
+        if error.hint is None or self.config.openapi == "ignore-privileges" or not shown:
+            return
+        suggestion = error.suggestion
+        if suggestion is None:
+            if error.code in _NAMING and NAMES_BEHIND.match(error.hint):
+                error.hint = None
+            return
+        error.hint, cache = None, self.holder.cache or self.holder.current
+        try:
+            identity, head = await self._identify(incoming), self.planner.head(incoming)
+            preamble = preamble_of_head(self.config, cache, incoming.headers, head, identity)
+            if not cache.trust.sets_role:
+                preamble = evolve(preamble, pre_request=None)
+            rows = await self.executor.read(preamble, incoming.resource, usable_sql(suggestion))
+        except (psycopg2.Error, DatabaseGone, ApiError):
+            return
+        error.hint = suggestion.choose(frozenset(orjson.loads(as_bytes(rows[0][0]))))
 
     def complete_error(self, error: TableError, incoming: RawRequest) -> None:
         """Give ``error``, which ``answer`` raised, the headers and the form that all errors of this database have."""

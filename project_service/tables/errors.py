@@ -7,11 +7,12 @@ lists for which requests.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, Literal
 
 import orjson
 import psycopg2
+from attrs import frozen
 
 from project_service import whole_numbers
 from project_service.database.connection import DatabaseGone
@@ -28,6 +29,20 @@ VARY = ("Vary", "Accept, Prefer, Range")
 _NO_TOKEN = re.compile(rf"[^{head.TCHAR}]+")
 _HEADER_NAME = re.compile(rf"[{head.TCHAR}]+")
 _HEADER_VALUE = re.compile(rf"[^{head.CONTROL}]*")
+
+
+@frozen
+class Suggestion:
+    """How a hint is chosen.
+
+    ``choose`` gives the hint for the names that the caller may use: of relations or functions in ``schema``; of
+    columns of the relation ``name``; or ``name`` itself, a function, if the caller may use all of its overloads.
+    """
+
+    kind: Literal["relations", "functions", "overloads", "columns"]
+    schema: str
+    choose: Callable[[Container[str]], str | None]
+    name: str = ""
 
 
 class TableError(ApiError):
@@ -52,6 +67,8 @@ class TableError(ApiError):
         super().__init__(status, code, message, None, (*headers, proxy), counted=counted)
         self.json_details = details
         self.hint = hint
+        # How the hint is chosen if only some names may be in it.
+        self.suggestion: Suggestion | None = None
         self.terse = False
 
     def body(self) -> bytes:

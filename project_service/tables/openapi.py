@@ -16,7 +16,8 @@ import orjson
 from project_service.tables.plan.call import RAW_TYPES
 from project_service.tables.request import headers
 from project_service.tables.request.scanning import as_parameter
-from project_service.tables.sql.fragment import Sql, parameter
+from project_service.tables.sql.fragment import Sql
+from project_service.tables.suggestions import usable_functions, usable_relations
 from project_service.tables.values import Argument, Column, Relation, Relationship, Routine, SchemaCache
 
 _TITLE = "PostgREST API"
@@ -58,29 +59,11 @@ _POINTER = str.maketrans({"~": "~0", "/": "~1", "%": "%25", "#": "%23"})
 # The parameters of a read that are not filters.
 _READ = ("select", "order", "range", "rangeUnit", "offset", "limit", "preferCount")
 
-_MAY_USE_RELATION = (
-    "pg_has_role(c.relowner, 'USAGE') "
-    "or has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER') "
-    "or has_any_column_privilege(c.oid, 'SELECT, INSERT, UPDATE, REFERENCES')"
-)
-# Rights are looked up only for what is in the schema. PostgreSQL might look at all of its own functions first.
-_SCHEMA_OID = "(SELECT oid FROM pg_namespace WHERE nspname = "
-
 
 def rights_sql(schema: str) -> Sql:
     """A query for one row: the names of the relations and of the functions that the current role may use, as JSON
     arrays in a fixed order."""
-    return (
-        "SELECT (SELECT coalesce(json_agg(c.relname ORDER BY c.oid), '[]') FROM pg_class c "
-        "WHERE CASE WHEN c.relkind IN ('r', 'v', 'm', 'f', 'p') AND c.relnamespace = "
-        + _SCHEMA_OID
-        + parameter(schema)
-        + f") THEN {_MAY_USE_RELATION} END)::text, "
-        + "(SELECT coalesce(json_agg(DISTINCT p.proname), '[]') FROM pg_proc p WHERE CASE WHEN p.pronamespace = "
-        + _SCHEMA_OID
-        + parameter(schema)
-        + ") THEN has_function_privilege(p.oid, 'EXECUTE') END)::text"
-    )
+    return "SELECT " + usable_relations(schema) + ", " + usable_functions(schema)
 
 
 def public_url(configured: str) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from attrs import evolve, field, frozen
 
 from project_service.tables import errors
-from project_service.tables.plan.names import TABLE_SCORE, nearest
+from project_service.tables.errors import Suggestion
+from project_service.tables.plan.names import nearest, unknown_function
 from project_service.tables.plan.nodes import ReadPlan, filtered_names, needed_columns, with_columns_listed
 from project_service.tables.plan.read import ReadPlanner
 from project_service.tables.request import headers
@@ -182,24 +183,30 @@ def unknown_routine(
         described = f"with parameter{'s' * (len(names) > 1)} {listed}" if names else "without parameters"
         if unnamed:
             described += f" or with {unnamed}"
-    return errors.no_routine(
-        f"Could not find the function {message} in the schema cache",
-        f"Searched for the function {shown} {described}, but no matches were found in the schema cache.",
-        # A body that is a single argument has no names by which to look for a similar function.
-        None if raw else _hint(cache, schema, name, names),
-    )
 
+    def error(hint: str | None) -> errors.TableError:
+        return errors.no_routine(
+            f"Could not find the function {message} in the schema cache",
+            f"Searched for the function {shown} {described}, but no matches were found in the schema cache.",
+            hint,
+        )
 
-def _hint(cache: SchemaCache, schema: str, name: str, names: tuple[str, ...]) -> str | None:
     overloads = cache.routines.get((schema, name))
+    # A body that is a single argument has no names by which to look for a similar function.
+    if raw or (overloads is not None and not names):
+        return error(None)
     if overloads is None:
-        near = nearest(name, [known for of, known in cache.routines if of == schema], TABLE_SCORE)
-        return f"Perhaps you meant to call the function {schema}.{near}" if near else None
-    if not names:
-        return None
+
+        def called(near: str | None) -> errors.TableError:
+            return error(f"Perhaps you meant to call the function {schema}.{near}" if near else None)
+
+        return unknown_function(called, cache, schema, name)
     known = [_listed(argument.name for argument in routine.arguments) for routine in overloads]
     near = nearest(_listed(names), dict.fromkeys(known))
-    return f"Perhaps you meant to call the function {schema}.{name}{near}" if near else None
+    hint = f"Perhaps you meant to call the function {schema}.{name}{near}" if near else None
+    raised = error(hint)
+    raised.suggestion = Suggestion("overloads", schema, lambda usable: hint if name in usable else None, name)
+    return raised
 
 
 def _listed(names: Iterable[str]) -> str:

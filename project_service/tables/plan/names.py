@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from math import inf, sqrt
+from typing import Literal
 
 from project_service.tables import errors
+from project_service.tables.errors import Suggestion
 from project_service.tables.request.request import Head
 from project_service.tables.values import Key, Relation, Relationship, SchemaCache
 
@@ -32,7 +34,11 @@ def find_relation(cache: SchemaCache, head: Head) -> Relation:
     relation = cache.relations.get((head.schema, head.name))
     if relation is None:
         names = [name for schema, name in cache.relations if schema == head.schema]
-        raise errors.no_table(head.schema, head.name, nearest(head.name, names, TABLE_SCORE))
+
+        def error(known: Iterable[str]) -> errors.TableError:
+            return errors.no_table(head.schema, head.name, nearest(head.name, known, TABLE_SCORE))
+
+        raise _suggesting(error, "relations", head.schema, names)
     return relation
 
 
@@ -65,12 +71,14 @@ def find_relationship(
     if len(meant) > 1:
         meant = [one for one in meant if not one.target_is_view] or meant
     if not meant:
-        suggestion = (
-            _suggest_target(visible, target, hint)
-            if visible or known == ()
-            else _suggest_origin(cache, schema, origin)
-        )
-        raise errors.no_relationship(origin[1], target, hint, schema, suggestion)
+        by_target = bool(visible) or known == ()
+        names = _targets(visible, target, hint) if by_target else _origins(cache, schema)
+
+        def error(usable: Iterable[str]) -> errors.TableError:
+            suggestion = _suggest(target if by_target else origin[1], usable)
+            return errors.no_relationship(origin[1], target, hint, schema, suggestion)
+
+        raise _suggesting(error, "relations", schema, names)
     if len(meant) > 1:
         raise _ambiguous(origin[1], target, meant)
     return meant[0]
@@ -105,20 +113,56 @@ def _is_named_by_key(relationship: Relationship, target: str) -> bool:
     return relationship.constraint == target or (len(pairs) == 1 and pairs[0][0] == target)
 
 
-def _suggest_target(visible: Sequence[Relationship], target: str, hint: str | None) -> str | None:
+def _targets(visible: Sequence[Relationship], target: str, hint: str | None) -> list[str]:
     if hint is not None and any(one.target[1] == target for one in visible):
-        return None
-    return _suggest(target, (one.target[1] for one in visible))
+        return []
+    return list(dict.fromkeys(one.target[1] for one in visible))
 
 
-def _suggest_origin(cache: SchemaCache, schema: str, origin: Key) -> str | None:
-    """For an origin that nothing is related to: a similar relation that has relationships to visible ones."""
-    related = (
+def _origins(cache: SchemaCache, schema: str) -> list[str]:
+    """What an origin that nothing is related to may stand for: relations with relationships to visible ones."""
+    return [
         name
         for (of, name), relationships in cache.relationships.items()
         if of == schema and any(_is_visible(one, schema) for one in relationships)
+    ]
+
+
+def _suggesting(
+    error: Callable[[Iterable[str]], errors.TableError],
+    kind: Literal["relations", "functions", "columns"],
+    schema: str,
+    names: Sequence[str],
+    relation: str = "",
+) -> errors.TableError:
+    """The error whose hint is the best of ``names``, and that can be given the best of those a caller may use."""
+    raised = error(names)
+    raised.suggestion = Suggestion(
+        kind, schema, lambda usable: error([name for name in names if name in usable]).hint, relation
     )
-    return _suggest(origin[1], related)
+    return raised
+
+
+def unknown_column(
+    shown: str | None, name: str, columns: Iterable[str], relation: Key | None
+) -> errors.TableError:
+    """42703, with similar names of ``columns``, which are those of ``relation`` if there is one."""
+    names = list(columns)
+
+    def error(known: Iterable[str]) -> errors.TableError:
+        return errors.unknown_column(shown, name, similar_columns(name, known))
+
+    return (
+        error(names) if relation is None else _suggesting(error, "columns", relation[0], names, relation[1])
+    )
+
+
+def unknown_function(
+    error: Callable[[str | None], errors.TableError], cache: SchemaCache, schema: str, name: str
+) -> errors.TableError:
+    """``error``, with the function of the schema that is named like ``name``, if there is one."""
+    names = [known for of, known in cache.routines if of == schema]
+    return _suggesting(lambda known: error(nearest(name, known, TABLE_SCORE)), "functions", schema, names)
 
 
 def _suggest(name: str, known: Iterable[str]) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from attrs import Factory, define, evolve, field
 
 from project_service.tables import errors
-from project_service.tables.plan.names import find_relationship, similar_columns
+from project_service.tables.plan.names import find_relationship, unknown_column
 from project_service.tables.plan.nodes import (
     AllColumns,
     Embedded,
@@ -272,7 +272,8 @@ class ReadPlanner:
         """
         if not self._has_column(node, name):
             columns = node.relation.columns if node.relation is not None else node.names
-            raise errors.unknown_column(node.shown, name, similar_columns(name, columns))
+            key = None if node.relation is None else node.relation.key
+            raise unknown_column(node.shown, name, columns, key)
         return node.column(name)
 
     def _has_column(self, node: Node, name: str) -> bool:

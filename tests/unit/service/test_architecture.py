@@ -65,6 +65,7 @@ PURE = [
     "tables/outcome.py",
     "tables/planner.py",
     "tables/response.py",
+    "tables/suggestions.py",
     "tables/transaction_settings.py",
     "tables/values.py",
     "tables/schema_cache/build.py",
