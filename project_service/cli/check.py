@@ -148,7 +148,7 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
         yield "pictures", partial(_pictures, project)
     if database and settings.schemas_of_service_role():
         yield "service_role", partial(_service_role, project)
-    yield from _endpoint_checks(project)
+    yield from _endpoint_checks(project, faulty)
     if not settings.stages:
         yield "tables", _no_tables
     for stage, name, of_stage in settings.stage_databases():
@@ -160,10 +160,11 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
         yield f"tokens of {stage}/{name}", partial(_tokens, of_stage)
 
 
-def _endpoint_checks(project: Project) -> Iterator[tuple[str, Check]]:
-    for endpoint in secured(project.settings):
+def _endpoint_checks(project: Project, faulty: set[str]) -> Iterator[tuple[str, Check]]:
+    settings = named(project.settings, faulty)
+    for endpoint in secured(settings):
         yield f"certificate of {shown(endpoint)}", partial(_certificate, project.reactor, endpoint)
-    for endpoint in listened(project.settings):
+    for endpoint in listened(settings):
         yield f"port {shown(endpoint)}", partial(_port, project, endpoint)
 
 
@@ -368,6 +369,13 @@ async def _mail_server(project: Project) -> str:
 def secured(settings: Settings) -> list[str]:
     """The endpoints that speak TLS in the service itself."""
     return [one for one in listened(settings) if one.removeprefix(PROXIED).startswith(TLS)]
+
+
+def named(settings: Settings, faulty: set[str]) -> Settings:
+    """``settings`` without the defaults in place of endpoints in ``faulty``, which no start would open."""
+    without: dict[str, Any] = {"server.listen": (), "server.admin_listen": None}
+    left_out = {name.removeprefix("server."): none for name, none in without.items() if name in faulty}
+    return evolve(settings, server=evolve(settings.server, **left_out))
 
 
 def listened(settings: Settings) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -24,6 +25,8 @@ from project_service.network import (
 
 # How long a service that already listens may take to answer.
 ANSWER_SECONDS = 3.0
+_ALL_INTERFACES = ("", "0.0.0.0", "::")  # noqa: S104  # nothing is bound to them
+_LOOPBACKS = ("127.0.0.1", "::1")
 _REQUEST = b"GET /.well-known/jwks.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
@@ -65,6 +68,15 @@ def _served_kids(reactor: Any, endpoint: str) -> list[str] | None:
         return None
 
 
+def _connected(interface: str, port: int) -> socket.socket:
+    """A connection to what keeps ``interface`` from being opened. A port of all interfaces cannot be opened if
+    something listens on one of them, of IPv4 or IPv6; what the service has open is mostly a loopback address."""
+    for host in _LOOPBACKS if interface in _ALL_INTERFACES else (interface,):
+        with suppress(OSError):
+            return socket.create_connection((host, port), ANSWER_SECONDS)
+    raise ConnectionRefusedError(f"nothing answers on port {port}")
+
+
 def _answer(reactor: Any, endpoint: str) -> bytes:
     """What a GET of the public token keys returns there."""
     opened: Any = endpoint_from(reactor, endpoint.removeprefix(PROXIED))
@@ -74,8 +86,7 @@ def _answer(reactor: Any, endpoint: str) -> bytes:
         connection.settimeout(ANSWER_SECONDS)
         connection.connect(opened._address)
     else:
-        host = opened._interface or "localhost"
-        connection = socket.create_connection((host, opened._port), ANSWER_SECONDS)
+        connection = _connected(opened._interface, opened._port)
     with connection:
         if endpoint.startswith(PROXIED):
             connection.sendall(b"PROXY UNKNOWN\r\n")

@@ -197,6 +197,25 @@ def test_what_a_start_refuses_is_refused_and_what_is_alike_is_one_line(
 
 
 @beside_the_reactor
+def test_ports_are_those_that_the_environment_names(
+    store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_file("postgresql://me:hush@127.0.0.1:1/there", store_settings, tmp_path)
+    run = commands_of(monkeypatch, "--config", config)
+    endpoint = f"tcp:{free_port()}:interface=127.0.0.1"
+    for listen, expected in (
+        (json.dumps([endpoint]), [f"ok    port {endpoint}: can be opened"]),
+        # A start is refused, so there is nothing to say of the port of the file, or of the default one.
+        (endpoint, []),
+        ("[8080]", []),
+    ):
+        monkeypatch.setenv("PROJECT_SERVICE__SERVER__LISTEN", listen)
+        lines = run("check").out.splitlines()
+        assert [line for line in lines if " port tcp:" in line] == expected, listen
+        assert any("server.listen" in line for line in lines) == (not expected)
+
+
+@beside_the_reactor
 def test_the_object_it_writes_as_a_test_is_removed(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,8 @@ async def test_a_port_of_the_running_service_is_as_it_should_be(
     async with serving(settings) as api:
         ours = [key.kid for key in load_keys(Path(settings.auth.jwt_keys_file)).keys]
         port = api.base_url.rpartition(":")[2]
-        for endpoint in (f"tcp:{port}:interface=127.0.0.1", listen[1]):
+        everywhere = [f"tcp:{port}:interface={address}" for address in ("0.0.0.0", "\\:\\:")]
+        for endpoint in (f"tcp:{port}:interface=127.0.0.1", listen[1], f"tcp:{port}", *everywhere):
             assert await could_listen(reactor, endpoint, ours) == "the running service has it"
             with pytest.raises(Failed, match="another project's service has it"):
                 await could_listen(reactor, endpoint, ["another"])
