@@ -306,11 +306,13 @@ class Recycler:
         connection.recycled = self.trust().version
 
     def due(self, connection: Connection) -> bool:
-        """Whether ``connection`` must not go to the next caller as it is."""
+        """Whether ``connection``, which a caller has used, must not go to the next one as it is."""
         trust = self.trust()
-        return (
-            connection.recycled != trust.version or not trust.clean or (trust.sets_role and self.changes_role)
-        )
+        return self.outdated(connection) or not trust.clean or (trust.sets_role and self.changes_role)
+
+    def outdated(self, connection: Connection) -> bool:
+        """Whether the trust has changed since ``connection`` was made, or made as new."""
+        return connection.recycled != self.trust().version
 
     async def recycle(self, connection: Connection) -> None:
         """Make it as new. It does not raise: a connection for which that fails is never used again."""

@@ -48,7 +48,10 @@ class Recycles(Protocol):
         """``connection`` is new."""
 
     def due(self, connection: Connection) -> bool:
-        """Whether ``connection`` must not go to the next caller as it is."""
+        """Whether ``connection``, which a caller has used, must not go to the next one as it is."""
+
+    def outdated(self, connection: Connection) -> bool:
+        """Whether the same is true of one that nobody has used since ``due`` was asked or it was made as new."""
 
     async def recycle(self, connection: Connection) -> None:
         """Make it as new, or discard it. It does not raise."""
@@ -145,7 +148,7 @@ class Pool:
             connection = self._idle.pop()
             if not connection.usable:
                 connection.close()
-            elif self.recycler is not None and self.recycler.due(connection):
+            elif self.recycler is not None and self.recycler.outdated(connection):
                 self._recycle(connection, self.recycler)
             else:
                 self._lend(connection)

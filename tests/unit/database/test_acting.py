@@ -187,6 +187,12 @@ class InPool(TestCase):
         connection.waiting.callback(None)
         self.assertIs(self.successResultOf(waiting), first)
 
+    def test_it_is_made_as_new_once_between_two_callers(self) -> None:
+        for _ in range(3):
+            self.pool.release(self.successResultOf(start(self.pool.acquire())))
+        (connection,) = self.made
+        self.assertEqual(len(connection.sent), 3)
+
     def test_an_idle_connection_is_made_as_new_after_a_change(self) -> None:
         self.trust = TRUSTED
         self.pool.release(self.successResultOf(start(self.pool.acquire())))
