@@ -7,8 +7,9 @@ slower, and never wrong (``trust``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 from attrs import frozen
 
@@ -27,6 +28,7 @@ LEAVING = words("""
     pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock pg_try_advisory_lock_shared
     query_to_xml query_to_xmlschema query_to_xml_and_xmlschema ts_stat ts_rewrite
     crosstab crosstab2 crosstab3 crosstab4 connectby xpath_table
+    _add_raster_constraint st_mapalgebra _st_mapalgebra st_mapalgebraexpr
 """)
 
 # What reads who is asking, and when.
@@ -66,12 +68,18 @@ _ENDS_PLAIN_NAME = words("loop then else begin set end")
 
 # Settings that decide how values are written and read.
 FORM_SETTINGS = words("""
-    timezone datestyle intervalstyle bytea_output extra_float_digits xmlbinary xmloption array_nulls
-    quote_all_identifiers
+    timezone timezone_abbreviations datestyle intervalstyle bytea_output extra_float_digits xmlbinary xmloption
+    array_nulls quote_all_identifiers
     lc_messages lc_monetary lc_numeric lc_time default_text_search_config
+    pg_trgm.similarity_threshold pg_trgm.word_similarity_threshold pg_trgm.strict_word_similarity_threshold
 """)
-# Settings that decide how texts are read as SQL.
-_OF_READING = re.compile(r"standard_conforming_strings|backslash_quote|client_encoding", re.IGNORECASE)
+# Their last names, as they stand after SET.
+_FORM_WORDS = frozenset(name.rpartition(".")[2] for name in FORM_SETTINGS)
+# Settings that decide how texts are read as SQL; and the seed of random numbers, which stays though the setting ends.
+_OF_READING = re.compile(
+    r"standard_conforming_strings|backslash_quote|client_encoding|transform_null_equals|\A\s*(?:names|seed)\s*\Z",
+    re.IGNORECASE,
+)
 _ROLE = words("role session_authorization authorization")
 # Schemas of temporary tables and functions, which stay as long as the session.
 _TEMPORARY = "pg_temp"
@@ -128,11 +136,23 @@ class _Body:
     """The tokens of a text, asked one question after another."""
 
     def __init__(self, found: Sequence[Token], procedural: bool) -> None:
+        # After a point every word is a name: ``a.order``, ``a.is``.
+        found = [
+            Token("quoted", token.text, token.position)
+            if token.kind == "name" and before.kind == "punctuation" and before.text == "."
+            else token
+            for before, token in pairwise([_NO_TOKEN, *found])
+        ]
         self._tokens = [*found, Token("punctuation", ";", -1)]
         self._procedural = procedural
         self._looks = _LOOKS_PER_TOKEN * len(self._tokens)
         positions = range(len(found))
-        self.names = frozenset(token.text for token in found if token.kind in ("name", "quoted"))
+        # What the texts do that EXECUTE runs, as far as they are written there; None for others.
+        self._executed = {at: self._facts_of_executed(at) for at in positions if found[at].is_word("execute")}
+        inner = [facts for facts in self._executed.values() if facts is not None]
+        self.names = frozenset(token.text for token in found if token.kind in ("name", "quoted")).union(
+            *(facts.names for facts in inner)
+        )
         # After AS it is an alias with names for its columns, or a type.
         self.calls = frozenset(
             found[at].text for at in positions if self._is_called(at) and not self._at(at - 1).is_word("as")
@@ -143,10 +163,15 @@ class _Body:
         self.leaves = any(self._leaves(at) for at in positions)
         self.sets_role = any(self._sets_role(at) for at in positions)
         written = {token.text.strip().lower() for token in found}
-        self.sets_form = bool(written & FORM_SETTINGS) and bool(written & {"set", "set_config"})
+        self.sets_form = (
+            (bool(written & (FORM_SETTINGS | _FORM_WORDS)) and bool(written & {"set", "set_config"}))
+            or any(map(self._sets_form_by_words, positions))
+            or any(facts.sets_form for facts in inner)
+        )
         self.pure = (
             not any(token.is_word(*_OF_THE_CALLER, *_STATEMENTS) for token in found)
-            and not self.names & _OF_CATALOG
+            # The type of arrays of them begins with an underscore.
+            and not {name.removeprefix("_") for name in self.names} & _OF_CATALOG
             and all(map(self._reads_no_relation, positions))
         )
 
@@ -200,7 +225,7 @@ class _Body:
             return not after.is_word(
                 "table", "index", "unique", "unlogged", "schema", "materialized", "temp", "temporary"
             )
-        return token.text == "execute" and not after.is_word("on") and not self._is_understood(at)
+        return token.text == "execute" and self._executes(at, lambda facts: facts.leaves)
 
     def _begins(self, at: int) -> bool:
         """Whether a statement may begin there."""
@@ -214,11 +239,11 @@ class _Body:
         after = self._at(at + 1)
         if after.is_word("local"):
             return not any(
-                (token.kind == "literal" and not token.exact)
+                (token.kind == "literal" and (not token.exact or self._at(number - 1).kind == "literal"))
                 or _OF_READING.search(token.text) is not None
                 or _TEMPORARY in token.text.lower()
                 or self._is_enough()
-                for token in self._statement(at)
+                for number, token in self._statement(at)
             )
         if after.is_word("constraints", "transaction"):
             return True
@@ -249,10 +274,10 @@ class _Body:
         token = self._at(at)
         return token.kind == "quoted" or (token.kind == "name" and token.text not in _ENDS_PLAIN_NAME)
 
-    def _statement(self, at: int) -> Iterable[Token]:
-        """The tokens from there to the end of the statement."""
+    def _statement(self, at: int) -> Iterable[tuple[int, Token]]:
+        """The tokens from there to the end of the statement, with their places."""
         while not self._is_mark(at, ";"):
-            yield self._at(at)
+            yield at, self._at(at)
             at += 1
 
     def _is_local(self, opening: int) -> bool:
@@ -290,23 +315,37 @@ class _Body:
             arguments[-1].append(token)
         return []
 
-    def _is_understood(self, at: int) -> bool:
-        """Whether the text that an EXECUTE runs is all written there, and leaves nothing either: one literal, or
-        ``format`` of one that takes only names and literals."""
+    def _executes(self, at: int, what: Callable[[Facts], bool]) -> bool:
+        """Whether an EXECUTE runs a text of which that may be true."""
+        if self._at(at + 1).is_word("on"):
+            return False  # it is a right that is granted
+        facts = self._executed[at]
+        return facts is None or what(facts)
+
+    def _facts_of_executed(self, at: int) -> Facts | None:
+        """The facts of the text that an EXECUTE runs, if all of it is written there: one literal, or ``format`` of
+        one that takes only names and literals."""
         if not self._procedural:
-            return False
+            return None
         after = self._at(at + 1)
         if after.kind == "literal":
-            return after.exact and self._ends(at + 2) and _leaves_nothing(after.text)
+            return facts_of("sql", after.text) if after.exact and self._ends(at + 2) else None
         if after.is_word("format") and self._is_mark(at + 2, "("):
             arguments = self._arguments(at + 2)
             form = arguments[0] if arguments else []
             if len(form) != 1 or form[0].kind != "literal" or not form[0].exact:
-                return False
+                return None
             text = _filled(form[0].text)
             end = at + 3 + sum(map(len, arguments)) + len(arguments)
-            return text is not None and self._ends(end) and _leaves_nothing(text)
-        return False
+            return facts_of("sql", text) if text is not None and self._ends(end) else None
+        return None
+
+    def _sets_form_by_words(self, at: int) -> bool:
+        """Whether SET TIME ZONE or SET XML OPTION stands there."""
+        return self._at(at).is_word("set", "local", "session") and (
+            (self._at(at + 1).is_word("time") and self._at(at + 2).is_word("zone"))
+            or (self._at(at + 1).is_word("xml") and self._at(at + 2).is_word("option"))
+        )
 
     def _ends(self, at: int) -> bool:
         return self._is_mark(at, ";", ",", ")") or self._at(at).is_word("into", "using", "loop")
@@ -323,7 +362,7 @@ class _Body:
                 at += 1
             return self._at(at).kind in ("name", "quoted") and self._at(at).text in _ROLE
         if token.is_word("execute"):
-            return not self._at(at + 1).is_word("on") and not self._is_understood(at)
+            return self._executes(at, lambda facts: facts.sets_role)
         if token.text != "set_config" or token.kind == "literal" or not self._is_mark(at + 1, "("):
             return False
         name = _written((self._arguments(at + 1) or [[]])[0])
@@ -445,10 +484,6 @@ def _is_argument(token: Token) -> bool:
     return token.kind in ("quoted", "literal") or token.text == "*"
 
 
-def _leaves_nothing(text: str) -> bool:
-    return not facts_of("sql", text).leaves
-
-
 # A name that ``format`` puts in. It is quoted only where it has to be, so it may be any word that is not reserved.
 _GIVEN = "project_service_given_name"
 _DIRECTIVE = re.compile(r"%(?:([0-9]+\$)?([IL])|(%)|(.)|\Z)", re.DOTALL)
@@ -509,4 +544,10 @@ def settings_leave(settings: Iterable[str], names: frozenset[str] = frozenset())
     in its text."""
     path = any(one.startswith("search_path=") and _TEMPORARY in one.lower() for one in settings)
     first = any(one.startswith(f"search_path={_TEMPORARY}") for one in settings)
-    return any(_OF_READING.match(one) for one in settings) or first or (path and bool(names & _MAKING))
+    reading = any(_OF_READING.match(one.partition("=")[0]) for one in settings)
+    return reading or first or (path and bool(names & _MAKING))
+
+
+def settings_form(settings: Iterable[str]) -> bool:
+    """Whether a function's own settings change how values are written and read."""
+    return any(one.partition("=")[0].lower() in FORM_SETTINGS for one in settings)

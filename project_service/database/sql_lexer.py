@@ -31,7 +31,7 @@ _TOKEN = re.compile(
     | (?P<number> 0[xX][0-9a-fA-F_]+ | 0[oO][0-7_]+ | 0[bB][01_]+
                 | (?:[0-9][0-9_]*(?:\.(?!\.)[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)? )
     | (?P<punctuation> \.\.|::|:=|[()\[\],;:.] )
-    | (?P<operator> [+\-*/<>=~!@\#%^&|`?]+ )
+    | (?P<operator> (?:[+*<>=~!@\#%^&|`?]|-(?!-)|/(?!\*))+ )
     """,
     re.VERBOSE,
 )
@@ -120,13 +120,8 @@ def _next(text: str, at: int) -> tuple[Token, int]:  # noqa: PLR0911  # one retu
             raise Unreadable("names with Unicode escapes are not read")
         value, end = _until(_PLAIN, text, end)
         return Token("literal", value, at, exact=False), end
-    if kind == "operator":
-        # Comments begin inside what looks like one operator.
-        comment = re.search(r"--|/\*", match[0])
-        end = at + comment.start() if comment is not None else end
-        return Token("operator", text[at:end], at), end
-    assert kind in ("number", "parameter", "punctuation")
-    if kind != "punctuation" and _JUNK.match(text, end):
+    assert kind in ("number", "parameter", "punctuation", "operator")
+    if kind in ("number", "parameter") and _JUNK.match(text, end):
         raise Unreadable(f"{match[0]} is followed by something without a space")
     return Token(kind, match[0], at), end  # type: ignore[arg-type]  # asserted above
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from attrs import frozen
 
-from project_service.database.sql_facts import LEAVING, Facts, facts_of, settings_leave, words
+from project_service.database.sql_facts import LEAVING, Facts, facts_of, settings_form, settings_leave, words
 
 # Extensions whose functions leave nothing on the session but for ``LEAVING``, and whose immutable functions are so.
 # Functions of other extensions are judged as an application's own.
 EXTENSIONS = words("""
-    plpgsql citext hstore ltree cube seg isn intarray earthdistance fuzzystrmatch btree_gin btree_gist bloom pg_trgm
+    plpgsql citext hstore ltree cube seg intarray earthdistance fuzzystrmatch btree_gin btree_gist bloom pg_trgm
     unaccent uuid-ossp pgcrypto lo moddatetime dict_int dict_xsyn insert_username autoinc refint tcn tsm_system_rows
     tsm_system_time pg_stat_statements pg_buffercache pgstattuple pg_freespacemap pg_visibility pageinspect amcheck
     pgrowlocks pg_prewarm postgres_fdw file_fdw sslinfo vector postgis postgis_raster postgis_sfcgal postgis_topology
@@ -289,7 +289,8 @@ def trust_of(answer: Mapping[str, Any], version: int) -> Trust:
         or any(one.language not in ("sql", "plpgsql", "internal") for one in functions),
         false_constants=unproven,
         guarded=bool(guarded & names) or any(one.oid in used for one in _inlined(functions)),
-        has_constants=any(not one.ours for one in immutable),
+        # A literal of a time is read when a statement in PL/pgSQL is parsed, and is kept with its plan.
+        has_constants=any(not one.ours and (one.immutable or one.language == "plpgsql") for one in functions),
         sets_role=any(one.facts.sets_role for one in functions),
         triggers=frozenset(answer["triggers"]),
     )
@@ -309,7 +310,7 @@ def _pure(
     named: dict[str, list[Function]] = {}
     for function in functions:
         named.setdefault(function.name, []).append(function)
-    sets_form = any(one.leaves or one.facts.sets_form for one in functions)
+    sets_form = any(one.leaves or one.facts.sets_form or settings_form(one.settings) for one in functions)
     theirs = constants if sets_form else constants | _OF_FORM
     pure = {
         one.oid

@@ -10,7 +10,10 @@ from tests.live.database.test_trust import cursor, trust
 
 __all__ = ["cursor"]
 
-TABLES = "create table secrets (a text); create table abs (a text);"
+TABLES = (
+    'create table secrets (a text, "is" text); create table abs (a text); create schema shop;'
+    "create function shop.order(int) returns int language sql immutable as 'select 1';"
+)
 IMMUTABLE = TABLES + "create function f() returns text language {} immutable as $body$ {} $body$"
 IMPURE = {
     "attribute notation": ("sql", "select ('app.x'::text).current_setting"),
@@ -30,6 +33,9 @@ IMPURE = {
         "sql",
         "select a from secrets where exists (with secrets as (select 1) select from secrets)",
     ),
+    "a column that is called is": ("sql", "select s.is distinct from secrets s"),
+    "a function that is called order": ("sql", "select s.a from shop.order(1) o, secrets s"),
+    "the type of arrays of roles": ("sql", "select '{postgres}'::_regrole::text"),
     "an alias that is a parenthesis": ("sql", 'select a from abs "("'),
 }
 IS_MINE = """
@@ -53,6 +59,10 @@ BODIES = {
     "a given literal in dollar quotes": "execute format('select $q$%L$q$', '$q$; set app.x = 1; --');",
     "a given name in a quoted name": "execute format('select 1 as \"b%I\"', '; set app.x = 1; --');",
     "a given literal in a comment": "execute format('select 1 -- %L', e'\\n; set app.x = 1; --');",
+    "the seed of random numbers": "set local seed = 0.5;",
+    "the seed, by set_config": "perform set_config('seed', '0.5', true);",
+    "a search path that goes on": "set local search_path = 'pg_'\n'temp'; create table t (a int);",
+    "how null is compared": "set local transform_null_equals = on;",
     "a given schema of temporary tables": "execute format('create table %I.%I (a int)', 'pg_temp', 't');",
 }
 FORMAT = "create function format(text, text) returns text language sql as $$ select 'set app.x = 1' $$;"
@@ -95,6 +105,13 @@ FALSE = {
     "create operator class letters default for type letter using btree as function 1 compared(letter, letter);"
     "create function f(letter[]) returns letter language sql immutable as 'select min(x) from unnest($1) as x'",
 }
+FORMS = {
+    "time zone": "set local time zone 'Asia/Tokyo';",
+    "within EXECUTE": "execute 'set local timezone = ''Asia/Tokyo''';",
+}
+TO_CHAR = (
+    "create function day(t timestamptz) returns text language sql immutable as $$ select to_char(t, 'D') $$;"
+)
 # What is not to be taken for worse than it is, since each request would be slower.
 HARMLESS = (
     """
@@ -152,3 +169,20 @@ def test_what_a_plan_may_call_for_one_role_alone_is_seen(
 @pytest.mark.parametrize("sql", HARMLESS)
 def test_what_is_harmless_is_trusted(cursor: psycopg2.extensions.cursor, sql: str) -> None:
     assert trust(cursor, sql).clean
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_what_changes_how_values_are_written_is_seen(cursor: psycopg2.extensions.cursor, name: str) -> None:
+    assert trust(cursor, TO_CHAR + FUNCTION.format("", FORMS[name])).false_constants
+
+
+def test_a_functions_own_time_zone_is_seen(cursor: psycopg2.extensions.cursor) -> None:
+    assert trust(cursor, TO_CHAR + FUNCTION.format("set timezone = 'Asia/Tokyo'", "")).false_constants
+
+
+def test_a_role_that_execute_sets_is_seen(cursor: psycopg2.extensions.cursor) -> None:
+    assert trust(cursor, FUNCTION.format("", "execute 'set local role anon';")).sets_role
+
+
+def test_an_extension_with_a_state_of_its_own_closes(cursor: psycopg2.extensions.cursor) -> None:
+    assert trust(cursor, "create extension isn").closes
