@@ -28,7 +28,10 @@ LEAVING = words("""
     pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock pg_try_advisory_lock_shared
     query_to_xml query_to_xmlschema query_to_xml_and_xmlschema ts_stat ts_rewrite
     crosstab crosstab2 crosstab3 crosstab4 connectby xpath_table
-    _add_raster_constraint st_mapalgebra _st_mapalgebra st_mapalgebraexpr
+    st_findextent find_extent populate_geometry_columns addgeometrycolumn dropgeometrycolumn dropgeometrytable
+    updategeometrysrid addauth checkauth lockrow unlockrows enablelongtransactions disablelongtransactions
+    _add_raster_constraint addrasterconstraints addoverviewconstraints st_createoverview st_retile
+    st_mapalgebra _st_mapalgebra st_mapalgebraexpr
 """)
 
 # What reads who is asking, and when.

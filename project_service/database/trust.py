@@ -25,8 +25,8 @@ EXTENSIONS = words("""
     plpgsql citext hstore ltree cube seg intarray earthdistance fuzzystrmatch btree_gin btree_gist bloom pg_trgm
     unaccent uuid-ossp pgcrypto lo moddatetime dict_int dict_xsyn insert_username autoinc refint tcn tsm_system_rows
     tsm_system_time pg_stat_statements pg_buffercache pgstattuple pg_freespacemap pg_visibility pageinspect amcheck
-    pgrowlocks pg_prewarm postgres_fdw file_fdw sslinfo vector postgis postgis_raster postgis_sfcgal postgis_topology
-    postgis_tiger_geocoder address_standardizer address_standardizer_data_us tablefunc xml2 intagg
+    pgrowlocks pg_prewarm postgres_fdw file_fdw sslinfo vector postgis postgis_raster postgis_sfcgal
+    address_standardizer address_standardizer_data_us tablefunc xml2 intagg
 """)
 
 # Stable functions of PostgreSQL and of these extensions whose result depends on their arguments and on how values are

@@ -299,3 +299,25 @@ async def test_what_a_domain_checks_is_of_the_caller(
             me = ann if turn % 2 == 0 else bob
             status, _, passes = await me.request("POST", "/dev/db/main/rest/rpc/passes", json={"id": "x"})
             assert (status, passes) == (200, me is ann), turn
+
+
+MIDNIGHT = """
+create function midnight() returns text language plpgsql stable as $$
+begin
+  return extract(epoch from timestamptz '2024-01-01 00:00')::int::text;
+end $$
+"""
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_literal_of_a_time_is_read_in_the_callers_time_zone(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    """PL/pgSQL reads it when it first needs the statement, and keeps the value with the session."""
+    async with two_users(database, store_settings, tmp_path, MIDNIGHT) as (_, ann, _bob):
+        for turn in range(ROUNDS):
+            zone, hours = (("UTC", 0), ("Asia/Tokyo", 9))[turn % 2]
+            status, _, midnight = await ann.request(
+                "POST", "/dev/db/main/rest/rpc/midnight", headers={"Prefer": f"timezone={zone}"}
+            )
+            assert (status, midnight) == (200, str(1704067200 - 3600 * hours)), turn

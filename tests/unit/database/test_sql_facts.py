@@ -224,6 +224,7 @@ LEAVING = (
     ("set", "a", ".", "b", "=", "1"),
     ("select", "set_config", "(", "'a'", ",", "'b'", ",", "false", ")"),
     ("select", "pg_advisory_lock", "(", "1", ")"),
+    ("select", "st_findextent", "(", "'a'", ",", "'b'", ")"),
     ("listen", "a"),
     ("reset", "all"),
     ("create", "temp", "table", "t", "(", "a", "int", ")"),

@@ -1,4 +1,5 @@
-"""What clients and the store send takes time by its length, in whatever pieces it comes."""
+"""What clients and the store send, and the texts of a project's functions, take time by their length, in whatever
+pieces they come."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from project_service.database.sql_lexer import Unreadable, tokens
 from project_service.errors import ApiError
 from project_service.http.head import RequestParser
 from project_service.http.json_body import depth_of, strict_loads
@@ -124,6 +126,17 @@ CSV_BODIES: Mapping[str, bytes] = {
     "quoted rows": b"a\n" + b'""\n' * (MIB // 3),
     "cells": b",".join([b"a"] * (MIB // 2)) + b"\n",
 }
+# Where something begins may look like the middle of something else.
+SQL: Mapping[str, bytes] = {
+    "comments after operators": b"+/**/",
+    "lines of comment after operators": b"+--\n",
+    "comments": b"/**/",
+    "open comments": b"/*",
+    "operators": b"+-",
+    "dollars": b"$a",
+    "quotes": b"''",
+    "literals that go on": b"'a'\n",
+}
 
 
 class LinearTime(SynchronousTestCase):
@@ -148,6 +161,15 @@ class LinearTime(SynchronousTestCase):
             error_text(body)
             slow[name] = time.thread_time() - begun
         self.assertEqual({name: taken for name, taken in slow.items() if taken > 2.0}, {})
+
+    def test_the_text_of_a_function_takes_time_by_its_length(self) -> None:
+        slow = {}
+        for name, piece in SQL.items():
+            begun = time.thread_time()
+            with contextlib.suppress(Unreadable):
+                tokens((piece * (MIB // 2 // len(piece))).decode())
+            slow[name] = time.thread_time() - begun
+        self.assertEqual({name: taken for name, taken in slow.items() if taken > 5.0}, {})
 
     def test_documents_that_no_store_sends_are_not_read(self) -> None:
         item = b"<Contents><Key>%b</Key><Size>5</Size></Contents>" % (b"%C3%A9" * 170)
