@@ -19,8 +19,9 @@ from tests.live.sql import run_sql
 
 # Random cases for each operation, besides the few thousand at the limits of the schemas.
 EXAMPLES = 6
-# The share of operations that have to succeed once: if all were refused early, little would be tested.
-SUCCEEDED = 0.7
+# The share of operations that have to succeed once: if all were refused early, little would be tested. By chance it
+# is between 0.67 and 0.74.
+SUCCEEDED = 0.6
 
 
 async def existing(api: Api) -> Existing:
