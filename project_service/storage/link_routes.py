@@ -477,7 +477,7 @@ class LinkRoutes:
             declared = keys.content_type_of_body(request.headers.text(b"content-type"))
             switched = await self.receiver.body(request, to, key, declared)
         except ApiError as refusal:
-            raise upload_as_shown(refusal, request.headers) from None
+            raise await self._upload_refused(refusal, request) from None
         if switched.replaced is not None:
             return json_reply(switched.row.as_json(), headers=LINK_HEADERS)
         return created(request, switched.row, LINK_HEADERS)
@@ -532,11 +532,24 @@ class LinkRoutes:
         try:
             switched, redirect = await self.receiver.form(request, await self._destination(request))
         except ApiError as refusal:
-            raise upload_as_shown(refusal, request.headers) from None
+            raise await self._upload_refused(refusal, request) from None
         if redirect is not None:
             location = ("Location", requests.redirected(redirect, switched.row))
             return Reply(303, (location, *LINK_HEADERS))
         return created(request, switched.row, LINK_HEADERS)
+
+    async def _upload_refused(self, refusal: ApiError, request: Request) -> ApiError:
+        """What to say of an upload by a link that was refused.
+
+        The object that is in its way may be what another upload by the link has made since this one found the link
+        unused. Then the link is the reason, as it is to an upload that finds that out at its end.
+        """
+        if refusal.code == "object_exists":
+            try:
+                await self.links.for_upload(_token(request))
+            except ApiError as reason:
+                refusal = reason
+        return upload_as_shown(refusal, request.headers)
 
     async def _caching(self, use: LinkUse) -> Caching:
         """What is sent by a link for any number of downloads may be kept while it works, and nothing else."""

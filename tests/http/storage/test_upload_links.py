@@ -11,9 +11,10 @@ from twisted.trial.unittest import TestCase
 
 from project_service import base64url
 from project_service.storage import requests
+from project_service.storage.values import Link
 from tests.captured_log import logged_until_the_end
 from tests.fakes.common import Client, Response
-from tests.fakes.storage import FakeObjects
+from tests.fakes.storage import FakeLinks, FakeObjects
 from tests.http.storage.app import (
     ALICE,
     ANON,
@@ -284,6 +285,21 @@ class UploadLinks(TestCase):
             self.assertEqual(answer[9:12], b"410", overwrite)
             self.assertIn(b'"token_used"', answer)
         self.assertEqual(self.app.stored(), [b"fast!", b"fast!"])
+
+    def test_one_that_finds_what_the_link_has_just_made_is_told_of_the_link(self) -> None:
+        find, others = FakeLinks.find, list[Response]()
+        for send in (self.sent, lambda path: self.posted(path, file_form())):
+            path = self.path(key=f"k{len(others)}")
+
+            async def find_and_be_late(rows: FakeLinks, token_hash: bytes) -> Link | None:
+                link = await find(rows, token_hash)
+                self.patch(FakeLinks, "find", find)
+                others.append(self.sent(path))  # noqa: B023  # called before the loop goes on
+                return link
+
+            self.patch(FakeLinks, "find", find_and_be_late)
+            self.assertEqual(refused(send(path)), (410, "token_used"))
+        self.assertEqual([other.status for other in others], [201, 201])
 
     def test_of_two_keys_at_once_below_a_prefix_one_is_made(self) -> None:
         path = self.path(key_prefix="in/")

@@ -18,10 +18,9 @@ from tests.live.service.openapi_fuzzing import KEYS, PASSWORD, READ_KEYS, SCHEMA
 from tests.live.sql import run_sql
 
 # Random cases for each operation, besides the few thousand at the limits of the schemas.
-EXAMPLES = 6
-# The share of operations that have to succeed once: if all were refused early, little would be tested. By chance it
-# is between 0.67 and 0.74.
-SUCCEEDED = 0.6
+EXAMPLES = 12
+# The share of operations that have to succeed once: if all were refused early, little would be tested.
+SUCCEEDED = 0.7
 
 
 async def existing(api: Api) -> Existing:
