@@ -283,7 +283,7 @@ def _session(connection: Connection, preamble: Preamble, path: str) -> Session:
 # Clears away all but prepared statements, which are ours. With a search path that SQL has left, a function of the
 # application might be called in place of PostgreSQL's. The result says whether SQL has prepared statements itself.
 _RECYCLE = f"""
-RESET ROLE; {RESET}CLOSE ALL; UNLISTEN *; DISCARD TEMP; DISCARD SEQUENCES; {FORGET_PLANS};
+{{clears}}RESET ROLE; {RESET}CLOSE ALL; UNLISTEN *; DISCARD TEMP; DISCARD SEQUENCES; {FORGET_PLANS};
 SELECT {{own}}, pg_catalog.pg_advisory_unlock_all(),
 pg_catalog.setseed(pg_catalog.hashtext(pg_catalog.gen_random_uuid()::text) / 2147483648.0),
 EXISTS (SELECT FROM pg_catalog.pg_prepared_statements WHERE from_sql)
@@ -321,7 +321,7 @@ class Recycler:
             connection.discard()
             return
         try:
-            rows = await connection.query(_RECYCLE.format(own=connection.own or "true"))
+            rows = await connection.query(_RECYCLE.format(own=connection.own or "true", clears=trust.clears))
         except (psycopg2.Error, DatabaseGone):
             connection.discard()
             return

@@ -27,7 +27,7 @@ LEAVING = words("""
     set_config set_limit setseed currval lastval pg_replication_origin_session_setup
     pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock pg_try_advisory_lock_shared
     query_to_xml query_to_xmlschema query_to_xml_and_xmlschema ts_stat ts_rewrite
-    crosstab crosstab2 crosstab3 crosstab4 connectby xpath_table
+    isn_weak crosstab crosstab2 crosstab3 crosstab4 connectby xpath_table
     st_findextent find_extent populate_geometry_columns addgeometrycolumn dropgeometrycolumn dropgeometrytable
     updategeometrysrid addauth checkauth lockrow unlockrows enablelongtransactions disablelongtransactions
     _add_raster_constraint addrasterconstraints addoverviewconstraints st_createoverview st_retile

@@ -22,7 +22,7 @@ from project_service.database.sql_facts import LEAVING, Facts, facts_of, setting
 # Extensions whose functions leave nothing on the session but for ``LEAVING``, and whose immutable functions are so.
 # Functions of other extensions are judged as an application's own.
 EXTENSIONS = words("""
-    plpgsql citext hstore ltree cube seg intarray earthdistance fuzzystrmatch btree_gin btree_gist bloom pg_trgm
+    plpgsql citext hstore ltree cube seg isn intarray earthdistance fuzzystrmatch btree_gin btree_gist bloom pg_trgm
     unaccent uuid-ossp pgcrypto lo moddatetime dict_int dict_xsyn insert_username autoinc refint tcn tsm_system_rows
     tsm_system_time pg_stat_statements pg_buffercache pgstattuple pg_freespacemap pg_visibility pageinspect amcheck
     pgrowlocks pg_prewarm postgres_fdw file_fdw sslinfo vector postgis postgis_raster postgis_sfcgal
@@ -94,7 +94,8 @@ class Trust:
     """What SQL of the application may do to a connection. ``version`` differs after each reading of the catalog.
 
     ``leaves``: something may stay on the session, which has to be cleared away before the next caller. ``closes``: it
-    may be what only a new connection is free of. ``false_constants``: the functions that are declared immutable and
+    may be what only a new connection is free of. ``clears`` are statements for what PostgreSQL's own commands do not
+    clear away. ``false_constants``: the functions that are declared immutable and
     may not be, so that no plan may be used for another caller. ``guarded``: a plan may hold what one role alone may
     call, so that it is for that role. ``has_constants``: a plan may hold values that depend on how values are
     written. ``sets_role``: some function may change its caller's role. ``triggers`` are the changes of the
@@ -104,6 +105,7 @@ class Trust:
     version: int = 0
     leaves: bool = False
     closes: bool = False
+    clears: str = ""
     false_constants: tuple[str, ...] = ()
     guarded: bool = False
     has_constants: bool = False
@@ -240,6 +242,13 @@ select json_build_object(
       where d.classid = 'pg_constraint'::regclass and d.objid in (select oid from pg_constraint where contypid <> 0)
         or d.classid = 'pg_class'::regclass
           and d.objid in (select oid from pg_class where relkind in ('i', 'I', 'p'))),
+  'weak', (select coalesce(min('set role ' || quote_ident(r.rolname)
+      || format('; select %%I.isn_weak(false); ', n.nspname)), '')
+    from theirs t join pg_proc p using (oid) join pg_namespace n on n.oid = p.pronamespace
+      left join pg_roles r on pg_has_role(session_user, r.oid, 'member')
+        and has_schema_privilege(r.oid, n.oid, 'usage') and has_function_privilege(r.oid, p.oid, 'execute')
+    where t.proname = 'isn_weak' and t.pronargs = 1
+      and p.prolang = (select oid from pg_language where lanname = 'c') having count(*) > 0),
   'expressions', exists (select from expressions, mark where tree ~ pattern)
     or exists (select from behind where oid in (select oid from leaving)),
   'exposed', exists (select from theirs p where p.nspname = any(%(schemas)s) and {_LEAVING}),
@@ -285,8 +294,11 @@ def trust_of(answer: Mapping[str, Any], version: int) -> Trust:
         or any(one.name == "format" for one in functions)
         or _mixes_rights(functions, guarded),
         closes=(bool(unproven) and answer["kept"])
+        # The extension isn keeps in a variable of C whether it takes wrong numbers. No role of requests can clear it.
+        or answer["weak"] == ""
         # Other languages have variables of the session, and so may C.
         or any(one.language not in ("sql", "plpgsql", "internal") for one in functions),
+        clears=answer["weak"] or "",
         false_constants=unproven,
         guarded=bool(guarded & names) or any(one.oid in used for one in _inlined(functions)),
         # A literal of a time is read when a statement in PL/pgSQL is parsed, and is kept with its plan.

@@ -24,6 +24,7 @@ from project_service import application
 from project_service.database import pipeline, sharing
 from project_service.database.pipeline import Run
 from project_service.database.sharing import Pipelines
+from project_service.database.trust import UNKNOWN
 from project_service.settings.model import Stage, StageDatabase, Store
 from project_service.tables import outcome
 from project_service.tables.assemble import Tables
@@ -137,6 +138,11 @@ class Service:
 
     def cache(self, database: str = "main") -> SchemaCache:
         return self.holder(database).current
+
+    def leaves(self, database: str = "main") -> bool | None:
+        """Whether SQL may leave something on a session; None until the newest change has been read."""
+        trust = self.cache(database).trust
+        return None if trust is UNKNOWN else trust.leaves
 
     def sql(self, text: str) -> list[Any]:
         return run_sql(self.api.dsn, text)
@@ -331,7 +337,7 @@ async def test_no_caller_sees_anything_of_another(
     random = Random(seed)
     service.sql(NOTHING)
     service.sql(leaving)
-    await until(lambda: service.cache().trust.leaves is (leaving is FOR_SESSION))
+    await until(lambda: service.leaves() is (leaving is FOR_SESSION))
     OWNERS.update({n: caller.sub for n, caller in enumerate(service.callers[2:])})
     monkeypatch.setattr(outcome.History, "failed", lambda self: None)
     things = [f"/things?id=eq.{number}" for number in range(1, 50)]
@@ -383,7 +389,7 @@ async def test_settings_that_sql_has_left_end_with_the_schema_that_knew_of_it(
 
     for leaves in (True, False):
         service.sql(NOTHING + (f"; {FOR_SESSION}" if leaves else ""))
-        await until(lambda leaves=leaves: service.cache("alone").trust.leaves is leaves)  # type: ignore[misc]
+        await until(lambda leaves=leaves: service.leaves("alone") is leaves)  # type: ignore[misc]
         for _ in range(2):
             # The first by itself, so that what it asks for is known to all others.
             await asked("/seen", clients[:1])

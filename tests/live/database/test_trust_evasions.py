@@ -6,6 +6,7 @@ from __future__ import annotations
 import psycopg2
 import pytest
 
+from project_service.database.acting import _RECYCLE
 from tests.live.database.test_trust import cursor, trust
 
 __all__ = ["cursor"]
@@ -184,5 +185,25 @@ def test_a_role_that_execute_sets_is_seen(cursor: psycopg2.extensions.cursor) ->
     assert trust(cursor, FUNCTION.format("", "execute 'set local role anon';")).sets_role
 
 
-def test_an_extension_with_a_state_of_its_own_closes(cursor: psycopg2.extensions.cursor) -> None:
-    assert trust(cursor, "create extension isn").closes
+ISN = 'create schema "more types"; create extension isn schema "more types"; '
+
+
+def test_an_extension_with_a_state_that_can_be_cleared_is_cleared(cursor: psycopg2.extensions.cursor) -> None:
+    found = trust(cursor, ISN)
+    assert not (found.closes or found.leaves)
+    read = 'select $$0-00-000000-1$$::"more types".isbn::text'
+    cursor.execute(f'{ISN} select "more types".isn_weak(true); {read}')
+    assert cursor.fetchall() == [("0-00-000000-0!",)]
+    cursor.execute(_RECYCLE.format(own="true", clears=found.clears))
+    with pytest.raises(psycopg2.DataError, match="check digit"):
+        cursor.execute(read)
+
+
+def test_an_extension_with_a_state_that_no_role_may_clear_closes(cursor: psycopg2.extensions.cursor) -> None:
+    assert trust(cursor, ISN + "create role plain; set session authorization plain").closes
+    opened = 'create role plain; grant usage on schema "more types" to plain; set session authorization plain'
+    assert not trust(cursor, ISN + opened).closes
+
+
+def test_an_extension_with_a_state_that_is_not_known_closes(cursor: psycopg2.extensions.cursor) -> None:
+    assert trust(cursor, "create extension dblink").closes

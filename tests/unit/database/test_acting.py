@@ -139,14 +139,16 @@ class Recycling(SynchronousTestCase):
 
     def test_nothing_of_a_session_is_left(self) -> None:
         connection = FakeConnection()
-        self.recycled(connection, UNSAFE)
+        self.recycled(connection, evolve(UNSAFE, clears="clear(); "))
         (sent,) = connection.sent
         for clears in (
+            "clear(); ",
             *("RESET ROLE", "RESET ALL", "CLOSE ALL", "UNLISTEN *", "DISCARD TEMP", "DISCARD SEQUENCES"),
             *("DISCARD PLANS", "pg_catalog.pg_advisory_unlock_all()", connection.own),
         ):
             self.assertIn(clears, sent)
         self.assertLess(sent.index("RESET ALL"), sent.index(connection.own))
+        self.assertLess(sent.index("clear(); "), sent.index("RESET ROLE"))
 
     def test_a_connection_that_cannot_be_made_as_new_is_discarded(self) -> None:
         for broken in (

@@ -25,6 +25,7 @@ TRUST: dict[str, object] = {
     "readable": [],
     "relations": None,
     "unclear": False,
+    "weak": None,
     "kept": False,
     "expressions": False,
     "exposed": False,
