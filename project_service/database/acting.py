@@ -265,6 +265,18 @@ class Actor:
         """
         return await self.pool.use(lambda connection: function(_session(connection, preamble, path)))
 
+    async def use_again(
+        self,
+        preamble: Preamble,
+        path: str,
+        function: Callable[[Session], Awaitable[T]],
+        quickness: Quickness,
+    ) -> T:
+        """As ``use``, for what a connection that reads share has not answered."""
+        return await self.pool.use_again(
+            lambda connection: function(_session(connection, preamble, path)), quickness
+        )
+
     async def acquire(self, preamble: Preamble, path: str) -> Session:
         """A session that the caller must pass to ``release``: for replies that are streamed and imports. May be
         cancelled while it waits. Raises what ``Pool.acquire`` raises."""

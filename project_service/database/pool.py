@@ -96,7 +96,11 @@ class Pool:
         self._closed = False
         # Why no connection could be made the last time, as it was logged; "" if one was made.
         self._why_not = ""
-        self.pipelines = Pipelines(self, size // CONNECTIONS_PER_PIPELINE, clock, setup)
+        shared = size // CONNECTIONS_PER_PIPELINE
+        self.pipelines = Pipelines(self, shared, clock, setup)
+        # How many more slow reads may be run again, and those that wait for that. They leave those that are shared.
+        self._room_for_slow = size - shared
+        self._waiting_slow: WaitQueue[None] = WaitQueue(clock, acquire_timeout_seconds, late)
         # Of the queries of ``read``, which are few.
         self._quickness: defaultdict[str, Quickness] = defaultdict(Quickness.known)
         self._empty: Deferred[None] | None = None
@@ -118,8 +122,12 @@ class Pool:
         quickness = self._quickness[sql]
         if quickness.is_quick:
             run = self.pipelines.submit(0, [Step.of(sql, params)], quickness)
-            if run is not None and await answered(run, quickness):
-                return run.typed()
+            if run is not None:
+                if await answered(run, quickness):
+                    return run.typed()
+                return await self.use_again(
+                    lambda connection: connection.query_prepared(sql, params, quickness), quickness
+                )
         return await self.use(lambda connection: connection.query_prepared(sql, params, quickness))
 
     async def transaction(self, function: Callable[[Transaction], Awaitable[T]]) -> T:
@@ -130,6 +138,39 @@ class Pool:
         """Call ``function`` with a connection and return its result. It is shielded from cancellation."""
         connection = await self.acquire()
         return await shield(self._used(connection, function))
+
+    async def use_again(self, function: Callable[[Connection], Awaitable[T]], quickness: Quickness) -> T:
+        """As ``use``, for a read of the kind of ``quickness`` that a shared connection has not answered.
+
+        Those whose kind is slow by now never use all connections: reads that have only waited behind them find one of
+        those that are shared.
+        """
+        if not quickness.is_slow:
+            return await self.use(function)
+        if self._room_for_slow > 0:
+            self._room_for_slow -= 1
+        else:
+            await self._waiting_slow.join()
+        try:
+            connection = await self.acquire()
+        except BaseException:
+            self._slow_has_ended()
+            raise
+        return await shield(self._used_by_slow(connection, function))
+
+    async def _used_by_slow(
+        self, connection: Connection, function: Callable[[Connection], Awaitable[T]]
+    ) -> T:
+        try:
+            return await self._used(connection, function)
+        finally:
+            self._slow_has_ended()
+
+    def _slow_has_ended(self) -> None:
+        if self._waiting_slow:
+            self._waiting_slow.serve(None)
+        else:
+            self._room_for_slow += 1
 
     async def _used(self, connection: Connection, function: Callable[[Connection], Awaitable[T]]) -> T:
         try:
@@ -205,6 +246,7 @@ class Pool:
         self.pipelines.close()
         cancel(self._retry)
         self._waiting.close(errors.shutting_down)
+        self._waiting_slow.close(errors.shutting_down)
         for connecting in list(self._connecting):
             connecting.cancel()
         while self._idle:

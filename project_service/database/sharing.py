@@ -13,6 +13,9 @@ Plan: nobody waits long for a slow neighbour.
 * Several such reads may wait one behind the other. Once a read has waited for longer than the first of them may take,
   and the next does not answer either, all others are moved to connections of their own, as far as some are free.
   Those whose kind has been quick most often go first.
+* Where none is free, because such reads have them all by now, the shared connection is closed, unless what it is at
+  work on is not known to be slow: what waited there is run on the connection that takes its place. Reads whose kind
+  had to be ended do not take that one when they are run again (``Pool.use_again``).
 * No more is submitted to a connection on which a run has not been answered for ``MAX_AGE_SECONDS``, unless all others
   of the pool are in use as well.
 
@@ -102,6 +105,11 @@ class Quickness:
     def is_quick(self) -> bool:
         return self.quick_runs >= self.needed
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether one had to be ended not long ago."""
+        return self.quick_runs < 0
+
     def ran(self, seconds: float, size: int = 0) -> None:
         """A run took ``seconds`` and made ``size`` bytes."""
         if seconds > QUICK_SECONDS or size > SMALL_BYTES:
@@ -124,7 +132,7 @@ class _Moved(Exception):
 
 async def answered(run: Run, quickness: Quickness) -> bool:
     """Whether the shared connection has answered ``run``, a read of the kind of ``quickness``. If not, run it on a
-    connection of your own.
+    connection of your own (``Pool.use_again``).
 
     Raises ``psycopg2.Error`` for what the server refuses, and ``DatabaseSilent`` if it does not answer: on another
     connection it would most likely take as long again.
@@ -327,12 +335,17 @@ class Pipelines:
             oldest = pipeline.waiting[0].sent + LIMIT_SECONDS + SLOW_SECONDS - now
             left = max(oldest, pipeline.usual - pipeline.waited(now))
             if left <= 0:
-                stuck = self._moves(pipeline, now) or stuck
+                if self._moves(pipeline, now):
+                    if self._answers(pipeline) and _is_slow(pipeline.waiting[0]):
+                        connection.abandon()
+                        continue
+                    stuck = True
                 left = pipeline.usual
             again.append(left)
         self._stuck = stuck
         if again and self._look_call is None and not self._closed:
-            self._look_in(min(again))
+            # What rounding has left may be less than clocks tell apart.
+            self._look_in(max(min(again), 0.001))
 
     def _moves(self, pipeline: Pipeline, now: float) -> bool:
         """Move runs to connections of their own, as long as one is free. Returns whether some were left."""
@@ -354,6 +367,11 @@ class Pipelines:
         """Whether it is known that the server answers, here or on another connection. If not, a single read is to
         find that out: a server that is silent as a whole is not asked for everything twice."""
         return max(pipeline.since, self._freed) > pipeline.waiting[0].sent
+
+
+def _is_slow(run: Run) -> bool:
+    """Whether its kind had to be ended, or it was moved itself."""
+    return run.quickness is None or run.quickness.is_slow
 
 
 def _move(run: Run) -> None:

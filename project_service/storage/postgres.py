@@ -756,8 +756,10 @@ class SqlObjects:
         try:
             if short and self._quickness.is_quick:
                 shared = self.actor.share(preamble, "", step, trust.version, self._quickness)
-                if shared is not None and await answered(shared, self._quickness):
-                    return shared.typed()
+                if shared is not None:
+                    if await answered(shared, self._quickness):
+                        return shared.typed()
+                    return await self.actor.use_again(preamble, "", run, self._quickness)
             return await self.actor.use(preamble, "", run)
         except psycopg2.Error as fault:
             self._quickness.failed()

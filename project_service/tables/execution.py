@@ -89,8 +89,13 @@ class Executor:
         except (psycopg2.Error, DatabaseGone) as error:
             if getattr(error, "pgcode", None) not in _RUN_ELSEWHERE:
                 raise from_postgres(error, preamble.authenticated) from error
-        slot.retake()
-        return await self.actor.use(preamble, path, _Alone(self.config, planned))
+
+        async def alone(session: Session) -> Outcome:
+            # Not before: waiting for the connection it would keep others out, who share one and wait for none.
+            slot.retake()
+            return await _Alone(self.config, planned)(session)
+
+        return await self.actor.use_again(preamble, path, alone, compiled.history)
 
     async def read(self, preamble: Preamble, path: str, sql: Sql) -> list[Row]:
         """The rows of a query that only reads."""

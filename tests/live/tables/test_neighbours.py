@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from statistics import median
 
 import psycopg2
@@ -231,6 +232,33 @@ async def test_of_thirty_clients_only_the_slow_ones_wait(api: Api) -> None:
             found = await asked(api, *[path for one in slow for path in (one, *[OTHER] * 5)])
         assert_not_held_up([one for number, one in enumerate(found) if number % 6])
         assert all(one.seconds > 1.5 for one in found[::6])
+
+
+@pytest_twisted.ensureDeferred
+async def test_more_slow_reads_than_connections_keep_nobody_out(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the connections that they are run again on nor by their slots."""
+    monkeypatch.setattr(sharing, "QUICK_SECONDS", 0.02)
+    monkeypatch.setattr(application, "EXTRA_SLOTS", 2)
+    run_sql(database, SCHEMA)
+    limits = {"statement_timeout_seconds": STATEMENT_SECONDS, "acquire_timeout_seconds": 60.0}
+    settings = settings_for(database, store_settings, tmp_path, database=limits)
+    ten = Stage(databases={"main": StageDatabase(pool_size=10)})
+    async with serving(evolve(settings, stages={"dev": ten})) as api:
+        await warm(api, LOCKED)
+        with lock(api):
+            asking = Asking(api, *[LOCKED] * 20)
+            await until(lambda: waiting_for_locks(api) >= 6)
+            assert_not_held_up(await asked(api, *[OTHER] * 20))
+            assert not asking.answered(LOCKED)
+        await asking.answers()
+
+
+def waiting_for_locks(api: Api) -> int:
+    with closing(psycopg2.connect(api.dsn)) as looking, looking.cursor() as cursor:
+        cursor.execute("select count(*) from pg_locks where not granted and relation = 'locked'::regclass")
+        return int(cursor.fetchall()[0][0])
 
 
 @pytest_twisted.ensureDeferred

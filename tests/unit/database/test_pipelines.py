@@ -48,7 +48,7 @@ class FakeConnection:
         self.flushed = 0
         self.on_lost: Callable[[Any], None] | None = None
         self.answer_seconds: float | None = 10.0
-        self.expired = self.silent = self.discarded = False
+        self.expired = self.silent = self.discarded = self.abandoned = False
 
     def enter_pipeline(self) -> FakeConnection:
         self.pipeline = self
@@ -87,6 +87,10 @@ class FakeConnection:
 
     def timed_out(self) -> None:
         self.silent = True
+        self.lose()
+
+    def abandon(self) -> None:
+        self.abandoned = True
         self.lose()
 
     def lose(self) -> None:
@@ -391,9 +395,10 @@ class Moving(Case):
         self.assertEqual((self.elsewhere, self.answered), (["a"], ["b1", "b2"]))
 
     def test_who_waits_behind_several_is_moved_as_far_as_connections_are_free(self) -> None:
-        """The kinds that were quick most often go first, and that which was slow last."""
-        self.ask("a1", "a2", "b1", "c1", "b2")
-        self.kinds["c"].quick_runs += 1
+        """The kinds that were quick most often go first."""
+        self.ask("a1", "d1", "b1", "c1", "b2")
+        self.kinds["b"].quick_runs += 1
+        self.kinds["c"].quick_runs += 2
         self.pass_(LIMIT_SECONDS)
         self.ended()
         self.pass_(2 * SLOW_SECONDS)
@@ -402,21 +407,56 @@ class Moving(Case):
         for _ in range(2):
             self.free += 1
             self.shared.freed()
-        self.assertEqual(self.elsewhere, ["a1", "c1", "b1", "b2", "a2"])
+        self.assertEqual(self.elsewhere, ["a1", "c1", "b1", "b2", "d1"])
+        self.assertFalse(self.connection.abandoned)
+
+    def test_a_kind_that_was_slow_is_moved_last(self) -> None:
+        self.free = 10
+        self.ask("a1", "a2", "b1", "c1")
+        self.pass_(LIMIT_SECONDS)
+        self.ended()
+        self.pass_(2 * SLOW_SECONDS)
+        self.assertEqual(self.elsewhere, ["a1", "b1", "c1", "a2"])
+        self.assertFalse(self.connection.abandoned)
+
+    def test_a_connection_that_only_slow_ones_hold_is_given_up_if_no_other_is_free(self) -> None:
+        """What waits there gets the place that it had."""
+        for free in (1, 3):
+            self.free = free
+            self.ask("a1", "a2", "a3", "b1", "b2", "b3")
+            self.pass_(LIMIT_SECONDS)
+            self.ended()
+            self.assertEqual((self.elsewhere, self.connection.abandoned), (["a1"], False))
+            self.pass_(2 * SLOW_SECONDS)
+            self.assertEqual(sorted(self.elsewhere), ["a1", "a2", "a3", "b1", "b2", "b3"])
+            self.assertTrue(self.connection.abandoned)
+            self.assertIs(self.back[-1], self.connection)
+            self.elsewhere.clear()
+            self.kinds.clear()
+            self.connection = self.opened()
+        self.assertEqual(self.answered, [])
+
+    def test_a_connection_of_a_silent_server_is_not_given_up(self) -> None:
+        self.free = 1
+        self.ask("a1", "b1")
+        self.kinds["a"].exceeded()
+        self.pass_(1.0)
+        self.assertEqual((self.elsewhere, self.connection.abandoned), (["b1"], False))
 
     def test_a_moved_read_is_answered_once(self) -> None:
         """What the shared connection answers is not used; but its kind shares no more, if it was ended there too."""
-        self.ask("a", "b", "c", "d")
+        self.ask("a", "d", "b", "c")
+        self.kinds["d"].quick_runs -= 1
         self.pass_(LIMIT_SECONDS)
         self.ended()
         self.pass_(2 * SLOW_SECONDS)
         self.assertEqual(self.elsewhere, ["a", "b", "c"])
-        self.ended()
         self.connection.answer()
+        self.ended()
         self.connection.answer()
         self.assertEqual((self.elsewhere, self.answered), (["a", "b", "c"], ["d"]))
         quick = [name for name, kind in self.kinds.items() if kind.is_quick]
-        self.assertEqual(quick, ["c", "d"])
+        self.assertEqual(quick, ["d", "c"])
 
     def test_while_no_connection_is_free_nothing_is_moved(self) -> None:
         self.free = 0

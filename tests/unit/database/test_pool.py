@@ -13,6 +13,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pool import FIRST_PAUSE_SECONDS, Pool
+from project_service.database.sharing import Quickness
 from project_service.errors import ApiError
 from project_service.lifecycle import start
 from tests.captured_log import captured_logs
@@ -112,6 +113,55 @@ class Lending(Case):
         self.assertIs(self.successResultOf(waiting[0]), held[0])
         self.assertNoResult(waiting[1])
         self.assertEqual(len(self.made), 2)
+
+    def slow_reads(self, count: int) -> list[Deferred[Any]]:
+        """Reads that a shared connection has ended, and that are run again in a pool of ten."""
+        self.pool = Pool(self.connect, 10, 5.0, self.clock)
+        slow = Quickness()
+        slow.exceeded()
+        return [start(self.pool.use_again(lambda one: one.query("wait"), slow)) for _ in range(count)]
+
+    def test_slow_reads_that_are_run_again_leave_connections_to_others(self) -> None:
+        slow = self.slow_reads(10)
+        self.assertEqual((self.busy, self.pool.free), (8, 2))
+        quick = start(self.pool.use_again(lambda one: one.query("a"), Quickness.known()))
+        self.assertEqual(self.successResultOf(quick), [("a",)])
+        for number in range(8):
+            answer = self.made[number].answer
+            assert answer is not None
+            answer.callback([])
+        self.assertEqual([one.called for one in slow], [True] * 8 + [False] * 2)
+        self.assertEqual(self.busy, 2)
+        for connection in self.made:
+            if connection.answer is not None and not connection.answer.called:
+                connection.answer.callback([])
+        self.assertEqual([self.successResultOf(one) for one in slow], [[]] * 10)
+        self.assertEqual(self.busy, 0)
+        self.assertEqual(self.pool._room_for_slow, 8)
+
+    def test_slow_reads_wait_no_longer_than_others(self) -> None:
+        slow = self.slow_reads(9)
+        self.clock.advance(5)
+        error = self.failure(slow[-1], ApiError)
+        assert isinstance(error, ApiError)
+        self.assertEqual((error.status, error.code), (503, "database_unavailable"))
+        self.assertEqual(self.busy, 8)
+
+    def test_a_slow_read_that_gets_no_connection_or_is_given_up_keeps_no_place(self) -> None:
+        *running, given_up = self.slow_reads(9)
+        given_up.cancel()
+        self.failureResultOf(given_up, CancelledError)
+        for connection in self.made:
+            assert connection.answer is not None
+            connection.answer.callback([])
+        self.assertEqual([self.successResultOf(one) for one in running], [[]] * 8)
+        self.assertEqual(self.pool._room_for_slow, 8)
+        self.away = True
+        (refused,) = self.slow_reads(1)
+        self.assertEqual(self.pool._room_for_slow, 7)
+        self.clock.advance(5)
+        self.failure(refused, ApiError)
+        self.assertEqual(self.pool._room_for_slow, 8)
 
     def test_waiting_too_long_is_503(self) -> None:
         for _ in range(2):

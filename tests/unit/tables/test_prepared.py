@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import psycopg2
 from attrs import define, evolve, field
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.acting import Actor, Preamble
@@ -96,8 +96,14 @@ class Connection:
     pipelines: Pipelines = field(factory=lambda: Pipelines(free=False))
     sent: list[Any] = field(factory=list)
     steps: list[Step] = field(factory=list)
+    # What reads that are run again wait for.
+    busy: Deferred[None] = field(factory=lambda: succeed(None))
 
     async def use(self, used: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
+        return await used(self)
+
+    async def use_again(self, used: Callable[[Any], Awaitable[Outcome]], quickness: Quickness) -> Outcome:
+        await self.busy
         return await used(self)
 
     async def run(self, steps: Sequence[Step], version: int = 0, timed: bool = False) -> Run:
@@ -352,13 +358,16 @@ class Shared(Case):
         self.assertEqual(self.failureResultOf(asked, TableError).value.status, 503)
         self.assertEqual(self.connection.sent, [])
 
-    def test_a_read_that_leaves_the_shared_connection_has_a_slot_again(self) -> None:
-        slot = Taken()
+    def test_a_read_that_leaves_the_shared_connection_has_a_slot_again_with_its_own(self) -> None:
+        """Not before: while it waits for one, it keeps nobody out."""
+        slot, self.connection.busy = Taken(), Deferred()
         result = self.quick()
         executor = Executor(CONFIG, Actor(cast(Any, self.connection)))
         asked = start(waited(executor.execute(result, preamble(), "/works", slot)))
         self.assertEqual(slot.changes, ["released"])
         self.pipelines.runs[-1].done.errback(Canceled())
+        self.assertEqual(slot.changes, ["released"])
+        self.connection.busy.callback(None)
         self.successResultOf(asked)
         self.assertEqual(slot.changes, ["released", "retaken"])
 
