@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.trial.unittest import TestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.sql_lexer import Token, Unreadable, cut, tokens
 
@@ -50,7 +50,7 @@ def pieces(draw: st.DrawFn) -> tuple[str, tuple[str, str]]:
     return text, (kind, text)
 
 
-class Tokens(TestCase):
+class Tokens(SynchronousTestCase):
     @given(st.lists(st.tuples(pieces(), SPACES), max_size=12))
     def test_what_is_written_is_what_is_read(
         self, written: list[tuple[tuple[str, tuple[str, str]], str]]
