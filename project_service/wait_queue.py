@@ -57,6 +57,12 @@ class WaitQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self.waiters)
 
+    @property
+    def longest(self) -> float:
+        """For how many seconds the caller that came first has been waiting; 0 if nobody waits."""
+        first = next(iter(self.waiters.values()), None)
+        return 0.0 if first is None else self._clock.seconds() - (first.due - self._seconds)
+
     def join(self, client: str = "", size: int = 0) -> Deferred[T]:
         """Wait for a turn of ``client``. Cancelling the Deferred leaves the queue."""
         waiting: Deferred[T] = Deferred(self._leave)

@@ -252,9 +252,10 @@ class Actor:
         self, preamble: Preamble, path: str, step: Step, version: int, quickness: Quickness
     ) -> Run | None:
         """Run a statement that only reads, of the kind of ``quickness``, on a connection that quick reads share.
-        Await ``answered``. None where that cannot be done now, or not for this ``preamble``: ``use`` a connection.
+        Await ``answered``. None where that cannot be done now, or not for this ``preamble`` or kind: ``use`` a
+        connection.
         """
-        if preamble.alone:
+        if preamble.alone or not self.pool.may_share(quickness):
             return None
         return self.pool.pipelines.submit(version, [*preamble.steps(path, shared=True), step], quickness)
 

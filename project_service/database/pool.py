@@ -120,7 +120,7 @@ class Pool:
     async def read(self, sql: str, params: Sequence[Any]) -> list[Row]:
         """As ``prepared``, for a query that only reads and is usually quick: it may share its connection."""
         quickness = self._quickness[sql]
-        if quickness.is_quick:
+        if self.may_share(quickness):
             run = self.pipelines.submit(0, [Step.of(sql, params)], quickness)
             if run is not None:
                 if await answered(run, quickness):
@@ -196,6 +196,7 @@ class Pool:
                 return connection
         waiting = self._waiting.join()
         self._grow()
+        self.pipelines.wanted()
         return await waiting
 
     def release(self, connection: Connection) -> None:
@@ -235,6 +236,15 @@ class Pool:
         if self._backoff.pause:  # none can be made
             return len(self._idle)
         return self.size - len(self._busy) - len(self._waiting)
+
+    @property
+    def longest_wait(self) -> float:
+        """For how many seconds the caller that came first has been waiting; 0 if nobody waits."""
+        return self._waiting.longest
+
+    def may_share(self, quickness: Quickness) -> bool:
+        """Whether a read of the kind of ``quickness`` may be submitted to ``pipelines``."""
+        return quickness.is_quick or (quickness.doubted and self.free < 1)
 
     async def close(self, grace_seconds: float | None = None) -> None:
         """Refuse new callers, wait until the connections in use have come back, and close everything.

@@ -18,6 +18,9 @@ Plan: nobody waits long for a slow neighbour.
   had to be ended do not take that one when they are run again (``Pool.use_again``).
 * No more is submitted to a connection on which a run has not been answered for ``MAX_AGE_SECONDS``, unless all others
   of the pool are in use as well.
+* Nobody waits for a connection for long while several are only shared: when the first in the queue has waited for
+  ``LIMIT_SECONDS + SLOW_SECONDS``, all but one of them are given back. And while none is free, a kind that was quick
+  until a neighbour, or the process itself, may have held it up goes on to share.
 
 So a read is asked twice at most. A server that is slow as a whole is asked for next to nothing twice: all answers
 take longer than usual then, which is no reason to move anything. While nothing at all is heard of it, a single read
@@ -90,11 +93,13 @@ def _setting_of_limit() -> Step:
 class Quickness:
     """How quick the latest reads of one kind were: ``is_quick`` says that they do not hold up others.
 
-    ``quick_runs`` is how many in a row were quick, and below zero for a while after one had to be ended.
+    ``quick_runs`` is how many in a row were quick, and below zero for a while after one had to be ended. ``doubted``
+    says that they were quick until one was slow on a shared connection, which may have been the neighbours' fault.
     """
 
     needed: int = QUICK_RUNS
     quick_runs: int = 0
+    doubted: bool = False
 
     @classmethod
     def known(cls) -> Quickness:
@@ -118,12 +123,17 @@ class Quickness:
             self.quick_runs += 1
 
     def failed(self) -> None:
-        """A run was refused, or was slow where others wait behind it."""
-        self.quick_runs = min(self.quick_runs, 0)
+        """A run was refused, or was slow."""
+        self.quick_runs, self.doubted = min(self.quick_runs, 0), False
+
+    def doubt(self) -> None:
+        """A run was slow where others wait behind it."""
+        if self.quick_runs >= 0:
+            self.quick_runs, self.doubted = 0, True
 
     def exceeded(self) -> None:
         """A run exceeded the limit of a shared connection."""
-        self.quick_runs = -RUNS_AFTER_LIMIT
+        self.quick_runs, self.doubted = -RUNS_AFTER_LIMIT, False
 
 
 class _Moved(Exception):
@@ -152,7 +162,7 @@ async def answered(run: Run, quickness: Quickness) -> bool:
             return False
         raise
     if run.slow:
-        quickness.failed()
+        quickness.doubt()
     else:
         quickness.quick_runs += 1
     return True
@@ -181,6 +191,7 @@ class Pipelines:
         self._used = 0.0
         self._check_call: IDelayedCall | None = None
         self._look_call: IDelayedCall | None = None
+        self._spare_call: IDelayedCall | None = None
         # Whether reads are late that could not be moved yet; when a connection of the pool was free the last time
         # while that was so; and when a read was moved from a connection of which it is not known whether it answers.
         self._stuck = False
@@ -207,7 +218,8 @@ class Pipelines:
                 if self._look_call is None:
                     self._look_in(LIMIT_SECONDS + SLOW_SECONDS)
                 return run
-        if len(self._connections) < self._size and not self._connecting and not self._closed:
+        room = len(self._connections) < (self._size if self._pool.free > 0 else 1)
+        if room and not self._connecting and not self._closed:
             self._connecting = True
             background(self._connect(), "opening a pipeline")
         return None
@@ -230,12 +242,26 @@ class Pipelines:
             self._freed = self._clock.seconds()
             self._move_late()
 
+    def wanted(self) -> None:
+        """A caller waits for a connection."""
+        if len(self._connections) > 1 and self._spare_call is None:
+            self._spare_call = self._clock.callLater(LIMIT_SECONDS + SLOW_SECONDS, self._spare)
+
+    def _spare(self) -> None:
+        """Give back all connections but one, if somebody has been waiting for one since ``wanted`` was called."""
+        self._spare_call = None
+        if self._pool.longest_wait >= LIMIT_SECONDS + SLOW_SECONDS:
+            for connection in self._connections[1:]:
+                self._retire(connection)
+        elif self._pool.free < 0:
+            self.wanted()
+
     def close(self) -> None:
         """Give all connections back, each when its runs are done."""
         self._closed = True
-        cancel(self._check_call)
-        cancel(self._look_call)
-        self._check_call = self._look_call = None
+        for call in (self._check_call, self._look_call, self._spare_call):
+            cancel(call)
+        self._check_call = self._look_call = self._spare_call = None
         for connection in list(self._connections):
             self._retire(connection)
 

@@ -754,7 +754,7 @@ class SqlObjects:
             return run.typed()
 
         try:
-            if short and self._quickness.is_quick:
+            if short:
                 shared = self.actor.share(preamble, "", step, trust.version, self._quickness)
                 if shared is not None:
                     if await answered(shared, self._quickness):

@@ -61,7 +61,7 @@ class Executor:
         the body. Raises ``TableError``.
         """
         compiled = planned.compiled
-        if compiled.shares and compiled.history.is_quick:
+        if compiled.shares:
             probe = compiled.probe.rows if compiled.probe is not None else 0
             run = self.actor.share(
                 preamble, path, _step(planned, preamble, probe), planned.version, compiled.history

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import psycopg2
 import pytest
@@ -24,6 +25,8 @@ from twisted.internet.threads import deferToThread
 
 from project_service import application
 from project_service.database import sharing
+from project_service.database.pipeline import Pipeline, Run
+from project_service.database.sharing import Pipelines
 from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.services import held_open
@@ -253,6 +256,53 @@ async def test_more_slow_reads_than_connections_keep_nobody_out(
             assert_not_held_up(await asked(api, *[OTHER] * 20))
             assert not asking.answered(LOCKED)
         await asking.answers()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=("alone", "shared"))
+@pytest_twisted.ensureDeferred
+async def test_slow_requests_on_connections_of_their_own_keep_out_nobody_for_whom_one_is_left(
+    database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """Neither reads of a kind that shares, and has just been held up, nor those that need a connection."""
+    monkeypatch.setattr(sharing, "QUICK_SECONDS", 0.02)
+    run_sql(database, SCHEMA)
+    limits = {"statement_timeout_seconds": STATEMENT_SECONDS, "acquire_timeout_seconds": 60.0}
+    settings = settings_for(database, store_settings, tmp_path, database=limits)
+    ten = Stage(databases={"main": StageDatabase(pool_size=10)})
+    async with serving(evolve(settings, stages={"dev": ten})) as api:
+        await warm(api)
+        # Until as many connections are shared as may be.
+        with monkeypatch.context() as patch:
+            patch.setattr(sharing, "MAX_WAITING", 1)
+            pools = watched(patch)
+
+            async def both_are_shared() -> bool:
+                await asked(api, *[OTHER] * 20)
+                return any(len(one._connections) == 2 for one in pools)
+
+            await until(both_are_shared)
+        other = OTHER if shared else "/other?select=name,id&id=eq.7"
+        with lock(api):
+            asking = Asking(api, *[LOCKED] * 8)
+            await until(lambda: waiting_for_locks(api) == 8)
+            # As if the process were always late: what shares counts as slow.
+            monkeypatch.setattr(Pipeline, "_held_up", lambda self, waited, run: True)
+            for _ in range(10):
+                assert_not_held_up(await asked(api, *[other] * 3))
+            assert not asking.answered(LOCKED)
+        await asking.answers()
+
+
+def watched(patch: pytest.MonkeyPatch) -> set[Pipelines]:
+    """What reads are submitted to from now on."""
+    found, submit = set[Pipelines](), Pipelines.submit
+
+    def submitted(self: Pipelines, *args: Any) -> Run | None:
+        found.add(self)
+        return submit(self, *args)
+
+    patch.setattr(Pipelines, "submit", submitted)
+    return found
 
 
 def waiting_for_locks(api: Api) -> int:

@@ -233,10 +233,11 @@ class InPool(TestCase):
 
         self.pool.pipelines = cast(Any, Pipelines())
         for trust, shares in ((TRUSTED, True), (UNSAFE, False), (GUARDED, False), (UNKNOWN, False)):
-            run = self.actor.share(preamble(trust=trust), "", Step("select 1"), 7, Quickness())
+            run = self.actor.share(preamble(trust=trust), "", Step("select 1"), 7, Quickness.known())
             self.assertIs(run is not None, shares, trust)
         ((version, steps),) = asked
         self.assertEqual((version, steps[-1].text), (7, "select 1"))
+        self.assertIsNone(self.actor.share(preamble(), "", Step("select 1"), 7, Quickness()))
 
 
 class Reading(SynchronousTestCase):

@@ -34,6 +34,9 @@ SETUP = [Step("select 'setup'", once=True)]
 ASKED = [Step("select 1")]
 
 
+LATE_SECONDS = LIMIT_SECONDS + SLOW_SECONDS
+
+
 class FakeConnection:
     """A connection in pipeline mode, its own pipeline, whose runs are answered when a test says so."""
 
@@ -107,7 +110,7 @@ class Case(SynchronousTestCase):
         self.asked: list[Deferred[Connection]] = []
         self.made: list[FakeConnection] = []
         self.back: list[Any] = []
-        self.free = 3
+        self.free, self.longest_wait = 3, 0.0
         self.shared = self.pipelines()
 
     def pipelines(self, size: int = 2, setup: Sequence[Step] = ()) -> Pipelines:
@@ -244,6 +247,81 @@ class Taking(Case):
         self.connect()
         self.assertIsNotNone(self.submit(version=3))
 
+    def test_while_no_other_is_free_a_second_is_not_opened(self) -> None:
+        self.opened()
+        self.submit()
+        self.clock.advance(MAX_AGE_SECONDS * 10)
+        for free, asked in ((0, 0), (1, 1)):
+            self.free = free
+            self.assertIsNone(self.submit())
+            self.assertEqual(len(self.asked), asked)
+
+
+class Sparing(Case):
+    """Of the connections that are shared one remains while others wait for a connection."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.opened()
+        self.submit()
+        self.clock.advance(MAX_AGE_SECONDS * 1.01)
+        self.opened()
+        self.made[0].answer()
+
+    def wait(self, seconds: float) -> None:
+        """Somebody has been waiting for so long when the time has passed."""
+        self.free = -1
+        self.shared.wanted()
+        self.longest_wait = seconds
+        self.clock.advance(LATE_SECONDS)
+
+    def test_others_are_given_back_when_somebody_has_waited(self) -> None:
+        self.wait(LATE_SECONDS)
+        self.made[1].answer()
+        self.assertEqual(self.back, [self.made[1]])
+        self.assertIsNotNone(self.submit())
+        self.wait(LATE_SECONDS)
+        self.made[0].answer()
+        self.assertEqual(self.back, [self.made[1]])
+
+    def test_whoever_has_waited_for_less_is_looked_at_again(self) -> None:
+        self.wait(LATE_SECONDS / 2)
+        self.assertEqual(len(self.made[1].waiting), 0)
+        self.longest_wait = LATE_SECONDS
+        self.clock.advance(LATE_SECONDS)
+        self.made[1].answer()
+        self.assertEqual(self.back, [self.made[1]])
+
+    def test_while_nobody_waits_none_is_given_back(self) -> None:
+        self.wait(0.0)
+        self.free = 0
+        self.clock.advance(LATE_SECONDS)
+        self.clock.advance(LATE_SECONDS)
+        self.assertEqual((self.back, len(self.made[1].waiting)), ([], 0))
+
+    def test_closing_ends_the_waiting(self) -> None:
+        self.shared.wanted()
+        self.shared.close()
+        for connection in self.made:
+            connection.answer()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+
+class Doubting(SynchronousTestCase):
+    def test_a_kind_that_was_quick_is_doubted_until_its_runs_are_measured(self) -> None:
+        for measured, doubted in ((0.0, True), (1.0, False)):
+            kind = Quickness.known()
+            kind.doubt()
+            self.assertEqual((kind.is_quick, kind.doubted), (False, True))
+            kind.ran(measured)
+            self.assertEqual((kind.is_quick, kind.doubted), (False, doubted))
+
+    def test_a_kind_that_was_ended_is_not_doubted_but_slow(self) -> None:
+        kind = Quickness.known()
+        kind.exceeded()
+        kind.doubt()
+        self.assertEqual((kind.doubted, kind.is_slow), (False, True))
+
 
 class Ending(Case):
     def test_a_lost_connection_is_given_back_and_replaced(self) -> None:
@@ -335,9 +413,6 @@ class Canceled(psycopg2.extensions.QueryCanceledError):
 
 class Refused(psycopg2.ProgrammingError):
     pgcode = "42501"
-
-
-LATE_SECONDS = LIMIT_SECONDS + SLOW_SECONDS
 
 
 class Moving(Case):

@@ -163,6 +163,26 @@ class Lending(Case):
         self.failure(refused, ApiError)
         self.assertEqual(self.pool._room_for_slow, 8)
 
+    def test_how_long_the_first_has_been_waiting(self) -> None:
+        self.assertEqual(self.pool.longest_wait, 0.0)
+        connections = [self.successResultOf(start(self.pool.acquire())) for _ in range(2)]
+        waiting = start(self.pool.acquire())
+        self.clock.advance(1.0)
+        start(self.pool.acquire()).addErrback(lambda failure: failure.trap(ApiError))
+        self.assertEqual(self.pool.longest_wait, 1.0)
+        self.pool.release(connections[0])
+        self.successResultOf(waiting)
+        self.assertEqual(self.pool.longest_wait, 0.0)
+
+    def test_a_kind_that_is_doubted_shares_while_no_connection_is_free(self) -> None:
+        doubted, unknown = Quickness.known(), Quickness()
+        doubted.doubt()
+        kinds = (Quickness.known(), doubted, unknown)
+        self.successResultOf(start(self.pool.acquire()))
+        self.assertEqual([self.pool.may_share(kind) for kind in kinds], [True, False, False])
+        self.successResultOf(start(self.pool.acquire()))
+        self.assertEqual([self.pool.may_share(kind) for kind in kinds], [True, True, False])
+
     def test_waiting_too_long_is_503(self) -> None:
         for _ in range(2):
             self.successResultOf(start(self.pool.acquire()))

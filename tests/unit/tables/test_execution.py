@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.acting import Actor
 from project_service.database.pipeline import Statements
+from project_service.database.sharing import Quickness
 from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
@@ -35,6 +36,9 @@ class FakeConnection:
     def __init__(self, row: tuple[Any, ...], likely: int = 0) -> None:
         self.row, self.likely, self.statements = row, likely, Statements()
         self.sent: list[str] = []
+
+    def may_share(self, quickness: Quickness) -> bool:
+        return False
 
     async def use(self, function: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
         return await function(self)
@@ -190,6 +194,9 @@ class Lender:
 
     session: Any
     recycler: Any = None
+
+    def may_share(self, quickness: Quickness) -> bool:
+        return False
 
     async def use(self, function: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
         return await function(self.session)

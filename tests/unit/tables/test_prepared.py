@@ -99,6 +99,9 @@ class Connection:
     # What reads that are run again wait for.
     busy: Deferred[None] = field(factory=lambda: succeed(None))
 
+    def may_share(self, quickness: Quickness) -> bool:
+        return quickness.is_quick
+
     async def use(self, used: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
         return await used(self)
 
