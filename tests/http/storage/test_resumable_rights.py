@@ -172,15 +172,18 @@ class Meanwhile(TestCase):
         self.assertEqual(app.patch(path, 0, b"hello", SERVICE).status, 204)
         self.assertEqual(str(app.tables.objects["shut", f"{ALICE}/new"].owner), ALICE)
 
+    def dies_before_the_object(self, app: RulesApp, path: str, caller: dict[str, str] = USER) -> None:
+        """The process dies between the last byte and the object."""
+        with patch.object(FakeResumables, "commit", side_effect=RuntimeError):
+            self.assertEqual(app.patch(path, 0, b"hello", caller).status, 500)
+        self.flushLoggedErrors(RuntimeError)
+
     def test_a_head_that_makes_the_object_asks_the_policies_too(self) -> None:
-        """The process died between the last byte and the object."""
         for policies, status in ((allows, 200), (nothing, 403)):
             app = RulesApp()
             app.rules("shut", policies=True)
             path = app.path("seen/new")
-            with patch.object(FakeResumables, "commit", side_effect=RuntimeError):
-                self.assertEqual(app.patch(path, 0, b"hello").status, 500)
-            self.flushLoggedErrors(RuntimeError)
+            self.dies_before_the_object(app, path)
             app.tables.policies = policies
             self.assertEqual(app.head(path).status, status)
             self.assertEqual(("shut", "seen/new") in app.tables.objects, status == 200)
@@ -190,9 +193,7 @@ class Meanwhile(TestCase):
         app = RulesApp()
         app.rules("shut", policies=True)
         path = app.path("seen/new")
-        with patch.object(FakeResumables, "commit", side_effect=RuntimeError):
-            self.assertEqual(app.patch(path, 0, b"hello").status, 500)
-        self.flushLoggedErrors(RuntimeError)
+        self.dies_before_the_object(app, path)
         app.tables.policies = nothing
         by_post = {**SERVICE, **TUS, "X-HTTP-Method-Override": "HEAD"}
         for answer in (
@@ -210,7 +211,5 @@ class Meanwhile(TestCase):
     def test_the_service_key_makes_the_object_of_an_upload_of_its_own(self) -> None:
         app = RulesApp()
         path = app.started("seen/new", SERVICE).header("location") or ""
-        with patch.object(FakeResumables, "commit", side_effect=RuntimeError):
-            self.assertEqual(app.patch(path, 0, b"hello", SERVICE).status, 500)
-        self.flushLoggedErrors(RuntimeError)
+        self.dies_before_the_object(app, path, SERVICE)
         self.assertIsNotNone(app.head(path, SERVICE).header("content-location"))

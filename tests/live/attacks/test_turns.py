@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 import pytest_twisted
 
+from tests.hostile_bodies import array, csv_bodies, json_bodies
 from tests.live.attacks.attacked import DEV, Project, project
 from tests.live.attacks.turns import measured_turns, send
 
@@ -22,41 +23,13 @@ FORM = "application/x-www-form-urlencoded"
 Sent = tuple[str, str, Mapping[str, str], Sequence[bytes]]
 
 
-def array(item: bytes, size: int = SIZE) -> bytes:
-    return b"[" + b",".join([item] * (size // (len(item) + 1))) + b"]"
-
-
-VALUES = {
-    "numbers": array(b"1"),
-    "long numbers": array(b"1.00000000000000001"),
-    "infinite numbers": array(b"1e999"),
-    "rows": array(b'{"id":"1"}'),
-    "empty objects": array(b"{}"),
-    "empty lists": array(b"[]"),
-    "deep lists": b"[" * (SIZE // 2) + b"]" * (SIZE // 2),
-    "deep objects": b'{"a":' * (SIZE // 6) + b"1" + b"}" * (SIZE // 6),
-    "a row of lists": b'{"id":"x","j":' + array(b"[]") + b"}",
-    "names": b"{" + b",".join([b'"%d":1' % number for number in range(SIZE // 10)]) + b"}",
-    "open lists": b"[" * SIZE,
-    "quotes": b'"' * SIZE,
-    "escaped quotes": b"[" * 2000 + b'"' + rb"\"" * (SIZE // 2 - 2000),
-    "blanks": b" " * SIZE + b"1",
-    "no JSON": b"x" * SIZE,
-}
-LINES = {
-    "blank lines": b"id\n" + b"\n" * SIZE,
-    "an open quote": b'id\n"' + b"x\n" * (SIZE // 2),
-    "short rows": b"id\n" + b"1\n" * (SIZE // 2),
-    "quoted rows": b"id\n" + b'""\n' * (SIZE // 3),
-    "cells": b",".join([b"a"] * (SIZE // 2)) + b"\n",
-    "a long name": b"a" * (SIZE // 2) + b"\n" + b"1\n" * (SIZE // 4),
-}
+VALUES, LINES = json_bodies(SIZE), csv_bodies(SIZE)
 JSON_LINES = {
     "rows": b'{"id":"1"}\n' * (SIZE // 11),
     "empty rows": b"{}\n" * (SIZE // 3),
     "blank lines": b"\n" * SIZE,
     "infinite numbers": b'{"id":1e999}\n' * (SIZE // 13),
-    "one row": b'{"id":"x","j":' + array(b"[]") + b"}\n",
+    "one row": b'{"id":"x","j":' + array(b"[]", SIZE) + b"}\n",
 }
 FIELDS = {
     "fields": b"a=1&" * 24_999,

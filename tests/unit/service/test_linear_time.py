@@ -20,6 +20,7 @@ from project_service.storage.s3.errors import StoreUnreachable
 from project_service.storage.s3.xml import error_text, parse_objects
 from project_service.tables.request.body import parse_payload
 from project_service.tables.request.lines import CsvLines, JsonLines
+from tests.hostile_bodies import csv_bodies, json_bodies
 
 MIB = 1024 * 1024
 JSON = "application/json"
@@ -100,32 +101,7 @@ def seconds(make: Callable[[], Feed], body: bytes) -> float:
     return best
 
 
-def array(item: bytes, size: int = MIB) -> bytes:
-    return b"[" + b",".join([item] * (size // (len(item) + 1))) + b"]"
-
-
-BODIES: Mapping[str, bytes] = {
-    "numbers": array(b"1"),
-    "infinite numbers": array(b"1e999"),
-    "rows": array(b'{"a":1}'),
-    "rows with infinite numbers": array(b'{"a":1e999}'),
-    "empty objects": array(b"{}"),
-    "empty lists": array(b"[]"),
-    "rows of lists": array(b'{"a":[[1],[2]]}'),
-    "deep": b"[" * (MIB // 2) + b"]" * (MIB // 2),
-    "deep objects": b'{"a":' * (MIB // 6) + b"1" + b"}" * (MIB // 6),
-    "a row of lists": b'{"a":' + array(b"[]") + b"}",
-    "an open string": b"[" * 2000 + b'"' + rb"\"" * (MIB // 2),
-    "quotes": b'"' * MIB,
-    "pairs of brackets": b"[]" * (MIB // 2),
-}
-CSV_BODIES: Mapping[str, bytes] = {
-    "blank lines": b"a\n" + b"\n" * MIB,
-    "an open quote": b'a\n"' + b"x\n" * (MIB // 2),
-    "short rows": b"a\n" + b"1\n" * (MIB // 2),
-    "quoted rows": b"a\n" + b'""\n' * (MIB // 3),
-    "cells": b",".join([b"a"] * (MIB // 2)) + b"\n",
-}
+BODIES, CSV_BODIES = json_bodies(MIB), csv_bodies(MIB)
 # Where something begins may look like the middle of something else.
 SQL: Mapping[str, bytes] = {
     "comments after operators": b"+/**/",
