@@ -218,8 +218,9 @@ class Pipelines:
                 if self._look_call is None:
                     self._look_in(LIMIT_SECONDS + SLOW_SECONDS)
                 return run
-        room = len(self._connections) < (self._size if self._pool.free > 0 else 1)
-        if room and not self._connecting and not self._closed:
+        # While callers wait for connections, one is shared at most.
+        allowed = self._size if self._pool.free > 0 else min(self._size, 1)
+        if len(self._connections) < allowed and not self._connecting and not self._closed:
             self._connecting = True
             background(self._connect(), "opening a pipeline")
         return None
