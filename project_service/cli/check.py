@@ -24,6 +24,7 @@ from project_service.auth.mail_server import MailServer
 from project_service.auth.mail_templates import NAMES, MailTemplates
 from project_service.auth.tokens import LEEWAY_SECONDS, KeySetError
 from project_service.certificates import day, why_not
+from project_service.cli.catalog import look, on_system_database
 from project_service.cli.invocation import (
     EXPECTED,
     FAILED,
@@ -34,6 +35,7 @@ from project_service.cli.invocation import (
     explained,
     open_project,
 )
+from project_service.cli.openings import as_text
 from project_service.cli.ports import could_listen
 from project_service.database.connection import Connection
 from project_service.database.migrate import lacking, pending, shipped, state
@@ -50,8 +52,12 @@ from project_service.tables.access import identities_of
 
 PROBE = b"written by project-service check"
 
-# Raises an exception for whatever is wrong, otherwise returns a message.
+# Raises ``Doubtful`` for what may be intended, any other exception for what is wrong, otherwise returns a message.
 Check = Callable[[], Awaitable[str]]
+
+
+class Doubtful(Exception):
+    """Somebody should look at it, but everything works. The message says at what."""
 
 
 @frozen
@@ -59,6 +65,11 @@ class Finding:
     part: str
     ok: bool
     message: str
+    warning: bool = False
+
+    @property
+    def mark(self) -> str:
+        return "WARN" if self.warning else "ok  " if self.ok else "FAIL"
 
 
 @click.command()
@@ -68,6 +79,9 @@ def check(invocation: Invocation) -> None:
 
     Everything that the configuration names is connected to and used once; no e-mail is sent. All of it is tried even
     if something is wrong with the configuration. Exit code 1 if anything is wrong.
+
+    What the table API opens without row-level security, or past it, is a warning, with the SQL that mends it. Where
+    that is intended, "open on purpose" in the comment of the object says so. Warnings do not change the exit code.
     """
     launch: Launch | None = None
     try:
@@ -82,7 +96,7 @@ def check(invocation: Invocation) -> None:
         faulty = {one.name for one in faults}
         invocation.on_reactor(partial(_check_all, launch, faulty, findings))
     ok = all(one.ok for one in findings)
-    lines = (f"{'ok  ' if one.ok else 'FAIL'}  {one.part}: {one.message}" for one in merged(findings))
+    lines = (f"{one.mark}  {one.part}: {one.message}" for one in merged(findings))
     invocation.show({"ok": ok, "parts": [asdict(one) for one in findings]}, *lines)
     if not ok:
         sys.exit(FAILED)
@@ -122,6 +136,8 @@ async def _check(
                 findings.append(Finding(part, True, await check()))
             except CancelledError:
                 raise
+            except Doubtful as doubt:
+                findings.append(Finding(part, True, str(doubt), warning=True))
             except Exception as fault:
                 # Any failure is a finding, and the other parts are still worth checking.
                 findings.append(Finding(part, False, explained(fault) or type(fault).__name__))
@@ -134,6 +150,7 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
         yield "database", partial(_database, project)
         yield "migrations", partial(_migrations, project)
         yield "policies", partial(_policies, project)
+        yield "rights", partial(_rights, project)
     if store:
         yield "store", partial(_store, project)
     if database:
@@ -156,6 +173,7 @@ def _checks(project: Project, faulty: set[str], database: bool, store: bool) -> 
         if can_connect and f"stages.{stage}.databases.{name}.dsn" not in faulty:
             if of_stage.dsn is not None:
                 yield f"database {stage}/{name}", partial(_database, project, of_stage.dsn)
+                yield f"rights of {stage}/{name}", partial(_rights, project, of_stage)
             yield f"tables of {stage}/{name}", partial(_tables, project, of_stage)
         yield f"tokens of {stage}/{name}", partial(_tokens, of_stage)
 
@@ -207,6 +225,16 @@ _POLICIES = """
         left join lateral unnest(p.polroles) role on true left join pg_roles r on r.oid = role
     where c.oid = 'storage.objects'::regclass group by c.oid, c.relrowsecurity
 """
+
+
+async def _rights(project: Project, database: StageDatabase | None = None) -> str:
+    """Whether rows are open by accident: in the system database, or in another one."""
+    async with project.connection(None if database is None else database.dsn) as connection:
+        databases = on_system_database(project.settings) if database is None else [database]
+        open_ = await look(connection, databases)
+    if open_:
+        raise Doubtful(as_text(open_))
+    return "no rows are open past row-level security, unless on purpose"
 
 
 async def _service_role(project: Project) -> str:

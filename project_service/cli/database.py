@@ -133,7 +133,7 @@ def sql(
 
     With --dir, files named like 0001_notes.sql are applied in the order of their numbers, each once, on a connection
     of its own and, unless it begins with "-- no transaction", in one transaction. Files that have been applied must
-    not change.
+    not change. At the end warnings on standard error name what the table API then opens without row-level security.
     """
     if csv_ and invocation.json:
         raise click.UsageError("--json and --csv cannot go together")

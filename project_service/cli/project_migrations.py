@@ -11,21 +11,25 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 import click
+import psycopg2
 from attrs import frozen
 from twisted.internet.task import deferLater
 
-from project_service.cli.invocation import Failed, Invocation, Project
+from project_service.cli.catalog import look, on_system_database
+from project_service.cli.invocation import Failed, Invocation, Project, explained
+from project_service.cli.openings import as_text
 from project_service.cli.sql_files import SqlFile, naming, run_file, run_statements
-from project_service.database.connection import Connection
+from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.listener import PROJECT_MIGRATIONS
 from project_service.database.pool import Transaction, in_transaction
+from project_service.files import printable
 from project_service.lifecycle import timestamp
 
 _NAME = re.compile(r"([0-9]{1,18})_.+\.sql", re.ASCII | re.IGNORECASE)
@@ -245,9 +249,12 @@ async def _apply(one: Pending, connection: Connection, other: Connection) -> Non
         await record(other)
 
 
-async def try_out(connect: Connect, folder: Path) -> tuple[list[str], list[str]]:
-    """Run what is pending in one transaction that is undone. Returns the names of the files that were run, and of
-    those that were not: the first one without a transaction, and all after it. Raises as ``apply``."""
+async def try_out(
+    connect: Connect, folder: Path, look: Callable[[Connection], Awaitable[object]]
+) -> tuple[list[str], list[str]]:
+    """Run what is pending, and then ``look``, in one transaction that is undone. Returns the names of the files that
+    were run, and of those that were not: the first one without a transaction, and all after it. Raises as
+    ``apply``."""
     async with connect() as connection:
         todo = to_apply(folder, await history(connection))
         tried = []
@@ -260,6 +267,7 @@ async def try_out(connect: Connect, folder: Path) -> tuple[list[str], list[str]]
                 with naming(f"{one.file.name}, at its end (COMMIT)"):
                     await transaction.query(_AS_AFTER_COMMIT)
                 tried.append(one.file.name)
+            await look(connection)
             raise _Undo
 
         with suppress(_Undo):
@@ -277,14 +285,29 @@ class _Undo(Exception):
 async def run_folder(
     invocation: Invocation, project: Project, folder: Path, status: bool, dry_run: bool
 ) -> None:
-    """Apply the files of ``folder``, or only try or list them, and print what was done. Raises ``Failed``."""
+    """Apply the files of ``folder``, or only try or list them, and print what was done, and what is then open by
+    accident. Raises ``Failed``."""
     connect = partial(project.connection, unhurried=True)
+    remarks: list[str] = []
+
+    async def look_around(opening: AbstractAsyncContextManager[Connection]) -> None:
+        # What was to be done is done, so nothing here is a failure.
+        try:
+            async with opening as connection:
+                found = await look(connection, on_system_database(project.settings))
+        except (psycopg2.Error, DatabaseGone) as fault:
+            remarks.append(f"whether anything is open by accident is not known: {explained(fault)}")
+        else:
+            remarks.extend([as_text(found)] if found else [])
+
     if status:
         async with connect() as connection:
             _show_status(invocation, await history(connection), folder)
         return
     if dry_run:
-        done, untried = await try_out(connect, folder)
+        done, untried = await try_out(
+            connect, folder, lambda connection: look_around(nullcontext(connection))
+        )
         lines = [f"would apply {name}" for name in done]
         lines += [
             f"would apply {name}; not tried, because a file without a transaction cannot be undone"
@@ -297,7 +320,10 @@ async def run_folder(
     else:
         done = await apply(connect, folder, lambda line: click.echo(f"project-service: {line}", err=True))
         lines = [f"applied {name}" for name in done]
+        await look_around(project.connection())
     invocation.show(done, *(lines or ["nothing to apply"]))
+    for remark in remarks:
+        click.echo(printable(f"project-service: warning: {remark}"), err=True)
 
 
 def _show_status(invocation: Invocation, applied: Mapping[int, Applied], folder: Path) -> None:

@@ -258,19 +258,20 @@ class Settings:
 
     def exposed_schemas(self) -> frozenset[str]:
         """The schemas of the system database that the table API shows, in any stage."""
-        return frozenset(schema for database in self._on_system_database() for schema in database.schemas)
+        return frozenset(schema for database in self.on_system_database() for schema in database.schemas)
 
     def schemas_of_service_role(self) -> frozenset[str]:
         """Those of ``exposed_schemas`` in which the service key acts as ``service_role``, which the migrations
         make."""
         return frozenset(
             schema
-            for database in self._on_system_database()
+            for database in self.on_system_database()
             if database.service_role == StageDatabase().service_role
             for schema in database.schemas
         )
 
-    def _on_system_database(self) -> list[StageDatabase]:
+    def on_system_database(self) -> list[StageDatabase]:
+        """The databases of the table API that are the system database."""
         return [database for _, _, database in self.stage_databases() if database.dsn is None]
 
     def with_database(self, dsn: str) -> Settings:

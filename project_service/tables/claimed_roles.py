@@ -18,15 +18,18 @@ from project_service.tables.errors import TableError, from_postgres, from_sqlsta
 from project_service.tables.plan.nodes import NAME_BYTES
 from project_service.tables.values import SchemaCache, TablesConfig
 
-# Memberships have had the option SET since PostgreSQL 16.
-_IS_MEMBER = """
-with recursive reachable(oid) as (
+# The roles that the one which connects was made a member of, for WITH RECURSIVE. Memberships have had the option SET
+# since PostgreSQL 16.
+REACHABLE = """
+reachable(oid) as (
   select m.roleid from pg_catalog.pg_auth_members m join pg_catalog.pg_roles r on r.oid = m.member
   where r.rolname = session_user and pg_catalog.to_jsonb(m) ->> 'set_option' is distinct from 'false'
   union
   select m.roleid from pg_catalog.pg_auth_members m join reachable r on r.oid = m.member
   where pg_catalog.to_jsonb(m) ->> 'set_option' is distinct from 'false'
-)
+)"""
+_IS_MEMBER = f"""
+with recursive {REACHABLE}
 select from reachable join pg_catalog.pg_roles r using (oid) where r.rolname = %s
 """
 

@@ -185,7 +185,10 @@ def test_what_a_start_refuses_is_refused_and_what_is_alike_is_one_line(
     assert done.code == 1
     lines = done.out.splitlines()
     server = "me@127.0.0.1:1/there: no server listens there"
-    assert f"FAIL  database, migrations, policies, clock: the database cannot be reached: {server}" in lines
+    assert (
+        f"FAIL  database, migrations, policies, rights, clock: the database cannot be reached: {server}"
+        in lines
+    )
     short = "server.workers is 32 and database.pool_size is 10: each worker needs a connection of its own"
     assert f"FAIL  workers: {short}" in lines
     for port in ports:

@@ -169,14 +169,14 @@ def test_check_of_servers_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.
     checked = away("check")
     assert checked.code == 1
     for part in (
-        "database, migrations, policies, clock, service_role, tables of prod/odd",
+        "database, migrations, policies, rights, clock, service_role, tables of prod/odd",
         "store",
         "token keys",
     ):
         assert f"FAIL  {part}:" in checked.out
     # Each database is checked by its own DSN.
     away_too = f"the database cannot be reached: u@{tmp_path}:5432/x: there is no such socket"
-    assert f"FAIL  database prod/shop, tables of prod/shop: {away_too}" in checked.out
+    assert f"FAIL  database prod/shop, rights of prod/shop, tables of prod/shop: {away_too}" in checked.out
     assert "FAIL  tokens of prod/odd: " in checked.out
     assert "ok    tokens of prod/shop: by the service's own keys" in checked.out
     assert "hush" not in checked.out + checked.err

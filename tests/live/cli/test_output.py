@@ -173,6 +173,7 @@ def test_a_database_that_has_not_been_migrated(
         r"ok    database: PostgreSQL 18\.\d+ as project_service\n"
         r"ok    migrations: up to date\n"
         r"ok    policies: no bucket has the rule policies\n"
+        r"ok    rights: no rows are open past row-level security, unless on purpose\n"
         rf"ok    store: bucket {store_settings.bucket} can be written and read\n"
         r"ok    clock: as the database's\n"
         rf"ok    token keys: {tmp_path}/jwt-keys\.json\n"

@@ -45,6 +45,7 @@ PURE = [
     "auth/sessions.py",
     "auth/tokens.py",
     "auth/values.py",
+    "cli/openings.py",
     "cli/sql_statements.py",
     "storage/access.py",
     "storage/conditions.py",
