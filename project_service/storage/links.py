@@ -218,9 +218,9 @@ class UploadPass:
         return conditions if self.terms.overwrite else NEW_ONLY
 
     def check_type(self, content_type: str) -> None:
-        """Raises ``content_type_not_allowed``."""
+        """Raises ``unsupported_media_type``."""
         if not keys.is_allowed_type(content_type, self.terms.content_types):
-            raise errors.content_type_not_allowed(keys.essence(content_type), "link")
+            raise errors.unsupported_media_type_of_object(keys.essence(content_type), "link")
 
 
 def _is_prefetch(headers: HeaderView) -> bool:

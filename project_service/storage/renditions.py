@@ -55,7 +55,7 @@ TOO_SLOW_SECONDS = 60
 _REFUSALS = {
     "invalid": errors.image_invalid,
     "too_large": errors.image_too_large,
-    "unsupported": errors.image_animation_unsupported,
+    "unsupported": errors.image_type_unsupported_animated,
 }
 
 # What is counted: how a rendition came about, and the seconds that it took where it was made.

@@ -311,7 +311,7 @@ class Resumables:
         if row is None or row.bucket != bucket or not mine:
             raise errors.upload_not_found()
         if row.expires_at <= self.now():
-            raise errors.resumable_expired()
+            raise errors.upload_expired()
         return row
 
     async def current(self, row: ResumableUpload, request: Request, writer: Writer) -> ResumableUpload:
@@ -346,7 +346,7 @@ class Resumables:
 
         Raises ``offset_mismatch``, ``upload_locked``, ``checksum_mismatch``, ``bad_digest``, ``payload_too_large``;
         and when the upload is whole, what the switch of an upload raises. It is removed then, and so is one of which
-        the store has lost what it had received (``resumable_lost``).
+        the store has lost what it had received (``upload_expired``).
         """
         return await shield(self._append(row, request, piece, writer))
 
@@ -414,7 +414,7 @@ class Resumables:
             # Another request has taken over, and may have completed it.
             return errors.upload_locked()
         _log.warn("The store has lost what it had received of an upload: {path}", path=row.path)
-        return errors.resumable_lost()
+        return errors.upload_expired_bytes_lost()
 
     async def _hold(
         self, version: UUID, request: Request, body: Body | None

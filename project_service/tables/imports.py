@@ -128,7 +128,7 @@ class Rows:
         """Raises 413 where the request wants rows back."""
         limit = upload.request.max_json_bytes
         if head.preferences.get("return") == "representation":
-            raise errors.not_returned(limit)
+            raise errors.payload_too_large_to_return(limit)
         media = headers.parse_media(head.content_type or "").name
         return cls(upload, media, _READERS[media](query.columns, limit), streams, in_thread)
 

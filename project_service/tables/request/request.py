@@ -180,7 +180,7 @@ def _check_method(method: str, kind: Kind) -> None:
         return
     if kind == "routine" and method in _ALLOWED["relation"]:
         raise errors.routine_method(method, _ALLOWED[kind])
-    raise errors.method_not_allowed(method, _ALLOWED[kind])
+    raise errors.unsupported_method(method, _ALLOWED[kind])
 
 
 def _schema(method: str, headers: Mapping[str, str], schemas: tuple[str, ...]) -> tuple[str, bool]:

@@ -197,7 +197,7 @@ class News(TestCase):
 
 # The module that raises them, and the page that lists them beside the shared ones.
 PAGES = {"errors.py": "errors", "http/health.py": "errors", "auth": "auth", "storage": "storage"}
-MAKERS = ("ApiError", "bad_request", "_unavailable", "_challenged")
+MAKERS = ("ApiError", "_challenged")
 
 
 def codes(path: Path) -> set[str]:
