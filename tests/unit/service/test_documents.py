@@ -177,6 +177,15 @@ class Documents(TestCase):
             self.assertIn(remark, remarks(text, ROOT / "docs" / "slip.rst"))
 
 
+class Walks(TestCase):
+    def test_every_file_that_a_walk_names_exists(self) -> None:
+        page = (ROOT / "CONTRIBUTING.rst").read_text("utf-8")
+        walks = page[page.index("Walks through the files\n---") : page.index("Documentation\n---")]
+        named = set(re.findall(r"``((?:project_service|docs|tests|etc|benchmarks)/[\w./]*)``", walks))
+        self.assertGreater(len(named), 20)
+        self.assertEqual({name for name in named if not (ROOT / name).exists()}, set())
+
+
 class News(TestCase):
     def test_every_fragment_is_in_a_section_and_of_a_known_type(self) -> None:
         template = ROOT / TOWNCRIER["template"]
