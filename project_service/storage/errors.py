@@ -87,7 +87,7 @@ def payload_too_large_for_bucket() -> ApiError:
 
 
 def request_timeout_of_upload() -> ApiError:
-    return ApiError(408, "request_timeout", "The upload made no progress for too long and was cancelled.")
+    return ApiError(408, "request_timeout", "The upload did not arrive in time and was given up.")
 
 
 def unsupported_media_type_of_object(content_type: str, taker: str = "bucket") -> ApiError:

@@ -186,6 +186,19 @@ class Walks(TestCase):
         self.assertEqual({name for name in named if not (ROOT / name).exists()}, set())
 
 
+class OnceOnly(TestCase):
+    def test_how_long_an_upload_may_take_stands_on_one_page(self) -> None:
+        docs = ROOT / "docs"
+        texts = {str(page.relative_to(docs)): page.read_text("utf-8") for page in docs.rglob("*.rst")}
+        for name in ("resumable_seconds", "Upload-Expires"):
+            counts = {page: text.count(name) for page, text in texts.items() if name in text}
+            self.assertEqual(counts, {"storage.rst": 1})
+        rule = re.compile(r"How\s+long\s+an\s+upload\s+may\s+take")
+        referring = {page for page, text in texts.items() if rule.search(text)} - {"storage.rst"}
+        guides = {"howto/large-files.rst", "howto/resumable-uploads.rst"}
+        self.assertEqual(referring, {*guides, "operations.rst", "explanations/overload.rst"})
+
+
 class News(TestCase):
     def test_every_fragment_is_in_a_section_and_of_a_known_type(self) -> None:
         template = ROOT / TOWNCRIER["template"]
