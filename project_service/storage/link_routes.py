@@ -552,7 +552,8 @@ class LinkRoutes:
         return upload_as_shown(refusal, request.headers)
 
     async def _caching(self, use: LinkUse) -> Caching:
-        """What is sent by a link for any number of downloads may be kept while it works, and nothing else."""
+        """How caches may store what a link sends: for as long as the link works, if it is for any number of
+        downloads; otherwise not at all."""
         if use.limited:
             return lambda *_: (NO_STORE,)
         bucket = await self.receiver.buckets.of_object(use.link.bucket)

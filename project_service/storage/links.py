@@ -168,7 +168,8 @@ class LinkUse:
         return max(0, int((self.link.expires_at - self.links.now()).total_seconds()))
 
     def counts(self, headers: HeaderView, row: ObjectRow) -> bool:
-        """Whether it counts, given the object; raises ``token_used`` where it does and no use is left."""
+        """Whether the request takes a use of the link, given the object; raises ``token_used`` where it does and no
+        use is left."""
         if self.may_continue and continues(headers, row):
             return False
         if self.link.uses_left == 0:

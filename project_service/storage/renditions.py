@@ -210,7 +210,7 @@ class Renditions:
         return run.join()
 
     async def _run(self, client: str, row: ObjectRow, rendition: Rendition, run: _Run) -> None:
-        """Make it for all who wait, and hand them the outcome. It does not raise."""
+        """Make the rendition for all who wait, and hand them the outcome. Does not raise."""
         outcome: Picture | Failure
         key = row.version, rendition.name
         try:

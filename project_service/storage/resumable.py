@@ -399,7 +399,7 @@ class Resumables:
             await hold.release()
 
     async def _remove(self, hold: _Hold, row: ResumableUpload) -> bool:
-        """Whether it was still held."""
+        """Remove the upload, and its bytes from the store. False, and no change, if the hold was lost."""
         garbage = await self.rows.remove(row.version, hold.holder)
         self.uploads.steps("removed")
         if garbage:
@@ -469,8 +469,8 @@ class Resumables:
         return evolve(row, etag=etag, committed_at=switched.row.updated_at)
 
     async def _sha256(self, row: ResumableUpload) -> str | None:
-        """That of the whole, once it is in the store; None if it has to be computed later. Where the client has said
-        what it must be, the bytes are read for that if need be. Raises ``bad_digest``."""
+        """The SHA-256 of the whole, in hexadecimal, once that is in the store; None if it has to be computed later.
+        Where the client has said what it must be, the bytes are read for that if need be. Raises ``bad_digest``."""
         digest = self.digests.take(row.version, row.received)
         if digest is not None:
             sha256 = str(digest.hexdigest())

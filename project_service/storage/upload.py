@@ -84,7 +84,7 @@ class SizeLimit:
 
     @classmethod
     def of(cls, bucket: Bucket, max_object_bytes: int, by_link: int | None = None) -> SizeLimit:
-        """That of an object in ``bucket``, as far as is known now: the commit has the last word on a quota.
+        """The limit on an object in ``bucket``, as far as is known now: the commit has the last word on a quota.
 
         ``max_object_bytes`` is the one for all buckets, ``by_link`` the one of an upload link.
         """
@@ -298,7 +298,7 @@ class Upload:
         return await parts.complete()
 
     async def _finish(self) -> str:
-        """Send what is left; the ETag of the whole."""
+        """Send what is left, and return the ETag of the whole."""
         parts = self._parts
         if parts.upload_id is None:
             return await parts.put_whole()
