@@ -52,6 +52,10 @@ try {
   told.push((await upload('private', 'again.txt', new File(['again'], 'again.txt'), () => {})).size)
   await logOut()
   told.push(await current(), (await send('/auth/user')).status)
+  acceptDrops(image, file => told.push(file.name))
+  const dataTransfer = new DataTransfer(), event = { dataTransfer, cancelable: true }
+  dataTransfer.items.add(new File(['a'], 'dropped.txt'))
+  told.push(image.dispatchEvent(new DragEvent('dragover', event)), image.dispatchEvent(new DragEvent('drop', event)))
 } catch (error) { told.push(String(error)) }
 await fetch('%(url)s/auth/user', {
   method: 'PATCH', body: JSON.stringify({ metadata: { told } }),
@@ -168,9 +172,10 @@ def test_a_web_page(project: dict[str, str], tmp_path: Path) -> None:
     page.write_text(PAGE % {"examples": written, "teller": teller, "url": project["base_url"]}, "utf-8")
     with opened(program, page.as_uri()):
         eventually(lambda: bool(profile(project, teller)["metadata"]), "the page to tell what it saw")
-    email, inserted, *progress, stored, listed, one, again, refused, renewed, resent, ended, after = profile(
-        project, teller
-    )["metadata"]["told"]
+    told = profile(project, teller)["metadata"]["told"]
+    # Dropping a file is prevented from opening it, after the file has been taken.
+    assert told[-3:] == ["dropped.txt", False, False]
+    email, inserted, *progress, stored, listed, one, again, refused, renewed, resent, ended, after = told[:-3]
     assert email == [ANNA["email"]]
     assert inserted == [2, profile(project, session(project, ANNA)["access_token"])["id"]]
     assert progress
