@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-for-tests
-SITE   := $(VENV)/.installed-for-docs
+SITE   := $(VENV)-docs/.installed
 
 .PHONY: run test venv lint format docs bench replies conformance chaos soak
 .DEFAULT_GOAL := run
@@ -12,16 +12,16 @@ SITE   := $(VENV)/.installed-for-docs
 venv: $(TESTS)
 
 # Debian's Python has venv without ensurepip; pip can put itself into an environment from outside.
-$(BIN)/python:
-	@echo "==> Making the virtual environment in $(VENV)"
+$(BIN)/python $(VENV)-docs/bin/python:
+	@echo "==> Making the virtual environment in $(@:/bin/python=)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
-	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || \
-	  { $(PYTHON) -m venv --without-pip --clear $(VENV) && \
-	    $(PYTHON) -m pip --python $(BIN)/python install --disable-pip-version-check pip; }
+	@$(PYTHON) -m venv $(@:/bin/python=) >/dev/null 2>&1 || \
+	  { $(PYTHON) -m venv --without-pip --clear $(@:/bin/python=) && \
+	    $(PYTHON) -m pip --python $@ install --disable-pip-version-check pip; }
 
 # A stamp newer than setup.py means that the environment has what setup.py asks for. The editable install is made in
 # compat mode, because the default one hides the drop-in from twistd.
-INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --config-settings editable_mode=compat
+INSTALL = $(@D)/bin/python -m pip install --disable-pip-version-check --config-settings editable_mode=compat
 
 $(RUNS): setup.py | $(BIN)/python
 	@echo "==> Installing project-service and what it runs with"
@@ -32,13 +32,14 @@ $(RUNS): setup.py | $(BIN)/python
 $(TESTS): setup.py | $(BIN)/python
 	@echo "==> Installing project-service with what tests and checks need"
 	@$(INSTALL) -e ".[embedded,images,test,docs,lint]"
-	@touch $(RUNS) $(SITE) $@
-
-# Whoever only reads needs no tools for tests.
-$(SITE): setup.py | $(BIN)/python
-	@echo "==> Installing project-service with what makes the site of the documentation"
-	@$(INSTALL) -e ".[embedded,images,docs]"
 	@touch $(RUNS) $@
+
+# In an environment of its own, since `make run` may be running in the other one: pip would replace packages under the
+# service, which imports some of them later.
+$(SITE): setup.py | $(VENV)-docs/bin/python
+	@echo "==> Installing what makes the site of the documentation"
+	@$(INSTALL) -e ".[docs]"
+	@touch $@
 
 run: $(RUNS)
 	@echo "==> Starting project-service (Ctrl-C stops it)"
@@ -65,7 +66,7 @@ format: venv
 
 # The site of the documentation: docs/_build/index.html. A warning, a broken link among them, is an error.
 docs: $(SITE)
-	$(BIN)/python -m sphinx -b html -n -W --keep-going -q docs docs/_build
+	$(<D)/bin/python -m sphinx -b html -n -W --keep-going -q docs docs/_build
 	@echo "==> docs/_build/index.html"
 
 # Ratios beside the limit, measured in one run on one machine. YARDSTICK and CALLS name folders, as POSTGREST_SUITE does.

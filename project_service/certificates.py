@@ -64,7 +64,7 @@ class HalfClosingTls(BufferingTLSTransport):
             socket.connectionLost(Failure(ConnectionLost()))
 
     def writeConnectionLost(self) -> None:
-        """Nothing depends on it."""
+        """Our direction has been closed (``IHalfCloseableProtocol``). The protocol inside has no need to know."""
 
     @property
     def _half_closing(self) -> Any:

@@ -2,6 +2,10 @@
 
 No Twisted and no HTTP library here. ``code`` is part of the interface and does not change. A message is one sentence
 for a person; it never contains SQL, a stack, an address or a credential.
+
+In every part a function that makes an error is named for the code. If several make the same code, the names of the
+others go on after it (``invalid_token_expired``). Only errors with a code of PostgREST or PostgreSQL, such as
+``PGRST116``, are made by functions whose names say what is meant (``tables/errors``).
 """
 
 from __future__ import annotations
@@ -86,21 +90,16 @@ def challenge(error: str | None = None, description: str | None = None) -> Heade
     return (("WWW-Authenticate", value),)
 
 
-def bad_request(code: str, message: str) -> ApiError:
-    """400: the request cannot be read."""
-    return ApiError(400, code, message)
-
-
-def not_http() -> ApiError:
-    return bad_request("bad_request", "The request is not valid HTTP/1.1.")
+def bad_request(why: str = "The request is not valid HTTP/1.1.") -> ApiError:
+    return ApiError(400, "bad_request", why)
 
 
 def invalid_json(why: str = "The body is not valid JSON.") -> ApiError:
-    return bad_request("invalid_json", why)
+    return ApiError(400, "invalid_json", why)
 
 
 def invalid_query(why: str = "The query string cannot be read.") -> ApiError:
-    return bad_request("invalid_query", why)
+    return ApiError(400, "invalid_query", why)
 
 
 def validation_failed(details: Mapping[str, str]) -> ApiError:
@@ -145,7 +144,7 @@ def unsupported_media_type(expected: str) -> ApiError:
     return ApiError(415, "unsupported_media_type", f"The body must be {expected}.")
 
 
-def content_encoded() -> ApiError:
+def unsupported_media_type_encoded() -> ApiError:
     """415 for a body with a content coding. ``Accept-Encoding`` says which are accepted (RFC 9110 section
     12.5.3)."""
     message = "The body must not be compressed: send it without Content-Encoding."
@@ -195,7 +194,7 @@ def invalid_token(message: str = "The access token is not valid.") -> ApiError:
     return ApiError(401, "invalid_token", message, headers=challenge("invalid_token", message))
 
 
-def expired_token() -> ApiError:
+def invalid_token_expired() -> ApiError:
     return invalid_token(EXPIRED)
 
 

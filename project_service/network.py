@@ -206,7 +206,7 @@ class _Wrapper(HAProxyProtocolWrapper):
             inner.readConnectionLost()
 
     def writeConnectionLost(self) -> None:
-        """Nothing depends on it."""
+        """Our direction has been closed (``IHalfCloseableProtocol``). The protocol inside has no need to know."""
 
     def dataReceived(self, data: bytes) -> None:
         first = self._parser is None and self._proxyInfo is None

@@ -132,8 +132,8 @@ class Accounts:
         return None
 
     async def read(self, caller: Claims) -> User:
-        """Raises ``session_revoked`` if the user has been deleted or disabled, of which this worker may not have
-        been notified yet."""
+        """The signed-in user. Raises ``session_revoked`` if the user has been deleted or disabled, of which this
+        worker may not have been notified yet."""
         return (await self._account_of(caller)).user
 
     # Shielded, so that of two changes not only one is made if the client hangs up.
@@ -147,7 +147,7 @@ class Accounts:
         origin: Origin,
     ) -> User:
         """Set ``metadata``, or ``password``, or both. A password needs ``current_password``, and ends the other
-        sessions.
+        sessions. Returns the user as it is then.
 
         Raises ``validation_failed``, ``weak_password``, ``invalid_credentials`` and ``rate_limited``.
         """

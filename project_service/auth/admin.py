@@ -51,7 +51,7 @@ class Administration:
         return Page(accounts[:size], cursor_after(accounts[size - 1]))
 
     async def find(self, id_or_email: str) -> Account:
-        """Raises ``user_not_found``."""
+        """The account of an id or an address. Raises ``user_not_found``."""
         if "@" not in id_or_email:
             return _existing(await self.repository.find_user(parse_user_id(id_or_email)))
         try:
@@ -144,7 +144,7 @@ class Administration:
         return len(ended)
 
     async def unlock(self, id_or_email: str, origin: Origin) -> Account:
-        """Let a user log in again after too many wrong passwords. Raises ``user_not_found``."""
+        """Let a user log in again after too many wrong passwords; their account. Raises ``user_not_found``."""
         account = await self.find(id_or_email)
         event = self._event("unlock_user", account.user.id, origin, account.user.email)
         await self.repository.unlock(account, event)

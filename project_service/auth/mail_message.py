@@ -50,7 +50,8 @@ def message(mail: Mail, sender: str, now: float, message_id: str) -> bytes:
 
 
 def _encoding(text: str) -> str:
-    """As it is, so that mails in files can be read and searched, if SMTP allows that (RFC 5322 section 2.1.1)."""
+    """The Content-Transfer-Encoding of ``text``: 7bit, which leaves it as it is, so that mails in files can be read
+    and searched, if SMTP allows that (RFC 5322 section 2.1.1); else quoted-printable."""
     is_plain = not _NOT_TEXT.search(text) and all(len(line) <= MAX_LINE_BYTES for line in text.splitlines())
     return "7bit" if is_plain else "quoted-printable"
 

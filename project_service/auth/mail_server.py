@@ -279,7 +279,8 @@ class Private:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Those that are long enough to be hidden, by the place of their first character."""
+    """Every piece of ``text`` of ``MIN_QUOTED`` characters, the least that is hidden, from its beginning to its
+    end."""
     return (text[place : place + MIN_QUOTED] for place in range(len(text) - MIN_QUOTED + 1))
 
 
@@ -383,7 +384,8 @@ class Client(smtplib.SMTP):
         return connection
 
     def _tls(self) -> ssl.SSLContext:
-        """It trusts ``smtp.ca_file``, else the system's authorities, and requires the name of ``smtp.host``."""
+        """How the client speaks TLS: it trusts ``smtp.ca_file``, else the system's authorities, and requires the name
+        of ``smtp.host``."""
         try:
             context = ssl.create_default_context(cafile=self._settings.ca_file)
         except OSError as fault:
@@ -478,7 +480,7 @@ _Answers = tuple[bytes, list[Callable[[bytes], bytes]]]
 
 
 def _cram_md5(username: bytes, password: bytes) -> _Answers:
-    """RFC 2195."""
+    """The answers of CRAM-MD5 (RFC 2195)."""
 
     def answer(challenge: bytes) -> bytes:
         return b"%b %b" % (username, hmac.new(password, challenge, "md5").hexdigest().encode())
@@ -487,12 +489,12 @@ def _cram_md5(username: bytes, password: bytes) -> _Answers:
 
 
 def _plain(username: bytes, password: bytes) -> _Answers:
-    """RFC 4616."""
+    """The answer of PLAIN, which is sent at once (RFC 4616)."""
     return b"\0%b\0%b" % (username, password), []
 
 
 def _login(username: bytes, password: bytes) -> _Answers:
-    """Not in any RFC, but in many servers."""
+    """The answers of LOGIN, which is in no RFC, but in many servers."""
     return b"", [lambda _: username, lambda _: password]
 
 

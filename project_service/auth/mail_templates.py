@@ -111,7 +111,7 @@ class MailTemplates:
         return templates
 
     def languages(self, name: Purpose) -> list[str]:
-        """Those of a mail, the default first."""
+        """The languages in which the mail ``name`` is written, the default first."""
         return sorted(self.forms[name], key=lambda one: (one != self.default_language, one))
 
     def language_for(self, name: Purpose, locale: object, accept_language: str = "") -> str:
@@ -248,8 +248,8 @@ def _languages(folder: Path) -> Iterator[str]:
 
 
 def _is_language(tag: str) -> bool:
-    """Whether it is the tag of a language that Unicode's CLDR knows. Capitals stand only for regions and scripts: EN
-    beside the built-in en would be another language of the same name."""
+    """Whether ``tag`` is that of a language in Unicode's CLDR, with the language in lower case: a folder EN beside
+    the built-in en would be another language of the same name."""
     try:
         Locale.parse(tag, sep="-")
     except (ValueError, UnknownLocaleError):

@@ -25,7 +25,7 @@ from jwt.exceptions import PyJWTError
 
 from project_service import base64url, files, whole_numbers
 from project_service.auth.values import User
-from project_service.errors import expired_token, invalid_token, session_revoked
+from project_service.errors import invalid_token, invalid_token_expired, session_revoked
 from project_service.files import regular
 from project_service.http.caller import Claims
 from project_service.settings.reading import ConfigurationError
@@ -293,12 +293,12 @@ class Verifier:
         self._claims.cache_clear()
 
     def verify(self, token: str) -> Claims:
-        """The claims of a valid token. Raises ``invalid_token``, ``expired_token`` or ``session_revoked``, and
+        """The claims of a valid token. Raises ``invalid_token`` or ``session_revoked``, and
         ``database_unavailable`` if it is unknown whether the session has ended."""
         claims, starts = self._claims(token)
         now = self._now()
         if claims.exp + LEEWAY_SECONDS <= now:
-            raise expired_token()
+            raise invalid_token_expired()
         if starts > now + LEEWAY_SECONDS:
             raise invalid_token("The access token is not valid yet.")
         if self._is_revoked(claims.sid):

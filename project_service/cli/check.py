@@ -356,14 +356,14 @@ class _Sample:
         return self.data
 
     async def pipe_to(self, sink: object) -> None:
-        """All of it is there."""
+        """Not called: ``buffered`` has all bytes."""
 
     def close(self) -> None:
         """See above."""
 
 
 async def _pictures(project: Project) -> str:
-    """Have a process convert one, with the limits that are set."""
+    """Have a process convert a picture, with the limits that are set; what to say of it. Raises ``Failed``."""
     if not is_installed():
         return "not resized (`pip install 'project-service[images]'` adds that)"
     sample = _Sample()

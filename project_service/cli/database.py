@@ -222,7 +222,7 @@ def reset(invocation: Invocation, yes: bool, seed: IO[str] | None) -> None:
 
 
 def _sql_file(file: IO[str]) -> SqlFile:
-    """Ends the command if the file must not be run."""
+    """``file`` as it is to be run. Ends the command if it must not be."""
     name = getattr(file, "name", "<stdin>")
     name = "standard input" if name == "<stdin>" else str(name)
     try:

@@ -59,13 +59,13 @@ class SqlFile:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether it is one transaction. If not, each of its statements is one by itself."""
+        """Whether the file is one transaction. If not, each of its statements is a transaction by itself."""
         return not any(
             _NO_TRANSACTION.match(comment.text) for comment in self.script.comments if comment.after == 0
         )
 
     def faults(self) -> list[str]:
-        """Why it must not be run, a line for each reason."""
+        """Why the file must not be run, a line for each reason; none if it may be."""
         faults = []
         ending = [one for one in self.script.statements if _ends_transaction(one.words)]
         if ending and self.in_transaction:
@@ -83,7 +83,8 @@ class SqlFile:
         return faults
 
     def _begins_down(self, comment: Comment) -> bool:
-        """Only if something follows: templates of other tools have the comment with nothing behind it."""
+        """Whether ``comment`` begins the part that undoes the file. It does not at the end of the file, where
+        templates of other tools have such a comment with no SQL behind it."""
         return comment.alone and comment.after < self.script.tokens and _DOWN.match(comment.text) is not None
 
     def hint(self, statement: Statement, fault: psycopg2.Error) -> str | None:

@@ -111,7 +111,7 @@ class _Current:
         self._last = ""
 
     def takes(self, word: str) -> bool:
-        """Whether it goes on with this one; if not, it is the semicolon at its end."""
+        """Add ``word`` to the statement. False for the semicolon at its end, which is not added."""
         if word == ";" and self._depth == 0 and not self._in_body:
             return False
         if len(self._words) < _WORDS:

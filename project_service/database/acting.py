@@ -80,8 +80,8 @@ class Preamble:
     shared: frozenset[tuple[str, str]] = field(default=frozenset(), repr=False)
 
     def text(self, own: str = "") -> str:
-        """All of it as SQL for psycopg2, with one parameter if there is a path. It resets the session in any case,
-        and makes its ``own`` settings again: behind a proxy the connection may be one that others have used."""
+        """The whole preamble as SQL for psycopg2, with one parameter if there is a path. It resets the session in any
+        case, and makes its ``own`` settings again: behind a proxy the connection may be one that others have used."""
         return f"{self._reset}{_SELECT}{own}{', ' if own else ''}{self._sets}"
 
     @cached_property
@@ -131,7 +131,7 @@ class Preamble:
         return bool(self._isolation)
 
     def steps(self, path: str, shared: bool = False) -> list[Step]:
-        """All of it for a pipeline: with ``shared`` for the connections that reads share."""
+        """The whole preamble as steps of a pipeline: with ``shared`` for the connections that reads share."""
         text, values, after = self._shared_steps if shared else self._own_steps
         return [Step(text, values if self.has_no_path else (*values, path.encode())), *after]
 
@@ -153,8 +153,8 @@ class Preamble:
 
     @cached_property
     def _isolation(self) -> str:
-        """Sets the isolation level that a role's or function's own settings ask for, if any. The setting may be
-        written in any case."""
+        """SQL that sets the isolation level that a role's or function's own settings ask for, if any; else
+        "". The setting may be written in any case."""
         level = dict(self.pairs).get("default_transaction_isolation", "").upper()
         return f"SET TRANSACTION ISOLATION LEVEL {level}; " if level in _LEVELS else ""
 
@@ -328,7 +328,7 @@ class Recycler:
         return connection.recycled != self.trust().version
 
     async def recycle(self, connection: Connection) -> None:
-        """Make it as new. It does not raise: a connection for which that fails is never used again."""
+        """Make ``connection`` as new. Does not raise: a connection for which that fails is never used again."""
         trust = self.trust()
         if trust.closes:
             connection.discard()

@@ -68,7 +68,7 @@ class DatabaseGone(Away):
 
 
 class DatabaseSilent(DatabaseGone):
-    """It does not answer. Another connection would most likely have to wait as long."""
+    """The server does not answer. Another connection would most likely have to wait as long."""
 
 
 class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is not typed
@@ -242,7 +242,8 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
             self._answer_check.reset(allowed)  # it was longer before
 
     def _check_answer(self) -> None:
-        """Nothing is done when an answer arrives, so find out whether the last message has been answered."""
+        """Called when the answer that was awaited is due: it times out if it has not come. (Its arrival does not
+        cancel the call, because that would cost time for each message.)"""
         self._answer_check = None
         since = self.awaiting_since
         if self.answer_seconds is None or self.extra_seconds is None or since is None:
@@ -260,7 +261,8 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         self._lost(DatabaseSilent("the database did not answer"))
 
     def abandon(self) -> None:
-        """libpq fails. What it still has to send, such as a part of a transaction, must not go out."""
+        """To be called when libpq has failed. What it still has to send, such as a part of a transaction, must not go
+        out."""
         if self._descriptor is not None:
             drop_unsent(self._descriptor)
         self.connection_lost()

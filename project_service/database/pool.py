@@ -54,7 +54,7 @@ class Recycles(Protocol):
         """Whether the same is true of one that nobody has used since ``due`` was asked or it was made as new."""
 
     async def recycle(self, connection: Connection) -> None:
-        """Make it as new, or discard it. It does not raise."""
+        """Make ``connection`` as new, or discard it. Must not raise."""
 
 
 class Pool:
@@ -207,7 +207,8 @@ class Pool:
             self._returned(connection)
 
     def _recycle(self, connection: Connection, recycler: Recycles) -> None:
-        """Have it made as new, which nobody waits for but those who need it."""
+        """Have ``connection`` made as new, in the background: only callers to whom it would be lent next wait for
+        that."""
 
         async def recycle() -> None:
             try:

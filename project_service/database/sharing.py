@@ -112,7 +112,7 @@ class Quickness:
 
     @property
     def is_slow(self) -> bool:
-        """Whether one had to be ended not long ago."""
+        """Whether a read of this kind had to be ended not long ago."""
         return self.quick_runs < 0
 
     def ran(self, seconds: float, size: int = 0) -> None:

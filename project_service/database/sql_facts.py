@@ -183,7 +183,8 @@ class _Body:
         return self._tokens[at] if 0 <= at < len(self._tokens) else _NO_TOKEN
 
     def _is_mark(self, at: int, *marks: str) -> bool:
-        """Whether one of these punctuation marks stands there. A literal or a quoted name may look like one."""
+        """Whether the token ``at`` is one of these punctuation ``marks``. A literal or a quoted name may look like
+        one."""
         token = self._at(at)
         return token.kind == "punctuation" and token.text in marks
 
@@ -196,7 +197,7 @@ class _Body:
         return self._at(at).kind in ("name", "quoted") and self._is_mark(at + 1, "(")
 
     def _names_query(self, at: int) -> bool:
-        """Whether it is a name that WITH gives to a query."""
+        """Whether the token ``at`` is a name that WITH gives to a query."""
         begins = self._at(at - 1).is_word("with", "recursive") or self._is_mark(at - 1, ",")
         return begins and self._at(at).kind in ("name", "quoted") and self._at(at + 1).is_word("as")
 

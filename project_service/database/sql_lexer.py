@@ -58,7 +58,7 @@ class Token:
     exact: bool = True
 
     def is_word(self, *words: str) -> bool:
-        """Whether it is one of these words of the language, which are written in lower case here."""
+        """Whether the token is one of ``words`` of the language, which are given in lower case."""
         return self.kind == "name" and self.text in words
 
 

@@ -346,7 +346,8 @@ def _pure(
 
 
 def _inlined(functions: Sequence[Function]) -> list[Function]:
-    """Those that not every role may execute, and that PostgreSQL may evaluate or inline while it plans."""
+    """Those of ``functions`` that not every role may execute, and that PostgreSQL may evaluate or inline while it
+    plans."""
     return [
         one for one in functions if (one.immutable or one.language == "sql") and not one.open and not one.ours
     ]

@@ -230,8 +230,8 @@ def arguments(weed: str, identities: Path, port: Mapping[str, int]) -> tuple[str
 
 
 def environment(data: Path, secrets: Secrets) -> dict[str, str]:
-    """Its whole environment. A developer's own ``AWS_…`` variables or ``~/.seaweedfs`` would change who may do
-    what."""
+    """The whole environment of the store's process. A developer's own ``AWS_…`` variables or ``~/.seaweedfs`` would
+    change who may do what."""
     key = secrets.store_signing_key
     return {
         "PATH": "/usr/bin:/bin",

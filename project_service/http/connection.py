@@ -82,7 +82,7 @@ class BaseConnection:
         return socket_progress(self.transport)
 
     def writeConnectionLost(self) -> None:
-        """Our direction has been closed (Twisted's ``IHalfCloseableProtocol``); nothing depends on it."""
+        """Our direction has been closed (Twisted's ``IHalfCloseableProtocol``), which needs no answer."""
 
     @property
     def secure(self) -> bool:
@@ -108,7 +108,8 @@ class BaseConnection:
 
     @property
     def lingers(self) -> bool:
-        """Whether it has been closed in our direction, and is only read from until its client closes it too."""
+        """Whether our direction of the connection is closed, and it is only read from until its client closes it
+        too."""
         return self._linger_call is not None
 
     def stop_lingering(self) -> None:

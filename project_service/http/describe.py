@@ -221,7 +221,7 @@ def _of_request(described: Operation) -> Iterator[ApiError]:
     if described.body is not None:
         yield errors.request_timeout()
         yield ApiError(413, "payload_too_large", "The body is larger than allowed here.")
-        yield errors.content_encoded()
+        yield errors.unsupported_media_type_encoded()
 
 
 def _of_values(described: Operation) -> Iterator[ApiError]:
@@ -235,7 +235,7 @@ def _of_values(described: Operation) -> Iterator[ApiError]:
 
 def _of_everything() -> Iterator[ApiError]:
     """What the connection refuses before there is a request, and what can happen to any."""
-    yield errors.not_http()
+    yield errors.bad_request()
     yield ApiError(414, "uri_too_long", "The request target is too long.")
     yield ApiError(431, "headers_too_large", "The request headers are too large.")
     yield ApiError(500, "internal_error", "Something went wrong here; the request id leads to the log.")

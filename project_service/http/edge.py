@@ -250,7 +250,8 @@ class Edge:
         match: Match | None,
         fault: ApiError | None,
     ) -> None:
-        """It is this request's turn; or it is refused, or its client has left."""
+        """What becomes of a request when its wait for a slot ends. ``result`` is a ``Failure`` if its turn did not
+        come: it is refused, or its client has left."""
         del self.requests[exchange]
         refused = result.value if isinstance(result, Failure) else None
         self._start(exchange, request, match, fault, refused)

@@ -234,7 +234,7 @@ def request_head(method: str, target: bytes, version: bytes, headers: HeaderView
     """
     path = origin_form(target)
     if path is None:
-        raise invalid_path()
+        raise bad_request_target()
     fault = _fault_of(version, headers)
     if fault is not None:
         raise fault
@@ -251,26 +251,26 @@ def _fault_of(version: bytes, headers: HeaderView) -> ApiError | None:
     if fault is not None:
         return fault
     if version == b"HTTP/1.1":
-        return None if b"host" in headers else _host_missing()
-    return _coding_unknown() if b"transfer-encoding" in headers else None
+        return None if b"host" in headers else _bad_request_host()
+    return _bad_request_coding() if b"transfer-encoding" in headers else None
 
 
 def _fault_of_any_version(headers: HeaderView) -> ApiError | None:
     hosts = headers.all(b"host")
     if len(hosts) > 1:
-        return _host_missing()
+        return _bad_request_host()
     if hosts and hosts[0] and not is_host(hosts[0].decode("latin-1")):
-        return errors.bad_request("bad_request", "The Host header is invalid.")
+        return errors.bad_request("The Host header is invalid.")
     codings = headers.all(b"transfer-encoding")
-    return _coding_unknown() if codings and [c.lower() for c in codings] != [b"chunked"] else None
+    return _bad_request_coding() if codings and [c.lower() for c in codings] != [b"chunked"] else None
 
 
-def _host_missing() -> ApiError:
-    return errors.bad_request("bad_request", "The request needs exactly one Host header.")
+def _bad_request_host() -> ApiError:
+    return errors.bad_request("The request needs exactly one Host header.")
 
 
-def _coding_unknown() -> ApiError:
-    return errors.bad_request("bad_request", "The transfer coding is not supported.")
+def _bad_request_coding() -> ApiError:
+    return errors.bad_request("The transfer coding is not supported.")
 
 
 # RFC 3986: visible ASCII; a fragment is never sent.
@@ -299,18 +299,18 @@ def _addressed(headers: HeaderView, url: bytes) -> HeaderView:
     return HeaderView([(b"host", _WHOLE_URL.sub(rb"\1", url)), *others])
 
 
-def header_too_long() -> ApiError:
+def headers_too_large_line() -> ApiError:
     return ApiError(431, "headers_too_large", f"A request header is longer than {MAX_LINE_BYTES} bytes.")
 
 
-def too_many_headers() -> ApiError:
+def headers_too_large_count() -> ApiError:
     return ApiError(431, "headers_too_large", f"The request has more than {MAX_HEADERS} headers.")
 
 
-def invalid_path() -> ApiError:
+def bad_request_target() -> ApiError:
     """400 for a target for which ``origin_form`` returns None."""
     why = "The request target is not a path in ASCII; other characters have to be percent-encoded."
-    return errors.bad_request("bad_request", why)
+    return errors.bad_request(why)
 
 
 def _asks_to_close(headers: HeaderView) -> bool:
@@ -465,7 +465,7 @@ class RequestParser:
             self.target = line[1]
         if self._method_unknown and line and line[2]:
             return errors.method_not_allowed(())  # the router fills in the methods that the path has
-        return invalid_path() if invalid_target else errors.not_http()
+        return bad_request_target() if invalid_target else errors.bad_request()
 
     def _feed_past_offers(self, data: bytes) -> None:
         while data:
@@ -498,9 +498,9 @@ class RequestParser:
         if self._in_body:
             self._surplus = max(self._surplus, 0)
             if self._surplus > MAX_SURPLUS_BYTES:
-                raise errors.not_http()
+                raise errors.bad_request()
         elif self._surplus > MAX_LINE_BYTES:
-            raise header_too_long()
+            raise headers_too_large_line()
         elif self._head_bytes >= MAX_HEAD_BYTES and self._too_large(self._surplus):
             raise errors.headers_too_large(MAX_HEAD_BYTES)
 
@@ -519,7 +519,7 @@ class RequestParser:
             return
         if self._last or self._parser is None:
             # For the connection there is nothing more, as long as ``begun`` is False.
-            raise errors.not_http()
+            raise errors.bad_request()
         self.begun = True
         self.target = b""
         self._pairs = []
@@ -543,7 +543,7 @@ class RequestParser:
         self._pairs.append((name.lower(), value.rstrip(b" \t")))
         self._surplus = 0
         if len(self._pairs) > MAX_HEADERS:
-            raise too_many_headers()
+            raise headers_too_large_count()
 
     def on_headers_complete(self) -> None:
         if self._announcing:
@@ -554,7 +554,7 @@ class RequestParser:
             raise errors.headers_too_large(MAX_HEAD_BYTES)
         version = _VERSIONS.get(self._parser.get_http_version())
         if version is None:
-            raise errors.not_http()
+            raise errors.bad_request()
         method = self._parser.get_method().decode("ascii")
         head = request_head(method, self.target, version, self._view())
         self._last = not head.keep_alive

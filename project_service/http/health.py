@@ -130,7 +130,8 @@ class Health:
         return await away
 
     async def _check_all(self) -> None:
-        """One round, in the background, since the request that began it may leave before the others."""
+        """Make every check once, for all requests that wait. It runs in the background, since the request that began
+        it may leave before the others."""
         away = await self._away()
         self._checking = False
         if not away:

@@ -74,12 +74,12 @@ def strict_loads(raw: bytes) -> Any:
     """
     # Values and keys may have quotes, which are counted first: cutting the text at a million of them takes long.
     if raw.count(b'"') - raw.count(b'\\"') > 4 * MAX_VALUES:
-        raise _too_many_values()
+        raise _invalid_json_too_many_values()
     bare = _without_strings(raw)
     if _depth(bare, MAX_DEPTH) > MAX_DEPTH:
         raise errors.invalid_json(f"The body is nested deeper than {MAX_DEPTH} levels.")
     if sum(map(bare.count, _BEFORE_VALUES)) > MAX_VALUES:
-        raise _too_many_values()
+        raise _invalid_json_too_many_values()
     try:
         value, written = _value(raw, bare)
     except ValueError:
@@ -112,7 +112,7 @@ def _value(raw: bytes, bare: bytes) -> tuple[Any, bytes]:
     return value, json.dumps(value, ensure_ascii=False).encode("utf-8")
 
 
-def _too_many_values() -> ApiError:
+def _invalid_json_too_many_values() -> ApiError:
     return errors.invalid_json(f"The body has more than {MAX_VALUES} values.")
 
 

@@ -68,7 +68,7 @@ class Request:
         if b"content-encoding" in self.headers and self.body.length != 0:
             codings = b",".join(self.headers.all(b"content-encoding")).lower().split(b",")
             if any(coding.strip() not in (b"", b"identity") for coding in codings):
-                raise errors.content_encoded()
+                raise errors.unsupported_media_type_encoded()
 
     async def read(self, limit: int) -> bytes:
         """The whole body, as ``Body.read``, when it is this request's turn.

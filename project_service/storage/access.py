@@ -106,11 +106,11 @@ def parse_owner(text: str, writer: Writer, name: str = "owner") -> UUID:
     """An owner named in the field or header ``name``, which only the service key may do. Raises
     ``service_key_required`` or ``validation_failed``."""
     if not writer.is_service:
-        raise owner_not_allowed(name)
+        raise service_key_required_for_owner(name)
     return read_user_id(name, text)
 
 
-def owner_not_allowed(name: str) -> ApiError:
+def service_key_required_for_owner(name: str) -> ApiError:
     """The refusal of an owner in the field, member or header ``name``."""
     return service_key_required(f"Only the service key can set {name}.")
 

@@ -90,7 +90,9 @@ def for_link(by_bucket: str | None, left: int, cache_control: str | None, age: i
 
 
 def _made_private(cache_control: str | None, age: int | None, at_most: int | None = None) -> str | None:
-    """None for what does not say how long the response may be kept. No age is beyond ``at_most``."""
+    """The value of ``Cache-Control`` for a response that is for one caller: as the object says, by ``cache_control``
+    or an ``age`` alone, but ``private``, and with no age beyond ``at_most``. None for what does not say how long it
+    may be kept."""
     if cache_control is not None:
         age, others = _kept_for_one(cache_control)
     else:

@@ -324,7 +324,7 @@ def _head(
 
 
 def _headers(request: Request, row: ObjectRow, terms: Terms) -> Headers:
-    """Those of a response with bytes."""
+    """The headers of a response that has the object's bytes."""
     shown = presentation(row.key, row.content_type, terms.inline, terms.filename, row.content_language)
     headers = (*shown, *_validators(request, row, terms))
     if (
@@ -337,7 +337,7 @@ def _headers(request: Request, row: ObjectRow, terms: Terms) -> Headers:
 
 
 def _validators(request: Request, row: ObjectRow, terms: Terms) -> Headers:
-    """Those of every response about the object."""
+    """The headers of every response about the object: with its bytes, of HEAD, and 304."""
     return (
         ("ETag", f'"{row.etag}"'),
         ("Last-Modified", _http_date(row.updated_at)),

@@ -76,7 +76,7 @@ def not_allowed() -> ApiError:
     return ApiError(403, "not_allowed", "The policies of this bucket do not allow this.")
 
 
-def bucket_full() -> ApiError:
+def payload_too_large_for_bucket() -> ApiError:
     """The quota ``max_bucket_bytes``; 413 has one code, so the details say which limit it was."""
     return ApiError(
         413,
@@ -86,11 +86,11 @@ def bucket_full() -> ApiError:
     )
 
 
-def upload_expired() -> ApiError:
-    return ApiError(408, "request_timeout", "The upload made no progress for too long and was cancelled.")
+def request_timeout_of_upload() -> ApiError:
+    return ApiError(408, "request_timeout", "The upload did not arrive in time and was given up.")
 
 
-def content_type_not_allowed(content_type: str, taker: str = "bucket") -> ApiError:
+def unsupported_media_type_of_object(content_type: str, taker: str = "bucket") -> ApiError:
     return ApiError(
         415,
         "unsupported_media_type",
@@ -109,15 +109,15 @@ def range_not_satisfiable(size: int) -> ApiError:
     )
 
 
-def partial_upload_not_supported() -> ApiError:
+def bad_request_content_range() -> ApiError:
     """400 for a ``Content-Range`` in an upload (RFC 9110 section 14.5): a piece would replace the whole object."""
-    return errors.bad_request("bad_request", "An object is uploaded whole; Content-Range is not supported.")
+    return errors.bad_request("An object is uploaded whole; Content-Range is not supported.")
 
 
-def owner_header_not_allowed() -> ApiError:
+def bad_request_object_owner() -> ApiError:
     """400 for ``X-Object-Owner`` where no object is made."""
     message = "X-Object-Owner is for uploads and copies; PATCH of the object changes its owner."
-    return errors.bad_request("bad_request", message)
+    return errors.bad_request(message)
 
 
 def length_required() -> ApiError:
@@ -126,11 +126,11 @@ def length_required() -> ApiError:
 
 
 def bad_digest(header: str, why: str) -> ApiError:
-    return errors.bad_request("bad_digest", f"The header {header} {why}.")
+    return ApiError(400, "bad_digest", f"The header {header} {why}.")
 
 
 def invalid_multipart(why: str) -> ApiError:
-    return errors.bad_request("invalid_multipart", f"The form cannot be read: {why}.")
+    return ApiError(400, "invalid_multipart", f"The form cannot be read: {why}.")
 
 
 def token_not_found() -> ApiError:
@@ -167,7 +167,7 @@ def image_type_unsupported() -> ApiError:
     return ApiError(422, "image_type_unsupported", message)
 
 
-def image_animation_unsupported() -> ApiError:
+def image_type_unsupported_animated() -> ApiError:
     message = "An animated AVIF cannot be resized or converted; GIF and WebP may be animated."
     return ApiError(422, "image_type_unsupported", message)
 
@@ -192,7 +192,7 @@ def tus_version_not_supported(version: str) -> ApiError:
 
 
 def invalid_upload_header(why: str) -> ApiError:
-    return errors.bad_request("invalid_upload_header", f"The headers of the upload cannot be read: {why}.")
+    return ApiError(400, "invalid_upload_header", f"The headers of the upload cannot be read: {why}.")
 
 
 def upload_not_found() -> ApiError:
@@ -200,12 +200,12 @@ def upload_not_found() -> ApiError:
     return ApiError(404, "upload_not_found", "There is no such upload.")
 
 
-def resumable_expired() -> ApiError:
+def upload_expired() -> ApiError:
     return ApiError(410, "upload_expired", "The upload was not finished in time, and has to begin again.")
 
 
-def resumable_lost() -> ApiError:
-    """To a client the same as ``resumable_expired``: it begins again."""
+def upload_expired_bytes_lost() -> ApiError:
+    """To a client the same as ``upload_expired``: it begins again."""
     return ApiError(
         410, "upload_expired", "The store lost what it had received of the upload, which has to begin again."
     )
@@ -223,7 +223,7 @@ def upload_locked() -> ApiError:
 
 
 def invalid_checksum(why: str) -> ApiError:
-    return errors.bad_request("invalid_checksum", f"The header Upload-Checksum {why}.")
+    return ApiError(400, "invalid_checksum", f"The header Upload-Checksum {why}.")
 
 
 def checksum_mismatch() -> ApiError:
@@ -245,8 +245,8 @@ _REFUSALS = {
     "object_exists": object_exists,
     "precondition_failed": precondition_failed,
     "object_changed": object_changed,
-    "bucket_full": bucket_full,
-    "upload_expired": upload_expired,
+    "bucket_full": payload_too_large_for_bucket,
+    "upload_expired": request_timeout_of_upload,
     "token_not_found": token_not_found,
     "token_used": token_used,
 }

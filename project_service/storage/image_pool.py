@@ -67,7 +67,8 @@ class PictureRefused(Exception):
 
 
 class TookTooLong(PictureRefused):
-    """It was not done in time. On a busy machine a sound picture may not be, so it is worth another try later."""
+    """The picture was not made in time. On a busy machine a sound picture may not be, so it is worth another try
+    later."""
 
     def __init__(self) -> None:
         super().__init__("too_large")
@@ -144,7 +145,7 @@ class ImageProcess(ProcessProtocol):
             self.transport.signalProcess("KILL")
 
     def close(self) -> None:
-        """Let it end by itself, once it has nothing to do."""
+        """Let the process end by itself, as soon as it has no picture to resize."""
         self.usable = False
         self.transport.closeStdin()
 

@@ -138,11 +138,11 @@ _LINK_REFUSED: tuple[ApiError, ...] = (
 )
 _LINK_UPLOAD_REFUSED: tuple[ApiError, ...] = (
     *_LINK_REFUSED,
-    errors.partial_upload_not_supported(),
+    errors.bad_request_content_range(),
     *WRITE_REFUSED,
-    errors.bucket_full(),
-    errors.upload_expired(),
-    errors.content_type_not_allowed("a type that the link does not take", "link"),
+    errors.payload_too_large_for_bucket(),
+    errors.request_timeout_of_upload(),
+    errors.unsupported_media_type_of_object("a type that the link does not take", "link"),
     validation_failed({}),
 )
 
@@ -552,7 +552,8 @@ class LinkRoutes:
         return upload_as_shown(refusal, request.headers)
 
     async def _caching(self, use: LinkUse) -> Caching:
-        """What is sent by a link for any number of downloads may be kept while it works, and nothing else."""
+        """How caches may store what a link sends: for as long as the link works, if it is for any number of
+        downloads; otherwise not at all."""
         if use.limited:
             return lambda *_: (NO_STORE,)
         bucket = await self.receiver.buckets.of_object(use.link.bucket)

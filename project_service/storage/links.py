@@ -168,7 +168,8 @@ class LinkUse:
         return max(0, int((self.link.expires_at - self.links.now()).total_seconds()))
 
     def counts(self, headers: HeaderView, row: ObjectRow) -> bool:
-        """Whether it counts, given the object; raises ``token_used`` where it does and no use is left."""
+        """Whether the request takes a use of the link, given the object; raises ``token_used`` where it does and no
+        use is left."""
         if self.may_continue and continues(headers, row):
             return False
         if self.link.uses_left == 0:
@@ -218,9 +219,9 @@ class UploadPass:
         return conditions if self.terms.overwrite else NEW_ONLY
 
     def check_type(self, content_type: str) -> None:
-        """Raises ``content_type_not_allowed``."""
+        """Raises ``unsupported_media_type``."""
         if not keys.is_allowed_type(content_type, self.terms.content_types):
-            raise errors.content_type_not_allowed(keys.essence(content_type), "link")
+            raise errors.unsupported_media_type_of_object(keys.essence(content_type), "link")
 
 
 def _is_prefetch(headers: HeaderView) -> bool:

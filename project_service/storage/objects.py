@@ -154,9 +154,9 @@ class Objects:
 
 
 def _check_rules(bucket: Bucket, row: ObjectRow) -> None:
-    """Whether ``bucket`` takes a copy of ``row``. Raises ``payload_too_large``, ``content_type_not_allowed``."""
+    """Whether ``bucket`` takes a copy of ``row``. Raises ``payload_too_large``, ``unsupported_media_type``."""
     rules = bucket.rules
     if rules.max_object_bytes is not None:
         SizeLimit(rules.max_object_bytes, setting=BUCKET_LIMIT).check(row.size)
     if not keys.is_allowed_type(row.content_type, rules.allowed_content_types):
-        raise errors.content_type_not_allowed(keys.essence(row.content_type))
+        raise errors.unsupported_media_type_of_object(keys.essence(row.content_type))

@@ -116,10 +116,10 @@ class _IntoBuffer:
         return 0
 
     def register_producer(self, producer: Any) -> None:
-        """It never pauses."""
+        """Not used: a buffer takes whatever comes, so the producer is never paused."""
 
     def unregister_producer(self) -> None:
-        """See above."""
+        """As ``register_producer``."""
 
 
 class Parts:

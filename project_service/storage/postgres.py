@@ -50,8 +50,8 @@ from project_service.storage.values import (
     UploadTerms,
     Viewer,
     Writer,
-    needs_a_public_bucket,
-    readable_by_all,
+    validation_failed_anonymous_reads,
+    validation_failed_owner_only_reads,
 )
 
 _log = Logger()
@@ -74,8 +74,8 @@ def _bucket(row: Row) -> Bucket:
 
 # Rules that do not go with the visibility, by the constraint that says so.
 _RULES_APART = {
-    "buckets_owner_only_reads": readable_by_all,
-    "buckets_anonymous_reads": needs_a_public_bucket,
+    "buckets_owner_only_reads": validation_failed_owner_only_reads,
+    "buckets_anonymous_reads": validation_failed_anonymous_reads,
 }
 
 

@@ -58,7 +58,7 @@ class Destination:
 
 @frozen(eq=False)
 class Receiver:
-    """Every method raises what refuses an upload: ``payload_too_large``, ``content_type_not_allowed``,
+    """Every method raises what refuses an upload: ``payload_too_large``, ``unsupported_media_type``,
     ``validation_failed``, ``invalid_key``, and the refusals of ``errors.refused``."""
 
     buckets: Buckets

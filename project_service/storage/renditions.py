@@ -55,7 +55,7 @@ TOO_SLOW_SECONDS = 60
 _REFUSALS = {
     "invalid": errors.image_invalid,
     "too_large": errors.image_too_large,
-    "unsupported": errors.image_animation_unsupported,
+    "unsupported": errors.image_type_unsupported_animated,
 }
 
 # What is counted: how a rendition came about, and the seconds that it took where it was made.
@@ -210,7 +210,7 @@ class Renditions:
         return run.join()
 
     async def _run(self, client: str, row: ObjectRow, rendition: Rendition, run: _Run) -> None:
-        """Make it for all who wait, and hand them the outcome. It does not raise."""
+        """Make the rendition for all who wait, and hand them the outcome. Does not raise."""
         outcome: Picture | Failure
         key = row.version, rendition.name
         try:

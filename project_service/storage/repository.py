@@ -121,7 +121,7 @@ class ObjectRows(Protocol):
         conditions: Conditions = UNCONDITIONAL,
         link: bytes | None = None,
     ) -> Switched:
-        """Make a new object current. Raises ``upload_expired`` unless its version is reserved.
+        """Make a new object current. Raises ``request_timeout`` unless its version is reserved.
 
         It belongs to ``writer.user_id``; if the service writes without one, to the owner of the object replaced.
         ``link`` is the hash of the token of an upload link, of which the same transaction takes the use: raises

@@ -172,7 +172,7 @@ def decode_link_token(token: str) -> tuple[datetime, UUID]:
 def refuse_partial(headers: HeaderView) -> None:
     """Raise for an upload with ``Content-Range``: a piece would replace the whole object (RFC 9110 section 14.5)."""
     if headers.get(b"content-range") is not None:
-        raise errors.partial_upload_not_supported()
+        raise errors.bad_request_content_range()
 
 
 def refuse_form(headers: HeaderView) -> None:
@@ -196,14 +196,14 @@ def least_size(length: int | None, overhead: int = 0) -> int:
 def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     """The declared media type, else one guessed from the key.
 
-    Raises ``validation_failed`` where the declared one cannot be read, and ``content_type_not_allowed`` where the
+    Raises ``validation_failed`` where the declared one cannot be read, and ``unsupported_media_type`` where the
     bucket does not accept it. Without a key (it may come after the file) a guess is not checked yet.
     """
     parsed = keys.parse_content_type(declared) if declared else None
     chosen = parsed or keys.guess_content_type(key or "")
     known = parsed is not None or key is not None
     if known and not keys.is_allowed_type(chosen, bucket.rules.allowed_content_types):
-        raise errors.content_type_not_allowed(keys.essence(chosen))
+        raise errors.unsupported_media_type_of_object(keys.essence(chosen))
     return chosen
 
 

@@ -311,7 +311,7 @@ class Resumables:
         if row is None or row.bucket != bucket or not mine:
             raise errors.upload_not_found()
         if row.expires_at <= self.now():
-            raise errors.resumable_expired()
+            raise errors.upload_expired()
         return row
 
     async def current(self, row: ResumableUpload, request: Request, writer: Writer) -> ResumableUpload:
@@ -346,7 +346,7 @@ class Resumables:
 
         Raises ``offset_mismatch``, ``upload_locked``, ``checksum_mismatch``, ``bad_digest``, ``payload_too_large``;
         and when the upload is whole, what the switch of an upload raises. It is removed then, and so is one of which
-        the store has lost what it had received (``resumable_lost``).
+        the store has lost what it had received (``upload_expired``).
         """
         return await shield(self._append(row, request, piece, writer))
 
@@ -399,7 +399,7 @@ class Resumables:
             await hold.release()
 
     async def _remove(self, hold: _Hold, row: ResumableUpload) -> bool:
-        """Whether it was still held."""
+        """Remove the upload, and its bytes from the store. False, and no change, if the hold was lost."""
         garbage = await self.rows.remove(row.version, hold.holder)
         self.uploads.steps("removed")
         if garbage:
@@ -414,7 +414,7 @@ class Resumables:
             # Another request has taken over, and may have completed it.
             return errors.upload_locked()
         _log.warn("The store has lost what it had received of an upload: {path}", path=row.path)
-        return errors.resumable_lost()
+        return errors.upload_expired_bytes_lost()
 
     async def _hold(
         self, version: UUID, request: Request, body: Body | None
@@ -469,8 +469,8 @@ class Resumables:
         return evolve(row, etag=etag, committed_at=switched.row.updated_at)
 
     async def _sha256(self, row: ResumableUpload) -> str | None:
-        """That of the whole, once it is in the store; None if it has to be computed later. Where the client has said
-        what it must be, the bytes are read for that if need be. Raises ``bad_digest``."""
+        """The SHA-256 of the whole, in hexadecimal, once that is in the store; None if it has to be computed later.
+        Where the client has said what it must be, the bytes are read for that if need be. Raises ``bad_digest``."""
         digest = self.digests.take(row.version, row.received)
         if digest is not None:
             sha256 = str(digest.hexdigest())

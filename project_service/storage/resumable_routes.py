@@ -104,18 +104,18 @@ _STATUS = Named(
 )
 
 _NO_VERSION = errors.tus_version_not_supported(tus.VERSION)
-_NOT_THERE = (errors.upload_not_found(), errors.resumable_expired(), errors.upload_locked(), _NO_VERSION)
+_NOT_THERE = (errors.upload_not_found(), errors.upload_expired(), errors.upload_locked(), _NO_VERSION)
 _BAD_HEADER = errors.invalid_upload_header("why")
 # What the switch refuses, when the last byte is there.
 _SWITCH_REFUSED = (
     *WRITE_REFUSED,
-    errors.bucket_full(),
-    errors.content_type_not_allowed("a type that the bucket does not take"),
+    errors.payload_too_large_for_bucket(),
+    errors.unsupported_media_type_of_object("a type that the bucket does not take"),
 )
 _PIECE_REFUSED = (
     _BAD_HEADER,
     payload_too_large(0),
-    errors.upload_expired(),
+    errors.request_timeout_of_upload(),
     errors.invalid_checksum("why"),
     errors.checksum_mismatch(),
     errors.bad_digest("Content-Digest", "why"),

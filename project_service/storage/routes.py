@@ -245,11 +245,11 @@ WRITE_REFUSED: tuple[ApiError, ...] = (
 )
 _UPLOAD_REFUSED: tuple[ApiError, ...] = (
     service_key_required(),
-    errors.partial_upload_not_supported(),
+    errors.bad_request_content_range(),
     *WRITE_REFUSED,
-    errors.bucket_full(),
-    errors.upload_expired(),
-    errors.content_type_not_allowed("a type that the bucket does not take"),
+    errors.payload_too_large_for_bucket(),
+    errors.request_timeout_of_upload(),
+    errors.unsupported_media_type_of_object("a type that the bucket does not take"),
     validation_failed({}),
 )
 DOWNLOAD_REFUSED: tuple[ApiError, ...] = (
@@ -601,7 +601,7 @@ class StorageRoutes:
             "Delete an object",
             (Answer(204, "It is gone."),),
             (IN_BUCKET, KEY_IN_PATH, *WRITE_IF),
-            errors=(*WRITE_REFUSED, NO_OBJECT, errors.owner_header_not_allowed(), errors.object_in_use()),
+            errors=(*WRITE_REFUSED, NO_OBJECT, errors.bad_request_object_owner(), errors.object_in_use()),
             needs=DATABASE_AND_STORE,
         ),
         bearer="required",
@@ -624,7 +624,7 @@ class StorageRoutes:
             (json_answer(200, "The metadata as it is now", _DETAILS),),
             (IN_BUCKET, KEY_IN_PATH, *WRITE_IF),
             body_of(ObjectChanges),
-            (*WRITE_REFUSED, NO_OBJECT, service_key_required(), errors.owner_header_not_allowed()),
+            (*WRITE_REFUSED, NO_OBJECT, service_key_required(), errors.bad_request_object_owner()),
         ),
         bearer="required",
     )
@@ -634,7 +634,7 @@ class StorageRoutes:
         conditions = write_conditions(request.headers)
         changes = as_columns(read_members(ObjectChanges, await request.json_object()))
         if "owner" in changes and not writer.is_service:
-            raise access.owner_not_allowed("owner")
+            raise access.service_key_required_for_owner("owner")
         row = await self.objects.change(bucket, key, changes, writer, conditions)
         return json_reply(row.as_info(access.may_see_owner(request.caller, row)), headers=(NO_STORE,))
 
@@ -652,8 +652,8 @@ class StorageRoutes:
                 *WRITE_REFUSED,
                 service_key_required(),
                 NO_OBJECT,
-                errors.bucket_full(),
-                errors.content_type_not_allowed("a type that the other bucket does not take"),
+                errors.payload_too_large_for_bucket(),
+                errors.unsupported_media_type_of_object("a type that the other bucket does not take"),
             ),
             DATABASE_AND_STORE,
         ),
@@ -681,11 +681,11 @@ class StorageRoutes:
             (
                 *WRITE_REFUSED,
                 NO_OBJECT,
-                errors.owner_header_not_allowed(),
+                errors.bad_request_object_owner(),
                 errors.object_in_use(),
                 errors.object_changed(),
-                errors.bucket_full(),
-                errors.content_type_not_allowed("a type that the other bucket does not take"),
+                errors.payload_too_large_for_bucket(),
+                errors.unsupported_media_type_of_object("a type that the other bucket does not take"),
             ),
             DATABASE_AND_STORE,
         ),
@@ -724,7 +724,7 @@ class StorageRoutes:
                 errors.not_allowed(),
                 errors.not_owner(),
                 BAD_KEY,
-                errors.owner_header_not_allowed(),
+                errors.bad_request_object_owner(),
                 errors.object_in_use(),
             ),
             DATABASE_AND_STORE,
@@ -756,7 +756,7 @@ class StorageRoutes:
         """As ``writable``, for a request that makes no object, and so must not name an owner in a header."""
         bucket_and_writer = await writable(self.buckets, request)
         if b"x-object-owner" in request.headers:
-            raise errors.owner_header_not_allowed()
+            raise errors.bad_request_object_owner()
         return bucket_and_writer
 
     async def _destination(self, request: Request) -> Destination:

@@ -44,7 +44,7 @@ class Reader:
     _free_at: float = field(default=0.0, init=False)
 
     async def sha256(self, path: str, size: int) -> str:
-        """That of the object of ``size`` bytes at ``path``, in hexadecimal. Raises ``NoSuchObject``, and
+        """The SHA-256 of the object of ``size`` bytes at ``path``, in hexadecimal. Raises ``NoSuchObject``, and
         ``BrokenRead`` where the store has fewer bytes."""
         digest = sha256()
         for first in range(0, size, READ_BYTES):
@@ -127,7 +127,8 @@ class MissingDigests:
             after = (rows[-1].bucket, rows[-1].key)
 
     async def _compute(self, row: ObjectRow) -> bool:
-        """False if it cannot be computed, or if the object has been replaced or deleted meanwhile."""
+        """Compute and store the SHA-256 of ``row``. False if it cannot be computed, or if the object has been
+        replaced or deleted meanwhile."""
         store, why = self.reader.store, "the store has no such bytes"
         try:
             if (await store.stat(row.path)).size == row.size:

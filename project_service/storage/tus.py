@@ -87,7 +87,7 @@ def _number(headers: HeaderView, name: bytes) -> int | None:
 
 
 def offset(headers: HeaderView) -> int:
-    """``Upload-Offset`` of a PATCH."""
+    """The number in ``Upload-Offset`` of a PATCH. Raises ``invalid_upload_header``."""
     number = _number(headers, b"upload-offset")
     if number is None:
         raise errors.invalid_upload_header("Upload-Offset is missing")

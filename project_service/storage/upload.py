@@ -84,7 +84,7 @@ class SizeLimit:
 
     @classmethod
     def of(cls, bucket: Bucket, max_object_bytes: int, by_link: int | None = None) -> SizeLimit:
-        """That of an object in ``bucket``, as far as is known now: the commit has the last word on a quota.
+        """The limit on an object in ``bucket``, as far as is known now: the commit has the last word on a quota.
 
         ``max_object_bytes`` is the one for all buckets, ``by_link`` the one of an upload link.
         """
@@ -104,7 +104,11 @@ class SizeLimit:
     def check(self, size: int) -> None:
         """Raises ``payload_too_large``, with ``details.bucket`` for the quota."""
         if size > self.max_bytes:
-            raise errors.bucket_full() if self.by_quota else payload_too_large(self.max_bytes, self.setting)
+            raise (
+                errors.payload_too_large_for_bucket()
+                if self.by_quota
+                else payload_too_large(self.max_bytes, self.setting)
+            )
 
 
 def unobserved(step: str) -> None:
@@ -158,8 +162,8 @@ class Upload:
         self._parts.describe(content_type, key)
 
     async def write(self, data: bytes) -> None:
-        """Raises ``payload_too_large`` beyond the limit, ``upload_expired`` once the sweeper has given the upload up,
-        and what sending a part raises."""
+        """Raises ``payload_too_large`` beyond the limit, ``request_timeout`` once the sweeper has given the upload
+        up, and what sending a part raises."""
         self.state = State.STREAMING
         self.size += len(data)
         self._limit.check(self.size)
@@ -262,12 +266,12 @@ class Upload:
         return answer
 
     async def _keep_alive(self) -> None:
-        """Renew the reservation when it is time. Raises ``upload_expired`` once the sweeper has given it up."""
+        """Renew the reservation when it is time. Raises ``request_timeout`` once the sweeper has given it up."""
         now = self._uploads.clock.seconds()
         if now - self._renewed >= RENEWAL_SECONDS:
             self._renewed = now
             if not await self._uploads.rows.renew_upload(self.version):
-                raise errors.upload_expired()
+                raise errors.request_timeout_of_upload()
 
     # Copying.
 
@@ -287,14 +291,14 @@ class Upload:
         parts.upload_id = upload_id = await store.start_multipart(self._path, row.content_type, {})
         for number, first in enumerate(range(0, row.size, COPY_PART_BYTES), 1):
             if self._client_left:
-                raise errors.upload_expired()
+                raise errors.request_timeout_of_upload()
             await self._keep_alive()
             last = min(first + COPY_PART_BYTES, row.size) - 1
             parts.etags.append(await store.copy_part(row.path, self._path, upload_id, number, first, last))
         return await parts.complete()
 
     async def _finish(self) -> str:
-        """Send what is left; the ETag of the whole."""
+        """Send what is left, and return the ETag of the whole."""
         parts = self._parts
         if parts.upload_id is None:
             return await parts.put_whole()
@@ -365,7 +369,7 @@ class Uploads:
         least size that it can have.
 
         This is the question whether ``writer`` may write this key. Raises what ``access.check_write`` raises,
-        ``not_allowed`` and ``bucket_full``.
+        ``not_allowed`` and ``payload_too_large``.
         """
         if bucket.rules.policies and not writer.is_service:
             await self.rows.check_policies(bucket.name, key, size, content_type, details, writer)
@@ -391,7 +395,7 @@ class Uploads:
                 raise
 
     async def check_room(self, bucket: Bucket, key: str, size: int) -> None:
-        """Raise ``bucket_full`` early if ``size`` more bytes cannot fit into the bucket's quota now.
+        """Raise ``payload_too_large`` early if ``size`` more bytes cannot fit into the bucket's quota now.
 
         Otherwise an upload would be streamed whole before it is refused, and a small request could make the store
         copy any number of bytes. The counters in ``bucket`` may be old, so they are read again before anything is
@@ -402,7 +406,7 @@ class Uploads:
             return
         room = await self.rows.room(bucket.name, key)
         if room is not None and size > room:
-            raise errors.bucket_full()
+            raise errors.payload_too_large_for_bucket()
 
     async def without_date(
         self, bucket: str, key: str, conditions: Conditions, viewer: Viewer | None = None

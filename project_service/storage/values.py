@@ -72,14 +72,14 @@ CONTENT_TYPES = Kind(
 )
 
 
-def readable_by_all() -> ApiError:
+def validation_failed_owner_only_reads() -> ApiError:
     """The refusal of ``owner_only_reads`` in a public bucket, where anonymous callers may read."""
     return validation_failed(
         {"owner_only_reads": "needs a private bucket; a public one is read by everybody"}
     )
 
 
-def needs_a_public_bucket() -> ApiError:
+def validation_failed_anonymous_reads() -> ApiError:
     """The refusal of ``anonymous_reads`` in a private bucket."""
     return validation_failed(
         {"anonymous_reads": "needs a public bucket; take the rule off before the bucket becomes private"}
@@ -119,9 +119,9 @@ class BucketRules:
 
     def __attrs_post_init__(self) -> None:
         if self.owner_only_reads and self.visibility == "public":
-            raise readable_by_all()
+            raise validation_failed_owner_only_reads()
         if self.anonymous_reads and self.visibility != "public":
-            raise needs_a_public_bucket()
+            raise validation_failed_anonymous_reads()
 
 
 RULE_SCHEMAS = {one.name: one.metadata["kind"].schema for one in fields(BucketRules)}

@@ -47,7 +47,8 @@ class TokenKey:
 
 
 def parse_keys(secret: str | None, jwks: str | None) -> tuple[TokenKey, ...]:
-    """``secret`` is a shared secret or, as PostgREST allows, a JWK or JWK Set; ``jwks`` is a JWK Set or a JWK.
+    """The keys that verify a database's own tokens. ``secret`` is a shared secret or, as PostgREST allows, a JWK or
+    JWK Set; ``jwks`` is a JWK Set or a JWK.
 
     Raises ``ValueError`` for keys that cannot be used. A secret that looks like a broken JWK is refused too: a public
     key must never be used as a shared secret.
@@ -103,7 +104,8 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def _verifies(item: Any) -> bool:
-    """False for keys for encryption, which providers publish in the same set (RFC 7517 section 4.2)."""
+    """Whether a key of a JWK Set is for verifying: not if it is for encryption, such as providers publish in the same
+    set (RFC 7517 section 4.2)."""
     return not (isinstance(item, dict) and item.get("use") == "enc")
 
 
@@ -323,7 +325,8 @@ def _as_json(claims: Mapping[str, Any]) -> str:
 def identities_of(
     config: StageDatabase, verifier: TokenVerifier | None, now: Callable[[], float]
 ) -> Identities:
-    """Raises ``ValueError`` for keys or a path to the role that cannot be used."""
+    """How callers of a database are identified: by its own keys where it has any, else by ``verifier``. Raises
+    ``ValueError`` for keys or a path to the role that cannot be used."""
     secret = config.jwt_secret.reveal() if config.jwt_secret is not None else None
     if secret and config.jwt_secret_is_base64:
         secret = from_base64(secret)

@@ -365,7 +365,7 @@ class TableService:
             timing.mark("parse")
         cache, planned = await self._plan(incoming, shape, rows.payload, operands, identity)
         if planned.compiled.rendering.explain is not None:
-            raise errors.not_returned(upload.request.max_json_bytes)
+            raise errors.payload_too_large_to_return(upload.request.max_json_bytes)
         preamble = preamble_of(self.config, cache, incoming.headers, planned, identity)
         if timing:
             timing.mark("plan")

@@ -66,7 +66,7 @@ class Tables:
 
     @property
     def services(self) -> tuple[IService, ...]:
-        """To be started in order."""
+        """What has to be started, in this order."""
         return (*self.holders.values(), *self.listeners, *self.watches)
 
     def mount(self, router: Router) -> None:
@@ -74,7 +74,7 @@ class Tables:
 
     @property
     def ready(self) -> bool:
-        """True once every database's schema cache has been read."""
+        """Whether every database's schema cache has been read."""
         return all(holder.cache is not None for holder in self.holders.values())
 
     def read_again(self) -> None:
@@ -86,9 +86,10 @@ class Tables:
 def assemble(
     reactor: Any, settings: Settings, verifier: TokenVerifier | None, now: Callable[[], float]
 ) -> Tables:
-    """One pool, schema cache and listener for each configured database.
+    """The table API of ``settings``, with a pool, a schema cache and a listener for each configured database.
 
-    Raises ``ValueError`` for keys or a path to the role that cannot be used.
+    ``verifier`` checks the service's own access tokens. Start the ``services`` of the result, and close its ``pools``
+    at the end. Raises ``ValueError`` for keys or a path to the role that cannot be used.
     """
     timeout = milliseconds(settings.database.statement_timeout_seconds)
     in_thread = one_at_a_time(reactor)
@@ -157,7 +158,8 @@ def _pool(
 
 
 def raw(connector: Connector) -> Callable[[], Awaitable[Connection]]:
-    """Connections that hand out texts and JSON as the bytes they came as."""
+    """A function that connects as ``connector`` does. Its connections return texts and JSON as the bytes that
+    PostgreSQL sent."""
 
     async def connect() -> Connection:
         connection = await connector()
@@ -168,8 +170,8 @@ def raw(connector: Connector) -> Callable[[], Awaitable[Connection]]:
 
 
 def one_at_a_time(reactor: Any) -> InThread:
-    """Runs functions in a thread, one after the other: Python runs one thread at a time, so a second one would only
-    take turns away from the reactor.
+    """A function that runs others in a thread, one after the other: Python runs one thread at a time, so a second one
+    would only take turns away from the reactor.
 
     A function that has begun cannot be stopped, so a caller who leaves in the meantime makes no room for another.
     """

@@ -143,7 +143,7 @@ def _block(indent: str, name: str, members: Sequence[str]) -> list[str]:
 
 
 def _ts_column(catalog: TypeCatalog, column: Column, mark: str = "", as_json: bool = False) -> str:
-    """``as_json``: a data representation makes it anything."""
+    """The member of an interface for a column. With ``as_json`` a data representation may make anything of it."""
     type_ = "Json" if as_json else _written(catalog, column.type, _TYPESCRIPT, column.dimensions)
     return f"{_member(column.name)}{mark}: {type_}{' | null' if column.nullable else ''}"
 
@@ -224,7 +224,8 @@ def _ts_overloads(name: str, calls: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _ts_call(catalog: TypeCatalog, schema: str, one: Function, origin: str) -> list[str]:
-    """``origin`` is the relation whose row the function takes; "*" for others."""
+    """The lines of the type of a function, for ``rpc()``. ``origin`` is the relation whose row the function takes;
+    "*" for others."""
     target = catalog.returned(one)
     embeds = target is not None and target.schema == schema
     result = _ts_result(catalog, one)
@@ -408,7 +409,8 @@ def _attribute(name: str, taken: set[str]) -> str:
 def _dataclass(
     module: _Python, name: str, columns: Sequence[Column], comment: str | None, rows: bool = False
 ) -> str:
-    """``rows``: of a relation of the table API, with data representations."""
+    """The text of a dataclass with these columns. With ``rows`` they are those of a relation of the table API, with
+    data representations."""
     lines = ["@dataclass(frozen=True)", f"class {name}:"]
     if comment:
         lines.append(f"    {_docstring(comment)}")

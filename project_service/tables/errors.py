@@ -1,7 +1,7 @@
 """The error responses of the table API, with the codes, statuses and texts of PostgREST (its reference, "Errors").
 
-First our own, a function for each, in PostgREST's groups; then PostgreSQL's; last, which of them ``/openapi.json``
-lists for which requests.
+First our own, in PostgREST's groups: a function for each, named for what is meant, as the codes are numbers. Then
+PostgreSQL's; last, which of them ``/openapi.json`` lists for which requests.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def invalid_parameter(message: str) -> TableError:
     return TableError(400, "PGRST100", message)
 
 
-def method_not_allowed(method: str, allowed: tuple[str, ...]) -> TableError:
+def unsupported_method(method: str, allowed: tuple[str, ...]) -> TableError:
     headers = (("Allow", ",".join(allowed)),)
     return TableError(405, "PGRST117", f"Unsupported HTTP method: {method}", headers=headers)
 
@@ -196,7 +196,7 @@ def at_line(error: TableError, line: int) -> TableError:
     return error
 
 
-def not_returned(limit: int) -> TableError:
+def payload_too_large_to_return(limit: int) -> TableError:
     """413: ``return=representation`` or a plan for a body of more than ``limit`` bytes, which is written as it
     arrives."""
     message = f"The rows of a body of more than {limit} bytes are not returned"
@@ -606,7 +606,7 @@ ANY_REQUEST: tuple[ApiError, ...] = (
     anonymous_disabled(),
     invalid_claims("…"),
     no_jwt_secret(),
-    method_not_allowed("…", ()),
+    unsupported_method("…", ()),
     database_away(),
     database_unreachable(),
     schema_cache_missing(),

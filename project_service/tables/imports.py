@@ -64,7 +64,8 @@ class Upload:
 
     @classmethod
     def of(cls, request: Request, segments: Sequence[str], max_bytes: int) -> Upload | None:
-        """None for a request whose body is read in one piece, however large it is."""
+        """The rows in the body of ``request``, which are written as they arrive. None if the body is read in one
+        piece, however large it is."""
         if request.method != "POST" or len(segments) != 1 or max_bytes <= request.max_json_bytes:
             return None
         media = headers.parse_media(request.headers.text(b"content-type") or "").name
@@ -125,10 +126,11 @@ class Rows:
 
     @classmethod
     def of(cls, head: Head, query: Query, upload: Upload, streams: Streams, in_thread: InThread) -> Rows:
-        """Raises 413 where the request wants rows back."""
+        """How the rows of ``upload`` are read, in batches. Raises 413 ``payload_too_large`` where the request wants
+        rows back."""
         limit = upload.request.max_json_bytes
         if head.preferences.get("return") == "representation":
-            raise errors.not_returned(limit)
+            raise errors.payload_too_large_to_return(limit)
         media = headers.parse_media(head.content_type or "").name
         return cls(upload, media, _READERS[media](query.columns, limit), streams, in_thread)
 

@@ -117,7 +117,7 @@ class _Types:
         }
 
     def column(self, column: Column, as_json: bool = False) -> dict[str, Any]:
-        """``as_json``: a data representation makes it anything."""
+        """The schema of a column's values. With ``as_json`` a data representation may make anything of them."""
         if as_json:
             return {}
         made = self.value(column.type, column.dimensions)
@@ -247,7 +247,7 @@ def _listed(one: Any) -> Sequence[Any]:
 
 
 def _body(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One row or many."""
+    """The request body of a write: one row, or an array of rows."""
     schema = {"anyOf": [row, {"type": "array", "items": row}]}
     return {"content": {"application/json": {"schema": schema}}}
 

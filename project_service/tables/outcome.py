@@ -103,7 +103,8 @@ class Probe:
 
     @classmethod
     def first(cls, row_bytes: int, threshold_bytes: int) -> Probe:
-        """``row_bytes`` is what the catalog says of a row's size, 0 where it says nothing."""
+        """The probe for a statement that has not been run yet. ``row_bytes`` is what the catalog says of a row's
+        size, 0 where it says nothing."""
         limit = MAX_PROBED_ROWS if row_bytes else UNKNOWN_ROWS
         return cls(max(1, min(limit, threshold_bytes // max(row_bytes, 1))), threshold_bytes)
 

@@ -149,7 +149,10 @@ class Planner:
         operands: list[str],
         max_rows: int,
     ) -> Planned:
-        """``max_rows`` is how many rows the caller's role may read at once; 0 means no limit."""
+        """The request as it is to be run: compiled anew, or as it was for an earlier request of its shape.
+
+        ``max_rows`` is how many rows the caller's role may read at once; 0 means no limit.
+        """
         request = Request(shape.head, shape.query, shape.range, payload, pairs)
         of_body: Hashable = ()
         if payload is not None:
@@ -220,7 +223,8 @@ class Compiled:
 
 
 def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) -> Compiled:
-    """Raises PGRST107, 205, 54001 and what the planners raise."""
+    """The request compiled by the schema cache, in all stages from the plan to the SQL. Raises PGRST107, 205, 54001
+    and what the planners raise."""
     if request.head.kind == "routine":
         compiled, read = _call(cache, config, request)
     else:

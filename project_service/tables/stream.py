@@ -64,8 +64,9 @@ class _TooSlow(Exception):
 
 @frozen
 class Pace:
-    """How slowly a client may read. It may fall ``timeout_seconds`` behind a client that takes ``bytes_per_second``;
-    what it has read faster before does not count. With 0 bytes it has to take each chunk within that time."""
+    """How slowly a client may read, or send an import. The client may fall ``timeout_seconds`` behind another that
+    moves ``bytes_per_second``; time that it saved by being faster before does not count. With 0 ``bytes_per_second``
+    each chunk may take ``timeout_seconds``."""
 
     timeout_seconds: float
     bytes_per_second: int
@@ -349,7 +350,7 @@ def _locks_of(rows: Sql) -> Sql:
 
 
 def _size(rows: list[Any]) -> int:
-    """About how many bytes of the body these rows are."""
+    """About how many bytes of the body ``rows`` make."""
     return sum([len(row[0]) for row in rows]) + len(rows)
 
 

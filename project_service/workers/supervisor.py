@@ -253,8 +253,8 @@ class _Worker(ProcessProtocol):
             self.transport.signalProcess(number)
 
     def reload(self) -> None:
-        """Have it read the configuration again. The signal would end a worker that is still starting, so that one
-        gets it when it has started."""
+        """Have the worker read the configuration again. The signal would end one that is still starting, which gets
+        it when it has started."""
         self._outdated = not self.was_ready
         if self.was_ready:
             self.signal(signal.SIGHUP)
@@ -379,7 +379,8 @@ class MetricsFolder:
 
     @property
     def exists(self) -> bool:
-        """False once somebody who ignores locks has removed it, even if there is another folder of that name now."""
+        """Whether the folder is there. False once somebody who ignores locks has removed it, even if there is another
+        folder of that name now."""
         try:
             return os.path.samestat(Path(self.path).lstat(), os.fstat(self._lock))
         except FileNotFoundError:

@@ -270,9 +270,9 @@ class FakeObjects:
         held = old.size if old is not None else 0
         total = sum(row.size for row in self.tables.of(new.bucket)) - held + new.size
         if rules.max_bucket_bytes is not None and new.size > held and total > rules.max_bucket_bytes:
-            raise errors.bucket_full()
+            raise errors.payload_too_large_for_bucket()
         if self.tables.uploads.pop(new.version, None) is None:
-            raise errors.upload_expired()
+            raise errors.request_timeout_of_upload()
         if link is not None:
             used = evolve(self.tables.links[link], uses_left=0, used_at=self.tables.now())
             self.tables.links[link] = used
@@ -323,9 +323,9 @@ class FakeObjects:
             raise errors.object_changed()
         room = await self.room(new.bucket, new.key)
         if room is not None and there.size > room:
-            raise errors.bucket_full()
+            raise errors.payload_too_large_for_bucket()
         if self.tables.uploads.pop(new.version, None) is None:
-            raise errors.upload_expired()
+            raise errors.request_timeout_of_upload()
         del self.tables.objects[row.bucket, row.key]
         self.tables.removed[row.bucket, row.key] = self.tables.now()
         self.tables.discard(row.bucket, row.version)

@@ -288,8 +288,8 @@ class BodyReader(Protocol):
 
     def received(self, data: bytes) -> None: ...
     def ended(self, complete: bool) -> None:
-        """Nothing more will come. A body without a length ends with the connection (RFC 9112 section 6.3); it counts
-        as complete where that was closed in order."""
+        """The store has sent all that it will. A body without a length ends with the connection (RFC 9112 section
+        6.3); it counts as complete where that was closed in order."""
 
 
 class Pipe:

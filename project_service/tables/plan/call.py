@@ -51,7 +51,8 @@ class CallPlan:
 
 
 def plan_call(cache: SchemaCache, config: TablesConfig, request: Request) -> CallPlan:
-    """Raises PGRST202, 203 and those of ``ReadPlanner.plan``."""
+    """The plan of a call: the function, its arguments, and what is read of its result. Raises PGRST202, 203 and those
+    of ``ReadPlanner.plan``."""
     names, values = _given(request)
     routine, whole = find_routine(cache, request, names)
     plan, query = _arguments(routine, request, values, whole), request.query

@@ -30,7 +30,7 @@ _CARDINALITIES = {"m2o": "many-to-one", "o2m": "one-to-many", "o2o": "one-to-one
 
 
 def find_relation(cache: SchemaCache, head: Head) -> Relation:
-    """Raises PGRST205."""
+    """The relation that the request names. Raises PGRST205."""
     relation = cache.relations.get((head.schema, head.name))
     if relation is None:
         names = [name for schema, name in cache.relations if schema == head.schema]
@@ -266,7 +266,7 @@ _groups_of_known = lru_cache(maxsize=2048)(_count_groups)
 
 
 def _score(a: str, b: str, least: float) -> float:
-    """From 0 to 1, which means equal. Any score below ``least`` is 0."""
+    """How similar two names are, from 0 to 1, which means equal. Any score below ``least`` is 0."""
     longest = max(len(a), len(b))
     score = 1 - _distance(a, b, (1 - least) * longest) / longest
     return score if score >= least else 0.0

@@ -88,7 +88,7 @@ class Embedded:
 
     @property
     def decides(self) -> bool:
-        """Whether it decides which rows the parent shows."""
+        """Whether the embedding decides which rows the parent shows."""
         return self.tested or self.join == "inner"
 
     @property

@@ -140,7 +140,8 @@ class ReadPlanner:
         return evolve(self._plan(root, query, range_), key=None, inlined=routine.may_be_inlined)
 
     def _plan(self, root: Node, query: Query, range_: Range | None) -> ReadPlan:
-        """``range_`` None is for all rows, whatever ``max_rows`` says."""
+        """The plan of the tree whose root is ``root``. ``range_`` None is for all rows, whatever ``max_rows``
+        says."""
         root.items = self._items(root, query.select)
         self._attach(root, query)
         if range_ is not None:
@@ -316,7 +317,8 @@ class ReadPlanner:
         return evolve(output, name=carrier, aggregate=None, aggregate_cast=None)
 
     def _selected(self, node: Node, item: SelectColumn) -> Output:
-        """Raises 42703, and PGRST204 for what PostgreSQL would take for a function or an aggregate."""
+        """A selected column as it is in the result. Raises 42703, and PGRST204 for what PostgreSQL would take for a
+        function or an aggregate."""
         if item.field is None:
             return _output_of(item, None)
         if not self._has_column(node, item.field.name):

@@ -76,7 +76,8 @@ class WritePlan:
 
 
 def plan_write(cache: SchemaCache, config: TablesConfig, relation: Relation, request: Request) -> WritePlan:
-    """Raises PGRST105, 109, 204 and those of ``ReadPlanner.plan``; 21000 for a write without a filter."""
+    """The plan of an insert, update, upsert or delete. Raises PGRST105, 109, 204 and those of ``ReadPlanner.plan``;
+    21000 for a write without a filter."""
     method, preferences = request.head.method, request.head.preferences
     key_filters = _key_filters(request, relation) if method == "PUT" else ()
     conditions, read = _conditions_and_read(cache, config, relation, request)

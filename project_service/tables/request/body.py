@@ -62,12 +62,13 @@ class Payload:
 
     @property
     def has_many_names(self) -> bool:
-        """Whether planning takes long because of them."""
+        """Whether planning takes long because of the number of members."""
         return len(self.keys) + len(self.arguments) > _MANY_NAMES
 
     @property
     def is_nameless(self) -> bool:
-        """Whether it is JSON other than an object or objects with members."""
+        """Whether the body is JSON in which there are no names of arguments: neither an object, nor an array of
+        objects that all have the same members."""
         return self.kind == "json" and self.is_array and not self.keys
 
 

@@ -65,7 +65,9 @@ class Preferences:
 
 
 def parse_preferences(headers: Iterable[str]) -> Preferences:
-    """Raises PGRST122 where ``handling=strict`` comes with a preference that is not known."""
+    """The preferences in the headers ``Prefer``; of one that is there twice the first value counts, and those that
+    are not known are left out. Raises PGRST122 where ``handling=strict`` comes with a preference that is not
+    known."""
     known: dict[str, str] = {}
     unknown: list[str] = []
     for word in (piece.strip() for header in headers for piece in header.split(",")):
@@ -82,7 +84,7 @@ def parse_preferences(headers: Iterable[str]) -> Preferences:
 
 
 def _takes(name: str, value: str) -> bool:
-    """Whether it is one of the preferences that have more values than can be listed, with such a value."""
+    """Whether ``name`` is a preference with more values than can be listed, and ``value`` is such a value."""
     if name == "max-affected":
         return _MAX_AFFECTED.fullmatch(value) is not None
     return name == "timezone" and bool(value)

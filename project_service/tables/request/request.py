@@ -142,7 +142,8 @@ class Request:
 def parse_head(
     method: str, segments: Sequence[str], headers: Iterable[tuple[str, str]], schemas: tuple[str, ...]
 ) -> Head:
-    """``segments`` are the decoded segments of the path below the base path; header names are lower-case.
+    """What a request wants, by its method, path and headers. ``segments`` are the decoded segments of the path below
+    the base path; header names are lower-case.
 
     Raises PGRST101, 106, 117, 122, 125 and 103.
     """
@@ -180,7 +181,7 @@ def _check_method(method: str, kind: Kind) -> None:
         return
     if kind == "routine" and method in _ALLOWED["relation"]:
         raise errors.routine_method(method, _ALLOWED[kind])
-    raise errors.method_not_allowed(method, _ALLOWED[kind])
+    raise errors.unsupported_method(method, _ALLOWED[kind])
 
 
 def _schema(method: str, headers: Mapping[str, str], schemas: tuple[str, ...]) -> tuple[str, bool]:

@@ -97,7 +97,7 @@ class Scanner:
         return self.text.startswith(token, self.pos)
 
     def take(self, token: str, label: str | None = None) -> bool:
-        """Step over ``token`` if it is here, and True. Otherwise note that it was expected, and False."""
+        """Whether ``token`` is here; then step over it. Otherwise note that it was expected."""
         if self.text.startswith(token, self.pos):
             self.pos += len(token)
             return True

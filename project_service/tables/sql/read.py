@@ -133,8 +133,8 @@ def _deciding_nothing(plan: ReadPlan, apart: Collection[Embedded]) -> ReadPlan:
 
 
 def _select_list(plan: ReadPlan, parent: Embedded | None) -> Sql:
-    """With several columns of one name only the last is selected: a JSON object must not have a key twice, and
-    clients take the last of several."""
+    """SELECT with the columns of ``plan``. Of several columns of one name only the last is selected: a JSON object
+    must not have a key twice, and clients take the last of several."""
     unique, grouped = bool(repeated_names(plan)), plan.grouped
     columns: list[tuple[str, str]] = []
     for output in plan.outputs:

@@ -103,6 +103,9 @@ INNER_DATABASE = {
     *(f"project_service.database.pool.{name}" for name in ("Pipelines",)),
     *(f"project_service.database.acting.{name}" for name in ("Recycler", "RESET", "FORGET_PLANS")),
 }
+# How migrations define and drop functions, and the schemas that they are in.
+FUNCTION = re.compile(r"(create|drop)(?: or replace)? function (?:if exists )?([\w.]+)\(")
+SCHEMAS = {"_project_service", "auth", "storage"}
 # Words in paths, headers and error codes that belong to one part.
 OF_PARTS = {
     "auth",
@@ -229,9 +232,12 @@ class Architecture(TestCase):
 
     def test_the_page_names_the_newest_definition_of_each_sql_function(self) -> None:
         page = (ROOT / "docs" / "architecture.rst").read_text("utf-8")
-        defined: dict[str, list[str]] = {}
+        newest: dict[str, str] = {}
         for path in sorted((PACKAGE / "database" / "migrations").glob("*.sql")):
-            for name in re.findall(r"create (?:or replace )?function ([\w.]+)\(", path.read_text("utf-8")):
-                defined.setdefault(name, []).append(path.name[:4])
-        newest = {name: numbers[-1] for name, numbers in defined.items() if len(set(numbers)) > 1}
+            for verb, name in FUNCTION.findall(path.read_text("utf-8")):
+                if verb == "drop":
+                    del newest[name]
+                else:
+                    newest[name] = path.name[:4]
+        self.assertEqual({name.partition(".")[0] for name in newest}, SCHEMAS)
         self.assertEqual(dict(re.findall(r"^``([\w.]+)\(\)`` +(\d{4})$", page, re.MULTILINE)), newest)

@@ -4,6 +4,8 @@ the program: error codes, metrics, commands, settings, timeouts. No news fragmen
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from typing import ClassVar
 import attrs
 import click
 from docutils.core import publish_doctree
+from sphinx.search.en import SearchEnglish
 from sphinx.util.inventory import InventoryFile
 from twisted.trial.unittest import TestCase
 
@@ -85,6 +88,57 @@ def made_site(source: Path, target: Path) -> tuple[int, str]:
         check=False,  # what it printed says more than the status
     )
     return made.returncode, made.stderr
+
+
+class Search:
+    """The search of the site: the terms of its index, looked up and scored as Sphinx's ``searchtools.js`` does it."""
+
+    def __init__(self, text: str) -> None:
+        self.index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+        self.language = SearchEnglish({})
+
+    def first_pages(self, text: str) -> list[str]:
+        """The pages that have all words of ``text``, up to the third best score."""
+        of_words = [
+            self.scores(self.language.stem(word))
+            for word in re.findall(r"\w+", text.lower())
+            if word not in self.language.stopwords
+        ]
+        pages = set.intersection(*(set(scores) for scores in of_words))
+        total = {page: sum(scores[page] for scores in of_words) for page in pages}
+        least = sorted(total.values(), reverse=True)[:3][-1:]
+        return [self.index["docnames"][page] for page in pages if [total[page]] >= least]
+
+    def scores(self, word: str) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for kind, whole, part in (("terms", 5, 2), ("titleterms", 15, 7)):
+            terms = self.index[kind]
+            for term in [word] if word in terms else [term for term in terms if word in term]:
+                pages = terms[term] if isinstance(terms[term], list) else [terms[term]]
+                found |= dict.fromkeys(pages, whole if term == word else part)
+        return found
+
+
+# What people look for, by the page that answers it.
+SEARCHED = {
+    "howto/thumbnails": ("thumbnail", "resize", "avatar", "heic"),
+    "howto/live-updates": ("realtime", "subscribe", "websocket", "push notifications"),
+    "howto/sign-in": ("oauth", "google login", "magic link", "sso", "2fa"),
+    "howto/job-queue": ("cron", "webhook", "edge functions"),
+    "howto/teams": ("multi tenant", "invite"),
+    "howto/import-export": ("csv export", "excel"),
+    "howto/search": ("full text search", "embeddings"),
+    "howto/containers": ("docker", "kubernetes"),
+    "howto/public-picture": ("cdn",),
+    "howto/large-files": ("resume upload",),
+    "clients": ("drag and drop", "react", "flutter"),
+    "tables": ("pagination", "graphql", "upsert"),
+    "storage": ("minio", "presigned url"),
+    "auth": ("gdpr", "jwt"),
+    "operations": ("backup", "healthcheck", "prometheus"),
+    "schema": ("migrations", "seed"),
+    "reference/endpoints": ("swagger", "postman"),
+}
 
 
 class Site(TestCase):
@@ -152,6 +206,29 @@ class Site(TestCase):
         self.assertIn("server.listen", index)
         self.assertIn("email_taken", index)
 
+    def test_words_that_people_search_lead_to_the_page_about_them(self) -> None:
+        """Also where the service has no such thing: then the page says so, and what to do instead."""
+        search = Search(self.page("searchindex.js"))
+        for page, texts in SEARCHED.items():
+            for text in texts:
+                self.assertIn(page, search.first_pages(text), text)
+        self.assertEqual(search.first_pages("nonexistentword"), [])
+
+
+class Make(TestCase):
+    def test_the_site_is_made_in_an_environment_of_its_own(self) -> None:
+        """``make run`` may be running in the other one."""
+        folder = TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        # Those of a make that runs the tests would be this one's as well.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        command = ["make", "--dry-run", "docs", f"VENV={folder.name}/env"]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        used = set(re.findall(rf"{re.escape(folder.name)}/([\w-]+)", done.stdout))
+        self.assertIn("pip install", done.stdout)
+        self.assertIn("-m sphinx", done.stdout)
+        self.assertEqual(used, {"env-docs"})
+
 
 class Documents(TestCase):
     def test_every_page_outside_the_site_is_read_without_a_warning(self) -> None:
@@ -177,6 +254,28 @@ class Documents(TestCase):
             self.assertIn(remark, remarks(text, ROOT / "docs" / "slip.rst"))
 
 
+class Walks(TestCase):
+    def test_every_file_that_a_walk_names_exists(self) -> None:
+        page = (ROOT / "CONTRIBUTING.rst").read_text("utf-8")
+        walks = page[page.index("Walks through the files\n---") : page.index("Documentation\n---")]
+        named = set(re.findall(r"``((?:project_service|docs|tests|etc|benchmarks)/[\w./]*)``", walks))
+        self.assertGreater(len(named), 20)
+        self.assertEqual({name for name in named if not (ROOT / name).exists()}, set())
+
+
+class OnceOnly(TestCase):
+    def test_how_long_an_upload_may_take_stands_on_one_page(self) -> None:
+        docs = ROOT / "docs"
+        texts = {str(page.relative_to(docs)): page.read_text("utf-8") for page in docs.rglob("*.rst")}
+        for name in ("resumable_seconds", "Upload-Expires"):
+            counts = {page: text.count(name) for page, text in texts.items() if name in text}
+            self.assertEqual(counts, {"storage.rst": 1})
+        rule = re.compile(r"How\s+long\s+an\s+upload\s+may\s+take")
+        referring = {page for page, text in texts.items() if rule.search(text)} - {"storage.rst"}
+        guides = {"howto/large-files.rst", "howto/resumable-uploads.rst"}
+        self.assertEqual(referring, {*guides, "operations.rst", "explanations/overload.rst"})
+
+
 class News(TestCase):
     def test_every_fragment_is_in_a_section_and_of_a_known_type(self) -> None:
         template = ROOT / TOWNCRIER["template"]
@@ -197,7 +296,7 @@ class News(TestCase):
 
 # The module that raises them, and the page that lists them beside the shared ones.
 PAGES = {"errors.py": "errors", "http/health.py": "errors", "auth": "auth", "storage": "storage"}
-MAKERS = ("ApiError", "bad_request", "_unavailable", "_challenged")
+MAKERS = ("ApiError", "_challenged")
 
 
 def codes(path: Path) -> set[str]:

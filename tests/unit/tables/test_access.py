@@ -17,7 +17,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service import base64url
-from project_service.errors import ApiError, expired_token, invalid_token, session_revoked
+from project_service.errors import ApiError, invalid_token, invalid_token_expired, session_revoked
 from project_service.http.caller import Claims
 from project_service.role_claim import parse_role_claim
 from project_service.settings.model import Secret, Settings, Stage, StageDatabase
@@ -170,7 +170,7 @@ class ServiceTokens(SynchronousTestCase):
         config = TablesConfig()
         for fault, code, message in (
             (invalid_token(), "PGRST301", "The access token is not valid."),
-            (expired_token(), "PGRST303", "JWT expired"),
+            (invalid_token_expired(), "PGRST303", "JWT expired"),
             (session_revoked(), "session_revoked", session_revoked().message),
         ):
             result = Identities(config, parse_role_claim(config.role_claim), None, Refusing(fault))
