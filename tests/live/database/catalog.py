@@ -7,20 +7,29 @@ from tests.live.sql import run_sql
 _OURS = "n.nspname in ('auth', 'storage', '_project_service', 'public')"
 
 
-def _acl(column: str) -> str:
+def _acl(rights: str) -> str:
     """Who may what; PostgreSQL keeps it in the order in which it was granted."""
-    return f"(select string_agg(one::text, ' ' order by one::text) from unnest({column}) one)"
+    return f"(select string_agg(one::text, ' ' order by one::text) from unnest({rights}) one)"
 
+
+def _acl_of(prefix: str, kind: str) -> str:
+    """The same with what is so by default; PostgreSQL keeps nothing where nothing else was ever granted."""
+    return _acl(f"coalesce({prefix}acl, acldefault({kind}, {prefix}owner))")
+
+
+_KIND_SCHEMA, _KIND_FUNCTION = "'n'", "'f'"
+_KIND_RELATION = "case c.relkind when 'S' then 's' else 'r' end::\"char\""
 
 _QUERIES = {
-    "schema": f"select n.nspname, n.nspowner::regrole, {_acl('n.nspacl')} from pg_namespace n where {_OURS}",
+    "schema": f"select n.nspname, n.nspowner::regrole, {_acl_of('n.nsp', _KIND_SCHEMA)}"
+    f" from pg_namespace n where {_OURS}",
     "default rights": "select defaclrole::regrole, defaclnamespace::regnamespace, defaclobjtype,"
     f" {_acl('defaclacl')} from pg_default_acl",
-    "function": f"select pg_get_functiondef(p.oid), p.proowner::regrole, {_acl('p.proacl')},"
+    "function": f"select pg_get_functiondef(p.oid), p.proowner::regrole, {_acl_of('p.pro', _KIND_FUNCTION)},"
     " obj_description(p.oid, 'pg_proc')"
     f" from pg_proc p join pg_namespace n on n.oid = p.pronamespace where {_OURS}",
     "relation": "select n.nspname, c.relname, c.relkind, c.relowner::regrole, c.reloptions, c.relrowsecurity,"
-    f" c.relforcerowsecurity, c.relreplident, {_acl('c.relacl')}, obj_description(c.oid, 'pg_class'),"
+    f" c.relforcerowsecurity, c.relreplident, {_acl_of('c.rel', _KIND_RELATION)}, obj_description(c.oid, 'pg_class'),"
     " case when c.relkind in ('v', 'm') then pg_get_viewdef(c.oid) end"
     f" from pg_class c join pg_namespace n on n.oid = c.relnamespace where {_OURS}",
     "column": "select a.attrelid::regclass, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),"

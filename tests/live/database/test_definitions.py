@@ -81,6 +81,22 @@ async def test_the_same_with_event_triggers_which_only_a_superuser_makes(
     }
 
 
+def test_what_everybody_may_call(database: str) -> None:
+    """A function that is new is everybody's, unless its file says otherwise."""
+    asked = (
+        "select distinct concat(n.nspname, '.', p.proname) from pg_proc p join pg_namespace n"
+        " on n.oid = p.pronamespace where n.nspname in ('auth', 'storage')"
+        " and has_function_privilege('public', p.oid, 'execute')"
+    )
+    assert {name for (name,) in run_sql(database, asked)} == {
+        "auth.announce_project_keys",  # a trigger's
+        "auth.email",
+        "auth.jwt",
+        "auth.role",
+        "auth.uid",
+    }
+
+
 @pytest_twisted.ensureDeferred
 async def test_applying_all_of_them_again_changes_nothing(database: str) -> None:
     before = catalog(database)
