@@ -107,7 +107,7 @@ setup(
     package_data={
         "project_service": ["py.typed"],
         "project_service.auth": ["data/*.txt", "templates/*.html", "templates/*/*"],
-        "project_service.database": ["migrations/*.sql"],
+        "project_service.database": ["migrations/*.sql", "sql/*.sql", "sql/*/*.sql"],
     },
     cmdclass={"build_py": BuildWithSamples},
     install_requires=REQUIRES,

@@ -38,7 +38,7 @@ from project_service.cli.invocation import (
 from project_service.cli.openings import as_text
 from project_service.cli.ports import could_listen
 from project_service.database.connection import Connection
-from project_service.database.migrate import lacking, pending, shipped, state
+from project_service.database.migrate import lacking, outstanding
 from project_service.network import PROXIED, TLS, endpoint_from, shown
 from project_service.settings.model import Secret, Settings, StageDatabase
 from project_service.settings.reading import EMBEDDED_SEARCH_PATH, BadSettings, Launch
@@ -194,7 +194,7 @@ async def _database(project: Project, dsn: Secret | None = None) -> str:
 
 async def _migrations(project: Project) -> str:
     async with project.connection() as connection:
-        todo = pending(shipped(), await state(connection))
+        todo = await outstanding(connection)
     if todo:
         names = ", ".join(one.name for one in todo)
         raise Failed(f"not applied yet: {names} (`project-service migrate`, or start the service)")
@@ -204,7 +204,7 @@ async def _migrations(project: Project) -> str:
 async def _policies(project: Project) -> str:
     """Whether policies can decide what they are to decide in buckets with that rule."""
     async with project.connection() as connection:
-        if pending(shipped(), await state(connection)):
+        if await outstanding(connection):
             return "migrations come first"
         buckets, secured, has_guard, has_policy = (await connection.query(_POLICIES))[0]
     if not buckets:
@@ -239,7 +239,7 @@ async def _rights(project: Project, database: StageDatabase | None = None) -> st
 
 async def _service_role(project: Project) -> str:
     async with project.connection() as connection:
-        if pending(shipped(), await state(connection)):
+        if await outstanding(connection):
             return "migrations come first"
         shortcomings = await lacking(connection, project.settings.schemas_of_service_role())
     if shortcomings:
@@ -332,7 +332,7 @@ async def _tokens(database: StageDatabase) -> str:
 
 async def _tables(project: Project, database: StageDatabase) -> str:
     async with project.connection(database.dsn) as connection:
-        if database.dsn is None and pending(shipped(), await state(connection)):
+        if database.dsn is None and await outstanding(connection):
             return "migrations come first"
         return await checked(connection, database)
 

@@ -1,4 +1,4 @@
--- Roles, schemas, who the caller is, and the project keys.
+-- Roles, schemas and the project keys.
 
 -- Roles belong to the whole cluster: another database, or an operator, may have made them already.
 do $$
@@ -34,29 +34,6 @@ create schema if not exists storage;
 revoke all on schema auth, storage from public;
 grant usage on schema auth to anon, authenticated, service_role;
 
--- Who calls, for row-level security policies. The table API sets request.jwt.claims for its transaction.
-
-create function auth.jwt() returns jsonb
-  language sql stable parallel safe
-  return coalesce(nullif(current_setting('request.jwt.claims', true), ''), '{}')::jsonb;
-comment on function auth.jwt() is 'The claims of the caller''s access token; an empty object without one.';
-
-create function auth.uid() returns uuid
-  language sql stable parallel safe
-  return case when auth.jwt() ->> 'sub' ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
-              then (auth.jwt() ->> 'sub')::uuid end;
-comment on function auth.uid() is 'The id of the signed-in user; null without one.';
-
-create function auth.role() returns text
-  language sql stable parallel safe
-  return coalesce(auth.jwt() ->> 'role', current_setting('role', true));
-comment on function auth.role() is 'The role the caller acts in.';
-
-create function auth.email() returns text
-  language sql stable parallel safe
-  return auth.jwt() ->> 'email';
-comment on function auth.email() is 'The email address of the signed-in user; null without one.';
-
 -- Project keys. Only the SHA-256 is kept, so that a copy of the database opens nothing.
 
 create table auth.project_keys (
@@ -67,10 +44,3 @@ create table auth.project_keys (
   created_at  timestamptz not null default now(),
   revoked_at  timestamptz
 );
-
-create function auth.announce_project_keys() returns trigger
-  language plpgsql
-  as $$ begin perform pg_notify('project_service_keys', ''); return null; end $$;
-
-create trigger announce after insert or update or delete or truncate on auth.project_keys
-  for each statement execute function auth.announce_project_keys();

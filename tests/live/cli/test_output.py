@@ -8,7 +8,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from project_service.database.migrate import shipped
+from project_service.database.migrate import definitions, shipped
 from project_service.dsn import read_dsn
 from project_service.settings.model import Store
 from project_service.storage.s3.client import connect_store
@@ -146,6 +146,10 @@ def test_storage(project: Command, database: str, store_settings: Store, tmp_pat
     assert project("storage", "sweep", "--json").json["orphans"] == 0
 
 
+def _shipped_names() -> list[str]:
+    return [*(one.name for one in shipped()), *(one.name for one in definitions().files)]
+
+
 @beside_the_reactor
 def test_a_database_that_has_not_been_migrated(
     empty_database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,13 +161,16 @@ def test_a_database_that_has_not_been_migrated(
     assert unmigrated.err.endswith("; has it been migrated? (`project-service migrate`)\n")
     project("jwt-keys", "create")
     checked = project("check")
-    names = ", ".join(one.name for one in shipped())
+    names = ", ".join(_shipped_names())
     remedy = "(`project-service migrate`, or start the service)"
     lines = checked.out.splitlines()
     assert checked.code == 1
     assert f"FAIL  migrations: not applied yet: {names} {remedy}" in lines
     assert len([line for line in lines if line.startswith("FAIL")]) == 1
-    applying = [f"Applying migration {name}" for name in names.split(", ")]
+    applying = [
+        *(f"Applying migration {one.name}" for one in shipped()),
+        *(f"Applying definitions {one.name}" for one in definitions().files),
+    ]
     assert project("migrate").out.splitlines() == [*applying, f"applied {len(applying)}"]
     assert project("migrate").out == "nothing to do\n"
     checked = project("check")
@@ -193,7 +200,7 @@ def test_migrate_with_json_prints_nothing_but_json(
     empty_database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = commands_of(monkeypatch, "--config", config_file(empty_database, store_settings, tmp_path))
-    assert project("migrate", "--json").json == {"applied": [one.name for one in shipped()]}
+    assert project("migrate", "--json").json == {"applied": _shipped_names()}
 
 
 @beside_the_reactor

@@ -40,6 +40,7 @@ from project_service.storage.values import (
 )
 from tests.contracts.storage.rows import ETAG, SERVICE, refused
 from tests.fakes.storage import Tables
+from tests.live.database.landed import migrated_then
 from tests.live.database.test_pgbouncer import pgbouncer
 from tests.live.services import Services, pool_on, wait
 from tests.live.sql import connection_to, connector, run_each, run_sql
@@ -568,8 +569,7 @@ async def test_triggers_of_the_project(database: str, judged: Rows) -> None:
 @pytest_twisted.ensureDeferred
 async def test_roles_that_had_rights_on_the_table_keep_them(services: Services, empty_database: str) -> None:
     session = await connection_to(empty_database, 0)
-    (number,) = (one.number for one in shipped() if one.name.endswith("_policies.sql"))
-    await migrate(session, [one for one in shipped() if one.number < number])
+    migrated_then(empty_database, 19)  # before there were policies
     role = services.unique("reports").replace("-", "_")
     services.admin(f"create role {role}; grant {role} to current_user")
     admin = services.admin_dsn(empty_database)

@@ -103,9 +103,6 @@ INNER_DATABASE = {
     *(f"project_service.database.pool.{name}" for name in ("Pipelines",)),
     *(f"project_service.database.acting.{name}" for name in ("Recycler", "RESET", "FORGET_PLANS")),
 }
-# How migrations define and drop functions, and the schemas that they are in.
-FUNCTION = re.compile(r"(create|drop)(?: or replace)? function (?:if exists )?([\w.]+)\(")
-SCHEMAS = {"_project_service", "auth", "storage"}
 # Words in paths, headers and error codes that belong to one part.
 OF_PARTS = {
     "auth",
@@ -229,15 +226,3 @@ class Architecture(TestCase):
         self.assertEqual(modules - named, set())
         # Tables of the database and settings are named too, with a dot or in capitals; these are other words.
         self.assertEqual(named - modules - packages - OTHER_NAMES, set())
-
-    def test_the_page_names_the_newest_definition_of_each_sql_function(self) -> None:
-        page = (ROOT / "docs" / "architecture.rst").read_text("utf-8")
-        newest: dict[str, str] = {}
-        for path in sorted((PACKAGE / "database" / "migrations").glob("*.sql")):
-            for verb, name in FUNCTION.findall(path.read_text("utf-8")):
-                if verb == "drop":
-                    del newest[name]
-                else:
-                    newest[name] = path.name[:4]
-        self.assertEqual({name.partition(".")[0] for name in newest}, SCHEMAS)
-        self.assertEqual(dict(re.findall(r"^``([\w.]+)\(\)`` +(\d{4})$", page, re.MULTILINE)), newest)

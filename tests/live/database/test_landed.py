@@ -1,0 +1,202 @@
+"""Dumps that earlier versions have made, and what the version before sends, on the schema as it is now."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+import pytest_twisted
+
+from project_service.settings.model import Store
+from tests.live.application import Api, serving, settings_for
+from tests.live.database.catalog import catalog
+from tests.live.database.landed import Known, restored, statements_of_0_1_0
+from tests.live.services import Services, migrated, store_client
+from tests.live.sql import run_sql
+
+DUMPS = ("0012", "0016", "0026")
+NOTES = "/dev/db/main/rest/notes?select=words"
+
+
+async def _refill(store_settings: Store, dsn: str, known: Known) -> None:
+    """Store the bytes of objects where their rows say."""
+    content = {(one["bucket"], one["key"]): one["content"].encode() for one in known.objects}
+    store = store_client(store_settings)
+    for bucket, key, version in run_sql(dsn, "select bucket, key, version::text from storage.objects"):
+        if (bucket, key) in content:
+            await store.put(f"{bucket}/{version}", content[bucket, key], "text/plain", {})
+    await store.close()
+
+
+@pytest.mark.parametrize("dump", DUMPS)
+@pytest_twisted.ensureDeferred
+async def test_what_users_had_goes_on_to_work(
+    services: Services, database: str, empty_database: str, store_settings: Store, tmp_path: Path, dump: str
+) -> None:
+    known = restored(services.admin_dsn(empty_database), dump)
+    await migrated(empty_database)
+    theirs = ("notes", "own_folder")  # the application's own
+    assert {line for line in catalog(empty_database) if not any(one in line for one in theirs)} == catalog(
+        database
+    )
+    await _refill(store_settings, empty_database, known)
+    async with serving(settings_for(empty_database, store_settings, tmp_path)) as api:
+        tokens = {user["email"]: await _sessions(api, user) for user in known.users}
+        await _objects(api, known, tokens)
+        await _links(api, known, tokens)
+
+
+async def _sessions(api: Api, user: dict[str, Any]) -> str:
+    """The old password and refresh tokens of a user are good, ended ones are not. Returns an access token."""
+    account = {"email": user["email"], "password": user["password"]}
+    status, _, body = await api.request("POST", "/auth/login", key=None, json=account)
+    assert (status, body["data"]["user"]["id"]) == (200, user["id"])
+    wrong = {**account, "password": "another one"}
+    assert (await api.request("POST", "/auth/login", key=None, json=wrong))[0] == 401
+    for token in user["refresh_tokens"]:
+        status, _, body = await api.request("POST", "/auth/refresh", key=None, json={"refresh_token": token})
+        assert (status, body["data"]["user"]["id"]) == (200, user["id"])
+    for token in user["ended"]:
+        sent = {"refresh_token": token}
+        assert (await api.request("POST", "/auth/refresh", key=None, json=sent))[0] == 401
+    access: str = body["data"]["access_token"]
+    status, _, rows = await api.request("GET", NOTES, token=access)
+    assert (status, rows) == (200, [{"words": f"of {user['email']}"}])
+    return access
+
+
+async def _objects(api: Api, known: Known, tokens: dict[str, str]) -> None:
+    """Each bucket's rules hold, by the old project keys."""
+    seen = set()
+    for one in known.objects:
+        path = f"/storage/buckets/{one['bucket']}/objects/{one['key']}"
+        for email, token in tokens.items():
+            status, _, body = await api.request("GET", path, key=known.anon_key, token=token)
+            if email == one["email"] or one["bucket"] not in ("diaries", "judged"):
+                assert (status, body) == (200, one["content"].encode()), path
+            else:
+                assert status == 404, path
+            put = await api.request(
+                "PUT", path, key=known.anon_key, token=token, data=one["content"].encode()
+            )
+            # Who may not see an object is told that its key is taken.
+            allowed = email == one["email"] or one["bucket"] not in ("shop", "diaries", "judged")
+            assert put[0] in ((200, 201) if allowed else (403,)), (path, email, put)
+        status, _, body = await api.request("GET", path, key=known.service_key)
+        assert (status, body) == (200, one["content"].encode()), path
+        seen.add(one["bucket"])
+    assert {"papers", "shop", "small"} <= seen
+
+
+async def _links(api: Api, known: Known, tokens: dict[str, str]) -> None:
+    for link in known.links:
+        for again in (False, True):
+            status, _, body = await api.request("GET", link["path"], key=None)
+            if not again or link["again"]:
+                assert (status, body) == (200, link["content"].encode()), link
+            else:
+                assert status == 410, link
+    for path in known.used_links:
+        assert (await api.request("GET", path, key=None))[0] == 410
+    for link in known.upload_links:
+        assert (await api.request("PUT", link["path"], key=None, data=b"by the link"))[0] == 201
+        path = f"/storage/buckets/{link['bucket']}/objects/{link['key']}"
+        token = next(iter(tokens.values()))
+        assert (await api.request("GET", path, token=token))[2] == b"by the link"
+
+
+# What both databases have to have in common, but for times.
+_STATE = (
+    "select name, visibility, max_object_bytes, max_bucket_bytes, owner_only_writes, owner_only_reads"
+    " from storage.buckets",
+    "select bucket, key, version::text, size, content_type, etag, owner::text, max_age_seconds from storage.objects",
+    "select bucket, slot, object_count, total_bytes from storage.usage",
+    "select version::text from storage.garbage",
+    "select token_hash::text, bucket, key, uses_left, owner::text from storage.links",
+    "select id::text, email, password_hash, metadata::text, disabled_at from auth.users",
+    "select id::text, user_id::text, current_hash::text, previous_hash::text, ended_at, end_reason"
+    " from auth.sessions",
+    "select token_hash::text, session_id::text, replaced_at, salt::text from auth.refresh_tokens",
+    "select scope, subject, failed::text, pending::text from auth.throttle",
+    "select user_id::text, email, action, result from auth.audit",
+    "select session_id::text from auth.revocations",
+    "select kind, sha256::text from auth.project_keys",
+)
+
+
+def test_what_the_previous_version_sends_does_what_it_did(
+    services: Services, database: str, empty_database: str
+) -> None:
+    """A host that has not been upgraded yet goes on beside those that have."""
+    with closing(psycopg2.connect(database)) as connection:
+        connection.autocommit = True
+        cursor = connection.cursor()
+        for sql, values in statements_of_0_1_0():
+            if values:
+                cursor.execute(f"prepare sent as {sql}")
+                cursor.execute(f"execute sent ({', '.join(['%s'] * len(values))})", values)
+                cursor.execute("deallocate sent")
+            else:
+                cursor.execute(sql)
+    restored(services.admin_dsn(empty_database), "0016")
+    for query in _STATE:
+        assert sorted(run_sql(database, query), key=str) == sorted(run_sql(empty_database, query), key=str), (
+            query
+        )
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (
+            "create_bucket('b', 'public', 5, 6, '{a/b}', true)",
+            [("public", 5, 6, True, False, False, False, None)],
+        ),
+        (
+            "create_bucket('b', 'private', 5, 6, '{a/b}', true, true)",
+            [("private", 5, 6, True, True, False, False, None)],
+        ),
+        (
+            "create_bucket('b', 'public', 5, 6, '{a/b}', false, false, true)",
+            [("public", 5, 6, False, False, True, False, None)],
+        ),
+        (
+            "create_bucket('b', 'private', 5, 6, '{a/b}', false, false, false, true)",
+            [("private", 5, 6, False, False, False, True, None)],
+        ),
+    ],
+)
+def test_buckets_made_by_each_earlier_version(
+    database: str, call: str, answer: list[tuple[Any, ...]]
+) -> None:
+    assert run_sql(database, f"select storage.{call}") == [(True,)]
+    assert run_sql(database, f"select storage.{call}") == [(False,)]
+    rules = "owner_only_writes, owner_only_reads, anonymous_reads, policies, cache_control"
+    asked = f"select visibility, max_object_bytes, max_bucket_bytes, {rules} from storage.buckets"
+    assert run_sql(database, asked) == answer
+    assert run_sql(database, "select count(*) from storage.usage where bucket = 'b'") == [(16,)]
+
+
+def test_objects_and_pictures_stored_by_versions_beside_0_1_0(database: str) -> None:
+    one, two, picture = ("00000000-0000-4000-8000-00000000000" + digit for digit in "123")
+    run_sql(
+        database,
+        "select storage.create_bucket('b', 'private', null, null, null, false);"
+        " insert into storage.uploads (version, bucket) select unnest(%s::uuid[]), 'b'",
+        [one, two, picture],
+    )
+    put = (
+        "select outcome, replaced::text, updated_at is not null"
+        " from storage.put_object('b', 'k', %s, 5, 'a/b', 'e',"
+    )
+    assert run_sql(database, f"{put} null, true, null, null)", one) == [("stored", None, True)]
+    assert run_sql(database, f"{put} null, true, null, '{{*}}')", two) == [("object_exists", None, False)]
+    kept = "select version::text, size, etag from storage.keep_rendition('b', %s, 'small', %s, 3, 'p', %s)"
+    assert run_sql(database, kept, one, picture, 10) == [(picture, 3, "p")]
+    # The other one that was to be stored has become garbage.
+    assert run_sql(database, kept, one, two, 10) == [(picture, 3, "p")]
+    assert run_sql(database, "select version::text from storage.garbage") == [(two,)]
+    assert run_sql(database, kept, two, "00000000-0000-4000-8000-000000000009", 10) == []

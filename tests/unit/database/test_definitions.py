@@ -1,0 +1,85 @@
+"""Files of definitions: which there are, which of them a database lacks, and when they are an older program's."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib import resources
+
+from twisted.trial.unittest import SynchronousTestCase as TestCase
+
+from project_service.database.migrate import (
+    Defined,
+    Definition,
+    Definitions,
+    MigrationRefused,
+    changed,
+    definitions,
+    shipped,
+)
+
+# What each edition is. Never change a line: a change of a definition is a new edition, with a line of its own.
+EDITIONS = {
+    1: "0065d3b564804017fa6232bab1b8e7902cf8e96932e0e62b7c272d051ddaa219",
+}
+
+A, B = Definition("s/a.sql", "a"), Definition("s/b.sql", "b")
+KNOWN = Definitions(3, (A, B))
+
+
+class TheFiles(TestCase):
+    def test_each_file_of_the_folder_is_applied_once(self) -> None:
+        folder = resources.files("project_service.database") / "sql"
+        found = [one.name for one in folder.iterdir() if one.is_file()]
+        for schema in folder.iterdir():
+            if schema.is_dir():
+                found += [f"{schema.name}/{one.name}" for one in schema.iterdir()]
+        self.assertEqual(sorted(found), sorted(one.name for one in definitions().files))
+
+    def test_a_change_is_a_new_edition(self) -> None:
+        """Otherwise a program of the version before, which starts beside this one, would put its own back."""
+        known = definitions()
+        text = "".join(f"{one.name} {one.sha256}\n" for one in known.files)
+        self.assertEqual(
+            (known.edition, hashlib.sha256(text.encode()).hexdigest()),
+            (max(EDITIONS), EDITIONS[max(EDITIONS)]),
+            "add one to EDITION in database/migrate.py, and the line of the new edition above",
+        )
+
+    def test_numbered_files_define_nothing_that_can_be_replaced(self) -> None:
+        for one in shipped():
+            defines = re.findall(
+                r"^\s*create (?:or replace )?(?:function|procedure|view|trigger|policy)\b",
+                one.sql,
+                re.M | re.I,
+            )
+            self.assertEqual(defines, [], f"{one.name}: that belongs into database/sql")
+
+    def test_definitions_make_no_tables(self) -> None:
+        for one in definitions().files:
+            # What is in the body of a function is indented.
+            makes = re.findall(
+                r"^(?:create (?:table|(?:unique )?index)|alter table \S+ add|insert|update|delete)\b",
+                one.sql,
+                re.M,
+            )
+            self.assertEqual(makes, [], f"{one.name}: that belongs into database/migrations")
+
+
+class WhatIsApplied(TestCase):
+    def test_files_that_differ_or_are_new_are_applied_in_order(self) -> None:
+        self.assertEqual(changed(KNOWN, Defined(0, {})), (A, B))
+        self.assertEqual(changed(KNOWN, Defined(2, {A.name: "other", B.name: B.sha256})), (A,))
+        self.assertEqual(changed(KNOWN, Defined(2, {A.name: A.sha256})), (B,))
+        self.assertEqual(
+            changed(KNOWN, Defined(3, {A.name: A.sha256, B.name: B.sha256, "s/c.sql": "gone"})), ()
+        )
+
+    def test_a_file_that_was_changed_within_an_edition_is_applied(self) -> None:
+        """As whoever works on it does."""
+        self.assertEqual(changed(KNOWN, Defined(3, {A.name: A.sha256, B.name: "other"})), (B,))
+
+    def test_a_newer_edition_is_refused_also_where_nothing_differs(self) -> None:
+        for digests in ({}, {A.name: A.sha256, B.name: B.sha256}):
+            with self.assertRaisesRegex(MigrationRefused, "newer than this program.*edition 4.*has 3"):
+                changed(KNOWN, Defined(4, digests))
