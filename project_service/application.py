@@ -79,6 +79,8 @@ TRIM_SECONDS = 15.0
 # Each step of a stop gets at least this long, even after ``shutdown_seconds``: enough for a cancelled request to
 # answer.
 MIN_STOP_SECONDS = 0.2
+# How much longer changes may take that were being committed at the end of ``shutdown_seconds``.
+COMMIT_SECONDS = 1.0
 # A revoked key and the tokens of an ended session are refused everywhere within this time, in seconds.
 FRESH_SECONDS = 1.0
 # How often revocations are read: two readings may fail, or be late, before a request has to wait.
@@ -229,7 +231,7 @@ class Application:
         """Wait until every request is answered and every answer has been read, but no longer than
         ``shutdown_seconds``.
 
-        What is unfinished then is cancelled, and connections are cut.
+        What is unfinished then is cancelled, but for objects that are being committed, and connections are cut.
         """
         deadline = self._reactor.seconds() + self._settings.server.shutdown_seconds
         for edge in self._edges:
@@ -238,6 +240,8 @@ class Application:
             if not await self._within(deadline, edge.drained()):
                 self.log.warn("requests were still under way at the end of shutdown_seconds")
                 edge.cancel_all()
+                # What was being committed is answered with what became of it.
+                await self._within(deadline + COMMIT_SECONDS, edge.drained())
         for factory in self._factories:
             if not await self._within(deadline, factory.close_all()):
                 self.log.warn("answers were still being read at the end of shutdown_seconds")

@@ -1,8 +1,8 @@
 """Starting and stopping in order, loops that survive errors, Deferreds, clocks, and backoff.
 
 ``Components`` start one after another and stop in reverse; ``Every`` runs a job again and again. ``start``,
-``background``, ``shield`` and ``with_timeout`` cover what is easy to get wrong about Deferreds. Twisted's own
-``MultiService`` stops all its services at once, and its ``TimerService`` ends with the first error.
+``background``, ``shield``, ``to_its_end`` and ``with_timeout`` cover what is easy to get wrong about Deferreds.
+Twisted's own ``MultiService`` stops all its services at once, and its ``TimerService`` ends with the first error.
 """
 
 from __future__ import annotations
@@ -254,6 +254,31 @@ def shielded(function: Callable[P, Coroutine[Deferred[Any], Any, T]]) -> Callabl
         return shield(function(*args, **kwargs))
 
     return call
+
+
+async def to_its_end(
+    coroutine: Coroutine[Deferred[Any], Any, T], when_cancelled: Callable[[], None] = lambda: None
+) -> T:
+    """The result of ``coroutine``, also for a caller that is cancelled while it waits, which has to be told what has
+    become of something that may be done already. ``when_cancelled`` is called then, and may have ``coroutine`` end
+    sooner; the caller goes on as if nothing had happened."""
+    waiting: Deferred[T] = Deferred()
+    ended = False
+
+    def passed(result: T | Failure) -> None:
+        nonlocal ended
+        ended = True
+        waiting.callback(result)  # a Failure handed to callback() runs the errbacks
+
+    start(coroutine).addBoth(passed)
+    while True:
+        try:
+            return await waiting
+        except CancelledError:
+            if ended:
+                raise
+            waiting = Deferred()
+            when_cancelled()
 
 
 def background(coroutine: Coroutine[Deferred[Any], Any, object], what: str) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from attrs import frozen
 
-from project_service.lifecycle import shield
+from project_service.lifecycle import shield, to_its_end
 from project_service.storage import access, errors, keys
 from project_service.storage.buckets import Buckets
 from project_service.storage.download import MAX_READS, ObjectLost
@@ -81,7 +81,7 @@ class Objects:
             await self.uploads.removal.replaced([switched.replaced], bucket.name)
             return switched
 
-        return await shield(moved())
+        return await to_its_end(moved())
 
     async def delete(
         self,
@@ -90,7 +90,8 @@ class Objects:
         writer: Writer,
         conditions: Conditions = UNCONDITIONAL,
     ) -> Mapping[str, UUID]:
-        """The rows go first, all in one transaction; then the bytes. Returns the versions deleted, by key."""
+        """The rows go first, all in one transaction; then the bytes. Returns the versions deleted, by key, also to a
+        caller that is cancelled meanwhile."""
 
         async def deleted() -> Mapping[str, UUID]:
             viewer = access.viewer_of(bucket.rules, writer)
@@ -100,7 +101,7 @@ class Objects:
             await self.uploads.removal.replaced(versions.values(), bucket.name)
             return versions
 
-        return await shield(deleted())
+        return await to_its_end(deleted())
 
     async def change(
         self, bucket: Bucket, key: str, changes: Mapping[str, Any], writer: Writer, conditions: Conditions
@@ -115,7 +116,8 @@ class Objects:
         service = Writer(None, is_service=True)
         count = 0
         while keys := await self.rows.keys(bucket.name, prefix, 1000):
-            count += len(await self.delete(bucket, keys, service))
+            # Shielded, so that one that is cancelled ends here.
+            count += len(await shield(self.delete(bucket, keys, service)))
         return count
 
     async def _check_target(

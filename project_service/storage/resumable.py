@@ -33,10 +33,10 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from project_service.database.errors import outage_of
-from project_service.errors import ApiError, payload_too_large
+from project_service.errors import ApiError, payload_too_large, shutting_down
 from project_service.http.body import Body, ClientGone
 from project_service.http.request import Request
-from project_service.lifecycle import Every, Sleep, shield, start, with_timeout
+from project_service.lifecycle import Every, Sleep, shield, start, to_its_end, with_timeout
 from project_service.storage import errors, requests
 from project_service.storage.buckets import Buckets
 from project_service.storage.digests import BodyDigests
@@ -342,13 +342,19 @@ class Resumables:
     async def append(
         self, row: ResumableUpload, request: Request, piece: Piece, writer: Writer
     ) -> ResumableUpload:
-        """Append the body of ``request``. What has come counts even if the client leaves in the middle.
+        """Append the body of ``request``. What has come counts even if the client leaves in the middle, or the
+        request is cancelled; then it is stored before ``shutting_down`` is raised.
 
         Raises ``offset_mismatch``, ``upload_locked``, ``checksum_mismatch``, ``bad_digest``, ``payload_too_large``;
         and when the upload is whole, what the switch of an upload raises. It is removed then, and so is one of which
         the store has lost what it had received (``upload_expired``).
         """
-        return await shield(self._append(row, request, piece, writer))
+
+        def stopping() -> None:
+            # What has come is stored all the same. Where the client has left, the body has failed already.
+            request.body.fail(shutting_down())
+
+        return await to_its_end(self._append(row, request, piece, writer), stopping)
 
     async def _append(
         self, row: ResumableUpload, request: Request, piece: Piece, writer: Writer

@@ -30,7 +30,7 @@ from twisted.python.failure import Failure
 
 from project_service.database.errors import outage_of
 from project_service.errors import ApiError, payload_too_large
-from project_service.lifecycle import shield, start
+from project_service.lifecycle import shield, start, to_its_end
 from project_service.storage import access, errors
 from project_service.storage.conditions import without_date
 from project_service.storage.durations import RENEWAL_SECONDS
@@ -212,12 +212,13 @@ class Upload:
         """Make the version the object's at ``key``, in one transaction, which also takes the use of an upload
         ``link`` (see ``ObjectRows.put``). Raises the refusals of ``errors.refused``.
 
-        It goes on to its end even if the client leaves.
+        It goes on to its end even if the caller is cancelled, who then gets its result all the same: a service that
+        stops answers with what became of the upload. Shield it where more would follow.
         """
         assert self.state is State.STORED, self.state
         digest = self._digest.hexdigest() if self._copied is None else self._copied.sha256
         new = NewObject(self.bucket, key, self.version, self.size, content_type, self.etag, details, digest)
-        return await shield(self._commit(new, writer, conditions, link))
+        return await to_its_end(self._commit(new, writer, conditions, link))
 
     async def commit_move(self, row: ObjectRow, key: str, writer: Writer, conditions: Conditions) -> Switched:
         """As ``commit``, for bytes that were copied from ``row`` of another bucket, which ends there. Raises
@@ -234,7 +235,7 @@ class Upload:
             await uploads.removal.replaced([row.version], row.bucket)
             return switched
 
-        return await shield(moved())
+        return await to_its_end(moved())
 
     async def _commit(
         self, new: NewObject, writer: Writer, conditions: Conditions, link: bytes | None

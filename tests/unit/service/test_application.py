@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from project_service import application
 from project_service.application import (
+    COMMIT_SECONDS,
     FRESH_SECONDS,
     MIN_STOP_SECONDS,
     POLL_SECONDS,
@@ -30,7 +31,7 @@ from project_service.http.connection import ConnectionFactory
 from project_service.http.request import Request
 from project_service.http.response import Reply, envelope
 from project_service.http.routing import Router
-from project_service.lifecycle import start
+from project_service.lifecycle import start, to_its_end
 from project_service.network import CannotListen
 from project_service.settings.model import Server, Settings, Stage, StageDatabase
 from tests.captured_log import captured_logs
@@ -93,11 +94,15 @@ class FakePart:
 
     def mount(self, router: Router) -> None:
         router.route("/slow", operation_at(), methods=("GET",), key="optional")(self.slow)
+        router.route("/commit", operation_at(), methods=("GET",), key="optional")(self.commit)
 
     async def slow(self, request: Request) -> Reply:
         self.answers.append(Deferred())
         await self.answers[-1]
         return envelope({})
+
+    async def commit(self, request: Request) -> Reply:
+        return await to_its_end(self.slow(request))
 
     def assembled(self) -> Assembled:
         return Assembled(
@@ -123,9 +128,9 @@ class Case(TestCase):
         self.successResultOf(start(made.start()))
         return made
 
-    def slow_client(self) -> Client:
+    def slow_client(self, path: str = "/slow") -> Client:
         client = self.port.connect(self.clock)
-        client.send(raw_request("GET", "/slow", {}, None))
+        client.send(raw_request("GET", path, {}, None))
         return client
 
 
@@ -192,6 +197,23 @@ class Stopping(Case):
         self.assertTrue(client.transport.aborted)
         self.successResultOf(stopping)
         self.assertEqual(self.done, ["start", "close clients", "stop"])
+
+    def test_what_is_being_committed_at_the_end_of_shutdown_seconds_is_answered_as_it_ends(self) -> None:
+        for late, status in ((COMMIT_SECONDS / 2, 200), (COMMIT_SECONDS, None)):
+            self.setUp()
+            made = self.started()
+            client = self.slow_client("/commit")
+            stopping = start(made.stop())
+            self.clock.advance(SHUTDOWN)
+            self.clock.advance(late)
+            if status is None:
+                self.clock.advance(MIN_STOP_SECONDS)
+                self.assertTrue(client.transport.aborted)
+            self.part.answers[0].callback(None)
+            if status is not None:
+                self.assertEqual(parse_response(client.received()).status, status)
+                client.hang_up()
+            self.successResultOf(stopping)
 
 
 SETTINGS = Settings(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import psycopg2
 from attrs import define
 from twisted.application.service import Service
@@ -25,6 +27,7 @@ from project_service.lifecycle import (
     background,
     shield,
     start,
+    to_its_end,
     with_timeout,
 )
 from project_service.storage.s3.errors import StoreUnreachable
@@ -237,6 +240,39 @@ class Shielded(TestCase):
 
     def test_a_refusal_after_the_caller_has_left_is_not_logged(self) -> None:
         self.assertEqual(self.left_alone(errors.request_timeout()), 0)
+
+    def test_work_that_goes_to_its_end_is_answered_as_it_ends(self) -> None:
+        """However often its caller is cancelled meanwhile; what refuses it, or cancels it itself, is raised."""
+        for end in (None, RuntimeError("ours"), CancelledError()):
+            going: Deferred[None] = Deferred()
+            heard: list[str] = []
+
+            async def work(going: Deferred[None] = going) -> str:
+                await going
+                return "done"
+
+            waiting = start(to_its_end(work(), partial(heard.append, "cancelled")))
+            waiting.cancel()
+            waiting.cancel()
+            self.assertNoResult(waiting)
+            self.assertIn("cancelled", heard)
+            if end is None:
+                going.callback(None)
+                self.assertEqual(self.successResultOf(waiting), "done")
+            else:
+                going.errback(end)
+                self.failureResultOf(waiting, type(end))
+
+    def test_work_may_end_as_soon_as_its_caller_is_cancelled(self) -> None:
+        going: Deferred[None] = Deferred()
+
+        async def work() -> str:
+            await going
+            return "stopped"
+
+        waiting = start(to_its_end(work(), partial(going.callback, None)))
+        waiting.cancel()
+        self.assertEqual(self.successResultOf(waiting), "stopped")
 
     def test_an_outage_after_the_caller_has_left_is_not_logged(self) -> None:
         for outage in (DatabaseGone("lost"), StoreUnreachable()):
