@@ -35,7 +35,7 @@ COMMANDS = {
         "Empty an embedded project, for tests: rows, users, sessions, e-mails and objects.",
     ),
     "sql": ("database:sql", "Run an SQL file, or a folder of numbered ones, as the owner of the database."),
-    "storage": ("storage:storage", "The objects in the buckets: verify, sweep, links, import."),
+    "storage": ("storage:storage", "The objects in the buckets: verify, sweep, links, orphans, import."),
     "types": (
         "describe:types",
         "The types of a database's rows, for TypeScript, Python and generators of clients.",

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import orjson
 import psycopg2
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater, react
@@ -194,6 +194,40 @@ def _embedded(address: T | None, what: str) -> T:
             f"the service that runs on the data directory has a {what} elsewhere; give its --config too"
         )
     return address
+
+
+@define
+class Listing:
+    """A result of any length, printed while it is made: names of some kinds, each on a line after its kind, and a
+    summary. With ``json`` it is one object, whose members are the lists of names by kind."""
+
+    json: bool
+    _begun: bool = field(default=False, init=False)
+
+    async def show(self, kind: str, names: AsyncIterator[str]) -> int:
+        """Print all of ``names``; returns how many there were."""
+        count = 0
+        if self.json:
+            click.echo(f'{"," if self._begun else "{"}\n  "{kind}": [', nl=False)
+        self._begun = True
+        async for name in names:
+            if self.json:
+                click.echo(f"{',' if count else ''}\n    {orjson.dumps(name).decode()}", nl=False)
+            else:
+                click.echo(f"{kind:<9}{on_a_line(name)}")
+            count += 1
+        if self.json:
+            click.echo("\n  ]" if count else "]", nl=False)
+        return count
+
+    def end(self, summary: str) -> None:
+        """Nothing more comes. ``summary`` is a line for persons."""
+        click.echo("\n}" if self.json else summary)
+
+
+def on_a_line(name: str) -> str:
+    """``name`` with control characters escaped, which may be meant for the terminal."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in name)
 
 
 @frozen

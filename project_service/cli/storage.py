@@ -1,4 +1,4 @@
-"""``project-service storage``: verify, sweep, links, import."""
+"""``project-service storage``: verify, sweep, links, orphans, import."""
 
 from __future__ import annotations
 
@@ -18,10 +18,19 @@ from attrs import asdict, define, evolve, field
 from orjson import dumps
 
 from project_service.cli import project_options
-from project_service.cli.invocation import Failed, Invocation, Project, common_options, on_project
+from project_service.cli.invocation import (
+    Failed,
+    Invocation,
+    Listing,
+    Project,
+    common_options,
+    on_a_line,
+    on_project,
+)
+from project_service.cli.orphans import Names, NotNaming
 from project_service.errors import ApiError
 from project_service.files import printable
-from project_service.lifecycle import timestamp
+from project_service.lifecycle import shield, timestamp
 from project_service.settings.kinds import SIZE_FORM, bytes_of, store_bucket
 from project_service.storage import download, errors, keys
 from project_service.storage.buckets import Buckets
@@ -52,7 +61,7 @@ Files = AsyncIterator[tuple[str, Read]]
 @click.group()
 @project_options
 def storage() -> None:
-    """The objects in the buckets: verify them, remove garbage, import files; and links to them."""
+    """The objects in the buckets: verify them, remove garbage, compare them with a table, import files; and links."""
 
 
 def _rate(context: click.Context, option: click.Parameter, text: str | None) -> int:
@@ -200,6 +209,73 @@ def _link_line(link: Link) -> str:
     return f"{link.id}  {link.method}  {link.bucket}/{key}  {uses}, until {expiry}, by {creator}"
 
 
+@storage.command()
+@click.option(
+    "--table",
+    required=True,
+    metavar="NAME",
+    help="The table, as in SQL: files, or app.files in another schema.",
+)
+@click.option("--column", required=True, metavar="NAME", help="Its column that names objects.")
+@click.option(
+    "--bucket",
+    metavar="NAME",
+    help="The column has keys of this bucket. Without it: BUCKET/KEY, as photos/1.jpg.",
+)
+@click.option(
+    "--older-than",
+    type=click.IntRange(0, 10**9),
+    default=3600,
+    show_default=True,
+    metavar="SECONDS",
+    help="Pass over objects that were stored later than that: their rows may be on the way.",
+)
+@click.option("--delete", is_flag=True, help="Delete the objects that no row names. Rows stay.")
+@on_project()
+async def orphans(
+    invocation: Invocation,
+    project: Project,
+    table: str,
+    column: str,
+    bucket: str | None,
+    older_than: int,
+    delete: bool,
+) -> None:
+    """List the objects that no row of a table names, and the rows that name no object.
+
+    The table is in the system database. Without --bucket all buckets count that some row has in its column. The lists
+    show one moment, and are printed while they are read. Nothing changes without --delete. That looks up each object
+    once more before it deletes it, and leaves the bytes to the sweeper.
+    """
+    age, listing = timedelta(seconds=older_than), Listing(invocation.json)
+    async with project.connection(unhurried=True) as connection:
+        try:
+            names = await Names.of(connection, table, column, bucket)
+        except NotNaming as why:
+            raise Failed(str(why)) from None
+        await connection.execute("begin isolation level repeatable read read only")
+        if delete and not await names.fit(connection):
+            raise Failed(
+                f"no row of {table} names an object by {column}: is it another column? Nothing was deleted"
+            )
+
+        async def objects() -> AsyncIterator[str]:
+            async for found in names.objects(connection, age):
+                gone = await names.delete(project.pool, found) if delete else None
+                for name in [f"{of}/{key}" for of, key, _ in found] if gone is None else gone:
+                    yield name
+
+        async def rows() -> AsyncIterator[str]:
+            async for found in names.rows(connection):
+                for name in found:
+                    yield name
+
+        without_row = await listing.show("deleted" if delete else "objects", objects())
+        without_object = await listing.show("rows", rows())
+    what = "objects deleted" if delete else "objects that no row names"
+    listing.end(f"{without_row} {what}, {without_object} rows that name no object")
+
+
 @define
 class _Import:
     """Imports objects into ``bucket`` and records what became of each. ``refused`` has the reason by key."""
@@ -223,7 +299,8 @@ class _Import:
                 # An import takes long, and there may be another bucket of that name by now.
                 await self.buckets.same(self.bucket)
                 await upload.store()
-                await upload.commit(key, content_type, details, SERVICE, self.conditions)
+                # Shielded, so that a command that is interrupted ends here.
+                await shield(upload.commit(key, content_type, details, SERVICE, self.conditions))
         except ApiError as error:
             if error.status >= 500 or error.code == "bucket_not_found":
                 raise
@@ -244,15 +321,10 @@ class _Import:
         self.refused[printable(key)] = why
 
     def show(self, invocation: Invocation) -> None:
-        refusals = [f"refused  {_on_a_line(key)}: {why}" for key, why in self.refused.items()]
+        refusals = [f"refused  {on_a_line(key)}: {why}" for key, why in self.refused.items()]
         counts = f"{len(self.imported)} imported, {len(self.skipped)} there already, {len(refusals)} refused"
         value = {"imported": self.imported, "skipped": self.skipped, "refused": self.refused}
         invocation.show(value, *refusals, counts)
-
-
-def _on_a_line(name: str) -> str:
-    """``name`` with control characters escaped: those of a name that is refused may be meant for the terminal."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in name)
 
 
 @storage.command("import")

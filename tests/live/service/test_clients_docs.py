@@ -175,12 +175,14 @@ def test_a_web_page(project: dict[str, str], tmp_path: Path) -> None:
     told = profile(project, teller)["metadata"]["told"]
     # Dropping a file is prevented from opening it, after the file has been taken.
     assert told[-3:] == ["dropped.txt", False, False]
-    email, inserted, *progress, stored, listed, one, again, refused, renewed, resent, ended, after = told[:-3]
+    refused, renewed, resent, ended, after = told[-8:-3]
+    email, inserted, *progress, stored, there, listed, one, again = told[:-8]
     assert email == [ANNA["email"]]
     assert inserted == [2, profile(project, session(project, ANNA)["access_token"])["id"]]
     assert progress
     assert progress[-1][0] == progress[-1][1] == stored[1]
     assert stored == ["pictures/my logo.svg", 41, "image/svg+xml"]
+    assert there == [True]
     assert listed == [["pictures/my logo.svg"], None]
     assert (one, again) == ("shown", "shown")
     assert refused == [404, "PGRST205"]

@@ -15,8 +15,8 @@ from tests.temporary import free_port
 
 # The pages that start a service of their own.
 OWN_SERVICE = ("sign-in", "password-reset", "mails", "upload-form")
-# Pages in a browser: ``test_howto_accounts.py`` and ``../storage/test_tus_clients.py`` (large-files). Containers:
-# ``tests/unit/service/test_containers_page.py``.
+# Pages in a browser: ``test_howto_accounts.py`` and ``../storage/test_tus_clients.py`` (large-files); also
+# ``test_howto_admin.py``. Containers: ``tests/unit/service/test_containers_page.py``.
 NO_COMMANDS = ("accounts", "containers", "index", "large-files", "stability")
 PAGES = sorted(
     page.stem
