@@ -86,6 +86,8 @@ class Pool:
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._connecting: set[Deferred[None]] = set()
+        # How many connections are being made as new, and are usable again in a moment.
+        self._recycling = 0
         self._waiting: WaitQueue[Connection] = WaitQueue(
             clock, acquire_timeout_seconds, lambda: late() if self._busy else away()
         )
@@ -214,9 +216,11 @@ class Pool:
             try:
                 await recycler.recycle(connection)
             finally:
+                self._recycling -= 1
                 self._returned(connection)
 
         self._lend(connection)
+        self._recycling += 1
         background(recycle(), "making a connection as new")
 
     def _returned(self, connection: Connection) -> None:
@@ -319,7 +323,7 @@ class Pool:
         # Not while closing: a caller that fails then may release a connection while others still wait.
         if self._closed or (self._retry is not None and self._retry.active()):
             return
-        wanted = len(self._waiting) - len(self._connecting)
+        wanted = len(self._waiting) - len(self._connecting) - self._recycling
         if self._backoff.pause:
             # The last one failed, so a single connection finds out whether the database is back.
             wanted = min(wanted, 1 - len(self._connecting))

@@ -579,9 +579,11 @@ class StorageRoutes:
     async def download(self, request: Request) -> Reply | StreamReply:
         bucket, viewer = await readable(self.buckets, request)
         key = keys.parse_key(request.path_args["key"])
-        if request.raw_query and requests.flag(request, "info"):
-            return await self._info(request, bucket, key, viewer)
         inline, filename = requests.shown_as(request)
+        if request.raw_query and requests.flag(request, "info"):
+            # Refuses parameters that it would refuse for the bytes.
+            self.downloads.renditions.wanted(request)
+            return await self._info(request, bucket, key, viewer)
         # With policies, what the service key or a user sees need not be for everybody.
         if bucket.public and (not bucket.rules.policies if viewer is None else viewer.is_anybody):
             max_age = self.live.settings.public_max_age_seconds

@@ -206,10 +206,11 @@ class Parameters(Case):
             "quality=0&width=100",
             "quality=101",
         ):
-            response = self.get(f"{PATH}?{query}")
-            self.assertEqual(refused(response), (422, "validation_failed"), query)
-            self.assertIn(query.partition("=")[0], json.loads(response.body)["error"]["details"])
-            self.assertEqual(response.header("cache-control"), "no-store")
+            for path in (f"{PATH}?{query}", f"{PATH}?{query}&info=true"):
+                response = self.get(path)
+                self.assertEqual(refused(response), (422, "validation_failed"), path)
+                self.assertIn(query.partition("=")[0], json.loads(response.body)["error"]["details"])
+                self.assertEqual(response.header("cache-control"), "no-store")
         self.assertEqual(refused(self.get(f"{PATH}?width=100&width=100")), (400, "invalid_query"))
         self.assertEqual(self.pool.jobs, [])
         self.assertEqual(self.get(f"{PATH}?%77idth=200&other=1").body, b"small")

@@ -204,6 +204,18 @@ class InPool(TestCase):
         self.successResultOf(start(self.pool.acquire()))
         self.assertEqual(len(connection.sent), 1)
 
+    def test_whoever_comes_meanwhile_gets_it_and_not_another_one(self) -> None:
+        self.pool = Pool(self.connect, 2, 5.0, Clock())
+        self.pool.recycler = Recycler(lambda: self.trust)
+        first = self.successResultOf(start(self.pool.acquire()))
+        (connection,) = self.made
+        connection.waiting = Deferred()
+        self.pool.release(first)
+        second, third = (start(self.pool.acquire()) for _ in range(2))
+        self.assertEqual(len(self.made), 2, "one for the third")
+        connection.waiting.callback(None)
+        self.assertEqual({self.successResultOf(second), self.successResultOf(third)}, {*self.made})
+
     def test_one_that_is_discarded_makes_room_for_another(self) -> None:
         self.trust = evolve(TRUSTED, closes=True)
         first = self.successResultOf(start(self.pool.acquire()))
