@@ -151,6 +151,8 @@ class Pool:
             return await self.use(function)
         if self._room_for_slow > 0:
             self._room_for_slow -= 1
+        elif self._closed:
+            raise errors.shutting_down()
         else:
             await self._waiting_slow.join()
         try:

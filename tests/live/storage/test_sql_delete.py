@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from project_service.settings.model import Store
 from project_service.storage.assemble import Rows
 from project_service.storage.values import BucketRules
 from tests.contracts.storage.rows import SERVICE, put
-from tests.live.application import serving, settings_for
+from tests.live.application import Api, serving, settings_for
 from tests.live.service.documented import blocks
 from tests.live.sql import run_each, run_sql
 from tests.live.storage.service import Running
@@ -169,17 +170,23 @@ async def test_a_row_that_goes_with_its_object_waits_for_nobody(
     assert run_sql(database, "select key from storage.objects") == []
 
 
+@asynccontextmanager
+async def documented(database: str, store: Store, tmp_path: Path) -> AsyncIterator[Api]:
+    """A service with the SQL of docs/howto/row-for-each-file, and the bucket that it is about."""
+    (sql,) = [one.text for one in blocks("howto/row-for-each-file.rst") if one.file == "photos.sql"]
+    async with serving(settings_for(database, store, tmp_path, storage={"sweep_seconds": 0.05})) as api:
+        made = {"name": "album", "visibility": "private"}
+        assert (await api.request("POST", "/admin/buckets", key="service", json=made))[0] == 201
+        run_sql(database, sql)
+        yield api
+
+
 @pytest_twisted.ensureDeferred
 async def test_objects_go_with_the_rows_of_a_user_who_is_deleted(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    """By the SQL of docs/howto/row-for-each-file; and where something refuses it, everything stays."""
-    (documented,) = [one.text for one in blocks("howto/row-for-each-file.rst") if one.file == "photos.sql"]
-    settings = settings_for(database, store_settings, tmp_path, storage={"sweep_seconds": 0.05})
-    async with serving(settings) as api:
-        made = {"name": "album", "visibility": "private"}
-        assert (await api.request("POST", "/admin/buckets", key="service", json=made))[0] == 201
-        run_sql(database, documented)
+    """And where something refuses it, everything stays."""
+    async with documented(database, store_settings, tmp_path) as api:
         ann = await api.sign_up("ann@example.test")
         user, token = ann["user"]["id"], ann["access_token"]
         for number in range(40):
@@ -211,12 +218,7 @@ async def test_objects_go_with_the_rows_of_a_user_who_is_deleted(
 async def test_an_upload_that_ends_after_its_user_was_deleted_leaves_nothing(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:
-    (documented,) = [one.text for one in blocks("howto/row-for-each-file.rst") if one.file == "photos.sql"]
-    settings = settings_for(database, store_settings, tmp_path, storage={"sweep_seconds": 0.05})
-    async with serving(settings) as api:
-        made = {"name": "album", "visibility": "private"}
-        assert (await api.request("POST", "/admin/buckets", key="service", json=made))[0] == 201
-        run_sql(database, documented)
+    async with documented(database, store_settings, tmp_path) as api:
         token = (await api.sign_up("ann@example.test"))["access_token"]
         with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
             cursor.execute("delete from auth.users")

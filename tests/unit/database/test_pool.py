@@ -147,6 +147,21 @@ class Lending(Case):
         self.assertEqual((error.status, error.code), (503, "database_unavailable"))
         self.assertEqual(self.busy, 8)
 
+    def test_a_slow_read_that_comes_when_the_pool_has_closed_is_refused_at_once(self) -> None:
+        running = self.slow_reads(8)
+        closing = start(self.pool.close())
+        slow = Quickness()
+        slow.exceeded()
+        late = start(self.pool.use_again(lambda one: one.query("wait"), slow))
+        error = self.failure(late, ApiError)
+        assert isinstance(error, ApiError)
+        self.assertEqual((error.status, error.code), (503, "shutting_down"))
+        for connection in self.made:
+            assert connection.answer is not None
+            connection.answer.callback([])
+        self.assertEqual([self.successResultOf(one) for one in running], [[]] * 8)
+        self.successResultOf(closing)
+
     def test_a_slow_read_that_gets_no_connection_or_is_given_up_keeps_no_place(self) -> None:
         *running, given_up = self.slow_reads(9)
         given_up.cancel()
