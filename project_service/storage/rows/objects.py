@@ -26,7 +26,8 @@ from project_service.database.connection import Row
 from project_service.database.errors import describe
 from project_service.database.pipeline import Step, as_texts, may_be_stale, numbered
 from project_service.database.pool import Pool
-from project_service.database.sharing import Quickness, answered
+from project_service.database.quickness import Quickness
+from project_service.database.sharing import answered
 from project_service.database.trust import Trust
 from project_service.storage import errors, keys
 from project_service.storage.rows.columns import (

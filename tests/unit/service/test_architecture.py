@@ -81,7 +81,17 @@ IMPURE = ("twisted", "klein", "treq", "txpostgres", "psycopg2")
 # Every package and module. Each may import itself and what stands on the lines before its own: neither the parts nor
 # http and database know each other.
 LAYERS = [
-    ["base64url", "dsn", "email_addresses", "errors", "files", "process", "role_claim", "whole_numbers"],
+    [
+        "base64url",
+        "dsn",
+        "email_addresses",
+        "errors",
+        "files",
+        "frozen",
+        "process",
+        "role_claim",
+        "whole_numbers",
+    ],
     ["certificates", "lifecycle", "log", "settings"],
     ["network", "shares", "wait_queue"],
     ["splicing"],
