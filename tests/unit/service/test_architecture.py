@@ -41,7 +41,6 @@ PURE = [
     "auth/errors.py",
     "auth/mail_message.py",
     "auth/mail_templates.py",
-    "auth/repository.py",
     "auth/sessions.py",
     "auth/tokens.py",
     "auth/values.py",
