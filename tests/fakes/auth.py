@@ -449,7 +449,7 @@ class MemoryRepository:
 
 
 def in_place_of_sql(fake: MemoryRepository) -> Repository:
-    """The fake for who takes the SQL class: ``tests/unit/service/test_fakes.py`` sees to it that both have the same
+    """The fake for who takes the SQL class. ``tests/unit/service/test_fakes.py`` sees to it that both have the same
     methods, which is why mypy may be told so."""
     return cast(Repository, fake)
 

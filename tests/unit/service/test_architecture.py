@@ -55,7 +55,6 @@ PURE = [
     "storage/keys.py",
     "storage/links.py",
     "storage/objects.py",
-    "storage/rows/repository.py",
     "storage/requests/parameters.py",
     "storage/values.py",
     "storage/s3/errors.py",
