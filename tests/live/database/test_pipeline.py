@@ -226,7 +226,7 @@ async def test_a_connection_stays_in_pipeline_mode_until_psycopg2_is_needed(
     entered: list[int] = []
     enter = pipeline._enter_pipeline
 
-    def counted(libpq: int) -> int:
+    def counted(libpq: int) -> Any:
         entered.append(libpq)
         return enter(libpq)
 
