@@ -76,6 +76,21 @@ def test_a_key_is_created_listed_and_revoked(beside: Command) -> None:
 
 
 @beside_the_reactor
+def test_a_key_that_was_made_elsewhere_is_imported_once(beside: Command) -> None:
+    key = f"brought.along.{'x' * 30}"
+    imported = beside("keys", "import", "anon", "--label", "moved", "--json", stdin=f"{key}\n")
+    assert (imported.code, imported.json["kind"], imported.json["label"]) == (0, "anon", "moved")
+    assert key not in imported.out + beside("keys", "list").out
+    again = beside("keys", "import", "service", stdin=key)
+    assert (again.code, "there already" in again.err) == (1, True)
+    beside("keys", "revoke", imported.json["id"])
+    assert beside("keys", "import", "anon", stdin=key).code == 1
+    for wrong in ("short", "has a space in its middle", "x" * 1001, "ümlaut" * 5):
+        refused = beside("keys", "import", "anon", stdin=wrong)
+        assert (refused.code, wrong in refused.err) == (2, False)
+
+
+@beside_the_reactor
 def test_dsn_prints_a_working_connection_string(beside: Command) -> None:
     printed = beside("dsn")
     assert (printed.code, printed.err) == (0, "")
