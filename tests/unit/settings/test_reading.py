@@ -8,7 +8,6 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.model import Settings
@@ -97,21 +96,6 @@ class Faults(TestCase):
         misspelt = {"PROJECT_SERVICE__SERVER__WORKER": "2"}
         self.assertEqual(
             faults(environ=misspelt), ["server.worker is not a setting; did you mean server.workers?"]
-        )
-
-    def test_a_removed_setting_is_no_fault_and_is_named_in_the_log(self) -> None:
-        path = temporary_directory(self) / "c.toml"
-        path.write_text('[server]\nhttp_parser = "twisted"\nworkers = 2\n')
-        events: list[Any] = []
-        keep: Any = events.append
-        globalLogPublisher.addObserver(keep)
-        self.addCleanup(globalLogPublisher.removeObserver, keep)
-        self.assertEqual(Source(path, data_dir=Path("/d")).read({}).server.workers, 2)
-        self.assertEqual(
-            [event["fault"] for event in events],
-            [
-                f"{path}: server.http_parser is no longer a setting: every request is parsed by llhttp; remove it"
-            ],
         )
 
     def test_a_missing_or_malformed_file_is_a_fault(self) -> None:
