@@ -6,7 +6,7 @@ from typing import Literal
 
 from project_service.errors import ApiError, challenge
 
-WeakReason = Literal["length", "characters", "pwned"]
+Weakness = Literal["length", "characters", "pwned"]
 
 
 def _challenged(code: str, message: str) -> ApiError:
@@ -53,17 +53,17 @@ def id_taken() -> ApiError:
 
 
 class WeakPassword(ApiError):
-    """``reason`` says why for programs: its length, its characters, or that it is widely known."""
+    """``weakness`` says why for programs: its length, its characters, or that it is widely known."""
 
-    def __init__(self, why: str, reason: WeakReason) -> None:
+    def __init__(self, why: str, weakness: Weakness) -> None:
         message = f"This password is not allowed: it {why}."
         super().__init__(422, "weak_password", message, {"password": why})
         self.why_not = why
-        self.reason = reason
+        self.weakness = weakness
 
 
-def weak_password(why: str, reason: WeakReason = "characters") -> ApiError:
-    return WeakPassword(why, reason)
+def weak_password(why: str, weakness: Weakness = "characters") -> ApiError:
+    return WeakPassword(why, weakness)
 
 
 def same_password() -> ApiError:

@@ -110,7 +110,8 @@ class _Document:
         responses = {str(answer.status): self._answer(method, answer) for answer in described.answers}
         by_status: dict[int, list[ApiError]] = {}
         for error in describe.refusals_of(route.access, described, not route.policy.reads_by_own_rules):
-            by_status.setdefault(error.status, []).append(error)
+            own = route.policy.error_form.translate(error)
+            by_status.setdefault(own.status, []).append(own)
         for status, errors in sorted(by_status.items()):
             responses[str(status)] = self._refusal(method, status, errors, route.policy)
         if described.open_ended:
@@ -130,7 +131,7 @@ class _Document:
         """A reference to the response with these codes, which is made when it is first asked for."""
         headers = {name: {"schema": STRING} for error in errors for name, _ in error.headers}
         response: dict[str, Any] = {
-            "description": "\n".join(f"- `{error.code}`: {error.message}" for error in errors),
+            "description": "\n".join(dict.fromkeys(f"- `{error.code}`: {error.message}" for error in errors)),
             "headers": {**headers, **_REQUEST_ID},
         }
         if method != "HEAD":

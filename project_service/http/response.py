@@ -14,7 +14,7 @@ from attrs import frozen
 from project_service.errors import ApiError, Headers, has_header
 from project_service.frozen import quick
 from project_service.http.describe import STRING, Named, obj
-from project_service.http.head import TCHAR
+from project_service.http.head import TCHAR, HeaderView
 
 JSON = "application/json; charset=utf-8"
 NO_STORE = ("Cache-Control", "no-store")
@@ -36,10 +36,21 @@ class Reply:
 @frozen
 class ErrorForm:
     """How a part writes errors: each as a response, and for ``/openapi.json`` the schema of those with given codes,
-    which are sorted."""
+    which are sorted.
+
+    ``translate`` gives the error as this part has it, where status, code or message are not the usual ones. ``asked``
+    replaces ``reply`` where the form also depends on the headers of the request.
+    """
 
     reply: Callable[[ApiError], Reply]
     schema: Callable[[Sequence[str]], Any]
+    translate: Callable[[ApiError], ApiError] = lambda error: error
+    asked: Callable[[ApiError, HeaderView], Reply] | None = None
+
+    def answer(self, error: ApiError, headers: HeaderView | None = None) -> Reply:
+        """The response with ``error``, to a request with ``headers``, or to what could not be read as one."""
+        own = self.translate(error)
+        return self.reply(own) if self.asked is None or headers is None else self.asked(own, headers)
 
 
 def error_reply(error: ApiError) -> Reply:
