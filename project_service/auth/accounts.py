@@ -153,9 +153,7 @@ class Accounts:
     def _login_refusal(self, account: Account) -> ApiError | None:
         if account.disabled_at is not None:
             return errors.user_disabled()
-        # Users who have logged in before ``confirm_email`` was switched on are not locked out by it.
-        unconfirmed = account.confirmed_at is None and account.last_login_at is None
-        if self.context.settings.confirm_email and unconfirmed:
+        if self.context.settings.confirm_email and account.user.awaits_confirmation:
             return errors.email_not_confirmed()
         return None
 

@@ -135,6 +135,12 @@ class User:
     confirmed_at: datetime | None = None
     last_login_at: datetime | None = None
 
+    @property
+    def awaits_confirmation(self) -> bool:
+        """Whether the address has to be confirmed where that is asked for. Who has logged in before is not locked
+        out."""
+        return self.confirmed_at is None and self.last_login_at is None
+
     def view(self) -> dict[str, Any]:
         return {
             "id": self.id,

@@ -25,9 +25,11 @@ from project_service.lifecycle import timestamp
 
 def user_view(user: User, *, made_up: bool = False, more: Mapping[str, Any] = {}) -> dict[str, Any]:
     """The ``User`` of these clients. What is empty is left out, and some of it is always empty here."""
+    # Where addresses need not be confirmed, these servers take them for confirmed from the beginning.
+    confirmed = user.confirmed_at or (None if user.awaits_confirmation else user.created_at)
     moments = {
-        "email_confirmed_at": user.confirmed_at,
-        "confirmed_at": user.confirmed_at,
+        "email_confirmed_at": confirmed,
+        "confirmed_at": confirmed,
         "last_sign_in_at": user.last_login_at,
     }
     return {

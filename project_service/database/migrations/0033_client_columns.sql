@@ -7,7 +7,9 @@ alter table auth.users
         check (jsonb_typeof(raw_app_meta_data) = 'object'),
     add column updated_at timestamptz not null default now(),
     add column raw_user_meta_data jsonb generated always as (metadata) stored,
-    add column email_confirmed_at timestamptz generated always as (confirmed_at) stored,
+    -- Whoever could log in without confirming the address counts as confirmed to these projects.
+    add column email_confirmed_at timestamptz generated always as
+        (coalesce(confirmed_at, case when last_login_at is not null then created_at end)) stored,
     add column last_sign_in_at timestamptz generated always as (last_login_at) stored,
     add column banned_until timestamptz
         generated always as (case when disabled_at is not null then timestamptz 'infinity' end) stored,
