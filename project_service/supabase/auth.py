@@ -48,7 +48,6 @@ from project_service.http.describe import (
     obj,
 )
 from project_service.http.head import METHODS, HeaderView
-from project_service.http.json_body import body_of
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.routing import Endpoint, Handler, Policy, Router, endpoint
@@ -112,7 +111,10 @@ async def _read(request: Request, model: type[M]) -> M:
 
 
 def _open(model: type[AttrsInstance]) -> RequestBody:
-    return RequestBody({JSON: {**body_of(model).content[JSON], "additionalProperties": True}})  # type: ignore[dict-item]
+    """What ``/openapi.json`` says of a body that ``_read`` takes."""
+    members = fields_dict(model).items()
+    nullable = {name: {"anyOf": [one.metadata["kind"].schema, {"type": "null"}]} for name, one in members}
+    return RequestBody({JSON: {"type": "object", "properties": nullable, "additionalProperties": True}})
 
 
 # What is refused on this interface alone.
@@ -236,7 +238,7 @@ class _Sessions:
         _answer("The session", SESSION),
         body=Grant,
         admission=PASSWORDS,
-        parameters=(Parameter("grant_type", "password or refresh_token."),),
+        parameters=(Parameter("grant_type", "How.", {"enum": ["password", "refresh_token"]}, required=True),),
         errors=(
             *_GUESSED,
             errors.user_disabled(),

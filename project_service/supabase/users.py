@@ -9,9 +9,10 @@ from typing import Any
 from attrs import frozen
 
 from project_service.auth.admin import imported_hash, imported_id
-from project_service.auth.routes import EMAIL, PASSWORD
+from project_service.auth.routes import PASSWORD
 from project_service.auth.tokens import AUDIENCE, ROLE
 from project_service.auth.values import (
+    EMAIL_MAX_BYTES,
     Account,
     IssuedSession,
     User,
@@ -142,7 +143,7 @@ SESSION = Named(
 
 _METADATA = Kind({"type": "object", "description": "Merged; null removes a member."}, check_metadata)
 _APP_METADATA = Kind({"type": "object", "description": "Merged; null removes a member."}, check_app_metadata)
-_ADDRESS = text(EMAIL)
+_ADDRESS = text({"type": "string", "maxLength": EMAIL_MAX_BYTES, "description": "An e-mail address."})
 
 
 @frozen

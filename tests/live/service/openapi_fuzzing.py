@@ -267,6 +267,9 @@ def fuzz(document: Json, base_url: str, anon_key: str, service_key: str, example
     return found
 
 
+_ENDING = ("logOut", "deleteUser", "endSession", "clientLogOut", "databaseClientLogOut")
+
+
 class _Callers:
     """Chooses the caller of each case, in turn, and restores what a case needs and another has deleted or ended."""
 
@@ -294,7 +297,7 @@ class _Callers:
         if security == [{"serviceKey": []}]:
             return (*[self._service] * 4, self._user)
         # These operations end the session that they are called with.
-        user = self._signed_in() if name in ("logOut", "deleteUser", "endSession") else self._user
+        user = self._signed_in() if name in _ENDING else self._user
         if {"userToken": []} in security:
             return (*[user] * 4, self._anon)
         return self._service, user, self._anon
