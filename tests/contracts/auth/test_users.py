@@ -8,7 +8,7 @@ import orjson
 from attrs import evolve
 
 from project_service.auth.postgres import Repository
-from project_service.auth.values import Account, Email, User
+from project_service.auth.values import Account, Email, Proof, User
 from project_service.errors import ApiError, validation_failed
 from tests.contracts.auth.users import (
     HASH,
@@ -159,6 +159,19 @@ async def test_simultaneous_revisions_lose_nothing(repository: Repository) -> No
     await all_of(*(add(f"name{number}") for number in range(6)))
     stored = await repository.find_user(account.user.id)
     assert stored is not None and len(stored.user.metadata) == 7
+
+
+@contract
+async def test_who_has_no_password_sets_one_on_proof_of_having_none(repository: Repository) -> None:
+    account = await repository.create_user(
+        email=address(), password_hash=None, metadata={}, confirmed=True, session=None, event=event()
+    )
+    assert account is not None
+    key, sid = account.user.id, str(uuid.uuid4())
+    assert await repository.set_password(key, HASH, Proof(OTHER_HASH, sid), event()) is None
+    changed = await repository.set_password(key, HASH, Proof(b"", sid), event())
+    assert changed is not None and changed.password_hash == HASH
+    assert await repository.set_password(key, OTHER_HASH, Proof(b"", sid), event()) is None
 
 
 @contract

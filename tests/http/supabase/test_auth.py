@@ -589,6 +589,16 @@ class Operators(Base):
             assert self.app.call(method, f"/auth/v1{path}").status == 401
         assert self.app.call("GET", "/auth/v1/admin/users", token=SERVICE_KEY).status == 200
 
+    def test_a_user_without_a_password_confirms_the_address_and_sets_one(self) -> None:
+        self.made()
+        self.app.ask("POST", "/resend", {"type": "signup", "email": EMAIL})
+        (mail,) = self.app.mails
+        token = next(line for line in mail.text.splitlines() if len(line.strip()) == 43).strip()
+        session = self.app.ask("POST", "/verify", {"type": "email", "token_hash": token}).body
+        answer = self.app.ask("PUT", "/user", {"password": PASSWORD}, session["access_token"])
+        assert answer.status == 200
+        assert self.app.again().status == 200
+
     def test_no_user_has_other_factors(self) -> None:
         assert self.app.operate("GET", f"/{self.made()['id']}/factors").body == []
 
