@@ -100,13 +100,6 @@ class S3Store:
         """Sign with the key pair of ``settings`` from now on."""
         self.requests.sender.signer = Signer.of(settings)
 
-    async def digest(self, payload: Payload) -> Digests:
-        """The digests of ``payload``; large ones are computed in a thread."""
-        if len(payload) <= INLINE_DIGEST_BYTES:
-            return Digests.of(payload)
-        result: Digests = await self.in_thread(Digests.of, payload)
-        return result
-
     async def _read(self, parse: Callable[[bytes], T], document: bytes) -> T:
         """What ``parse`` returns; it reads a long document in a thread."""
         if len(document) <= SMALL_BYTES:
@@ -118,12 +111,11 @@ class S3Store:
         self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]
     ) -> Coroutine[Any, Any, str]:
         """Store a whole object; its ETag. Raises ``CorruptTransfer``."""
-        headers = {"content-type": content_type, **_metadata(metadata)}
-        return self._sent(key, None, payload, headers)
+        return self._sent(key, None, payload, _described(content_type, metadata))
 
     async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str:
         """Begin a multipart upload; its upload id."""
-        headers = {"content-type": content_type, **_metadata(metadata)}
+        headers = _described(content_type, metadata)
         response = await self.requests.send("POST", key, query={"uploads": ""}, headers=headers)
         return text_of(response.body, "UploadId")
 
@@ -209,7 +201,11 @@ class S3Store:
     async def _sent(
         self, key: str, query: Mapping[str, str] | None, payload: Payload, headers: Mapping[str, str]
     ) -> str:
-        digests = await self.digest(payload)
+        digests: Digests
+        if len(payload) <= INLINE_DIGEST_BYTES:
+            digests = Digests.of(payload)
+        else:
+            digests = await self.in_thread(Digests.of, payload)
         response = await self.requests.send(
             "PUT",
             key,
@@ -319,8 +315,11 @@ class S3Store:
                 raise
 
 
-def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    return {f"x-amz-meta-{name}": value for name, value in metadata.items()}
+def _described(content_type: str, metadata: Mapping[str, str]) -> dict[str, str]:
+    headers = {"content-type": content_type}
+    for name, value in metadata.items():
+        headers[f"x-amz-meta-{name}"] = value
+    return headers
 
 
 def store_endpoint(
@@ -356,7 +355,7 @@ def connect_store(reactor: Any, settings: Store, ca_pem: bytes | None = None) ->
     address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
     endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
     pool = ConnectionPool(reactor, endpoint, settings.max_connections)
-    sender = Sender(pool, reactor, address, Signer.of(settings), lambda: datetime.now(UTC))
+    sender = Sender(pool, reactor, address, Signer.of(settings), partial(datetime.now, UTC))
     requests = RetryingClient(
         sender, reactor, settings.idle_timeout_seconds, settings.connect_timeout_seconds
     )

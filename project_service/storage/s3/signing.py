@@ -36,15 +36,15 @@ class Digests:
     """``sha256`` is the signed payload hash; ``md5`` is what the store compares, and most stores' ETag."""
 
     sha256: str
-    md5: bytes
+    md5: str
+    # As the header of that name has it.
+    content_md5: str
 
     @classmethod
     def of(cls, payload: Payload) -> Digests:
-        return cls(sha256(payload).hexdigest(), md5(payload, usedforsecurity=False).digest())
-
-    @property
-    def content_md5(self) -> str:
-        return base64.b64encode(self.md5).decode("ascii")
+        sum_ = md5(payload, usedforsecurity=False)
+        content_md5 = base64.b64encode(sum_.digest()).decode("ascii")
+        return cls(sha256(payload).hexdigest(), sum_.hexdigest(), content_md5)
 
     def may_have(self, etag: str) -> bool:
         """Whether a payload with these digests may have this ETag.
@@ -53,7 +53,7 @@ class Digests:
         Storage with customer-managed keys); the store's own check of Content-MD5 has to suffice then. Alibaba's ETags
         are in capitals.
         """
-        return etag != "" and (_MD5.fullmatch(etag) is None or etag.lower() == self.md5.hex())
+        return etag != "" and (_MD5.fullmatch(etag) is None or etag.lower() == self.md5)
 
 
 def bare(etag: str) -> str:
@@ -137,9 +137,10 @@ class _Request:
         self.url = url
         self.headers = {"X-Amz-Content-SHA256": digest}
         self.context = {"timestamp": stamp}
-        self.signed = {
-            name.lower(): value for name, value in headers.items() if name.lower() not in _UNSIGNED
-        }
+        self.signed: dict[str, str] = {}
+        for name, value in headers.items():
+            if (lower := name.lower()) not in _UNSIGNED:
+                self.signed[lower] = value
         self.signed["x-amz-date"] = stamp
         self.signed["x-amz-content-sha256"] = digest
         if "host" not in self.signed:
