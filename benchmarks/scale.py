@@ -12,7 +12,7 @@ from benchmarks.auth import PASSWORD, Client
 from benchmarks.load import Request, pgbench, wrk
 from benchmarks.report import Row, interleaved
 from benchmarks.running import Running
-from project_service.storage import postgres_listing
+from project_service.storage.rows import listing as postgres_listing
 
 TABLES, USERS, OBJECTS = 10_000, 1_000_000, 1_000_000
 # The bucket every service begins with.

@@ -130,7 +130,7 @@ def image_processes(parents: tuple[int, ...]) -> Iterator[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            if parent in parents and b"image_process.py" in stat.with_name("cmdline").read_bytes():
+            if parent in parents and b"pictures/process.py" in stat.with_name("cmdline").read_bytes():
                 yield int(stat.parent.name)
 
 

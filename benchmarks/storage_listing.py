@@ -9,7 +9,7 @@ import psycopg2
 
 from benchmarks.report import Row
 from benchmarks.running import Running
-from project_service.storage import postgres_listing
+from project_service.storage.rows import listing as postgres_listing
 
 _KEYS = {
     "folders": "'d' || lpad((n / 1000)::text, 4, '0') || '/' || n",

@@ -57,7 +57,7 @@ from project_service.network import Binder, close
 from project_service.process import cpus, room_for_clients, trim_memory
 from project_service.settings.model import Settings, StageDatabase
 from project_service.storage import assemble as storage
-from project_service.storage.renditions import Renditions
+from project_service.storage.pictures.renditions import Renditions
 from project_service.tables import assemble as tables
 from project_service.tables.api import admission_class
 from project_service.tables.schema_cache.holder import LOOK_SECONDS, CatalogWatch

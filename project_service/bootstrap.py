@@ -13,7 +13,7 @@ from attrs import asdict, frozen
 from project_service import files, keys
 from project_service.database.pool import Pool
 from project_service.http.caller import KeyKind
-from project_service.storage.postgres import SqlBuckets
+from project_service.storage.rows.buckets import SqlBuckets
 from project_service.storage.values import BucketRules
 
 CREDENTIALS = "credentials.json"

@@ -12,7 +12,7 @@ from project_service.cli.invocation import Failed, Invocation, Project, common_o
 from project_service.errors import ApiError
 from project_service.settings.kinds import SIZE_FORM, bytes_of
 from project_service.storage.buckets import Buckets, parse_rules
-from project_service.storage.postgres import SqlBuckets
+from project_service.storage.rows.buckets import SqlBuckets
 from project_service.storage.values import MAX_BYTES, Bucket, BucketRules
 
 
@@ -176,7 +176,8 @@ def delete(invocation: Invocation, name: str, force: bool) -> None:
 
     async def operation(project: Project) -> None:
         try:
-            await _buckets(project).delete(name, project.storage.objects if force else None)
+            delete = project.storage.objects.delete_bucket if force else _buckets(project).delete
+            await delete(name)
         except ApiError as error:
             if error.code == "bucket_not_empty":
                 raise Failed("the bucket still holds objects; --force deletes them too") from None

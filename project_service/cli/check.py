@@ -43,9 +43,9 @@ from project_service.network import PROXIED, TLS, endpoint_from, shown
 from project_service.settings.model import Secret, Settings, StageDatabase
 from project_service.settings.reading import EMBEDDED_SEARCH_PATH, BadSettings, Launch
 from project_service.shares import worker_count
-from project_service.storage.image_pool import ImagePool, NotInstalled, PictureRefused, ProcessGone
-from project_service.storage.image_process import Job
-from project_service.storage.renditions import is_installed
+from project_service.storage.pictures.pool import ImagePool, NotInstalled, PictureRefused, ProcessGone
+from project_service.storage.pictures.process import Job
+from project_service.storage.pictures.renditions import is_installed
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.tables.access import identities_of

@@ -14,12 +14,12 @@ from project_service.cli.invocation import Failed, Invocation, Project, on_proje
 from project_service.database.pool import Transaction, in_transaction
 from project_service.network import url_configured
 from project_service.settings.model import Settings, StageDatabase
-from project_service.tables.client_types import python, typescript
-from project_service.tables.openapi import document, public_url, rights_sql
-from project_service.tables.openapi3 import openapi3
+from project_service.tables.description.client_types import python, typescript
+from project_service.tables.description.openapi import document, public_url, rights_sql
+from project_service.tables.description.openapi3 import openapi3
+from project_service.tables.description.type_catalog import TYPES_SQL, TypeCatalog, catalog_of
 from project_service.tables.schema_cache.build import base_columns, build
 from project_service.tables.schema_cache.holder import read
-from project_service.tables.type_catalog import TYPES_SQL, TypeCatalog, catalog_of
 from project_service.tables.values import SchemaCache
 
 # The URL to show if nothing says where the service is reached.

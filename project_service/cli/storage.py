@@ -32,15 +32,18 @@ from project_service.errors import ApiError
 from project_service.files import printable
 from project_service.lifecycle import shield, timestamp
 from project_service.settings.kinds import SIZE_FORM, bytes_of, store_bucket
-from project_service.storage import download, errors, keys
+from project_service.storage import errors, keys
 from project_service.storage.buckets import Buckets
-from project_service.storage.details import MAX_METADATA_BYTES, with_field
 from project_service.storage.durations import STALE_AFTER
 from project_service.storage.objects import Objects
-from project_service.storage.postgres import SqlBuckets, SqlLinks
-from project_service.storage.repository import LinkRows, Store
+from project_service.storage.requests.details import MAX_METADATA_BYTES, with_field
+from project_service.storage.rows.buckets import SqlBuckets
+from project_service.storage.rows.links import SqlLinks
+from project_service.storage.rows.repository import LinkRows
 from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
+from project_service.storage.s3.reading import list_all, read_all
+from project_service.storage.s3.store import Store
 from project_service.storage.s3.xml import StoredStat
 from project_service.storage.sha256 import Reader
 from project_service.storage.sweeper import Verified
@@ -421,7 +424,7 @@ async def _read_file(path: Path, key: str, upload: Upload) -> tuple[str, Details
 
 async def files_in_bucket(store: Store, folder: str) -> Files:
     """The objects under ``folder`` ("" for all) in the bucket of ``store``."""
-    async for page in download.list_all(store, folder):
+    async for page in list_all(store, folder):
         for entry in page.objects:
             # Other programs make such objects to represent empty folders.
             if not (entry.key.endswith("/") and entry.size == 0):
@@ -436,7 +439,7 @@ async def _read_object(store: Store, name: str, key: str, upload: Upload) -> tup
     upload.describe(content_type, key)
     for first in range(0, before.size, READ_BYTES):
         length = min(READ_BYTES, before.size - first)
-        await upload.write(await download.read_all(await store.open(name, first, length, before.size)))
+        await upload.write(await read_all(await store.open(name, first, length, before.size)))
     if await store.stat(name) != before:
         # It was overwritten while it was read, so what was read may be partly old and partly new.
         raise errors.precondition_failed()

@@ -23,21 +23,32 @@ from project_service.process import cpus
 from project_service.settings.model import Images
 from project_service.settings.model import Storage as StorageSettings
 from project_service.settings.model import Store as StoreSettings
-from project_service.storage import download, errors
-from project_service.storage.admin import BucketRoutes
+from project_service.storage import errors
 from project_service.storage.buckets import Buckets
-from project_service.storage.download import Downloads, SmallObjects
+from project_service.storage.download import Downloads
 from project_service.storage.durations import START_TIMEOUT_SECONDS, UNUSED_SECONDS
-from project_service.storage.image_pool import ImagePool
-from project_service.storage.link_routes import LinkRoutes, SigningRoutes
 from project_service.storage.links import NO_REFERRER, Links
 from project_service.storage.objects import Objects
-from project_service.storage.postgres import SqlBuckets, SqlGarbage, SqlLinks, SqlObjects, SqlRenditions
-from project_service.storage.postgres_resumable import SqlResumables
-from project_service.storage.public import PublicRoutes
+from project_service.storage.pictures.pool import ImagePool
+from project_service.storage.pictures.renditions import Renditions, is_installed
 from project_service.storage.receiving import Receiver
-from project_service.storage.renditions import Renditions, is_installed
-from project_service.storage.repository import (
+from project_service.storage.removal import Removal
+from project_service.storage.reservations import Reservations
+from project_service.storage.resumable import Resumables
+from project_service.storage.routes.admin import BucketRoutes
+from project_service.storage.routes.common import translated
+from project_service.storage.routes.copies import CopyRoutes
+from project_service.storage.routes.links import LinkRoutes, SigningRoutes
+from project_service.storage.routes.listing import ListingRoutes
+from project_service.storage.routes.objects import ObjectRoutes
+from project_service.storage.routes.public import PublicRoutes
+from project_service.storage.routes.resumables import ERROR_FORM, ResumableRoutes, with_tus
+from project_service.storage.rows.buckets import SqlBuckets
+from project_service.storage.rows.garbage import SqlGarbage
+from project_service.storage.rows.links import SqlLinks
+from project_service.storage.rows.objects import SqlObjects
+from project_service.storage.rows.renditions import SqlRenditions
+from project_service.storage.rows.repository import (
     BucketRows,
     GarbageRows,
     LinkRows,
@@ -45,10 +56,7 @@ from project_service.storage.repository import (
     RenditionRows,
     ResumableRows,
 )
-from project_service.storage.reservations import Reservations
-from project_service.storage.resumable import Resumables
-from project_service.storage.resumable_routes import ERROR_FORM, ResumableRoutes, with_tus
-from project_service.storage.routes import StorageRoutes, translated
+from project_service.storage.rows.resumables import SqlResumables
 from project_service.storage.s3.client import connect_store
 from project_service.storage.s3.errors import (
     NoSuchBucket,
@@ -57,8 +65,9 @@ from project_service.storage.s3.errors import (
     StoreUnreachable,
     kind_of,
 )
+from project_service.storage.s3.reading import SmallObjects, read_all
 from project_service.storage.sha256 import MissingDigests, Reader
-from project_service.storage.sweeper import Removal, Sweeper
+from project_service.storage.sweeper import Sweeper
 from project_service.storage.upload import Uploads, unobserved
 from project_service.storage.values import Live
 
@@ -108,12 +117,9 @@ class Storage:
     services: tuple[IService, ...]
     digesting: IService
     live: Live
-    _routes: StorageRoutes
-    _signing_routes: SigningRoutes
-    _link_routes: LinkRoutes
-    _public_routes: PublicRoutes
-    _bucket_routes: BucketRoutes
-    _resumable_routes: ResumableRoutes
+    downloads: Downloads
+    _receiver: Receiver = field(repr=False)
+    _rows: Rows = field(repr=False)
     reservations: Reservations = field(repr=False)
     _store: Any = field(repr=False)
     _clock: Any = field(repr=False)
@@ -122,14 +128,20 @@ class Storage:
 
     def mount(self, router: Router) -> None:
         part = router.of_part(Policy(admission=ADMISSION))
-        part.mount(self._routes, wrap=translated)
-        part.mount(self._signing_routes, wrap=translated)
-        part.mount(self._link_routes, wrap=partial(translated, headers=(NO_REFERRER,)))
-        part.mount(self._bucket_routes, key="service", wrap=translated)
+        objects, receiver, downloads = self._rows.objects, self._receiver, self.downloads
+        part.mount(ListingRoutes(self.buckets, objects), wrap=translated)
+        part.mount(
+            ObjectRoutes(self.buckets, objects, self.objects, receiver, downloads, self.live), wrap=translated
+        )
+        part.mount(CopyRoutes(self.buckets, self.objects), wrap=translated)
+        part.mount(SigningRoutes(self.buckets, objects, receiver, self.links, self.live), wrap=translated)
+        opening = LinkRoutes(downloads, self.links, receiver)
+        part.mount(opening, wrap=partial(translated, headers=(NO_REFERRER,)))
+        part.mount(BucketRoutes(self.buckets, self.objects), key="service", wrap=translated)
         pages = router.of_part(Policy(admission=ADMISSION, any_origin=True))
-        pages.mount(self._public_routes, wrap=translated)
+        pages.mount(PublicRoutes(self.buckets, downloads, self.live), wrap=translated)
         resumable = router.of_part(Policy(admission=ADMISSION, error_form=ERROR_FORM))
-        resumable.mount(self._resumable_routes, wrap=with_tus)
+        resumable.mount(ResumableRoutes(self.resumables), wrap=with_tus)
 
     def reload(self, settings: StorageSettings, store: StoreSettings) -> None:
         """Apply changed limits and lifetimes, and sign with the key pair of ``store``; nothing else of the store
@@ -174,7 +186,7 @@ class Storage:
         await self._store.close()
 
     async def _read_probe(self) -> None:
-        await download.read_all(await self._store.open(PROBE, 0, len(PROBE), len(PROBE)))
+        await read_all(await self._store.open(PROBE, 0, len(PROBE), len(PROBE)))
 
 
 # Calls the function that it is given unless another process holds the lock; False in that case.
@@ -214,13 +226,10 @@ def build(
     )
     buckets = Buckets(rows.buckets, reactor)
     objects = Objects(rows.objects, uploads, buckets)
-    receiver = Receiver(buckets, uploads, live)
     renditions = _renditions(reactor, rows, uploads, images or Images(), image_pool)
-    downloads = Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), renditions, now)
     sweeper = Sweeper(store, rows.garbage, rows.links, rows.resumables, removal, now)
     resumables = Resumables(rows.resumables, uploads, buckets, live, now, uuid4)
     links = Links(rows.links, now, lambda: token_urlsafe(32), uuid4)
-    routes = StorageRoutes(buckets, rows.objects, objects, receiver, downloads, live)
     return Storage(
         buckets,
         objects,
@@ -236,12 +245,9 @@ def build(
             reactor, settings, MissingDigests(rows.garbage, Reader(store, reactor), live), digest_lock
         ),
         live,
-        routes,
-        SigningRoutes(buckets, rows.objects, receiver, links, live),
-        LinkRoutes(downloads, links, receiver),
-        PublicRoutes(buckets, downloads, live),
-        BucketRoutes(buckets, objects),
-        ResumableRoutes(resumables),
+        Downloads(rows.objects, store, SmallObjects(settings.cache_bytes), renditions, now),
+        Receiver(buckets, uploads, live),
+        rows,
         reservations,
         store,
         reactor,

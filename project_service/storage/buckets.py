@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import define, field
 from cachetools import FIFOCache
@@ -13,16 +13,11 @@ from project_service.errors import ApiError
 from project_service.http.json_body import read_members
 from project_service.storage import errors, keys
 from project_service.storage.durations import BUCKET_FRESH_SECONDS, BUCKET_REREAD_SECONDS
-from project_service.storage.repository import BucketRows
+from project_service.storage.rows.repository import BucketRows
 from project_service.storage.values import Bucket, BucketRules, read_bucket_name
-
-if TYPE_CHECKING:
-    from project_service.storage.objects import Objects
 
 MAX_CACHED = 10_000
 NOT_A_RULE = "is not a rule of a bucket"
-# How often to empty a bucket that is to be deleted while others put objects into it.
-EMPTYINGS = 10
 
 
 @define(eq=False)
@@ -98,26 +93,11 @@ class Buckets:
         self._cache.pop(name, None)
         return bucket
 
-    async def delete(self, name: str, objects: Objects | None = None) -> None:
-        """Raises ``bucket_not_found``, ``bucket_not_empty`` or ``bucket_in_use``; with ``objects`` it is emptied
-        first."""
-        bucket = await self.fresh(name)
-        if objects is None:
-            await self.rows.delete(name)
-        else:
-            await self._delete_emptied(bucket, objects)
+    async def delete(self, name: str) -> None:
+        """Raises ``bucket_not_found``, ``bucket_not_empty`` or ``bucket_in_use``."""
+        await self.fresh(name)
+        await self.rows.delete(name)
         self._cache.pop(name, None)
-
-    async def _delete_emptied(self, bucket: Bucket, objects: Objects) -> None:
-        for left in reversed(range(EMPTYINGS)):
-            await objects.delete_prefix(bucket, "")
-            try:
-                await self.rows.delete(bucket.name)
-            except ApiError as refusal:
-                if refusal.code != "bucket_not_empty" or not left:
-                    raise
-            else:
-                return
 
 
 def parse_rules(given: Mapping[str, Any]) -> dict[str, Any]:

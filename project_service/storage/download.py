@@ -5,173 +5,35 @@ Small objects that were read lately come from memory.
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 from uuid import UUID
 from wsgiref.handlers import format_date_time
 
-from attrs import evolve, field, frozen
-from cachetools import LRUCache
+from attrs import evolve, frozen
 
 from project_service.errors import Headers
 from project_service.http.body import ClientGone
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
-from project_service.storage import conditions, errors, keys
-from project_service.storage.cache_control import Caching
-from project_service.storage.conditions import ByteRange, parse_range
-from project_service.storage.digests import repr_digest, wants_sha256
-from project_service.storage.images import VARY, Rendition, Wanted
+from project_service.storage import errors
 from project_service.storage.links import LinkUse
-from project_service.storage.repository import ObjectRows, ObjectStream, Store
-from project_service.storage.s3.errors import SAME_PAGE, NoSuchObject, ReaderLeft, StoreUnreachable
-from project_service.storage.s3.xml import StoredPage
+from project_service.storage.pictures.images import VARY, Rendition, Wanted
+from project_service.storage.pictures.renditions import Renditions
+from project_service.storage.presentation import ANY_ORIGIN, NO_SNIFFING, presentation
+from project_service.storage.requests import conditions
+from project_service.storage.requests.cache_control import Caching
+from project_service.storage.requests.conditions import ByteRange, parse_range
+from project_service.storage.requests.digests import repr_digest, wants_sha256
+from project_service.storage.rows.repository import ObjectRows
+from project_service.storage.s3.errors import NoSuchObject, ReaderLeft, StoreUnreachable
+from project_service.storage.s3.reading import MAX_READS, ObjectLost, SmallObjects
+from project_service.storage.s3.store import ObjectStream, Store
 from project_service.storage.values import ObjectRow, StoredRendition, Viewer
-
-if TYPE_CHECKING:  # it stores what it makes, and what it replaces is removed with the lists below
-    from project_service.storage.renditions import Renditions
-
-# A stored page may neither run script nor load anything but data from this site. What is to be saved has it too: a
-# browser, an embedding app or a proxy may show it all the same.
-SANDBOX = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self'"
-
-# Browsers must take the content type as it is sent, whatever the bytes look like.
-NO_SNIFFING = ("X-Content-Type-Options", "nosniff")
-
-# A page that is isolated (``Cross-Origin-Embedder-Policy: require-corp``) may show the object too. It is sent where
-# CORS lets pages of every origin read the object anyway.
-ANY_ORIGIN = ("Cross-Origin-Resource-Policy", "cross-origin")
-
-# Characters of a key that no file name has, see ``keys.TURNING``.
-_TURNING = re.compile(f"[{keys.TURNING}]")
-# Characters replaced in the plain file name: all but printable ASCII, and those with a meaning within quotes.
-_NOT_PLAIN = re.compile(r'[^ -~]|["\\%]')
-
-
-# Types that a public page shows in the browser. Everything else is saved.
-_SHOWN = ("audio/", "image/", "video/")
-# Browsers show a PDF in a viewer of their own, where it cannot act as the site, and none within a sandbox.
-_PDF = "application/pdf"
-# Browsers take the parts out of these, and let them act as pages or files of this site.
-_COMPOSITE = ("multipart/", "message/")
-
-
-def content_disposition(key: str, inline: bool) -> str:
-    """RFC 6266: a plain file name for old readers, and the real one."""
-    name = _TURNING.sub("_", key.rsplit("/", 1)[-1])
-    plain = _NOT_PLAIN.sub("_", name)
-    kind = "inline" if inline else "attachment"
-    return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(name)}"
-
-
-# Cached, because the same objects are requested again and again.
-@lru_cache(maxsize=1024)
-def presentation(
-    key: str, content_type: str, inline: bool | None, filename: str = "", language: str | None = None
-) -> Headers:
-    """How a browser is to show the object of ``key``: its type, its language, its file name, and the sandbox.
-
-    With ``inline`` None its type decides, and a PDF that is shown is not in the sandbox. ``filename`` "": the key's
-    last segment. What consists of parts with types of their own is sent as bytes of no type.
-    """
-    # What browsers do with the very name that they are sent: another name of PDF is none to them.
-    kind = keys.essence(content_type)
-    shown = kind == _PDF or kind.startswith(_SHOWN) if inline is None else inline
-    headers: Headers = (
-        ("Content-Type", keys.DEFAULT_CONTENT_TYPE if kind.startswith(_COMPOSITE) else content_type),
-        ("Content-Disposition", content_disposition(filename or key, shown)),
-        NO_SNIFFING,
-        *(() if language is None else (("Content-Language", language),)),
-    )
-    if inline is None and shown and kind == _PDF:
-        return headers
-    return (*headers, ("Content-Security-Policy", SANDBOX))
-
-
-# The memory that a cached object takes besides its bytes, rounded up.
-ENTRY_BYTES = 512
-# An object may take at most one part in so many of the capacity, so that a single one never pushes out all others.
-SHARE = 64
-
-
-class SmallObjects:
-    """The bytes of small objects that were read lately, at most ``capacity`` in all; with 0 none.
-
-    They are cached by version, and the bytes of a version never change, so they are never out of date. Whether the
-    object exists, who may read it and which version it has is decided by its row each time.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._largest = capacity // SHARE
-        self._bodies: LRUCache[UUID, bytes] = LRUCache(capacity, lambda body: len(body) + ENTRY_BYTES)
-        self.get = self._bodies.get
-
-    def add(self, version: UUID, body: bytes) -> None:
-        """Cache ``body``, the whole object, unless it takes more than its share."""
-        if len(body) + ENTRY_BYTES <= self._largest:
-            self._bodies[version] = body
-
-
-async def read_all(stream: ObjectStream) -> bytes:
-    """All bytes of ``stream``. Raises ``BrokenRead`` where the store stops before the end."""
-    body = stream.buffered()
-    if body is not None:
-        return body
-    gathered = _Gathered()
-    await stream.pipe_to(gathered)
-    return bytes(gathered.data)
-
-
-async def list_all(store: Store, prefix: str = "") -> AsyncIterator[StoredPage]:
-    """Everything that the store has under ``prefix``, page by page.
-
-    Raises ``StoreUnreachable`` where a page comes twice, as from a store that ignores where to go on: there would be
-    no end.
-    """
-    page = await store.list(prefix, None)
-    yield page
-    while page.next_token is not None:
-        following = await store.list(prefix, page.next_token)
-        # Pages without objects may follow each other, as long as they lead somewhere.
-        if following.objects == page.objects and (page.objects or following.next_token == page.next_token):
-            raise StoreUnreachable(SAME_PAGE)
-        page = following
-        yield page
-
-
-@frozen(eq=False)
-class _Gathered:
-    """A ``ByteSink`` in memory. It needs no back-pressure, as only small objects are read with it."""
-
-    data: bytearray = field(factory=bytearray, init=False)
-
-    def write(self, data: bytes) -> None:
-        self.data.extend(data)
-
-    def take(self, source: int, limit: int) -> int:
-        return 0
-
-    def register_producer(self, producer: Any) -> None:
-        return
-
-    def unregister_producer(self) -> None:
-        return
-
 
 # The ETag of what has not been made, which no request can name.
 _NO_ETAG = '"'
-
-# How often to read the row of an object whose bytes are gone. Each time it must have been overwritten between the two
-# reads; the limit is for a store whose new objects appear late while somebody keeps overwriting one.
-MAX_READS = 5
-
-
-class ObjectLost(Exception):
-    """A row names a version whose bytes are not in the store. ``project-service storage verify`` lists such rows."""
 
 
 @frozen

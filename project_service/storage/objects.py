@@ -11,14 +11,26 @@ from uuid import UUID
 
 from attrs import frozen
 
+from project_service.errors import ApiError
 from project_service.lifecycle import shield, to_its_end
 from project_service.storage import access, errors, keys
 from project_service.storage.buckets import Buckets
-from project_service.storage.download import MAX_READS, ObjectLost
-from project_service.storage.repository import ObjectRows, Switched
+from project_service.storage.rows.repository import ObjectRows
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
+from project_service.storage.s3.reading import MAX_READS, ObjectLost
 from project_service.storage.upload import BUCKET_LIMIT, SizeLimit, State, Upload, Uploads
-from project_service.storage.values import UNCONDITIONAL, Bucket, Conditions, ObjectRow, Viewer, Writer
+from project_service.storage.values import (
+    UNCONDITIONAL,
+    Bucket,
+    Conditions,
+    ObjectRow,
+    Switched,
+    Viewer,
+    Writer,
+)
+
+# How often to empty a bucket that is to be deleted while others put objects into it.
+EMPTYINGS = 10
 
 
 @frozen(eq=False)
@@ -110,6 +122,20 @@ class Objects:
         viewer = access.viewer_of(bucket.rules, writer)
         tags = await self.uploads.without_date(bucket.name, key, conditions, viewer)
         return await self.rows.change(bucket.name, key, changes, writer, tags)
+
+    async def delete_bucket(self, name: str) -> None:
+        """Delete a bucket with all that is in it. Raises ``bucket_not_found``, ``bucket_in_use``, and
+        ``bucket_not_empty`` where others go on to put objects into it."""
+        bucket = await self.buckets.fresh(name)
+        for left in reversed(range(EMPTYINGS)):
+            await self.delete_prefix(bucket, "")
+            try:
+                await self.buckets.delete(name)
+            except ApiError as refusal:
+                if refusal.code != "bucket_not_empty" or not left:
+                    raise
+            else:
+                return
 
     async def delete_prefix(self, bucket: Bucket, prefix: str) -> int:
         """Delete everything under ``prefix`` with the service's rights; the number of objects deleted."""

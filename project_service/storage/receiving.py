@@ -8,15 +8,15 @@ from __future__ import annotations
 from attrs import evolve, frozen
 
 from project_service.http.request import Request
-from project_service.storage import errors, keys, requests
+from project_service.storage import errors, keys
 from project_service.storage.buckets import Buckets
-from project_service.storage.details import details_of
-from project_service.storage.digests import BodyDigests
-from project_service.storage.form import FIELDS, FIELDS_BY_LINK, FileStart, FormReader, boundary_of
 from project_service.storage.links import UploadPass
-from project_service.storage.repository import Switched
+from project_service.storage.requests import parameters
+from project_service.storage.requests.details import details_of
+from project_service.storage.requests.digests import BodyDigests
+from project_service.storage.requests.form import FIELDS, FIELDS_BY_LINK, FileStart, FormReader, boundary_of
 from project_service.storage.upload import SizeLimit, Uploads
-from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Details, Live, Writer
+from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Details, Live, Switched, Writer
 
 
 @frozen
@@ -29,10 +29,10 @@ class Destination:
     link: UploadPass | None = None
 
     def content_type(self, declared: str | None, key: str | None) -> str:
-        """As ``requests.chosen_type``, by the rules of bucket and link. A declared type such as ``undefined`` is
+        """As ``parameters.chosen_type``, by the rules of bucket and link. A declared type such as ``undefined`` is
         none."""
         declared = keys.said(declared)
-        chosen = requests.chosen_type(self.bucket, declared, key)
+        chosen = parameters.chosen_type(self.bucket, declared, key)
         if self.link is not None and (declared or key is not None):
             self.link.check_type(chosen)
         return chosen
@@ -80,11 +80,11 @@ class Receiver:
     async def body(self, request: Request, to: Destination, key: str, declared: str | None) -> Switched:
         """Upload the request's body as the object ``key``. Also raises ``bad_digest``, ``length_required``."""
         headers, body = request.headers, request.body
-        requests.refuse_partial(headers)
-        requests.refuse_form(headers)
-        requests.require_body(request)
+        parameters.refuse_partial(headers)
+        parameters.refuse_form(headers)
+        parameters.require_body(request)
         details, digests = details_of(headers), BodyDigests.of(headers)
-        content_type = await self.check(to, key, declared, requests.least_size(body.length), details)
+        content_type = await self.check(to, key, declared, parameters.least_size(body.length), details)
         async with await self.uploads.begin(to.bucket.name, self._limit(to), body.length) as upload:
             upload.describe(content_type, key)
             while chunk := await body.next_chunk():
@@ -99,11 +99,11 @@ class Receiver:
         """Upload the file of the request's form; also the URL that the form wants to lead to. Also raises
         ``invalid_multipart``, and ``bad_digest``: digests in headers are of the whole form."""
         headers, body, writer = request.headers, request.body, to.writer
-        requests.refuse_partial(headers)
-        limit, least = self._limit(to), requests.least_size(body.length, requests.FORM_OVERHEAD_BYTES)
+        parameters.refuse_partial(headers)
+        limit, least = self._limit(to), parameters.least_size(body.length, parameters.FORM_OVERHEAD_BYTES)
         limit.check(least)
         form = FormReader(boundary_of(headers.text(b"content-type")), to.form_fields)
-        fields, digests = requests.FormFields(details_of(headers), to.fixed_key), BodyDigests.of(headers)
+        fields, digests = parameters.FormFields(details_of(headers), to.fixed_key), BodyDigests.of(headers)
         await self._check_form(to, fields, least)
         async with await self.uploads.begin(to.bucket.name, limit, body.length) as upload:
             while chunk := await body.next_chunk():
@@ -140,7 +140,7 @@ class Receiver:
             )
         return switched, fields.redirect
 
-    async def _check_form(self, to: Destination, fields: requests.FormFields, size: int) -> None:
+    async def _check_form(self, to: Destination, fields: parameters.FormFields, size: int) -> None:
         """As ``check``, once, as soon as enough is known: policies judge the type of the file too."""
         judged = to.bucket.rules.policies and not to.writer.is_service
         if fields.checked or fields.key is None or (judged and not fields.has_file):

@@ -37,9 +37,8 @@ from project_service.errors import ApiError, payload_too_large, shutting_down
 from project_service.http.body import Body, ClientGone
 from project_service.http.request import Request
 from project_service.lifecycle import Every, Sleep, shield, start, to_its_end, with_timeout
-from project_service.storage import errors, requests
+from project_service.storage import errors
 from project_service.storage.buckets import Buckets
-from project_service.storage.digests import BodyDigests
 from project_service.storage.durations import (
     HOLD_CHECK_SECONDS,
     HOLD_RENEWAL_SECONDS,
@@ -47,17 +46,20 @@ from project_service.storage.durations import (
     HOLD_TIMEOUT_SECONDS,
     REMOVAL_TIMEOUT_SECONDS,
 )
-from project_service.storage.parts import Parts, PartSizes
-from project_service.storage.repository import NewObject, ResumableRows
+from project_service.storage.requests import parameters
+from project_service.storage.requests.digests import BodyDigests
+from project_service.storage.requests.tus import Checksum
+from project_service.storage.rows.repository import ResumableRows
 from project_service.storage.s3.errors import NoSuchObject, kind_of
+from project_service.storage.s3.parts import Parts, PartSizes
 from project_service.storage.sha256 import Reader, UnfinishedDigests
-from project_service.storage.tus import Checksum
 from project_service.storage.upload import SizeLimit, Uploads
 from project_service.storage.values import (
     Bucket,
     Conditions,
     Details,
     Live,
+    NewObject,
     Progress,
     ResumableUpload,
     Writer,
@@ -454,7 +456,7 @@ class Resumables:
         # The rules may have changed since the upload began, which may be days ago.
         bucket = await self.buckets.fresh(row.bucket)
         self.limit(bucket).check(row.received)
-        requests.chosen_type(bucket, row.content_type, row.key)
+        parameters.chosen_type(bucket, row.content_type, row.key)
         etag = row.etag
         if etag is None:
             sizes = PartSizes(row.first_part, row.part_step)

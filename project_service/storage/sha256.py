@@ -16,9 +16,10 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from project_service.database.errors import describe, outage_of
-from project_service.storage import download
-from project_service.storage.repository import GarbageRows, Store
+from project_service.storage.rows.repository import GarbageRows
 from project_service.storage.s3.errors import NoSuchObject
+from project_service.storage.s3.reading import read_all
+from project_service.storage.s3.store import Store
 from project_service.storage.values import Live, ObjectRow
 
 _log = Logger()
@@ -50,7 +51,7 @@ class Reader:
         for first in range(0, size, READ_BYTES):
             length = min(READ_BYTES, size - first)
             await self._turn(length)
-            digest.update(await download.read_all(await self.store.open(path, first, length, size)))
+            digest.update(await read_all(await self.store.open(path, first, length, size)))
         return digest.hexdigest()
 
     async def _turn(self, length: int) -> None:

@@ -1,110 +1,27 @@
-"""Removes bytes that are no object's any more: at once (``Removal``), and what crashes and broken connections leave
-behind (``Sweeper``, which also checks rows against bytes)."""
+"""Removes what crashes, broken connections and slow stores leave behind, and checks rows against bytes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from itertools import groupby
 from uuid import UUID
 
 from attrs import asdict, define, field, frozen
-from twisted.internet.defer import CancelledError
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from project_service.lifecycle import all_of, start, with_timeout
-from project_service.storage import download
-from project_service.storage.durations import (
-    KEEP_EXPIRED_LINKS,
-    KEEP_EXPIRED_UPLOADS,
-    REMOVAL_TIMEOUT_SECONDS,
-    STALE_AFTER,
-)
+from project_service.lifecycle import all_of
+from project_service.storage.durations import KEEP_EXPIRED_LINKS, KEEP_EXPIRED_UPLOADS, STALE_AFTER
 from project_service.storage.keys import is_bucket_name
-from project_service.storage.repository import GarbageRows, LinkRows, ResumableRows, Store
-from project_service.storage.s3.errors import NoSuchObject, StoreError, kind_of
+from project_service.storage.removal import BATCH, Removal
+from project_service.storage.rows.repository import GarbageRows, LinkRows, ResumableRows
+from project_service.storage.s3.errors import NoSuchObject, StoreError
+from project_service.storage.s3.reading import list_all
+from project_service.storage.s3.store import Store
 from project_service.storage.sha256 import Reader
-from project_service.storage.values import Live, ObjectRow, store_path
+from project_service.storage.values import ObjectRow, store_path
 
 _log = Logger()
-
-BATCH = 1000
-
-
-@frozen(eq=False)
-class Removal:
-    """Deletes the bytes of versions that are garbage in the database, so that none is forgotten if deleting fails.
-
-    Bytes may stay for a while after their object was replaced or deleted. A backup of the store that is made within
-    that time after a dump of the database has everything that the dump refers to.
-    """
-
-    store: Store
-    rows: GarbageRows
-    live: Live
-    clock: IReactorTime
-    steps: Callable[[str], None]
-
-    async def replaced(self, versions: Iterable[UUID | None], bucket: str) -> None:
-        """Delete versions that a change has just replaced or deleted; None stands for none. They are left to the
-        sweeper if they are to be kept for a while, and if the store is slow."""
-        garbage = [version for version in versions if version is not None]
-        if not garbage:
-            return
-        if not self.live.settings.keep_removed_seconds:
-            await self.discard(garbage, bucket)
-        self.steps("removed")
-
-    async def discard(self, versions: Sequence[UUID], bucket: str) -> None:
-        """As ``remove``, while a request waits: they are left to the sweeper if the store is slow."""
-        removing = start(self.remove(versions, bucket))
-        try:
-            await with_timeout(self.clock, REMOVAL_TIMEOUT_SECONDS, removing, TimeoutError)
-        except TimeoutError:
-            _left(len(versions), "the store is slow")
-
-    async def remove(self, versions: Sequence[UUID], bucket: str) -> int:
-        """Delete the bytes of at most ``BATCH`` versions that are garbage; returns how many are gone.
-
-        Failures are logged and left to the sweeper.
-        """
-        if not versions:
-            return 0
-        try:
-            done = await self._deleted(versions, bucket)
-            renditions = await self.rows.forget(done)
-            if renditions:
-                await self.rows.forget(await self._deleted(renditions, bucket))
-        except CancelledError:
-            # Cancelled, not failed: the caller has to stop as well.
-            raise
-        except Exception as problem:
-            _left(len(versions), kind_of(problem))
-            return 0
-        if len(done) < len(versions):
-            _left(len(versions) - len(done), "the store refused")
-        return len(done)
-
-    async def try_to_delete(self, version: UUID, bucket: str) -> None:
-        """Try to delete the bytes of a version that stays reserved. The sweeper deletes it again in any case."""
-        try:
-            await self._deleted([version], bucket)
-        except Exception as problem:
-            _left(1, kind_of(problem))
-
-    async def _deleted(self, versions: Sequence[UUID], bucket: str) -> list[UUID]:
-        paths = {store_path(bucket, version): version for version in versions}
-        if len(paths) == 1:
-            await self.store.delete(next(iter(paths)))
-            return list(versions)
-        failed = set(await self.store.delete_many(list(paths)))
-        return [version for path, version in paths.items() if path not in failed]
-
-
-def _left(count: int, kind: str) -> None:
-    _log.warn("Versions that are left to the sweeper: {count} ({kind})", count=count, kind=kind)
-
 
 _PARALLEL = 16
 
@@ -263,7 +180,7 @@ class Sweeper:
         return len(dead) - len(refusals)
 
     async def _orphans(self) -> AsyncIterator[list[str]]:
-        async for page in download.list_all(self.store):
+        async for page in list_all(self.store):
             versions = [(version_at(entry.key), entry.key) for entry in page.objects]
             ours = {version: path for version, path in versions if version is not None}
             unknown = await self.rows.unknown(list(ours))

@@ -32,21 +32,24 @@ from project_service.database.errors import outage_of
 from project_service.errors import ApiError, payload_too_large
 from project_service.lifecycle import shield, start, to_its_end
 from project_service.storage import access, errors
-from project_service.storage.conditions import without_date
 from project_service.storage.durations import RENEWAL_SECONDS
 from project_service.storage.keys import DEFAULT_CONTENT_TYPE
-from project_service.storage.parts import Parts, PartSizes
-from project_service.storage.repository import GarbageRows, NewObject, ObjectRows, Store, Switched
+from project_service.storage.removal import Removal
+from project_service.storage.requests.conditions import without_date
 from project_service.storage.reservations import Reservations
+from project_service.storage.rows.repository import GarbageRows, ObjectRows
 from project_service.storage.s3.errors import StoreError, kind_of
-from project_service.storage.sweeper import Removal
+from project_service.storage.s3.parts import Parts, PartSizes
+from project_service.storage.s3.store import Store
 from project_service.storage.values import (
     NO_DETAILS,
     UNCONDITIONAL,
     Bucket,
     Conditions,
     Details,
+    NewObject,
     ObjectRow,
+    Switched,
     Viewer,
     Writer,
     store_path,

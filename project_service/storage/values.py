@@ -15,7 +15,7 @@ from project_service.http.json_body import FLAG, Kind, member
 from project_service.lifecycle import timestamp
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import keys
-from project_service.storage.cache_control import CACHE_CONTROL
+from project_service.storage.requests.cache_control import CACHE_CONTROL
 
 Visibility = Literal["public", "private"]
 
@@ -489,3 +489,25 @@ class Page:
     objects: bytes
     folders: bytes
     last: str | None
+
+
+@frozen
+class NewObject:
+    """The object that ``ObjectRows.put`` makes current. The store must have all its bytes, under ``version``."""
+
+    bucket: str
+    key: str
+    version: UUID
+    size: int
+    content_type: str
+    etag: str
+    details: Details = NO_DETAILS
+    sha256: str | None = None
+
+
+@frozen
+class Switched:
+    """The object as it is now, and the version that it replaced."""
+
+    row: ObjectRow
+    replaced: UUID | None

@@ -25,15 +25,22 @@ from project_service.lifecycle import InThread
 from project_service.tables import errors
 from project_service.tables.access import Identities, Identity
 from project_service.tables.claimed_roles import check_claimed_role
+from project_service.tables.description.openapi import document, public_url, rights_sql
 from project_service.tables.endpoints import AT_ROOT, BELOW
 from project_service.tables.errors import READ_ONLY, VARY, TableError, as_utf8
-from project_service.tables.execution import Executor, Row
-from project_service.tables.hints import Hints, body_hint
-from project_service.tables.imports import Import, Rows, Upload
-from project_service.tables.openapi import document, public_url, rights_sql
-from project_service.tables.outcome import as_bytes
 from project_service.tables.plan.names import find_relation
 from project_service.tables.planner import Planned, Planner, Shape
+from project_service.tables.reply.hints import Hints, body_hint
+from project_service.tables.reply.outcome import as_bytes
+from project_service.tables.reply.response import (
+    Timing,
+    check_outcome,
+    options_reply,
+    other_methods,
+    read_utf8,
+    reply_to,
+)
+from project_service.tables.reply.suggestions import NAMES_BEHIND, usable_sql
 from project_service.tables.request import headers as request_headers
 from project_service.tables.request.body import Payload, slow_to_read
 from project_service.tables.request.json_text import in_order
@@ -45,19 +52,12 @@ from project_service.tables.request.request import (
     RequestHeaders,
     payload_of,
 )
-from project_service.tables.response import (
-    Timing,
-    check_outcome,
-    options_reply,
-    other_methods,
-    read_utf8,
-    reply_to,
-)
+from project_service.tables.run.execution import Executor, Row
+from project_service.tables.run.imports import Import, Rows, Upload
+from project_service.tables.run.stream import Streams
+from project_service.tables.run.transaction_settings import preamble_of, preamble_of_head
 from project_service.tables.schema_cache.holder import CacheHolder, Freshness
 from project_service.tables.sql.fragment import Sql
-from project_service.tables.stream import Streams
-from project_service.tables.suggestions import NAMES_BEHIND, usable_sql
-from project_service.tables.transaction_settings import preamble_of, preamble_of_head
 from project_service.tables.values import SchemaCache, TablesConfig
 
 # The errors for something that the schema cache does not have: a handler of a media type, a relationship, a function,

@@ -27,9 +27,11 @@ from project_service.settings.model import Settings
 from project_service.tables import errors
 from project_service.tables.access import identities_of
 from project_service.tables.api import Root, TableRoutes, TableService
-from project_service.tables.execution import Executor
-from project_service.tables.hints import Hints
 from project_service.tables.planner import Planner
+from project_service.tables.reply.hints import Hints
+from project_service.tables.run.execution import Executor
+from project_service.tables.run.stream import Pace, Streams
+from project_service.tables.run.transaction_settings import session_of_shared
 from project_service.tables.schema_cache.holder import CHANNEL as SYNC_CHANNEL
 from project_service.tables.schema_cache.holder import (
     LOOK_SECONDS,
@@ -39,8 +41,6 @@ from project_service.tables.schema_cache.holder import (
     Freshness,
     loader,
 )
-from project_service.tables.stream import Pace, Streams
-from project_service.tables.transaction_settings import session_of_shared
 from project_service.tables.values import TablesConfig
 
 CHANNEL = "pgrst"

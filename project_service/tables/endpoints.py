@@ -22,8 +22,8 @@ from project_service.http.describe import (
 )
 from project_service.tables import errors
 from project_service.tables.errors import ANY_REQUEST, CALLING, CHANGING, FILTERED, ON_RELATION
+from project_service.tables.reply.response import MAX_ROWS
 from project_service.tables.request import headers
-from project_service.tables.response import MAX_ROWS
 
 TAG = "tables"
 BASE = "/{stage}/db/{database}/rest"

@@ -15,13 +15,13 @@ from cachetools import LRUCache
 from project_service.errors import Headers
 from project_service.tables import errors
 from project_service.tables.errors import VARY, TableError, as_utf8
-from project_service.tables.outcome import History, Probe
 from project_service.tables.plan.call import CallPlan, plan_call
 from project_service.tables.plan.media import Rendering, negotiate
 from project_service.tables.plan.names import find_relation
 from project_service.tables.plan.nodes import ReadPlan, as_stored
 from project_service.tables.plan.read import ReadPlanner
 from project_service.tables.plan.write import WritePlan, plan_write
+from project_service.tables.reply.outcome import History, Probe
 from project_service.tables.request.body import Payload
 from project_service.tables.request.query import EVERYTHING, parse_query, shape_of_query
 from project_service.tables.request.request import (

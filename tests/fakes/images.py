@@ -7,9 +7,9 @@ from typing import Any
 from attrs import define, field
 from twisted.internet.defer import Deferred, succeed
 
-from project_service.storage.image_pool import PictureRefused
-from project_service.storage.image_process import Job
-from project_service.storage.repository import ObjectStream
+from project_service.storage.pictures.pool import PictureRefused
+from project_service.storage.pictures.process import Job
+from project_service.storage.s3.store import ObjectStream
 from tests.fakes.store import Collected
 
 PNG = b"\x89PNG"

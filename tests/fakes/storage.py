@@ -15,7 +15,6 @@ from project_service.errors import ApiError
 from project_service.storage import access, errors, keys
 from project_service.storage.assemble import Rows
 from project_service.storage.durations import WAITING_SECONDS
-from project_service.storage.repository import NewObject, Switched
 from project_service.storage.values import (
     UNCONDITIONAL,
     Bucket,
@@ -24,6 +23,7 @@ from project_service.storage.values import (
     Details,
     Identity,
     Link,
+    NewObject,
     ObjectRow,
     Page,
     Progress,
@@ -31,6 +31,7 @@ from project_service.storage.values import (
     SortedPage,
     Sorting,
     StoredRendition,
+    Switched,
     Viewer,
     Writer,
 )

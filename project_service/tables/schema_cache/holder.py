@@ -25,6 +25,7 @@ from project_service.database.pool import Pool, Transaction
 from project_service.database.trust import UNKNOWN, Trust
 from project_service.lifecycle import Backoff, SharedRun, background, cancel, with_timeout
 from project_service.tables import errors
+from project_service.tables.run.transaction_settings import NO_JIT
 from project_service.tables.schema_cache.build import build
 from project_service.tables.schema_cache.queries import (
     FINGERPRINT,
@@ -35,7 +36,6 @@ from project_service.tables.schema_cache.queries import (
     role_settings,
     sections,
 )
-from project_service.tables.transaction_settings import NO_JIT
 from project_service.tables.values import SchemaCache, TablesConfig
 
 Load = Callable[[int], Awaitable[SchemaCache]]

@@ -10,8 +10,15 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.errors import ApiError
 from project_service.storage.assemble import Rows
-from project_service.storage.repository import NewObject, Switched
-from project_service.storage.values import NO_DETAILS, BucketRules, Conditions, Details, Writer
+from project_service.storage.values import (
+    NO_DETAILS,
+    BucketRules,
+    Conditions,
+    Details,
+    NewObject,
+    Switched,
+    Writer,
+)
 
 ALICE = Writer(UUID(int=1))
 

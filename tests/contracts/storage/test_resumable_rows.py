@@ -10,13 +10,13 @@ import pytest_twisted
 from attrs import evolve
 
 from project_service.storage.assemble import Rows
-from project_service.storage.repository import NewObject
 from project_service.storage.values import (
     NO_DETAILS,
     UNCONDITIONAL,
     BucketRules,
     Conditions,
     Details,
+    NewObject,
     Progress,
     ResumableUpload,
 )

@@ -11,8 +11,7 @@ from attrs import evolve
 from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.storage.assemble import Rows
-from project_service.storage.repository import NewObject
-from project_service.storage.values import BucketRules, Conditions, Identity, UploadTerms, Viewer
+from project_service.storage.values import BucketRules, Conditions, Identity, NewObject, UploadTerms, Viewer
 from tests.contracts.storage.rows import ALICE, BOB, ETAG, put, refused, together
 from tests.fakes.storage import START, some_link
 

@@ -13,7 +13,6 @@ import pytest
 import pytest_twisted
 
 from project_service.storage.assemble import Rows, sql_rows
-from project_service.storage.repository import NewObject
 from project_service.storage.values import (
     ANON_ROLE,
     NO_DETAILS,
@@ -22,6 +21,7 @@ from project_service.storage.values import (
     Conditions,
     Details,
     Identity,
+    NewObject,
     ObjectRow,
     Viewer,
     Writer,

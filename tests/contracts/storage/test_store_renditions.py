@@ -10,8 +10,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from project_service.lifecycle import start
 from project_service.storage.assemble import Rows
-from project_service.storage.repository import NewObject
-from project_service.storage.values import StoredRendition
+from project_service.storage.values import NewObject, StoredRendition
 from tests.contracts.storage.rows import ALICE, ETAG, put
 
 NAME = "1-cover-10x10-80.webp"

@@ -11,16 +11,17 @@ import pytest_twisted
 from attrs import asdict, evolve
 
 from project_service.errors import ApiError
-from project_service.storage import postgres_listing
 from project_service.storage.assemble import Rows
-from project_service.storage.repository import NewObject, Switched
+from project_service.storage.rows import listing as postgres_listing
 from project_service.storage.values import (
     UNCONDITIONAL,
     BucketRules,
     Conditions,
     Details,
+    NewObject,
     ObjectRow,
     Sorting,
+    Switched,
     Viewer,
     Writer,
 )

@@ -18,7 +18,7 @@ from project_service.http.admission import LimitedSlot, Limits
 from project_service.http.body import Body
 from project_service.http.exchange import Exchange, Stream
 from project_service.http.routing import Policy, Router
-from project_service.storage.parts import PartBuffer
+from project_service.storage.s3.parts import PartBuffer
 from project_service.storage.upload import Upload
 from tests.fakes.common import App, Client, raw_request
 from tests.http.storage.app import OBJECTS, USER, StorageApp

@@ -13,7 +13,7 @@ from twisted.trial.unittest import TestCase
 from project_service.errors import ApiError, database_unavailable
 from project_service.lifecycle import start
 from project_service.storage import buckets as buckets_module
-from project_service.storage.buckets import EMPTYINGS
+from project_service.storage.objects import EMPTYINGS
 from project_service.storage.values import MAX_BYTES, Bucket, BucketRules
 from tests.fakes.common import raw_request
 from tests.fakes.storage import START, FakeBuckets

@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from project_service.lifecycle import start
-from project_service.storage.download import MAX_READS, ObjectLost
 from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
+from project_service.storage.s3.reading import MAX_READS, ObjectLost
 from project_service.storage.values import BucketRules
 from tests.fakes.common import parse_response, raw_request
 from tests.fakes.store import MemoryStore

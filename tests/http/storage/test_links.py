@@ -326,7 +326,7 @@ class Links(TestCase):
 
     def test_a_request_that_loses_the_race_drops_its_read(self) -> None:
         path = self.path()
-        links = self.app.storage._link_routes.links
+        links = self.app.storage.links
         token_hash = next(iter(self.app.tables.links))
         find = links.rows.find
         raced: list[bool] = []

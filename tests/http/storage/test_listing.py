@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.storage import requests
+from project_service.storage.requests import parameters
 from tests.http.storage.app import (
     ANON,
     OBJECTS,
@@ -83,7 +83,10 @@ class Listing(TestCase):
 
     def test_invalid_parameters_are_refused(self) -> None:
         token = self.list("max_keys=1")["next_token"]
-        forged = requests.encode_page_token("b", "a", False), requests.encode_page_token("a\0", "a", False)
+        forged = (
+            parameters.encode_page_token("b", "a", False),
+            parameters.encode_page_token("a\0", "a", False),
+        )
         for query in (
             *(f"prefix=a&page_token={one}" for one in forged),
             "max_keys=0", "max_keys=-1", "max_keys=1001", "max_keys=abc", "max_keys=", "max_keys=1.0",

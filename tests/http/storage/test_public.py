@@ -8,7 +8,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.http.edge import EdgeSettings
 from project_service.settings.model import Storage
-from project_service.storage.download import SANDBOX
+from project_service.storage.presentation import SANDBOX
 from tests.fakes.common import ANON_KEY, Response
 from tests.http.storage.app import ANON, OBJECTS, USER, StorageApp, refused
 

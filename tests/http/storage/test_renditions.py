@@ -13,10 +13,10 @@ from twisted.trial.unittest import TestCase
 from project_service.http.admission import Limits
 from project_service.lifecycle import start
 from project_service.settings.model import Images
-from project_service.storage import renditions
 from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
-from project_service.storage.image_pool import NotInstalled, PictureRefused, ProcessGone, TookTooLong
-from project_service.storage.renditions import TOO_SLOW_SECONDS
+from project_service.storage.pictures import renditions
+from project_service.storage.pictures.pool import NotInstalled, PictureRefused, ProcessGone, TookTooLong
+from project_service.storage.pictures.renditions import TOO_SLOW_SECONDS
 from project_service.storage.s3.errors import BrokenRead
 from project_service.storage.sweeper import Swept
 from project_service.storage.values import StoredRendition

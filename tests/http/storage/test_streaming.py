@@ -11,9 +11,9 @@ from twisted.trial.unittest import TestCase
 
 from project_service.errors import database_unavailable
 from project_service.lifecycle import shield, start
-from project_service.storage.download import MAX_READS
 from project_service.storage.s3.connection import ByteSink
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
+from project_service.storage.s3.reading import MAX_READS
 from tests.captured_log import captured_logs, logged_until_the_end
 from tests.fakes.common import raw_request
 from tests.fakes.storage import FakeGarbage, FakeObjects

@@ -10,7 +10,7 @@ from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service import base64url
-from project_service.storage import requests
+from project_service.storage.requests import parameters
 from project_service.storage.values import Link
 from tests.captured_log import logged_until_the_end
 from tests.fakes.common import Client, Response
@@ -639,7 +639,7 @@ class ListedLinks(TestCase):
             self.app.request("DELETE", f"/storage/buckets/open/links/{made[-1]}", USER)
         self.assertEqual(seen, made[::-1])
         odd_zone = base64url.encode(b'[1,"2020-01-01T00:00:00+23:59","11111111-1111-4111-8111-111111111111"]')
-        self.assertEqual(requests.decode_link_token(odd_zone)[0].isoformat(), "2019-12-31T00:01:00+00:00")
+        self.assertEqual(parameters.decode_link_token(odd_zone)[0].isoformat(), "2019-12-31T00:01:00+00:00")
         too_early = base64url.encode(
             b'[1,"0001-01-01T00:00:00+23:59","11111111-1111-4111-8111-111111111111"]'
         )

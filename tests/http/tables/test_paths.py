@@ -10,8 +10,8 @@ from twisted.trial.unittest import TestCase
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from project_service.tables.api import TableRoutes
-from project_service.tables.imports import Upload
 from project_service.tables.request.request import RawRequest
+from project_service.tables.run.imports import Upload
 from project_service.tables.values import TablesConfig
 from tests.fakes.common import App, parse_response, raw_request
 from tests.http.toy_app import ANON, SERVICE

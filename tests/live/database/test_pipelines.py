@@ -26,8 +26,8 @@ from project_service.database.pipeline import Run
 from project_service.database.sharing import Pipelines
 from project_service.database.trust import UNKNOWN
 from project_service.settings.model import Stage, StageDatabase, Store
-from project_service.tables import outcome
 from project_service.tables.assemble import Tables
+from project_service.tables.reply import outcome
 from project_service.tables.schema_cache.holder import CacheHolder
 from project_service.tables.values import SchemaCache
 from tests.live.application import Api, serving, settings_for

@@ -28,11 +28,11 @@ from project_service.http.body import OVER, Body
 from project_service.http.head import HeaderView
 from project_service.settings.model import Images, Secret, Storage, Store
 from project_service.storage.assemble import assemble
-from project_service.storage.images import Wanted
 from project_service.storage.links import Links
 from project_service.storage.objects import Objects
-from project_service.storage.postgres import SqlLinks
+from project_service.storage.pictures.images import Wanted
 from project_service.storage.resumable import Piece
+from project_service.storage.rows.links import SqlLinks
 from project_service.storage.upload import SizeLimit
 from project_service.storage.values import NO_DETAILS, UNCONDITIONAL, Writer
 from tests.fakes.images import FakeImagePool

@@ -25,9 +25,10 @@ from twisted.internet.defer import Deferred, gatherResults
 from project_service.errors import ApiError
 from project_service.lifecycle import start
 from project_service.settings.model import Images
-from project_service.storage import image_pool, image_process
-from project_service.storage.image_pool import ImagePool, NotInstalled, PictureRefused, ProcessGone
-from project_service.storage.image_process import Job
+from project_service.storage.pictures import pool as image_pool
+from project_service.storage.pictures import process as image_process
+from project_service.storage.pictures.pool import ImagePool, NotInstalled, PictureRefused, ProcessGone
+from project_service.storage.pictures.process import Job
 from tests.fakes.store import FakeStream
 from tests.live.waiting import until
 

@@ -25,15 +25,16 @@ from project_service.database.trust import Trust
 from project_service.dsn import read_dsn
 from project_service.errors import ApiError
 from project_service.lifecycle import start
-from project_service.storage import postgres, postgres_listing
 from project_service.storage.assemble import Rows, sql_rows
-from project_service.storage.repository import NewObject
+from project_service.storage.rows import listing as postgres_listing
+from project_service.storage.rows import objects as postgres
 from project_service.storage.values import (
     ANON_ROLE,
     NO_DETAILS,
     USER_ROLE,
     BucketRules,
     Identity,
+    NewObject,
     ObjectRow,
     Viewer,
     Writer,

@@ -15,7 +15,7 @@ import requests
 from twisted.internet.threads import deferToThread
 
 from project_service.settings.model import Images
-from project_service.storage.download import MAX_READS
+from project_service.storage.s3.reading import MAX_READS
 from tests.live.sql import run_sql
 from tests.live.storage.service import Running, call
 from tests.live.waiting import until
@@ -193,7 +193,7 @@ def processes_of_pictures() -> list[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"image_process.py" in stat.with_name("cmdline").read_bytes():
+            if parent == os.getpid() and b"pictures/process.py" in stat.with_name("cmdline").read_bytes():
                 found.append(int(stat.parent.name))
         except OSError:
             continue

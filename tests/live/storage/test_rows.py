@@ -16,8 +16,8 @@ import pytest_twisted
 from project_service.database.pipeline import numbered
 from project_service.errors import ApiError
 from project_service.lifecycle import start
-from project_service.storage import postgres_listing
 from project_service.storage.assemble import Rows, sql_rows
+from project_service.storage.rows import listing as postgres_listing
 from project_service.storage.values import Conditions, Details, Sorting
 from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, bucket_b, put, refused
 from tests.fakes.storage import some_link

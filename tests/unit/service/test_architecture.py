@@ -48,26 +48,27 @@ PURE = [
     "cli/openings.py",
     "cli/sql_statements.py",
     "storage/access.py",
-    "storage/conditions.py",
+    "storage/presentation.py",
+    "storage/requests/conditions.py",
     "storage/durations.py",
     "storage/errors.py",
-    "storage/form.py",
+    "storage/requests/form.py",
     "storage/keys.py",
     "storage/links.py",
     "storage/objects.py",
-    "storage/repository.py",
-    "storage/requests.py",
+    "storage/rows/repository.py",
+    "storage/requests/parameters.py",
     "storage/values.py",
     "storage/s3/errors.py",
     "storage/s3/signing.py",
     "storage/s3/xml.py",
     "tables/access.py",
-    "tables/openapi.py",
-    "tables/outcome.py",
+    "tables/description/openapi.py",
+    "tables/reply/outcome.py",
     "tables/planner.py",
-    "tables/response.py",
-    "tables/suggestions.py",
-    "tables/transaction_settings.py",
+    "tables/reply/response.py",
+    "tables/reply/suggestions.py",
+    "tables/run/transaction_settings.py",
     "tables/values.py",
     "tables/schema_cache/build.py",
     "tables/schema_cache/queries.py",
@@ -184,7 +185,7 @@ class Architecture(TestCase):
                 self.assertEqual(named, set(), f"{path.relative_to(ROOT)}:{line}")
 
     def test_what_makes_statements_does_not_import_what_reads_the_schema_cache(self) -> None:
-        for path in sources(*(f"tables/{name}" for name in ("request", "plan", "sql", "response.py"))):
+        for path in sources(*(f"tables/{name}" for name in ("request", "plan", "sql", "reply/response.py"))):
             for name in imports(path):
                 self.assertFalse(
                     name.startswith("project_service.tables.schema_cache"), f"{path.name}: {name}"

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from project_service.storage import download
-from project_service.storage.download import ENTRY_BYTES, SHARE, SmallObjects
 from project_service.storage.s3.errors import SAME_PAGE, StoreUnreachable
+from project_service.storage.s3.reading import ENTRY_BYTES, SHARE, SmallObjects, list_all, read_all
 from project_service.storage.s3.xml import StoredObject, StoredPage
 from tests.fakes.store import BUFFERED_BYTES, FakeStream, MemoryStore
 
@@ -18,17 +17,17 @@ from tests.fakes.store import BUFFERED_BYTES, FakeStream, MemoryStore
 class Reading(TestCase):
     async def test_read_all_returns_all_bytes_of_an_object(self) -> None:
         for payload in (b"", b"at hand", b"to be poured" * BUFFERED_BYTES):
-            self.assertEqual(await download.read_all(FakeStream(payload)), payload)
+            self.assertEqual(await read_all(FakeStream(payload)), payload)
 
     async def test_list_all_returns_every_page_of_a_listing(self) -> None:
         store = MemoryStore()
         wanted = [f"in/{number:04}" for number in range(2001)]
         for key in ["before", *wanted, "out"]:
             await store.put(key, b"", "text/plain", {})
-        pages = [[entry.key for entry in page.objects] async for page in download.list_all(store, "in/")]
+        pages = [[entry.key for entry in page.objects] async for page in list_all(store, "in/")]
         self.assertEqual([len(page) for page in pages], [1000, 1000, 1])
         self.assertEqual([key for page in pages for key in page], wanted)
-        self.assertEqual([len(page.objects) async for page in download.list_all(store, "none/")], [0])
+        self.assertEqual([len(page.objects) async for page in list_all(store, "none/")], [0])
 
     async def test_a_page_that_comes_twice_ends_the_listing(self) -> None:
         object_a, object_b = StoredObject("a", 1), StoredObject("b", 1)
@@ -40,13 +39,13 @@ class Reading(TestCase):
         ):
             store = PagedStore(repeating)
             with self.assertRaises(StoreUnreachable) as raised:
-                async for _ in download.list_all(store):
+                async for _ in list_all(store):
                     pass
             self.assertEqual(str(raised.exception), SAME_PAGE)
 
     async def test_pages_without_objects_may_lead_on(self) -> None:
         filtered = StoredPage((), "on"), StoredPage((), "further"), StoredPage((StoredObject("a", 1),), None)
-        self.assertEqual(tuple([page async for page in download.list_all(PagedStore(filtered))]), filtered)
+        self.assertEqual(tuple([page async for page in list_all(PagedStore(filtered))]), filtered)
 
 
 class PagedStore(MemoryStore):

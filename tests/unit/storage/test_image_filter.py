@@ -6,8 +6,8 @@ import errno
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from project_service.storage import image_process
-from project_service.storage.image_process import _ALLOW, _ERRNO, _KILL, _MACHINES, _REFUSED, filter_of
+from project_service.storage.pictures import process as image_process
+from project_service.storage.pictures.process import _ALLOW, _ERRNO, _KILL, _MACHINES, _REFUSED, filter_of
 
 PID = 4711
 X86_64, ARM64 = _MACHINES.values()

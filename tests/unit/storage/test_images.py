@@ -11,9 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.errors import ApiError
 from project_service.http.request import parse_query
 from project_service.settings.model import Images
-from project_service.storage import images
-from project_service.storage.image_process import Job, Shape, shape_of
-from project_service.storage.images import Rendition, Wanted
+from project_service.storage.pictures import images
+from project_service.storage.pictures.images import Rendition, Wanted
+from project_service.storage.pictures.process import Job, Shape, shape_of
 
 sides = st.integers(1, 20_000)
 NAMES = ("width", "height", "fit", "format", "quality")

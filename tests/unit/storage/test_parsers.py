@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.errors import ApiError
-from project_service.storage import keys, requests
-from project_service.storage.conditions import parse_range
-from project_service.storage.download import content_disposition
-from project_service.storage.form import (
+from project_service.storage import keys
+from project_service.storage.links import UploadPass
+from project_service.storage.presentation import content_disposition
+from project_service.storage.requests import parameters
+from project_service.storage.requests.conditions import parse_range
+from project_service.storage.requests.form import (
     MAX_AROUND_BYTES,
     Event,
     Field,
@@ -28,7 +30,6 @@ from project_service.storage.form import (
     FormReader,
     boundary_of,
 )
-from project_service.storage.links import UploadPass
 from project_service.storage.values import ObjectRow, UploadTerms
 from tests.fakes.storage import START, some_link
 from tests.strategies import good_keys, short, text
@@ -144,11 +145,11 @@ class PageTokens(SynchronousTestCase):
         self, last: str, length: int, recursive: bool
     ) -> None:
         prefix = last[:length]
-        token = requests.encode_page_token(last, prefix, recursive)
+        token = parameters.encode_page_token(last, prefix, recursive)
         self.assertRegex(token, r"\A[A-Za-z0-9_-]+\Z")
-        self.assertEqual(requests.decode_page_token(token, prefix, recursive), last)
+        self.assertEqual(parameters.decode_page_token(token, prefix, recursive), last)
         for other in ((prefix + "x", recursive), (prefix, not recursive)):
-            self.assertRaises(ApiError, requests.decode_page_token, token, *other)
+            self.assertRaises(ApiError, parameters.decode_page_token, token, *other)
 
     @given(
         st.one_of(
@@ -163,7 +164,7 @@ class PageTokens(SynchronousTestCase):
     @example(base64.urlsafe_b64encode(b'[1,5,"",false]').decode())
     def test_any_other_text_is_refused(self, token: str) -> None:
         with self.assertRaises(ApiError) as caught:
-            requests.decode_page_token(token, "", False)
+            parameters.decode_page_token(token, "", False)
         self.assertEqual(
             (caught.exception.status, caught.exception.details),
             (422, {"page_token": "is not a token of this listing"}),
@@ -172,7 +173,7 @@ class PageTokens(SynchronousTestCase):
     def test_a_token_with_an_impossible_key_is_refused(self) -> None:
         for last in ("a\x00", "a\x01", "a\x7f", "a\x85", "k" * 901):
             with self.assertRaises(ApiError) as caught:
-                requests.decode_page_token(requests.encode_page_token(last, "", False), "", False)
+                parameters.decode_page_token(parameters.encode_page_token(last, "", False), "", False)
             self.assertEqual(caught.exception.code, "validation_failed", last)
 
 
@@ -610,7 +611,7 @@ class Redirects(SynchronousTestCase):
     @example("http://b.example:3000//%2f")
     def test_an_accepted_url_stays_below_what_is_allowed(self, url: str) -> None:
         try:
-            accepted = requests.parse_redirect(url, ALLOWED)
+            accepted = parameters.parse_redirect(url, ALLOWED)
         except ApiError as error:
             self.assertEqual((error.code, error.details is not None), ("validation_failed", True))
             return
@@ -630,7 +631,7 @@ class Redirects(SynchronousTestCase):
             "b", key, UUID(int=1), 1, "a/b", etag.encode("utf-8", "replace").decode(), None, START
         )
         for page in (url, f"{url}?c=d", f"{url}#f", f"{url}?c=d#f?g"):
-            led = urlsplit(requests.redirected(page, row))
+            led = urlsplit(parameters.redirected(page, row))
             before = urlsplit(page)
             self.assertEqual((led[:3], led.fragment), (before[:3], before.fragment))
             query = parse_qsl(led.query, keep_blank_values=True)
@@ -658,7 +659,7 @@ class LinkTokens(SynchronousTestCase):
     @given(st.datetimes(timezones=st.just(UTC)), st.uuids())
     def test_a_token_says_where_the_page_ended(self, made: datetime, link_id: UUID) -> None:
         last = some_link(id=link_id, created_at=made)
-        self.assertEqual(requests.decode_link_token(requests.encode_link_token(last)), (made, link_id))
+        self.assertEqual(parameters.decode_link_token(parameters.encode_link_token(last)), (made, link_id))
 
     @given(st.binary() | text.map(lambda t: t.encode("utf-8", "replace")))
     @example(b'[1,"2026-11-21","11111111-1111-4111-8111-111111111111"]')
@@ -668,5 +669,5 @@ class LinkTokens(SynchronousTestCase):
     def test_any_other_is_refused(self, content: bytes) -> None:
         for token in (base64.urlsafe_b64encode(content).decode().rstrip("="), content.decode("latin-1")):
             with self.assertRaises(ApiError) as caught:
-                requests.decode_link_token(token)
+                parameters.decode_link_token(token)
             self.assertEqual(caught.exception.code, "validation_failed")

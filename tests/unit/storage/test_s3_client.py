@@ -15,7 +15,6 @@ from twisted.python.failure import Failure
 
 from project_service.lifecycle import start
 from project_service.storage.durations import RENEWAL_SECONDS
-from project_service.storage.parts import PartSizes
 from project_service.storage.s3.client import DELETES_AT_ONCE
 from project_service.storage.s3.connection import SLICE
 from project_service.storage.s3.errors import (
@@ -29,6 +28,7 @@ from project_service.storage.s3.errors import (
     StoreError,
     StoreUnreachable,
 )
+from project_service.storage.s3.parts import PartSizes
 from project_service.storage.s3.signing import INLINE_DIGEST_BYTES
 from project_service.storage.s3.xml import OpenMultipart
 from project_service.storage.upload import COPY_PART_BYTES, SizeLimit, Upload, Uploads

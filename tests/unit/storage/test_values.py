@@ -21,11 +21,12 @@ from project_service.http.caller import Caller, Claims
 from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.lifecycle import start, timestamp
-from project_service.storage import access, durations, parts
+from project_service.storage import access, durations
 from project_service.storage.buckets import parse_rules
-from project_service.storage.parts import GROWING_BYTES, PartBuffer, PartSizes
-from project_service.storage.routes import translated
+from project_service.storage.routes.common import translated
+from project_service.storage.s3 import parts
 from project_service.storage.s3.errors import BrokenRead, CorruptTransfer, StoreError, StoreUnreachable
+from project_service.storage.s3.parts import GROWING_BYTES, PartBuffer, PartSizes
 from project_service.storage.sweeper import version_at
 from project_service.storage.values import Bucket, BucketRules, store_path
 

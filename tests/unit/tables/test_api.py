@@ -27,11 +27,11 @@ from project_service.tables.access import Identity
 from project_service.tables.api import POLICY, Root, TableRoutes, TableService
 from project_service.tables.assemble import assemble, one_at_a_time
 from project_service.tables.errors import TableError
-from project_service.tables.outcome import Outcome
 from project_service.tables.planner import Planned, Planner
+from project_service.tables.reply.outcome import Outcome
+from project_service.tables.reply.response import options_reply, other_methods
 from project_service.tables.request.body import INLINE_BYTES
 from project_service.tables.request.request import RawRequest, RequestHeaders, parse_head
-from project_service.tables.response import options_reply, other_methods
 from project_service.tables.schema_cache.holder import CacheHolder
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.values import SchemaCache, TablesConfig

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.tables.client_types import python, typescript
-from project_service.tables.type_catalog import Column, Relation, Type, TypeCatalog
+from project_service.tables.description.client_types import python, typescript
+from project_service.tables.description.type_catalog import Column, Relation, Type, TypeCatalog
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
 KEYWORDS = st.sampled_from(

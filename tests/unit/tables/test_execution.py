@@ -17,9 +17,9 @@ from project_service.database.sharing import Quickness
 from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
-from project_service.tables.execution import Executor
-from project_service.tables.outcome import MAX_PROBED_ROWS, UNKNOWN_ROWS, Outcome, Probe
 from project_service.tables.planner import Planned, Planner
+from project_service.tables.reply.outcome import MAX_PROBED_ROWS, UNKNOWN_ROWS, Outcome, Probe
+from project_service.tables.run.execution import Executor
 from tests.unit.tables.planning import CONFIG, planned, preamble, waited
 
 UNPREPARED = evolve(CONFIG, prepare=False)

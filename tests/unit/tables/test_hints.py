@@ -16,7 +16,7 @@ from project_service.lifecycle import start
 from project_service.tables import errors
 from project_service.tables.access import Identity
 from project_service.tables.errors import TableError
-from project_service.tables.hints import Hints, body_hint, refused_by
+from project_service.tables.reply.hints import Hints, body_hint, refused_by
 from project_service.tables.request.request import RawRequest, RequestHeaders
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CONFIG, as_json, planned

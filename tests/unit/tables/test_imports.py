@@ -16,10 +16,10 @@ from project_service.errors import ApiError
 from project_service.http.body import Body, Source
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
-from project_service.tables.imports import BATCH_BYTES, BATCH_ROWS, Rows, Upload, _is_of_a_row
 from project_service.tables.planner import Planner
 from project_service.tables.request.request import RawRequest, RequestHeaders
-from project_service.tables.stream import Pace, Streams
+from project_service.tables.run.imports import BATCH_BYTES, BATCH_ROWS, Rows, Upload, _is_of_a_row
+from project_service.tables.run.stream import Pace, Streams
 from tests.unit.tables.planning import CONFIG
 
 T = TypeVar("T")

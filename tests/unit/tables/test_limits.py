@@ -15,14 +15,14 @@ from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.access import Identity
 from project_service.tables.errors import TableError
-from project_service.tables.execution import Executor
-from project_service.tables.outcome import Outcome
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.read import MAX_EMBEDDED
 from project_service.tables.planner import Planned
+from project_service.tables.reply.outcome import Outcome
 from project_service.tables.request.request import RequestHeaders
+from project_service.tables.run.execution import Executor
+from project_service.tables.run.transaction_settings import preamble_of
 from project_service.tables.sql.fragment import MAX_CHARACTERS, Sql, joined
-from project_service.tables.transaction_settings import preamble_of
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CACHE, CONFIG, planned, preamble, text, waited
 

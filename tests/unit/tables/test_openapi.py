@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.response import Reply
 from project_service.tables.api import Root
-from project_service.tables.openapi import (
+from project_service.tables.description.openapi import (
     default_of,
     definition_of,
     document,
@@ -21,7 +21,7 @@ from project_service.tables.openapi import (
     path_of_routine,
     schema_of,
 )
-from project_service.tables.openapi import path_of as relation_path
+from project_service.tables.description.openapi import path_of as relation_path
 from project_service.tables.request.query import parse_query
 from project_service.tables.request.request import RawRequest, parse_head
 from project_service.tables.request.syntax import Field, Filter

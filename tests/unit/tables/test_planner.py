@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.outcome import UNKNOWN_ROWS
 from project_service.tables.planner import Compiled, Planned, Planner
+from project_service.tables.reply.outcome import UNKNOWN_ROWS
 from project_service.tables.values import SchemaCache
 from tests.unit.tables.planning import CACHE, CONFIG, as_json, planned, text
 

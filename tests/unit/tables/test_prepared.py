@@ -18,10 +18,10 @@ from project_service.database.trust import Trust
 from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
-from project_service.tables.execution import Executor, Row
-from project_service.tables.outcome import Outcome
 from project_service.tables.planner import Planned, Planner
+from project_service.tables.reply.outcome import Outcome
 from project_service.tables.request.headers import MediaType
+from project_service.tables.run.execution import Executor, Row
 from tests.unit.tables.planning import CONFIG, planned, preamble, text, waited
 
 ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'

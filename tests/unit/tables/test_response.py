@@ -10,13 +10,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.http.response import Reply
 from project_service.tables.errors import TableError, from_sqlstate
-from project_service.tables.outcome import Outcome
 from project_service.tables.plan.call import CallPlan
 from project_service.tables.plan.write import WritePlan
 from project_service.tables.planner import Planned, constant_headers, deprecated_names
-from project_service.tables.request.query import parse_query
-from project_service.tables.request.syntax import Field, Filter
-from project_service.tables.response import (
+from project_service.tables.reply.outcome import Outcome
+from project_service.tables.reply.response import (
     LONGEST_CONTENT_LOCATION,
     MAX_ROWS,
     check_outcome,
@@ -28,6 +26,8 @@ from project_service.tables.response import (
     status_from_sql,
     status_of_range,
 )
+from project_service.tables.request.query import parse_query
+from project_service.tables.request.syntax import Field, Filter
 from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CONFIG, planned
 

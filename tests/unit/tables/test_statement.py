@@ -6,9 +6,9 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.tables.errors import TableError
-from project_service.tables.outcome import Outcome
+from project_service.tables.reply.outcome import Outcome
+from project_service.tables.reply.response import check_outcome
 from project_service.tables.request.headers import MediaType
-from project_service.tables.response import check_outcome
 from tests.unit.tables.planning import CONFIG, planned, text
 
 

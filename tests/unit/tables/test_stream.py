@@ -17,13 +17,13 @@ from project_service.http.admission import Slot
 from project_service.http.body import ClientGone
 from project_service.http.response import Reply, StreamReply
 from project_service.lifecycle import start
-from project_service.tables import stream
 from project_service.tables.errors import TableError
-from project_service.tables.outcome import Outcome
 from project_service.tables.planner import Planner
+from project_service.tables.reply.outcome import Outcome
 from project_service.tables.request.request import RawRequest
+from project_service.tables.run import stream
+from project_service.tables.run.stream import CHUNK_BYTES, Pace, RowStream, Streams
 from project_service.tables.sql.statement import RESPONSE_SETTINGS
-from project_service.tables.stream import CHUNK_BYTES, Pace, RowStream, Streams
 from tests.unit.tables.planning import CONFIG, planned, preamble
 
 

@@ -18,7 +18,7 @@ from project_service.tables.errors import TableError
 from project_service.tables.planner import Planned
 from project_service.tables.request.headers import MediaType
 from project_service.tables.request.request import RawRequest, RequestHeaders
-from project_service.tables.transaction_settings import (
+from project_service.tables.run.transaction_settings import (
     preamble_of,
     preamble_of_head,
     session_of_shared,

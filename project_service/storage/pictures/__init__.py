@@ -1,0 +1,1 @@
+"""Pictures in other sizes and formats."""

@@ -1,0 +1,1 @@
+"""What is read of a request: parameters, headers and forms, as values."""

@@ -1,0 +1,167 @@
+"""``/admin/buckets``: buckets by the service key. Each endpoint has its description and the model of its body beside
+it."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from project_service.errors import validation_failed
+from project_service.http.describe import (
+    BOOLEAN,
+    COUNT,
+    MOMENT,
+    Answer,
+    Named,
+    Operation,
+    Parameter,
+    array,
+    exactly,
+)
+from project_service.http.json_body import body_of, member, read_members
+from project_service.http.request import Request
+from project_service.http.response import NO_STORE, Reply, json_reply
+from project_service.http.routing import endpoint
+from project_service.storage import errors, keys
+from project_service.storage.buckets import NOT_A_RULE, Buckets, parse_rules
+from project_service.storage.objects import Objects
+from project_service.storage.requests import parameters
+from project_service.storage.routes.descriptions import (
+    BAD_KEY,
+    DATABASE_AND_STORE,
+    IN_BUCKET,
+    NO_BUCKET,
+    PREFIX,
+    json_answer,
+)
+from project_service.storage.values import BUCKET_NAME, RULE_SCHEMAS, BucketRules
+
+BUCKETS = "/admin/buckets"
+ONE_BUCKET = f"{BUCKETS}/<bucket>"
+TAG = "buckets"
+
+BUCKET = Named(
+    "Bucket",
+    exactly(
+        name=BUCKET_NAME.schema, **RULE_SCHEMAS, object_count=COUNT, total_bytes=COUNT, created_at=MOMENT
+    ),
+)
+
+
+@frozen(kw_only=True)
+class NewBucket(BucketRules):
+    """The body that makes a bucket: its name beside its rules."""
+
+    name: str = member(BUCKET_NAME)
+
+
+@frozen(eq=False)
+class BucketRoutes:
+    buckets: Buckets
+    objects: Objects
+
+    @endpoint(
+        "POST",
+        BUCKETS,
+        Operation(
+            "createBucket",
+            TAG,
+            "Make a bucket",
+            (json_answer(201, "The new bucket", BUCKET),),
+            body=body_of(NewBucket),
+            errors=(errors.bucket_exists(),),
+        ),
+    )
+    async def create(self, request: Request) -> Reply:
+        rules = read_members(NewBucket, await request.json_object(), NOT_A_RULE, required=True)
+        bucket = await self.buckets.create(rules.pop("name"), BucketRules(**rules))
+        return _reply(bucket.as_json(), 201, request.location(f"{BUCKETS}/{bucket.name}"))
+
+    @endpoint(
+        "GET",
+        BUCKETS,
+        Operation(
+            "listBuckets",
+            TAG,
+            "Every bucket",
+            (json_answer(200, "The buckets", exactly(buckets=array(BUCKET))),),
+        ),
+    )
+    async def list(self, request: Request) -> Reply:
+        return _reply({"buckets": [bucket.as_json() for bucket in await self.buckets.all()]})
+
+    @endpoint(
+        "GET",
+        ONE_BUCKET,
+        Operation(
+            "showBucket",
+            TAG,
+            "One bucket",
+            (json_answer(200, "The bucket", BUCKET),),
+            (IN_BUCKET,),
+            errors=(NO_BUCKET,),
+        ),
+    )
+    async def show(self, request: Request) -> Reply:
+        return _reply((await self.buckets.fresh(request.path_args["bucket"])).as_json())
+
+    @endpoint(
+        "PATCH",
+        ONE_BUCKET,
+        Operation(
+            "changeBucket",
+            TAG,
+            "Change rules of a bucket",
+            (json_answer(200, "The bucket", BUCKET),),
+            (IN_BUCKET,),
+            body_of(BucketRules),
+            (NO_BUCKET,),
+        ),
+    )
+    async def change(self, request: Request) -> Reply:
+        changes = parse_rules(await request.json_object())
+        return _reply((await self.buckets.change(request.path_args["bucket"], changes)).as_json())
+
+    @endpoint(
+        "DELETE",
+        ONE_BUCKET,
+        Operation(
+            "deleteBucket",
+            TAG,
+            "Delete a bucket",
+            (Answer(204, "It is gone."),),
+            (IN_BUCKET, Parameter("force", "true: with everything in it.", BOOLEAN)),
+            errors=(NO_BUCKET, errors.bucket_not_empty(), errors.bucket_in_use(), errors.object_in_use()),
+            needs=DATABASE_AND_STORE,
+        ),
+    )
+    async def delete(self, request: Request) -> Reply:
+        delete = self.objects.delete_bucket if parameters.flag(request, "force") else self.buckets.delete
+        await delete(request.path_args["bucket"])
+        return Reply(204)
+
+    @endpoint(
+        "DELETE",
+        f"{ONE_BUCKET}/objects",
+        Operation(
+            "deletePrefix",
+            TAG,
+            "Delete every object under a prefix; the empty one means all",
+            (json_answer(200, "How many there were", exactly(deleted=COUNT)),),
+            (IN_BUCKET, Parameter("prefix", "What their keys begin with.", PREFIX, required=True)),
+            errors=(NO_BUCKET, BAD_KEY, errors.object_in_use()),
+            needs=DATABASE_AND_STORE,
+        ),
+    )
+    async def delete_prefix(self, request: Request) -> Reply:
+        """A prefix must be given; the empty one means everything."""
+        prefix = request.query_value("prefix")
+        if prefix is None:
+            raise validation_failed({"prefix": "is required"})
+        bucket = await self.buckets.fresh(request.path_args["bucket"])
+        count = await self.objects.delete_prefix(bucket, keys.parse_prefix(prefix))
+        return _reply({"deleted": count})
+
+
+def _reply(value: object, status: int = 200, *headers: tuple[str, str]) -> Reply:
+    """Not to be cached: a cache does not know the service key for a credential."""
+    return json_reply(value, status, (NO_STORE, *headers))

@@ -1,0 +1,95 @@
+"""Versions that are no object's, and what the sweeper asks of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from attrs import frozen
+
+from project_service.database.pool import Pool
+from project_service.storage.rows.columns import ALL_COLUMNS, object_row, uuid_array
+from project_service.storage.values import ObjectRow
+
+
+@frozen(eq=False)
+class SqlGarbage:
+    database: Pool
+
+    async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
+        rows = await self.database.query(
+            "select storage.discard_uploads(%s::uuid[])", (uuid_array(versions),)
+        )
+        return [UUID(version) for (version,) in rows]
+
+    async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]:
+        rows = await self.database.query(
+            "select version from storage.uploads where seen_at <= now() - %s order by seen_at limit %s",
+            (silent_for, limit),
+        )
+        return [UUID(version) for (version,) in rows]
+
+    async def garbage(
+        self, limit: int, after: UUID | None = None, removed_for: timedelta = timedelta(0)
+    ) -> list[tuple[UUID, str]]:
+        rows = await self.database.query(
+            "select version, bucket from storage.garbage"
+            " where (%(after)s::uuid is null or version > %(after)s::uuid) and added_at <= now() - %(removed_for)s"
+            " order by version limit %(limit)s",
+            {"after": None if after is None else str(after), "limit": limit, "removed_for": removed_for},
+        )
+        return [(UUID(version), bucket) for version, bucket in rows]
+
+    async def forget(self, versions: Sequence[UUID]) -> list[UUID]:
+        array = uuid_array(versions)
+        rows = await self.database.prepared(
+            "with gone as (delete from storage.garbage where version = any (%s::uuid[]))"
+            " select version from storage.garbage where rendition_of = any (%s::uuid[])",
+            (array, array),
+        )
+        return [UUID(version) for (version,) in rows]
+
+    async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
+        rows = await self.database.query(
+            "select v from unnest(%s::uuid[]) v where not exists (select from storage.objects where version = v)"
+            " and not exists (select from storage.renditions where version = v)"
+            " and not exists (select from storage.uploads where version = v)"
+            " and not exists (select from storage.garbage where version = v)",
+            (uuid_array(versions),),
+        )
+        return {UUID(version) for (version,) in rows}
+
+    async def reserved(self, versions: Sequence[UUID]) -> set[UUID]:
+        rows = await self.database.query(
+            "select version from storage.uploads where version = any (%s::uuid[])", (uuid_array(versions),)
+        )
+        return {UUID(version) for (version,) in rows}
+
+    async def current(self, versions: Sequence[UUID]) -> set[UUID]:
+        rows = await self.database.query(
+            "select version from storage.objects where version = any (%s::uuid[])", (uuid_array(versions),)
+        )
+        return {UUID(version) for (version,) in rows}
+
+    async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        rows = await self.database.query(
+            f"select {ALL_COLUMNS} from storage.objects where (bucket, key) > (%s, %s) order by bucket, key limit %s",
+            (*(after or ("", "")), limit),
+        )
+        return [object_row(row) for row in rows]
+
+    async def without_sha256(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        rows = await self.database.query(
+            f"select {ALL_COLUMNS} from storage.objects where sha256 is null and (bucket, key) > (%s, %s)"
+            " order by bucket, key limit %s",
+            (*(after or ("", "")), limit),
+        )
+        return [object_row(row) for row in rows]
+
+    async def set_sha256(self, version: UUID, sha256: str) -> bool:
+        rows = await self.database.query(
+            "update storage.objects set sha256 = %s where version = %s::uuid and sha256 is null returning 1",
+            (sha256, str(version)),
+        )
+        return bool(rows)

@@ -1,0 +1,1 @@
+"""What a database offers: its description in two forms, and types for clients."""

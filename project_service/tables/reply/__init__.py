@@ -1,0 +1,1 @@
+"""What a statement returned, as a response."""

@@ -1,0 +1,1 @@
+"""Running statements: in one round trip, in pieces, and batch by batch."""
