@@ -173,14 +173,10 @@ class ResponseParser:
             raise BrokenResponse("not a head")
         self.keep_alive = fields.keep_alive
         self.headers = dict(zip(map(bytes.lower, fields), fields.values(), strict=True))
-        if self.code >= 200:
-            self._decide_body_length(head)
-
-    def _decide_body_length(self, head: bytes) -> None:
-        """Decide how the body is delimited (RFC 9112 section 6.3).
-
-        llhttp has already refused contradicting lengths, and a length beside a transfer coding.
-        """
+        if self.code < 200:
+            return
+        # How the body is delimited (RFC 9112 section 6.3). llhttp has already refused contradicting lengths, and a
+        # length beside a transfer coding.
         coding, length = self.headers.get(b"transfer-encoding"), self.headers.get(b"content-length")
         if self._bodiless or self.code in _BODILESS:
             self.length, self.complete = 0, True

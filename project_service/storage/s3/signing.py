@@ -167,9 +167,10 @@ class _Auth(S3SigV4Auth):
         return hmac.digest(self._key, string_to_sign.encode(), "sha256").hex()
 
     def canonical_headers(self, headers_to_sign: Any) -> str:
-        return "\n".join(
-            [f"{name}:{' '.join(value.split())}" for name, value in sorted(headers_to_sign.items())]
-        )
+        lines = []
+        for name, value in sorted(headers_to_sign.items()):
+            lines.append(f"{name}:{' '.join(value.split())}")
+        return "\n".join(lines)
 
     headers_to_sign = staticmethod(attrgetter("signed"))  # type: ignore[assignment]  # a dictionary does as well
 
