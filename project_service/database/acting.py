@@ -32,8 +32,9 @@ from twisted.logger import Logger
 from project_service.database.connection import Connection, DatabaseGone, Row
 from project_service.database.pipeline import Run, Step
 from project_service.database.pool import Pool
+from project_service.database.quickness import Quickness
 from project_service.database.quoting import ident, literal
-from project_service.database.sharing import LIMIT_SECONDS, Quickness, limit
+from project_service.database.sharing import LIMIT_SECONDS, limit
 from project_service.database.sql_facts import FORM_SETTINGS
 from project_service.database.trust import QUERY, UNKNOWN, Trust, trust_of
 from project_service.lifecycle import Backoff, InThread, SharedRun, cancel
@@ -125,7 +126,7 @@ class Preamble:
         has_limit = self.extra_seconds != 0 or self.is_short
         return has_limit or kept_apart or self.sets_isolation or self.pre_request is not None
 
-    @property
+    @cached_property
     def sets_isolation(self) -> bool:
         """Whether the transaction has an isolation level of its own, which prepared statements cannot set."""
         return bool(self._isolation)
@@ -259,22 +260,22 @@ class Actor:
             return None
         return self.pool.pipelines.submit(version, [*preamble.steps(path, shared=True), step], quickness)
 
-    async def use(self, preamble: Preamble, path: str, function: Callable[[Session], Awaitable[T]]) -> T:
+    def use(self, preamble: Preamble, path: str, function: Callable[[Session], Awaitable[T]]) -> Awaitable[T]:
         """Call ``function`` with a session and return its result. It is shielded from cancellation.
 
         Raises what ``Pool.acquire`` raises.
         """
-        return await self.pool.use(lambda connection: function(_session(connection, preamble, path)))
+        return self.pool.use(lambda connection: function(_session(connection, preamble, path)))
 
-    async def use_again(
+    def use_again(
         self,
         preamble: Preamble,
         path: str,
         function: Callable[[Session], Awaitable[T]],
         quickness: Quickness,
-    ) -> T:
+    ) -> Awaitable[T]:
         """As ``use``, for what a connection that reads share has not answered."""
-        return await self.pool.use_again(
+        return self.pool.use_again(
             lambda connection: function(_session(connection, preamble, path)), quickness
         )
 
@@ -321,7 +322,8 @@ class Recycler:
     def due(self, connection: Connection) -> bool:
         """Whether ``connection``, which a caller has used, must not go to the next one as it is."""
         trust = self.trust()
-        return self.outdated(connection) or not trust.clean or (trust.sets_role and self.changes_role)
+        changed = connection.recycled != trust.version
+        return changed or not trust.clean or (trust.sets_role and self.changes_role)
 
     def outdated(self, connection: Connection) -> bool:
         """Whether the trust has changed since ``connection`` was made, or made as new."""

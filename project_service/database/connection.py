@@ -1,8 +1,9 @@
 """A PostgreSQL connection that stays registered with the reactor.
 
 ``execute`` and ``query`` send SQL text through psycopg2, ``run`` prepared statements in libpq's pipeline mode
-(``pipeline``). txpostgres' own cursors register with the reactor for each query and fire in a later turn; this class
-does neither. Nothing here is safe to cancel, so callers have to shield (see ``pool``).
+(``pipeline``), in which the connection stays until psycopg2 is needed. txpostgres' own cursors register with the
+reactor for each query and fire in a later turn; this class does neither. Nothing here is safe to cancel, so callers
+have to shield (see ``pool``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg2
 from psycopg2 import extensions
@@ -33,11 +34,9 @@ from project_service.database.pipeline import (
     may_be_stale,
     show_sqlstates,
 )
+from project_service.database.quickness import Quickness
 from project_service.errors import Away
 from project_service.lifecycle import cancel
-
-if TYPE_CHECKING:
-    from project_service.database.sharing import Quickness
 
 Params = Mapping[str, Any] | Sequence[Any] | None
 Row = tuple[Any, ...]
@@ -92,7 +91,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         # which the connection was made as new.
         self.plans_of: object = None
         self.recycled: int | None = None
-        # Set while the connection is in pipeline mode, by ``run`` or for longer by ``Pipelines``.
+        # Set while the connection is in pipeline mode.
         self.pipeline: Pipeline | None = None
         self._sent = 0.0
         self._running: Deferred[None] | None = None
@@ -142,8 +141,10 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         Raises ``psycopg2.Error`` for what the server refuses, and ``DatabaseGone`` if the connection is lost or the
         server does not answer within ``answer_seconds``.
         """
-        if self._running is not None or self.pipeline is not None:
-            raise RuntimeError("the connection is busy")
+        self._check_idle()
+        if self.pipeline is not None:
+            pipeline, self.pipeline = self.pipeline, None
+            pipeline.leave()
         cursor = self.cursor
         running: Deferred[None] = Deferred()
         self._running = running
@@ -185,9 +186,8 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
 
         Raises as ``execute`` does. ``version`` is that of the schema cache that the statements were made with.
         """
-        if self._running is not None or self.pipeline is not None:
-            raise RuntimeError("the connection is busy")
-        pipeline = self.enter_pipeline()
+        self._check_idle()
+        pipeline = self.pipeline if self.pipeline and not self._discarded else self.enter_pipeline()
         self.watch()
         run = pipeline.submit(version, steps, timed)
         pipeline.flush()
@@ -195,11 +195,12 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
             await run.done
         except psycopg2.Error as fault:
             raise self._as_raised(fault) from fault
-        finally:
-            self.pipeline = None
-            pipeline.leave()
         self._forget_large(run.rows[0] if len(run.rows) == 1 else ())
         return run
+
+    def _check_idle(self) -> None:
+        if self._running is not None or (self.pipeline is not None and self.pipeline.waiting):
+            raise RuntimeError("the connection is busy")
 
     async def query_prepared(
         self, sql: str, params: Sequence[Any], quickness: Quickness | None = None
@@ -221,7 +222,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         return await self.query(sql, params)
 
     def enter_pipeline(self) -> Pipeline:
-        """Put the connection into pipeline mode. Raises ``DatabaseGone`` if it is lost."""
+        """Put the connection into pipeline mode, anew if it is. Raises ``DatabaseGone`` if it is lost."""
         if self._discarded or self._connection is None or self._connection.closed:
             raise DatabaseGone("connection lost")
         try:
@@ -270,8 +271,8 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
     @property
     def usable(self) -> bool:
         """Whether another caller may have it: it is connected, idle and outside a transaction."""
-        raw = self._connection
-        if self._discarded or self._running is not None or self.pipeline is not None:
+        raw, pipeline = self._connection, self.pipeline
+        if self._discarded or self._running is not None or (pipeline is not None and pipeline.waiting):
             return False
         if raw is None or raw.closed or (self._expires is not None and self.expired):
             return False
@@ -296,16 +297,16 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
 
     def remember_settings(self) -> None:
         """Remember the present settings: every caller is to find these (see ``altered``)."""
-        self._remembered = self._reported()
+        self._remembered = (*map(self._connection.get_parameter_status, _REPORTED),)
 
     @property
     def altered(self) -> bool:
         """Whether SQL has changed a session setting (encoding, quoting, user, read-only) that would make the next
         statement mean something else."""
-        return self._remembered is not None and self._reported() != self._remembered
-
-    def _reported(self) -> tuple[str | None, ...]:
-        return tuple(map(self._connection.get_parameter_status, _REPORTED))
+        remembered = self._remembered
+        return remembered is not None and remembered != (
+            *map(self._connection.get_parameter_status, _REPORTED),
+        )
 
     @property
     def in_transaction(self) -> bool:
@@ -402,7 +403,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         pipeline, self.pipeline = self.pipeline, None
         if pipeline is not None:
             # A caller that learns of it cannot submit anything to it any more.
-            pipeline.lost(fault)
+            pipeline.lost(fault.because)
         self.reactor.removeReader(self)
         self.reactor.removeWriter(self)
         cancel(self._answer_check)

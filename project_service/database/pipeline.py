@@ -9,7 +9,7 @@ goes out in one write.
 Plan: psycopg2 says where libpq's connection is (``pgconn_ptr``, which it documents for this), and the functions are
 those of the library that it has loaded itself. They are called with the interpreter's lock held (``PyDLL``), since
 none of them blocks on a connection that is set nonblocking. While a connection is in pipeline mode psycopg2 must not
-be asked to execute or poll, which ``Connection`` sees to; otherwise both may use it in turns.
+be asked to execute or poll, so ``Connection`` leaves that mode before it does, and stays in it otherwise.
 
 Cost: the functions' signatures have to be right, or the process crashes. They are all below, and nothing outside this
 module sees them: others make a ``Step``, and get rows or an exception that psycopg2 would have raised.
@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import count
 from time import thread_time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import psycopg2
 from attrs import define, field, frozen
@@ -38,10 +38,8 @@ from psycopg2 import _psycopg, extensions
 from psycopg2 import errors as psycopg2_errors
 from twisted.internet.defer import Deferred
 
-if TYPE_CHECKING:
-    from project_service.database.connection import Connection, DatabaseGone
-    from project_service.database.sharing import Quickness
-
+from project_service.database.quickness import Quickness
+from project_service.frozen import quick
 
 # Each statement costs PostgreSQL about 10 kB on each connection.
 PER_CONNECTION = 200
@@ -176,7 +174,7 @@ Values = Sequence[bytes | None]
 TextRow = list[bytes | None]
 
 
-@frozen(eq=False)
+@quick(eq=False)
 class Step:
     """One statement of a run, with ``$1`` and so on for its values. It is prepared on each connection that it is run
     on, for the ``role`` that it is run in; with ``once`` it is not, and has no values."""
@@ -200,12 +198,37 @@ def numbered(sql: str) -> str:
     return re.sub("%s|%%", lambda match: "%" if match[0] == "%%" else f"${next(numbers)}", sql)
 
 
+class Owner(Protocol):
+    """The connection that is in pipeline mode (``connection.Connection``)."""
+
+    reactor: Any
+    statements: Statements
+
+    @property
+    def raw(self) -> Any:
+        """psycopg2's connection."""
+
+    @property
+    def cursor(self) -> Any:
+        """One of psycopg2's cursors."""
+
+    def abandon(self) -> None:
+        """libpq has failed. Calls ``Pipeline.lost``."""
+
+    def connection_lost(self) -> None:
+        """libpq reports that the connection is lost. Calls ``Pipeline.lost``."""
+
+
+# Makes the failure of a run that a lost connection ends, of the error that the server had sent for it, if any.
+Lost = Callable[[psycopg2.Error | None], Exception]
+
+
 class Run:
     """A submitted transaction. ``done`` fires when it has run and ``rows`` are those of its last statement. It fails
-    with ``psycopg2.Error`` for what the server refuses, or ``DatabaseGone``.
+    with ``psycopg2.Error`` for what the server refuses, or as ``Pipeline.lost`` says.
 
-    Cancelling ``done`` does not stop the run. ``took`` is how many seconds the server needed for a ``timed`` one;
-    ``slow`` whether it held up the others that share the pipeline.
+    Cancelling ``done`` does not stop the run. ``types`` are those of the last statement's columns. ``took`` is how
+    many seconds the server needed for a ``timed`` one; ``slow`` whether it held up others that share the pipeline.
     """
 
     __slots__ = (
@@ -221,10 +244,11 @@ class Run:
         "slow",
         "timed",
         "took",
+        "types",
         "used",
     )
 
-    def __init__(self, connection: Connection, sent: float, timed: bool = False) -> None:
+    def __init__(self, connection: Owner, sent: float, timed: bool = False) -> None:
         self.connection = connection
         self.sent = sent
         self.timed = timed
@@ -234,6 +258,7 @@ class Run:
         # Kept by ``sharing`` with what may be moved elsewhere.
         self.quickness: Quickness | None = None
         self.rows: list[TextRow] = []
+        self.types: Sequence[int] = ()
         # What was sent to be prepared and is not known to be yet.
         self.preparing: list[Prepared] = []
         # The last result, and the one before it.
@@ -241,11 +266,6 @@ class Run:
         self.before: int | None = None
         self.used: list[Prepared] = []
         self.error: psycopg2.Error | None = None
-
-    @property
-    def types(self) -> Sequence[int]:
-        """The types of the last statement's columns, once it has run."""
-        return (self.used[-1].types or ()) if self.used else ()
 
     def with_bytes(self) -> list[TextRow]:
         """``rows`` with the bytes of ``bytea`` in place of their text."""
@@ -259,11 +279,12 @@ class Run:
 
     def typed(self) -> list[tuple[Any, ...]]:
         """``rows`` with their values as psycopg2 would have returned them."""
-        types, cursor = self.types, self.connection.cursor
-        return [
-            tuple([_converter(kind)(value, cursor) for kind, value in zip(types, row, strict=True)])
-            for row in self.rows
-        ]
+        converters, cursor = [*map(_converter, self.types)], self.connection.cursor
+        rows = []
+        for row in self.rows:
+            values = zip(converters, row, strict=True)
+            rows.append(tuple([convert(value, cursor) for convert, value in values]))
+        return rows
 
 
 class NotTaken(Exception):
@@ -278,15 +299,15 @@ SLOW_FACTOR = 5
 class Pipeline:
     """Puts a connection into pipeline mode until ``leave`` is called, and runs what is submitted in order.
 
-    Raises ``NotTaken`` if that is not possible."""
+    Raises ``NotTaken`` if that is not possible. ``waiting`` are the runs that are not answered yet."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Owner) -> None:
         self._connection = connection
         self._libpq = connection.raw.pgconn_ptr
         self._clock: Callable[[], float] = connection.reactor.seconds
         self._scheduled = False
         # Why the connection is lost, once it is.
-        self._gone: DatabaseGone | None = None
+        self._gone: Lost | None = None
         self.waiting: deque[Run] = deque()
         # When something came the last time, or waiting began.
         self.since = self._cpu = 0.0
@@ -322,7 +343,8 @@ class Pipeline:
             self._connection.abandon()
             if not isinstance(fault, NotTaken):
                 raise
-            run.done.errback(self._gone)
+            assert self._gone is not None
+            run.done.errback(self._gone(None))
             return run
         self.waiting.append(run)
         return run
@@ -423,17 +445,17 @@ class Pipeline:
             _clear(result)
         self.since, self._cpu = now, cpu
 
-    def lost(self, fault: DatabaseGone) -> None:
-        """The connection is lost: fail all runs with ``fault``, and with the error that the server may have sent
-        before."""
+    def lost(self, failure: Lost) -> None:
+        """The connection is lost: fail each run with what ``failure`` makes of the error that the server may have
+        sent for it before."""
         self._libpq = None  # with which libpq's functions do nothing
-        self._gone = fault
+        self._gone = failure
         runs = list(self.waiting)
         self.waiting.clear()
         for run in runs:
             _clear(run.result)
             _clear(run.before)
-            run.done.errback(fault.because(run.error))
+            run.done.errback(failure(run.error))
 
     @property
     def usual(self) -> float:
@@ -466,8 +488,11 @@ class Pipeline:
             before, result = result, before
         if result:
             run.rows = _text_rows(result)
-            if run.used and run.used[-1].types is None:
-                run.used[-1].types = tuple([_type(result, n) for n in range(_columns(result))])
+            if run.used:
+                last = run.used[-1]
+                if last.types is None:
+                    last.types = tuple([_type(result, n) for n in range(_columns(result))])
+                run.types = last.types
         _clear(before)
         _clear(result)
         run.done.callback(None)

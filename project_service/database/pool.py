@@ -19,7 +19,8 @@ from twisted.logger import Logger
 from project_service import errors
 from project_service.database.connection import Connection, DatabaseGone, Params, Row
 from project_service.database.pipeline import Step
-from project_service.database.sharing import Pipelines, Quickness, answered
+from project_service.database.quickness import Quickness
+from project_service.database.sharing import Pipelines, answered
 from project_service.lifecycle import Backoff, background, cancel, shield, start
 from project_service.wait_queue import WaitQueue
 
@@ -122,15 +123,16 @@ class Pool:
     async def read(self, sql: str, params: Sequence[Any]) -> list[Row]:
         """As ``prepared``, for a query that only reads and is usually quick: it may share its connection."""
         quickness = self._quickness[sql]
+        run = None
         if self.may_share(quickness):
             run = self.pipelines.submit(0, [Step.of(sql, params)], quickness)
-            if run is not None:
-                if await answered(run, quickness):
-                    return run.typed()
-                return await self.use_again(
-                    lambda connection: connection.query_prepared(sql, params, quickness), quickness
-                )
-        return await self.use(lambda connection: connection.query_prepared(sql, params, quickness))
+        if run is None:
+            return await self.use(lambda connection: connection.query_prepared(sql, params, quickness))
+        if await answered(run, quickness):
+            return run.typed()
+        return await self.use_again(
+            lambda connection: connection.query_prepared(sql, params, quickness), quickness
+        )
 
     async def transaction(self, function: Callable[[Transaction], Awaitable[T]]) -> T:
         """As ``in_transaction``. Runs to its end even if the caller is cancelled."""
@@ -205,7 +207,7 @@ class Pool:
 
     def release(self, connection: Connection) -> None:
         """Give back what ``acquire`` returned. It goes to the next caller, or is closed if it is not ``usable``."""
-        if connection.usable and self.recycler is not None and self.recycler.due(connection):
+        if self.recycler is not None and self.recycler.due(connection) and connection.usable:
             self._recycle(connection, self.recycler)
         else:
             self._returned(connection)
@@ -308,7 +310,7 @@ class Pool:
         if self._closed:
             connection.close()
             self._grow()
-        elif self._waiting:
+        elif self._waiting.waiters:
             self._lend(connection)
             self._waiting.serve(connection)
         else:

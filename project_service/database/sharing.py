@@ -35,10 +35,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import psycopg2
-from attrs import define
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
@@ -53,11 +52,9 @@ from project_service.database.pipeline import (
     Step,
     may_be_stale,
 )
+from project_service.database.quickness import Quickness
 from project_service.errors import ApiError, Away
 from project_service.lifecycle import background, cancel
-
-if TYPE_CHECKING:
-    from project_service.database.pool import Pool
 
 # What PostgreSQL allows a statement on a shared connection. Much longer than any that is quick, also on a busy
 # machine, and not so long that anybody would notice.
@@ -68,13 +65,6 @@ MAX_AGE_SECONDS = 0.02
 # A shared connection that has been idle for so long is given back.
 IDLE_SECONDS = 30.0
 CHECK_SECONDS = 1.0
-# A statement is quick once so many runs in a row took at most so long and made at most so large a body.
-QUICK_RUNS = 3
-QUICK_SECONDS = 0.002
-SMALL_BYTES = 64 * 1024
-# After it had to be ended it needs so many more. Counted, not timed: so what is asked often is soon back after a
-# stall of the whole server, and a kind that is slow on purpose holds others up once in a thousand times.
-RUNS_AFTER_LIMIT = 1000
 
 
 def limit() -> str:
@@ -87,53 +77,6 @@ def _setting_of_limit() -> Step:
     lower = f"least({ceil(LIMIT_SECONDS * 1000)}, nullif(setting::int, 0))::text"
     of_session = "from pg_settings where name = 'statement_timeout'"
     return Step(f"select set_config(name, {lower}, false) {of_session}", once=True)
-
-
-@define(eq=False)
-class Quickness:
-    """How quick the latest reads of one kind were: ``is_quick`` says that they do not hold up others.
-
-    ``quick_runs`` is how many in a row were quick, and below zero for a while after one had to be ended. ``doubted``
-    says that they were quick until one was slow on a shared connection, which may have been the neighbours' fault.
-    """
-
-    needed: int = QUICK_RUNS
-    quick_runs: int = 0
-    doubted: bool = False
-
-    @classmethod
-    def known(cls) -> Quickness:
-        """Of reads that are quick unless it turns out otherwise."""
-        return cls(quick_runs=QUICK_RUNS)
-
-    @property
-    def is_quick(self) -> bool:
-        return self.quick_runs >= self.needed
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether a read of this kind had to be ended not long ago."""
-        return self.quick_runs < 0
-
-    def ran(self, seconds: float, size: int = 0) -> None:
-        """A run took ``seconds`` and made ``size`` bytes."""
-        if seconds > QUICK_SECONDS or size > SMALL_BYTES:
-            self.failed()
-        else:
-            self.quick_runs += 1
-
-    def failed(self) -> None:
-        """A run was refused, or was slow."""
-        self.quick_runs, self.doubted = min(self.quick_runs, 0), False
-
-    def doubt(self) -> None:
-        """A run was slow where others wait behind it."""
-        if self.quick_runs >= 0:
-            self.quick_runs, self.doubted = 0, True
-
-    def exceeded(self) -> None:
-        """A run exceeded the limit of a shared connection."""
-        self.quick_runs, self.doubted = -RUNS_AFTER_LIMIT, False
 
 
 class _Moved(Exception):
@@ -168,8 +111,25 @@ async def answered(run: Run, quickness: Quickness) -> bool:
     return True
 
 
+class Lender(Protocol):
+    """Lends connections to one caller at a time (``pool.Pool``): those that reads share, and others."""
+
+    @property
+    def free(self) -> int:
+        """How many more callers would get a connection without waiting for another caller."""
+
+    @property
+    def longest_wait(self) -> float:
+        """For how many seconds the caller that came first has been waiting."""
+
+    async def acquire(self) -> Connection:
+        """A usable connection, which has to be passed to ``release``."""
+
+    def release(self, connection: Connection) -> None: ...
+
+
 class Pipelines:
-    """Up to ``size`` connections of a pool that quick reads share.
+    """Up to ``size`` connections of ``pool`` that quick reads share.
 
     The first that is run on each is the limit, and ``setup``. It is closed when it is not needed any more, so that no
     other caller finds these settings.
@@ -178,7 +138,7 @@ class Pipelines:
     left settings there, or taken away those of ``setup``.
     """
 
-    def __init__(self, pool: Pool, size: int, clock: IReactorTime, setup: Sequence[Step] = ()) -> None:
+    def __init__(self, pool: Lender, size: int, clock: IReactorTime, setup: Sequence[Step] = ()) -> None:
         self._pool = pool
         self._size = size
         self._clock = clock

@@ -14,6 +14,7 @@ send its body or to read its response, or for those who read the streams before 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -24,7 +25,6 @@ from twisted.logger import Logger
 
 from project_service import errors
 from project_service.errors import ApiError
-from project_service.http.metrics import Metrics
 from project_service.wait_queue import WaitQueue
 
 # Refusals are logged together, at most this often, so that a flood of requests is not one of lines.
@@ -32,19 +32,19 @@ LOG_SECONDS = 1.0
 
 
 class Refusals:
-    """Counts what is refused because there is too much to do, and logs it."""
+    """Counts what is refused because there is too much to do, with ``metric``, and logs it."""
 
     log = Logger()
 
-    def __init__(self, clock: IReactorTime, metrics: Metrics) -> None:
+    def __init__(self, clock: IReactorTime, metric: Callable[[str, str], None]) -> None:
         self._clock = clock
-        self._metrics = metrics
+        self._metric = metric
         self._unreported = 0
         self._reported_at = float("-inf")
 
     def count(self, part: str, reason: str) -> None:
         """Count one refusal in ``part``, which is the name of an admission class, or ``-``."""
-        self._metrics.refused(part, reason)
+        self._metric(part, reason)
         self._unreported += 1
         now = self._clock.seconds()
         if now - self._reported_at >= LOG_SECONDS:

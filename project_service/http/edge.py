@@ -131,7 +131,7 @@ class Edge:
         self._translate = translate
         self._date = date
         self._access = AccessLog(self.log, log_later)
-        self._refusals = Refusals(clock, metrics)
+        self._refusals = Refusals(clock, metrics.refused)
         self.classes = {
             name: AdmissionClass(name, one, clock, self._refusals) for name, one in limits.items()
         }

@@ -21,6 +21,7 @@ from attrs import frozen
 
 from project_service import errors
 from project_service.errors import ApiError
+from project_service.frozen import quick
 
 # Characters, written to stand between the brackets of a regular expression. RFC 9110 section 5.6.2: those of tokens,
 # such as names of headers and methods.
@@ -212,7 +213,7 @@ MAX_HEADERS = 200
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
-@frozen
+@quick
 class RequestHead:
     """``length`` is the Content-Length, None for a chunked body, 0 without a body. ``target`` is in origin form.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
 from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,10 +17,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from project_service.errors import ApiError
+from project_service.http.admission import AdmissionClass
 from project_service.http.head import METHODS
-
-if TYPE_CHECKING:  # it counts its refusals here
-    from project_service.http.admission import AdmissionClass
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 

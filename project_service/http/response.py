@@ -12,6 +12,7 @@ import orjson
 from attrs import frozen
 
 from project_service.errors import ApiError, Headers, has_header
+from project_service.frozen import quick
 from project_service.http.describe import STRING, Named, obj
 from project_service.http.head import TCHAR
 
@@ -19,7 +20,7 @@ JSON = "application/json; charset=utf-8"
 NO_STORE = ("Cache-Control", "no-store")
 
 
-@frozen
+@quick
 class Reply:
     """A whole response. The edge adds Content-Length, the request id and CORS headers, and drops a HEAD's body.
 

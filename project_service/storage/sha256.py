@@ -16,10 +16,10 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from project_service.database.errors import describe, outage_of
-from project_service.storage.rows.repository import GarbageRows
+from project_service.storage.rows.garbage import GarbageRows
+from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import NoSuchObject
 from project_service.storage.s3.reading import read_all
-from project_service.storage.s3.store import Store
 from project_service.storage.values import Live, ObjectRow
 
 _log = Logger()
@@ -39,7 +39,7 @@ class Reader:
     """Reads objects to compute their SHA-256: at most ``bytes_per_second`` of all together, or with 0 as fast as it
     can. It has ``READ_BYTES`` in memory for each object."""
 
-    store: Store
+    store: S3Store
     clock: IReactorTime
     bytes_per_second: int = 0
     _free_at: float = field(default=0.0, init=False)
@@ -119,7 +119,7 @@ class MissingDigests:
     async def _without(self) -> AsyncIterator[ObjectRow]:
         after, self._begin_after = self._begin_after, None
         while self.wanted:
-            rows = await self.rows.without_sha256(after, BATCH)
+            rows = await self.rows.objects_from(after, BATCH, without_sha256=True)
             for row in rows:
                 if row.version not in self._unreadable:
                     yield row

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from functools import cached_property
+from typing import Literal
 
 from attrs import Factory, define, evolve, field, frozen
 from cachetools import LRUCache
 
 from project_service.errors import Headers
+from project_service.frozen import quick
 from project_service.tables import errors
 from project_service.tables.errors import VARY, TableError, as_utf8
 from project_service.tables.plan.call import CallPlan, plan_call
@@ -62,7 +64,12 @@ _APPLIED = {
 }
 
 
-@frozen
+# How a transaction ends. BEGIN and COMMIT of our own are used only where the outcome decides whether to commit, since
+# they cost round trips.
+Ending = Literal["implicit", "commit", "rollback"]
+
+
+@quick
 class Planned:
     """A request and the statement that answers it.
 
@@ -202,7 +209,7 @@ class Compiled:
     result may have to be streamed. ``shares`` allows it to run on a connection that reads share, once its ``history``
     shows that it is quick. ``named`` are the relations and functions that the request itself names, junctions
     included. ``max_rows`` is the role's limit (0: none), and ``cut_at`` the same if it is lower than what the request
-    asks for.
+    asks for. ``may_be_rejected`` says that ``response.check_outcome`` rejects some outcomes.
     """
 
     statement: Statement
@@ -215,6 +222,8 @@ class Compiled:
     named: frozenset[Key] = frozenset()
     max_rows: int = 0
     cut_at: int = 0
+    ending: Ending = "implicit"
+    may_be_rejected: bool = False
     history: History = Factory(History)
 
     @cached_property
@@ -237,6 +246,8 @@ def compile_request(cache: SchemaCache, config: TablesConfig, request: Request) 
         headers=constant_headers(request.head, compiled, renamed),
         max_rows=config.max_rows,
         cut_at=_cut_at(config.max_rows, request, compiled),
+        ending=_ending(config, request, compiled),
+        may_be_rejected=_may_be_rejected(request, compiled),
         named=frozenset([(request.head.schema, request.head.name), *_named(read)]),
     )
 
@@ -245,6 +256,31 @@ def _cut_at(max_rows: int, request: Request, compiled: Compiled) -> int:
     if request.range.capped(max_rows) == request.range or isinstance(compiled.plan, WritePlan):
         return 0
     return max_rows if compiled.routine is None or compiled.routine.is_set else 0
+
+
+def rolls_back(config: TablesConfig, request: Request) -> bool:
+    """Whether a write is undone at its end, because the request or the database wants a trial only."""
+    # The planner has left out a ``tx`` that is not allowed.
+    return (request.head.preferences.get("tx") or config.tx_end).startswith("rollback")
+
+
+def _ending(config: TablesConfig, request: Request, compiled: Compiled) -> Ending:
+    if compiled.read_only:
+        return "implicit"
+    if rolls_back(config, request):
+        return "rollback"
+    return "commit" if _may_be_rejected(request, compiled) else "implicit"
+
+
+def _may_be_rejected(request: Request, compiled: Compiled) -> bool:
+    preferences = request.head.preferences
+    return bool(
+        compiled.rendering.singular
+        or preferences.max_affected is not None
+        # A range of a function's rows that begins after the last of them is rejected.
+        or (compiled.routine is not None and request.range.offset > 0 and preferences.get("count"))
+        or (isinstance(compiled.plan, WritePlan) and compiled.plan.may_be_undone)
+    )
 
 
 def _named(plan: ReadPlan | None) -> Iterator[Key]:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from attrs import define, frozen
+from attrs import define
 
-from project_service.database.sharing import Quickness
+from project_service.database.quickness import Quickness
+from project_service.frozen import quick
 
 
-@frozen
+@quick
 class Outcome:
     """What a statement returned (see ``sql.statement.Statement``).
 

@@ -10,8 +10,9 @@ from typing import Literal
 from urllib.parse import parse_qsl
 
 import orjson
-from attrs import field, frozen
+from attrs import field
 
+from project_service.frozen import quick
 from project_service.http.json_body import depth_of
 from project_service.tables import errors
 from project_service.tables.request import headers
@@ -36,7 +37,7 @@ PIECE_BYTES = 16 * 1024
 _CSV_LINES = 500
 
 
-@frozen
+@quick
 class Payload:
     """A request body. ``text`` is the JSON that PostgreSQL gets. ``keys`` are the members of its objects, ordered by
     name. If the items of an array have different members there are none, and ``keys_match`` is False: only a function

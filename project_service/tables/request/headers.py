@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Literal
 
 from attrs import evolve, frozen
@@ -142,6 +143,7 @@ class MediaType:
         return self.name + stripped + ("; charset=utf-8" if self.name in _WITH_CHARSET else "")
 
 
+@lru_cache(maxsize=64)  # few, as clients choose their length
 def parse_media(text: str) -> MediaType:
     shown = text.strip()
     name = shown.partition(";")[0].strip().lower()

@@ -52,7 +52,7 @@ def outline_of(body: bytes) -> Outline:
     three bytes would stop all threads for a tenth of a second.
     """
     text = body.decode("utf-8")
-    if not _has_many_brackets(body) or not text.lstrip(WHITESPACE).startswith("["):
+    if not text.lstrip(WHITESPACE).startswith("[") or not _has_many_brackets(body):
         value = value_of(body)
         if isinstance(value, dict):
             return Outline("object", in_order(value))

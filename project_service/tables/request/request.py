@@ -12,6 +12,7 @@ from typing import Any, Literal
 import orjson
 from attrs import define, field, frozen
 
+from project_service.frozen import quick
 from project_service.http.admission import Slot
 from project_service.tables import errors
 from project_service.tables.request.body import Payload, has_several_rows, parse_payload
@@ -93,7 +94,7 @@ def _cookies_as_json(pairs: Pairs) -> str:
     return orjson.dumps({name: content for name, _, content in cookies if name}).decode()
 
 
-@frozen
+@quick
 class RawRequest:
     """``segments`` and ``pairs`` are decoded. ``resource`` is the path of the segments as PostgREST would see it, and
     ``path`` the resource's public path, for Location headers; ``slot`` is that of ``http.request.Request``. With a
@@ -128,7 +129,7 @@ class Head:
     content_type: str | None
 
 
-@frozen
+@quick
 class Request:
     """A parsed request. ``range`` is that of query and Range header together; ``pairs`` is the query as sent."""
 

@@ -13,7 +13,7 @@ A statement goes to PostgreSQL in one of three forms:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 import psycopg2
@@ -21,22 +21,22 @@ from attrs import evolve, frozen
 
 from project_service.database.acting import Actor, Preamble, Session
 from project_service.database.connection import DatabaseGone
-from project_service.database.pipeline import Run, Step, as_text, may_be_stale
-from project_service.database.sharing import SMALL_BYTES, answered
+from project_service.database.pipeline import Run, Step, as_texts, may_be_stale
+from project_service.database.quickness import SMALL_BYTES
+from project_service.database.sharing import answered
+from project_service.frozen import quick
 from project_service.http.admission import Slot
 from project_service.tables import errors
 from project_service.tables.errors import from_postgres
 from project_service.tables.plan.write import WritePlan
-from project_service.tables.planner import Compiled, Planned
-from project_service.tables.reply.outcome import Outcome, as_bytes, outcome_of_read, outcome_of_write
+from project_service.tables.planner import Planned
+from project_service.tables.reply.outcome import Outcome, Probe, as_bytes, outcome_of_read, outcome_of_write
 from project_service.tables.reply.response import check_outcome
 from project_service.tables.request.body import DEEP
-from project_service.tables.request.request import Request
 from project_service.tables.sql.fragment import Sql
 from project_service.tables.values import TablesConfig
 
 Row = tuple[Any, ...]
-Ending = Literal["implicit", "commit", "rollback"]
 
 # program_limit_exceeded: PostgreSQL cannot make a value of more than a gigabyte, such as a body of many wide rows.
 _TOO_LARGE = "54000"
@@ -83,7 +83,7 @@ class Executor:
                 if len(outcome.body) > SMALL_BYTES:
                     compiled.history.failed()
                 if compiled.probe is None or compiled.probe.fits(outcome, probe):
-                    if compiled.rendering.form == "object":
+                    if compiled.may_be_rejected:
                         check_outcome(planned.request, compiled, outcome)
                     return outcome
         except (psycopg2.Error, DatabaseGone) as error:
@@ -109,7 +109,7 @@ class Executor:
         return await self.actor.use(preamble, path, run)
 
 
-@frozen
+@quick
 class _Alone:
     """Runs one request in a session of its own, with which it is called."""
 
@@ -117,9 +117,10 @@ class _Alone:
     planned: Planned
 
     async def __call__(self, session: Session) -> Outcome:
-        counting = self.planned.compiled.statement.count
+        compiled = self.planned.compiled
+        counting, probe = compiled.statement.count, compiled.probe
         try:
-            outcome = await self._probed(session)
+            outcome = await (self._run(session, 0) if probe is None else self._probed(session, probe))
             return outcome if counting is None else await self._estimated(session, counting, outcome)
         except (psycopg2.Error, DatabaseGone) as error:
             payload = self.planned.request.payload
@@ -130,11 +131,8 @@ class _Alone:
                     raise errors.body_too_deep(depth) from error
             raise from_postgres(error, session.preamble.authenticated) from error
 
-    async def _probed(self, session: Session) -> Outcome:
+    async def _probed(self, session: Session, probe: Probe) -> Outcome:
         """The outcome. Where the probe allowed too few rows, the statement is run again with more."""
-        probe = self.planned.compiled.probe
-        if probe is None:
-            return await self._run(session, 0)
         rows = probe.rows
         while True:
             try:
@@ -151,48 +149,44 @@ class _Alone:
             rows = probe.rows
 
     async def _run(self, session: Session, probe: int) -> Outcome:
-        if session.is_prepared_for(self.planned.version) and self._is_prepared(session):
-            try:
-                return await self._transaction(session, probe, prepared=True)
-            except psycopg2.Error as error:
-                # The error has undone everything, so it may be run again, as the text it is.
-                if not may_be_stale(error.pgcode):
-                    raise
-        return await self._transaction(session, probe, prepared=False)
-
-    async def _transaction(self, session: Session, probe: int, prepared: bool) -> Outcome:
         """Run the statement as its transaction. Unless the ending is implicit, nothing is committed if the outcome is
         rejected."""
         planned, compiled = self.planned, self.planned.compiled
-        ending = self._ending
-        begins = ending != "implicit"
-        run: Run | None = None
-        try:
+        begins = compiled.ending != "implicit"
+        prepared = session.is_prepared_for(planned.version) and self._is_prepared(session)
+        while True:
             rows: Sequence[Any]
-            if prepared:
-                step = _step(planned, session.preamble, probe)
-                run = await session.run(step, planned.version, begins, timed=compiled.shares)
-                rows = run.with_bytes()
-            else:
-                sql = compiled.statement.sql
-                values = sql.values(planned.operands, planned.body, planned.raw, probe + 1)
-                rows = await session.text(sql.for_driver, values, "BEGIN" if begins else "")
-            outcome = self._checked(rows)
-        except BaseException:
-            if begins:
-                await session.rollback()
-            raise
-        if ending == "commit":
-            await session.execute("COMMIT")
-        elif ending == "rollback":
             try:
-                # A violated deferred constraint raises its error now, as it would at a commit.
-                await session.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            finally:
-                await session.rollback()
-        if run is not None and compiled.shares:
-            compiled.history.ran(run.took, len(outcome.body))
-        return outcome
+                if prepared:
+                    step = _step(planned, session.preamble, probe)
+                    run = await session.run(step, planned.version, begins, timed=compiled.shares)
+                    rows = run.with_bytes()
+                else:
+                    sql = compiled.statement.sql
+                    values = sql.values(planned.operands, planned.body, planned.raw, probe + 1)
+                    rows = await session.text(sql.for_driver, values, "BEGIN" if begins else "")
+                outcome = self._checked(rows)
+                if begins:
+                    await self._end(session)
+            except BaseException as error:
+                if begins:
+                    await session.rollback()
+                # It has undone everything, so the statement may be run again, as the text it is.
+                if not (prepared and isinstance(error, psycopg2.Error) and may_be_stale(error.pgcode)):
+                    raise
+                prepared = False
+                continue
+            if prepared and compiled.shares:
+                compiled.history.ran(run.took, len(outcome.body))
+            return outcome
+
+    async def _end(self, session: Session) -> None:
+        if self.planned.compiled.ending == "commit":
+            await session.execute("COMMIT")
+            return
+        # A violated deferred constraint raises its error now, as it would at a commit.
+        await session.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        await session.rollback()
 
     def _is_prepared(self, session: Session) -> bool:
         return (
@@ -201,17 +195,6 @@ class _Alone:
             and self.planned.compiled.rendering.explain is None
             and not session.preamble.sets_isolation
         )
-
-    @property
-    def _ending(self) -> Ending:
-        """How the transaction ends. BEGIN and COMMIT of our own are used only where the outcome decides whether to
-        commit, since they cost round trips."""
-        request, compiled = self.planned.request, self.planned.compiled
-        if compiled.read_only:
-            return "implicit"
-        if rolls_back(self.config, request):
-            return "rollback"
-        return "commit" if _may_be_rejected(request, compiled) else "implicit"
 
     def _checked(self, rows: Sequence[Any]) -> Outcome:
         """The outcome; raises where it must not be committed."""
@@ -222,7 +205,8 @@ class _Alone:
             outcome = outcome_of_write(rows[0])
         else:
             outcome = outcome_of_read(rows[0])
-        check_outcome(self.planned.request, compiled, outcome)
+        if compiled.may_be_rejected:
+            check_outcome(self.planned.request, compiled, outcome)
         return outcome
 
     async def _estimated(self, session: Session, counting: Sql, outcome: Outcome) -> Outcome:
@@ -238,31 +222,9 @@ class _Alone:
         return evolve(outcome, total=likely if exact is None else max(likely, exact))
 
 
-def rolls_back(config: TablesConfig, request: Request) -> bool:
-    """Whether a write is undone at its end, because the request or the database wants a trial only."""
-    # The planner has left out a ``tx`` that is not allowed.
-    return (request.head.preferences.get("tx") or config.tx_end).startswith("rollback")
-
-
-def _may_be_rejected(request: Request, compiled: Compiled) -> bool:
-    """Whether ``check_outcome`` rejects some outcomes, so that it has to be asked before the commit."""
-    preferences = request.head.preferences
-    return bool(
-        compiled.rendering.singular
-        or preferences.max_affected is not None
-        # A range of a function's rows that begins after the last of them is rejected.
-        or (compiled.routine is not None and request.range.offset > 0 and preferences.get("count"))
-        or (isinstance(compiled.plan, WritePlan) and compiled.plan.may_be_undone)
-    )
-
-
 def _step(planned: Planned, preamble: Preamble, probe: int) -> Step:
     """The request's statement with its values."""
     sql, payload = planned.compiled.statement.sql, planned.request.payload
     body, raw = ("", b"") if payload is None else (payload.text, payload.raw)
     values = sql.values(planned.operands, body, raw, probe + 1)
-    return Step(
-        sql.for_prepare,
-        [value.encode() if isinstance(value, str) else as_text(value) for value in values],
-        preamble.role,
-    )
+    return Step(sql.for_prepare, as_texts(values), preamble.role)

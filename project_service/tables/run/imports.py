@@ -27,14 +27,13 @@ from project_service.http.request import Request
 from project_service.lifecycle import InThread, start, with_timeout
 from project_service.tables import errors
 from project_service.tables.errors import TableError, from_postgres
-from project_service.tables.planner import Planned
+from project_service.tables.planner import Planned, rolls_back
 from project_service.tables.reply.outcome import Outcome, outcome_of_write
 from project_service.tables.request import headers
 from project_service.tables.request.body import INLINE_BYTES, PIECE_BYTES, Payload
 from project_service.tables.request.lines import CsvLines, JsonLines, Lines, Row
 from project_service.tables.request.request import Head
 from project_service.tables.request.syntax import Query
-from project_service.tables.run.execution import rolls_back
 from project_service.tables.run.stream import IDLE_MARGIN_SECONDS, Streams
 
 # A batch has so many rows, or fewer that together have so many bytes of JSON.

@@ -147,7 +147,7 @@ class Failures(TestCase):
 class RequestBody(TestCase):
     def test_slots_queues_and_connections_are_read_when_metrics_are_written(self) -> None:
         metrics, clock = Metrics(), Clock()
-        limited = AdmissionClass("auth", Limits(1, 1.0), clock, Refusals(clock, metrics))
+        limited = AdmissionClass("auth", Limits(1, 1.0), clock, Refusals(clock, metrics.refused))
         clients: set[int] = set()
         metrics.watch({"auth": limited}, clients, 100)
         for _ in range(3):

@@ -210,10 +210,44 @@ async def test_a_connection_on_which_libpq_does_not_change_its_mode_is_lost(
         Failing(monkeypatch, name, 1, result)
         if name == "_exit_pipeline":
             assert (await made.run([Step("select 1")])).rows == [[b"1"]]
+            with pytest.raises(DatabaseGone):
+                await made.query("select 1")
         else:
             with pytest.raises(DatabaseGone):
                 await made.run([Step("select 1")])
         assert made.raw.closed
+        assert not made.usable
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_connection_stays_in_pipeline_mode_until_psycopg2_is_needed(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered: list[int] = []
+    enter = pipeline._enter_pipeline
+
+    def counted(libpq: int) -> Any:
+        entered.append(libpq)
+        return enter(libpq)
+
+    monkeypatch.setattr(pipeline, "_enter_pipeline", counted)
+    async with connection(database) as made:
+        for expected in (1, 2):
+            for _ in range(3):
+                assert (await made.run([Step("select 1")])).rows == [[b"1"]]
+                assert made.usable
+            assert await made.query("select 2") == [(2,)]
+            assert len(entered) == expected
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_that_is_idle_in_pipeline_mode_is_missed_when_the_server_ends_it(database: str) -> None:
+    async with connection(database) as made:
+        lost: list[Connection] = []
+        made.on_lost = lost.append
+        (row,) = (await made.run([Step("select pg_backend_pid()")])).typed()
+        run_sql(database, f"select pg_terminate_backend({row[0]})")
+        await until(lambda: lost == [made])
         assert not made.usable
 
 

@@ -21,7 +21,7 @@ from attrs import define, evolve, field, frozen
 from twisted.internet.threads import deferToThread
 
 from project_service import application
-from project_service.database import pipeline, sharing
+from project_service.database import pipeline, quickness, sharing
 from project_service.database.pipeline import Run
 from project_service.database.sharing import Pipelines
 from project_service.database.trust import UNKNOWN
@@ -205,7 +205,7 @@ def service(
 
     monkeypatch.setattr(Pipelines, "submit", submitted)
     # On a machine with much else to do even the quickest read takes longer now and then.
-    monkeypatch.setattr(sharing, "QUICK_SECONDS", 60.0)
+    monkeypatch.setattr(quickness, "QUICK_SECONDS", 60.0)
     monkeypatch.setattr(pipeline, "SLOW_SECONDS", 60.0)
     monkeypatch.setattr(sharing, "MAX_AGE_SECONDS", 60.0)
     # As long as all statements may take: ``tables/test_neighbours`` is about the limit of shared connections.

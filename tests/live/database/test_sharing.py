@@ -12,10 +12,11 @@ import pytest_twisted
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import gatherResults
 
-from project_service.database import sharing
+from project_service.database import quickness, sharing
 from project_service.database.pipeline import Step
 from project_service.database.pool import Pool
-from project_service.database.sharing import Quickness, answered
+from project_service.database.quickness import Quickness
+from project_service.database.sharing import answered
 from project_service.lifecycle import start
 from tests.live.sql import connector, run_sql
 from tests.live.waiting import until
@@ -115,8 +116,8 @@ async def test_a_read_that_did_not_share_any_more_shares_again(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When it has been quick often enough."""
-    monkeypatch.setattr(sharing, "RUNS_AFTER_LIMIT", 5)
-    monkeypatch.setattr(sharing, "QUICK_SECONDS", 60.0)
+    monkeypatch.setattr(quickness, "RUNS_AFTER_LIMIT", 5)
+    monkeypatch.setattr(quickness, "QUICK_SECONDS", 60.0)
     run_sql(database, "create table public.locked (n int)")
     async with sharing_pool(database) as pool:
         kind = pool._quickness[LOCKED]
@@ -124,9 +125,9 @@ async def test_a_read_that_did_not_share_any_more_shares_again(
             asked = start(pool.read(LOCKED, (0,)))
             await until(lambda: not kind.is_quick)
         assert await asked == []
-        for number in range(-4, sharing.QUICK_RUNS):
+        for number in range(-4, quickness.QUICK_RUNS):
             assert kind.quick_runs == number
             await pool.read(LOCKED, (0,))
         assert kind.is_quick
         await pool.read(LOCKED, (0,))
-        assert kind.quick_runs == sharing.QUICK_RUNS + 1
+        assert kind.quick_runs == quickness.QUICK_RUNS + 1

@@ -13,7 +13,7 @@ import pytest
 import pytest_twisted
 from twisted.web.client import Agent, HTTPConnectionPool
 
-from project_service.database import sharing
+from project_service.database import quickness
 from project_service.settings.model import Store
 from tests.live.application import serving, settings_for
 from tests.live.sql import run_sql
@@ -77,7 +77,7 @@ async def test_the_tables_name_the_modules_that_a_row_and_an_upload_pass(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of a read that is slow because the machine is busy, the way is another one.
-    monkeypatch.setattr(sharing, "QUICK_SECONDS", 60.0)
+    monkeypatch.setattr(quickness, "QUICK_SECONDS", 60.0)
     run_sql(
         database, "create table notes (id int); insert into notes values (7); grant select on notes to anon"
     )

@@ -24,7 +24,7 @@ from psycopg2.extensions import parse_dsn
 from twisted.internet.threads import deferToThread
 
 from project_service import application
-from project_service.database import sharing
+from project_service.database import quickness, sharing
 from project_service.database.pipeline import Pipeline, Run
 from project_service.database.sharing import Pipelines
 from project_service.settings.model import Stage, StageDatabase, Store
@@ -120,7 +120,7 @@ def api(
 ) -> Iterator[Api]:
     with pytest.MonkeyPatch.context() as patch:
         # On a machine with much else to do even the quickest read takes longer now and then.
-        patch.setattr(sharing, "QUICK_SECONDS", 0.02)
+        patch.setattr(quickness, "QUICK_SECONDS", 0.02)
         # So that all of them are on the shared connection at once, and not kept waiting before.
         patch.setattr(application, "EXTRA_SLOTS", 100)
         patch.setattr(sharing, "MAX_AGE_SECONDS", 0.05)
@@ -140,7 +140,7 @@ def api(
 def forgiving() -> Iterator[None]:
     """What a test has made slow may share again in the next after a few quick runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharing, "RUNS_AFTER_LIMIT", 3)
+        patch.setattr(quickness, "RUNS_AFTER_LIMIT", 3)
         yield
 
 
@@ -242,7 +242,7 @@ async def test_more_slow_reads_than_connections_keep_nobody_out(
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither by the connections that they are run again on nor by their slots."""
-    monkeypatch.setattr(sharing, "QUICK_SECONDS", 0.02)
+    monkeypatch.setattr(quickness, "QUICK_SECONDS", 0.02)
     monkeypatch.setattr(application, "EXTRA_SLOTS", 2)
     run_sql(database, SCHEMA)
     limits = {"statement_timeout_seconds": STATEMENT_SECONDS, "acquire_timeout_seconds": 60.0}
@@ -264,7 +264,7 @@ async def test_slow_requests_on_connections_of_their_own_keep_out_nobody_for_who
     database: str, store_settings: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     """Neither reads of a kind that shares, and has just been held up, nor those that need a connection."""
-    monkeypatch.setattr(sharing, "QUICK_SECONDS", 0.02)
+    monkeypatch.setattr(quickness, "QUICK_SECONDS", 0.02)
     run_sql(database, SCHEMA)
     limits = {"statement_timeout_seconds": STATEMENT_SECONDS, "acquire_timeout_seconds": 60.0}
     settings = settings_for(database, store_settings, tmp_path, database=limits)

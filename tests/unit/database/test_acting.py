@@ -16,7 +16,7 @@ from project_service.database.acting import Actor, Preamble, Recycler, Session, 
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Run, Step
 from project_service.database.pool import Pool
-from project_service.database.sharing import Quickness
+from project_service.database.quickness import Quickness
 from project_service.database.trust import UNKNOWN, Trust
 from project_service.lifecycle import start
 from tests.captured_log import captured_logs

@@ -14,18 +14,20 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service import errors
 from project_service.database.connection import Connection, DatabaseGone, DatabaseSilent
 from project_service.database.pipeline import SLOW_SECONDS, Run, Statements, Step, may_be_stale
+from project_service.database.quickness import (
+    QUICK_RUNS,
+    QUICK_SECONDS,
+    RUNS_AFTER_LIMIT,
+    SMALL_BYTES,
+    Quickness,
+)
 from project_service.database.sharing import (
     CHECK_SECONDS,
     IDLE_SECONDS,
     LIMIT_SECONDS,
     MAX_AGE_SECONDS,
     MAX_WAITING,
-    QUICK_RUNS,
-    QUICK_SECONDS,
-    RUNS_AFTER_LIMIT,
-    SMALL_BYTES,
     Pipelines,
-    Quickness,
     answered,
 )
 from project_service.lifecycle import start

@@ -13,7 +13,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pool import FIRST_PAUSE_SECONDS, Pool
-from project_service.database.sharing import Quickness
+from project_service.database.quickness import Quickness
 from project_service.errors import ApiError
 from project_service.lifecycle import start
 from tests.captured_log import captured_logs

@@ -28,7 +28,7 @@ class Queue:
     def __init__(self, slots: int = 2, max_waiting_bytes: int = 1000) -> None:
         self.clock = Clock()
         self.metrics = Metrics()
-        refusals = Refusals(self.clock, self.metrics)
+        refusals = Refusals(self.clock, self.metrics.refused)
         limits = Limits(slots, TIMEOUT, max_waiting_bytes)
         self.limited = AdmissionClass("storage", limits, self.clock, refusals)
         self.served: list[str] = []

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.acting import Actor
 from project_service.database.pipeline import Statements
-from project_service.database.sharing import Quickness
+from project_service.database.quickness import Quickness
 from project_service.http.admission import Slot
 from project_service.lifecycle import start
 from project_service.tables.errors import TableError
@@ -91,10 +91,8 @@ class Endings(Case):
             self.assertEqual(self.ending(result, self.read, tx_end=tx_end), "implicit")
 
     def test_outcomes_that_may_be_refused_are_checked_before_the_commit(self) -> None:
-        posted = planned("POST", "works", body=ROW)
-        single = evolve(posted.compiled.rendering, form="object")
         for result in (
-            evolve(posted, compiled=evolve(posted.compiled, rendering=single)),
+            planned("POST", "works", body=ROW, accept="application/vnd.pgrst.object+json"),
             planned("PUT", "works", ("id", "eq.1"), body=ROW),
             planned("PATCH", "works", body=b'{"title": "a"}', prefer="handling=strict, max-affected=1"),
         ):

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.database.acting import Actor, Preamble
 from project_service.database.connection import DatabaseGone, DatabaseSilent
 from project_service.database.pipeline import Run, Statements, Step
-from project_service.database.sharing import QUICK_RUNS, SMALL_BYTES, Quickness
+from project_service.database.quickness import QUICK_RUNS, SMALL_BYTES, Quickness
 from project_service.database.trust import Trust
 from project_service.http.admission import Slot
 from project_service.lifecycle import start
@@ -201,8 +201,9 @@ class Prepared(Case):
 
     def test_a_rollback_checks_deferred_constraints_first(self) -> None:
         self.connection.row, self.connection.in_transaction = WRITTEN, True
+        self.planner = Planner(evolve(CONFIG, tx_end="rollback"))
         result = self.again("POST", body=ROW)
-        self.successResultOf(self.asking(result, tx_end="rollback"))
+        self.successResultOf(self.asking(result))
         begun, *ends = self.connection.sent
         self.assertEqual((begun[0], begun[-1]), ("BEGIN", text(result)))
         self.assertEqual(ends, ["SET CONSTRAINTS ALL IMMEDIATE", "ROLLBACK"])
