@@ -9,7 +9,7 @@ What policies let a caller see is read in the caller's own role (``ObjectRows._p
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -459,14 +459,14 @@ class ObjectRows:
             log_failed_policy(describe(fault))
             return None
 
-    def _changed(self, writer: Writer, sql: str, params: Sequence[Any]) -> Coroutine[Any, Any, list[Row]]:
+    def _changed(self, writer: Writer, sql: str, params: Sequence[Any]) -> Awaitable[list[Row]]:
         """The rows of a function that changes objects. It asks the policies itself, and fires triggers."""
         return changed(self.database, self.actor, writer, sql, params)
 
 
 def changed(
     database: Pool, actor: Actor, writer: Writer, sql: str, params: Sequence[Any]
-) -> Coroutine[Any, Any, list[Row]]:
+) -> Awaitable[list[Row]]:
     """The rows of a function that changes objects for ``writer``. On connections of their own where it may take as
     long as the project's SQL does: where policies are asked, or triggers are fired."""
     if writer.identity is not None:
