@@ -54,7 +54,7 @@ from project_service.lifecycle import (
 )
 from project_service.log import RequestIds
 from project_service.network import Binder, close
-from project_service.process import cpus, let_threads_yield, room_for_clients, trim_memory
+from project_service.process import cpus, room_for_clients, trim_memory
 from project_service.settings.model import Settings, StageDatabase
 from project_service.storage import assemble as storage
 from project_service.storage.pictures.renditions import Renditions
@@ -140,7 +140,6 @@ class Application:
         return [port.getHost() for port in self._ports]
 
     async def start(self) -> None:
-        let_threads_yield(self._reactor.getThreadPool())
         assembled = assemble(self._reactor, self._settings, self._processes)
         self._assembled = assembled
         self._components = Components(assembled.components)

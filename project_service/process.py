@@ -7,8 +7,7 @@ import gc
 import os
 import resource
 import threading
-
-from twisted.python.threadpool import ThreadPool
+from typing import Any
 
 # As many as the systemd unit allows. With more, programs that close every possible descriptor at their start would be
 # slow.
@@ -33,8 +32,9 @@ class _NiceThread(threading.Thread):
         super().run()
 
 
-def let_threads_yield(pool: ThreadPool) -> None:
-    """Have the threads that ``pool`` makes from now on give way to the reactor's thread where all CPUs are busy.
+def let_threads_yield(pool: Any) -> None:
+    """Have the threads that ``pool``, one of Twisted's, makes from now on give way to the reactor's thread where all
+    CPUs are busy. Processes that they start do so too.
 
     What is computed there, such as the digests of large parts, belongs to requests that take long anyway. Beside four
     clients that upload 64 MiB each, a row takes two thirds of the time (p99), and uploads take no longer.
