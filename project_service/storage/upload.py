@@ -176,7 +176,10 @@ class Upload:
     async def store(self) -> None:
         """Send the rest. Afterwards the store has all bytes."""
         parts = self._parts
-        self.etag = await self._answered(parts.put_whole() if parts.upload_id is None else self._finish())
+        whole = parts.upload_id is None
+        # What has been received is what the store has to get: its digest is signed as that of the one part.
+        sending = parts.put_whole(self._digest.hexdigest()) if whole else self._finish()
+        self.etag = await self._answered(sending)
         self._enter(State.STORED)
 
     async def copy(self, row: ObjectRow) -> None:

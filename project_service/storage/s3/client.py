@@ -107,10 +107,16 @@ class S3Store:
         return result
 
     def put(
-        self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]
+        self,
+        key: str,
+        payload: Payload,
+        content_type: str,
+        metadata: Mapping[str, str],
+        sha256: str | None = None,
     ) -> Coroutine[Any, Any, str]:
-        """Store a whole object; its ETag. Raises ``CorruptTransfer``."""
-        return self._sent(key, None, payload, _described(content_type, metadata))
+        """Store a whole object; its ETag. ``sha256`` is the payload's, in hexadecimal, where it is known. Raises
+        ``CorruptTransfer``."""
+        return self._sent(key, None, payload, _described(content_type, metadata), sha256)
 
     async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str:
         """Begin a multipart upload; its upload id."""
@@ -198,13 +204,18 @@ class S3Store:
         return {"x-amz-copy-source": f"/{self.requests.sender.address.bucket}/{source}"}
 
     async def _sent(
-        self, key: str, query: Mapping[str, str] | None, payload: Payload, headers: Mapping[str, str]
+        self,
+        key: str,
+        query: Mapping[str, str] | None,
+        payload: Payload,
+        headers: Mapping[str, str],
+        sha256: str | None = None,
     ) -> str:
         digests: Digests
         if len(payload) <= INLINE_DIGEST_BYTES:
-            digests = Digests.of(payload)
+            digests = Digests.of(payload, sha256)
         else:
-            digests = await self.in_thread(Digests.of, payload)
+            digests = await self.in_thread(Digests.of, payload, sha256)
         response = await self.requests.send(
             "PUT",
             key,

@@ -188,9 +188,10 @@ class Parts:
         if self._filling.used != size:
             raise BrokenRead("the store has another number of bytes")
 
-    def put_whole(self) -> Coroutine[Any, Any, str]:
-        """Send everything in one request, where no multipart upload has begun; the ETag."""
-        return self._store.put(self._path, self._filling.view(), self._content_type, self._metadata)
+    def put_whole(self, sha256: str | None = None) -> Coroutine[Any, Any, str]:
+        """Send everything in one request, where no multipart upload has begun; the ETag. ``sha256`` is as
+        ``S3Store.put`` takes it."""
+        return self._store.put(self._path, self._filling.view(), self._content_type, self._metadata, sha256)
 
     async def send_rest(self) -> None:
         """Begin to send the part that was being filled. The next one begins with ``write``."""

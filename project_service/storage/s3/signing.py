@@ -41,10 +41,11 @@ class Digests:
     content_md5: str
 
     @classmethod
-    def of(cls, payload: Payload) -> Digests:
+    def of(cls, payload: Payload, known_sha256: str | None = None) -> Digests:
+        """With ``known_sha256`` that one is not computed."""
         sum_ = md5(payload, usedforsecurity=False)
         content_md5 = base64.b64encode(sum_.digest()).decode("ascii")
-        return cls(sha256(payload).hexdigest(), sum_.hexdigest(), content_md5)
+        return cls(known_sha256 or sha256(payload).hexdigest(), sum_.hexdigest(), content_md5)
 
     def may_have(self, etag: str) -> bool:
         """Whether a payload with these digests may have this ETag.
