@@ -282,6 +282,12 @@ class Digests(DetailsApp):
                 self.assertIn(name.encode(), refusal.body)
         self.assertEqual(self.app.stored(), [b"hello"])
 
+    def test_each_body_behind_the_same_header_lines_is_checked(self) -> None:
+        client, sent = self.app.connect(), {**USER, "Content-Digest": digest(b"hello")}
+        for body, status in ((b"hello", 201), (b"hello", 200), (b"jello", 400), (b"hello", 200)):
+            self.assertEqual(client.request("PUT", f"{OBJECTS}/k", sent, body).status, status)
+        self.assertEqual(self.app.stored(), [b"hello"])
+
     def put(self, key: str, header: str, value: str) -> Response:
         return self.app.request("PUT", f"{OBJECTS}/{key}", {**USER, header: value}, b"hello")
 
