@@ -179,7 +179,8 @@ def _head(
     if conditions.is_not_modified(sent, row):
         return 304, (*_validators(request, row, terms), NO_SNIFFING), whole
     headers = _headers(request, row, terms)
-    if ranges and b"range" in sent.first and conditions.range_applies(sent, row, now()):
+    wanted = ranges and b"range" in sent.first
+    if wanted and (b"if-range" not in sent.first or conditions.range_applies(sent, row, now())):
         part = parse_range(sent.text(b"range"), row.size)
         if part is not None:
             return 206, (*headers, ("Content-Range", part.content_range(row.size))), part

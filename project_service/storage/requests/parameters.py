@@ -13,14 +13,15 @@ from urllib.parse import unquote, urlencode
 from uuid import UUID
 
 import orjson
-from attrs import astuple, define
+from attrs import astuple, define, frozen
 
 from project_service import base64url, whole_numbers
 from project_service.errors import ApiError, unsupported_media_type, validation_failed
 from project_service.http.head import HeaderView
 from project_service.http.request import Request
 from project_service.storage import access, errors, keys
-from project_service.storage.requests.details import with_field
+from project_service.storage.requests.details import details_of, with_field
+from project_service.storage.requests.digests import Expected, expected_digests
 from project_service.storage.requests.form import Field, FileStart
 from project_service.storage.values import Bucket, Details, Link, ObjectRow, Sorting, Writer
 
@@ -175,17 +176,29 @@ def refuse_partial(headers: HeaderView) -> None:
         raise errors.bad_request_content_range()
 
 
-def refuse_form(headers: HeaderView) -> None:
-    """Raise for a form where the body is the object: it would be stored with its boundaries and part headers."""
-    if keys.essence(headers.text(b"content-type") or "") == "multipart/form-data":
+@frozen
+class BodyHead:
+    """What the headers of a request say of the object that its body is. ``declared`` is its media type, None if they
+    do not say; ``expected`` are its digests."""
+
+    declared: str | None
+    details: Details
+    expected: tuple[Expected, ...]
+
+
+def body_head(headers: HeaderView) -> BodyHead:
+    """For ``HeaderView.derived``. Raises what refuses such a request whatever its body is: ``bad_request``,
+    ``unsupported_media_type``, ``length_required``, ``validation_failed``, ``bad_digest``."""
+    refuse_partial(headers)
+    content_type = headers.text(b"content-type")
+    if keys.essence(content_type or "") == "multipart/form-data":
+        # It would be stored with its boundaries and part headers.
         raise unsupported_media_type("the object itself; a form is sent by POST")
-
-
-def require_body(request: Request) -> None:
-    """Raise if the request has no body at all: it was probably forgotten, and would replace the object by an empty
-    one. That takes ``Content-Length: 0``, or an empty chunked body."""
-    if request.body.length == 0 and b"content-length" not in request.headers:
+    if b"content-length" not in headers and b"transfer-encoding" not in headers:
+        # The body was probably forgotten, and would replace the object by an empty one. That takes
+        # ``Content-Length: 0``, or an empty chunked body.
         raise errors.length_required()
+    return BodyHead(keys.content_type_of_body(content_type), details_of(headers), expected_digests(headers))
 
 
 def least_size(length: int | None, overhead: int = 0) -> int:

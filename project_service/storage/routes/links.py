@@ -473,8 +473,7 @@ class LinkRoutes:
             key = to.fixed_key if chosen is None else to.key_of(chosen)
             if key is None:
                 raise validation_failed({"key": "is required, because the link is for a prefix"})
-            declared = keys.content_type_of_body(request.headers.text(b"content-type"))
-            switched = await self.receiver.body(request, to, key, declared)
+            switched = await self.receiver.body(request, to, key)
         except ApiError as refusal:
             raise await self._upload_refused(refusal, request) from None
         if switched.replaced is not None:

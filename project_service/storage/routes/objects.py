@@ -240,8 +240,7 @@ class ObjectRoutes:
     async def upload_raw(self, request: Request) -> Reply:
         key = keys.parse_new_key(request.path_args["key"])
         to = await self._destination(request)
-        declared = keys.content_type_of_body(request.headers.text(b"content-type"))
-        switched = await self.receiver.body(request, to, key, declared)
+        switched = await self.receiver.body(request, to, key)
         if switched.replaced is not None:
             return json_reply(switched.row.as_json())
         return created(request, switched.row)
@@ -368,7 +367,7 @@ class ObjectRoutes:
 
     async def _destination(self, request: Request) -> Destination:
         bucket, writer = await writable(self.buckets, request)
-        return Destination(bucket, writer, making_conditions(request.headers))
+        return Destination(bucket, writer, request.headers.derived(making_conditions))
 
     async def _dry_run(self, request: Request) -> Reply:
         """Whether an upload with these headers and the key, size and type in the body would be accepted now."""

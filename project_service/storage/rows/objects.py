@@ -9,7 +9,7 @@ What policies let a caller see is read in the caller's own role (``ObjectRows._p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -69,8 +69,11 @@ _TERMS = "%s::uuid, %s, %s::text[], %s::text[], %s, %s"
 
 
 def _terms(writer: Writer, conditions: Conditions) -> tuple[object, ...]:
-    identity = role_and_claims(writer.identity)
-    return plain_text(writer.user_id), writer.is_service, *tags_of(conditions), *identity
+    tags = _NO_TAGS if conditions is UNCONDITIONAL else tags_of(conditions)
+    return plain_text(writer.user_id), writer.is_service, *tags, *role_and_claims(writer.identity)
+
+
+_NO_TAGS = (None, None)
 
 
 def tags_of(conditions: Conditions) -> tuple[list[str] | None, ...]:
@@ -456,16 +459,18 @@ class ObjectRows:
             log_failed_policy(describe(fault))
             return None
 
-    async def _changed(self, writer: Writer, sql: str, params: Sequence[Any]) -> list[Row]:
+    def _changed(self, writer: Writer, sql: str, params: Sequence[Any]) -> Awaitable[list[Row]]:
         """The rows of a function that changes objects. It asks the policies itself, and fires triggers."""
-        return await changed(self.database, self.actor, writer, sql, params)
+        return changed(self.database, self.actor, writer, sql, params)
 
 
-async def changed(database: Pool, actor: Actor, writer: Writer, sql: str, params: Sequence[Any]) -> list[Row]:
+def changed(
+    database: Pool, actor: Actor, writer: Writer, sql: str, params: Sequence[Any]
+) -> Awaitable[list[Row]]:
     """The rows of a function that changes objects for ``writer``. On connections of their own where it may take as
     long as the project's SQL does: where policies are asked, or triggers are fired."""
     if writer.identity is not None:
         preamble = acting_as(writer.identity, actor.trust())
-        return await actor.use(preamble, "", lambda session: session.own(sql, params))
+        return actor.use(preamble, "", lambda session: session.own(sql, params))
     fires = any(change.startswith("storage.objects ") for change in actor.trust().triggers)
-    return await (actor.pool if fires else database).prepared(sql, params)
+    return (actor.pool if fires else database).prepared(sql, params)
