@@ -333,19 +333,13 @@ class TableService:
         """The plan, and the schema cache that it was made with."""
         slow = incoming.long_query or (payload is not None and payload.has_many_names)
         planner = self.planner_in_thread if slow else self.planner
-
-        def plan() -> Planned:
-            planned = planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
-            if slow:
-                planned.compiled.statement.sql.prepare_texts()
-            return planned
-
+        plan = partial(planner.plan, shape, incoming.pairs, payload, operands, identity.max_rows)
         cache = self.holder.cache or self.holder.current
         try:
-            planned = await self.in_thread(plan) if slow else plan()
+            planned = await self.in_thread(partial(_with_texts, plan, cache)) if slow else plan(cache)
         except TableError as error:
             cache = await self._newer(cache, error)
-            planned = await self.in_thread(plan) if slow else plan()
+            planned = await self.in_thread(partial(_with_texts, plan, cache)) if slow else plan(cache)
         return cache, planned
 
     async def _shape(self, incoming: RawRequest, delegated: Head | None = None) -> tuple[Shape, list[str]]:
@@ -446,6 +440,12 @@ class TableService:
             return (other_methods(self.holder.current, head, code == READ_ONLY),)
         except TableError:
             return ()
+
+
+def _with_texts(plan: Callable[[SchemaCache], Planned], cache: SchemaCache) -> Planned:
+    planned = plan(cache)
+    planned.compiled.statement.sql.prepare_texts()
+    return planned
 
 
 def _timed(reply: Reply | StreamReply, timing: Timing | None) -> Reply | StreamReply:

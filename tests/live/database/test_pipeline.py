@@ -225,7 +225,12 @@ async def test_a_connection_stays_in_pipeline_mode_until_psycopg2_is_needed(
 ) -> None:
     entered: list[int] = []
     enter = pipeline._enter_pipeline
-    monkeypatch.setattr(pipeline, "_enter_pipeline", lambda libpq: entered.append(libpq) or enter(libpq))
+
+    def entering(libpq: int) -> int:
+        entered.append(libpq)
+        return int(enter(libpq))
+
+    monkeypatch.setattr(pipeline, "_enter_pipeline", entering)
     async with connection(database) as made:
         for expected in (1, 2):
             for _ in range(3):
