@@ -13,7 +13,7 @@ from attrs import asdict, frozen
 from project_service import files, keys
 from project_service.database.pool import Pool
 from project_service.http.caller import KeyKind
-from project_service.storage.rows.buckets import SqlBuckets
+from project_service.storage.rows.buckets import BucketRows
 from project_service.storage.values import BucketRules
 
 CREDENTIALS = "credentials.json"
@@ -51,7 +51,7 @@ async def ensure_keys(rows: keys.Rows, data_dir: Path) -> tuple[str, str]:
 
 async def ensure_buckets(pool: Pool) -> None:
     """Create the buckets ``public``, ``private`` and ``personal`` if there are none."""
-    buckets = SqlBuckets(pool)
+    buckets = BucketRows(pool)
     if not await buckets.all():
         await buckets.create("public", BucketRules("public"))
         await buckets.create("private", BucketRules("private"))

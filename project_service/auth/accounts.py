@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
@@ -17,12 +17,26 @@ from project_service.auth.context import Context
 from project_service.auth.limits import Throttle
 from project_service.auth.mail_templates import Mail
 from project_service.auth.passwords import Candidates, Hashes
-from project_service.auth.repository import Event, NewSession, Proof, Purpose, Repository, Reservation
 from project_service.auth.tokens import OpaqueToken
-from project_service.auth.values import Account, Email, IssuedSession, Origin, User, email_of
+from project_service.auth.values import (
+    Account,
+    Email,
+    Event,
+    IssuedSession,
+    NewSession,
+    Origin,
+    Proof,
+    Purpose,
+    Reservation,
+    User,
+    email_of,
+)
 from project_service.errors import ApiError, session_revoked, validation_failed
 from project_service.http.caller import Claims
 from project_service.lifecycle import shielded
+
+if TYPE_CHECKING:
+    from project_service.auth.postgres import Repository
 
 TOKEN_LIFETIME = timedelta(hours=1)
 # An address gets at most one e-mail in this time. Whoever asks more often gets the same response.
@@ -36,7 +50,7 @@ class Accounts:
     repository: Repository
     throttle: Throttle
     hashes: Hashes
-    mailer: mail.Mailer | None
+    mailer: mail.Outbox | None
     context: Context
 
     # Shielded, so that an address that was taken counts even if the client hangs up.
@@ -279,7 +293,7 @@ class Accounts:
 
         mailer.send_later(write)
 
-    def _require_mailer(self) -> mail.Mailer:
+    def _require_mailer(self) -> mail.Outbox:
         if self.mailer is None:
             raise errors.email_not_configured()
         return self.mailer

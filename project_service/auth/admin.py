@@ -12,8 +12,8 @@ from attrs import frozen
 from project_service import base64url, whole_numbers
 from project_service.auth import errors, passwords
 from project_service.auth.passwords import Hashes
-from project_service.auth.repository import Actor, Event, Repository
-from project_service.auth.values import Account, Email, Origin, email_of
+from project_service.auth.postgres import Repository
+from project_service.auth.values import Account, Actor, Email, Event, Origin, email_of
 from project_service.errors import ApiError, validation_failed
 from project_service.lifecycle import shielded
 

@@ -21,10 +21,9 @@ from project_service.auth.limits import Throttle
 from project_service.auth.mail_server import MailServer
 from project_service.auth.mail_templates import MailTemplates
 from project_service.auth.passwords import Bcrypt, Hashes, Hashing, common_passwords
-from project_service.auth.postgres import PostgresRepository
-from project_service.auth.repository import Repository
+from project_service.auth.postgres import Repository
 from project_service.auth.routes import AdminRoutes, AuthRoutes, KeyRoutes
-from project_service.auth.sessions import Notifications, RevokedSessions, SessionService
+from project_service.auth.sessions import RevokedSessions, SessionService
 from project_service.auth.tokens import Issuer, KeySetError, Verifier
 from project_service.auth.values import moment
 from project_service.database.acting import Actor
@@ -97,7 +96,7 @@ def assemble(
     hashing = Hashing(reactor, Bcrypt(settings.auth.bcrypt_cost), cpus(processes))
     auth = put_together(
         settings,
-        PostgresRepository(pool, listener, actor),
+        Repository(pool, listener, actor),
         hashing,
         _mailer(settings, reactor),
         listener,
@@ -113,8 +112,8 @@ def put_together(
     settings: Settings,
     repository: Repository,
     hashes: Hashes,
-    mailer: mail.Mailer | None,
-    listener: Notifications,
+    mailer: mail.Outbox | None,
+    listener: Listener,
     reactor: Any,
     clock: Callable[[], float],
 ) -> Auth:
@@ -152,7 +151,7 @@ async def clean(repository: Repository, context: Context) -> None:
     )
 
 
-def _mailer(settings: Settings, reactor: Any) -> mail.Mailer | None:
+def _mailer(settings: Settings, reactor: Any) -> mail.Outbox | None:
     smtp = settings.smtp
     if smtp.host is not None and smtp.sender is not None:
         return mail.Outbox(MailServer(reactor, smtp, settings.server.public_url).send, reactor)

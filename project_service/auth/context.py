@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 from attrs import define
 
 from project_service.auth.mail_templates import MailTemplates
-from project_service.auth.repository import Event, NewSession
 from project_service.auth.tokens import OpaqueToken, Randomness, Verifier
-from project_service.auth.values import IssuedSession, Origin, User, moment
+from project_service.auth.values import Event, IssuedSession, NewSession, Origin, User, moment
 from project_service.http.caller import Claims
 from project_service.settings.model import Auth as AuthSettings
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import define, field, frozen
 from twisted.internet.interfaces import IReactorTime
@@ -37,16 +37,11 @@ MAX_STORED = 1000
 _FILE_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}\.eml")
 
 
-class Mailer(Protocol):
-    def send_later(self, write: Callable[[], Mail]) -> None:
-        """Have a mail composed and sent after this turn of the reactor. Failures are logged, not raised."""
-
-
 @define
 class Outbox:
-    """Implements ``Mailer``. It sends up to ``MAX_CONCURRENT`` mails at a time. One that is not accepted is tried
-    again after each of ``PAUSES``, unless it was rejected for good; while it waits for that, it neither delays others
-    nor takes their room in the queue.
+    """Sends up to ``MAX_CONCURRENT`` mails at a time. One that is not accepted is tried again after each of
+    ``PAUSES``, unless it was rejected for good; while it waits for that, it neither delays others nor takes their
+    room in the queue.
 
     Mails are in memory only. If one is lost to a restart, its recipient has to ask for another.
     """
@@ -61,6 +56,7 @@ class Outbox:
     _pausing: int = field(default=0, init=False)
 
     def send_later(self, write: Callable[[], Mail]) -> None:
+        """Have a mail composed and sent after this turn of the reactor. Failures are logged, not raised."""
         if len(self._waiting) >= MAX_WAITING:
             self.log.error("too many e-mails are waiting; one was dropped")
             return

@@ -35,7 +35,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 from werkzeug.datastructures import LanguageAccept
 from werkzeug.http import parse_accept_header
 
-from project_service.auth.repository import Purpose
+from project_service.auth.values import Purpose
 from project_service.settings.model import Settings
 from project_service.settings.reading import ConfigurationError
 

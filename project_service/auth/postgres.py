@@ -1,6 +1,6 @@
-"""Authentication's tables in PostgreSQL: ``PostgresRepository``, and above it its queries.
+"""Authentication's tables in PostgreSQL: ``Repository``, and above it its queries.
 
-The logic of counters and of refresh tokens is in functions of the database (``database/migrations``).
+The logic of counters and of refresh tokens is in functions of the database (``database/sql/auth``).
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ from attrs import frozen
 from psycopg2.errors import ForeignKeyViolation, NotNullViolation, RestrictViolation, UniqueViolation
 
 from project_service.auth import errors
-from project_service.auth.repository import (
+from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
+    Account,
+    Email,
     Event,
     Limit,
     NewSession,
+    Origin,
     Outcome,
     Proof,
     Purpose,
     Reservation,
     Rotation,
+    SessionInfo,
+    User,
+    load_metadata,
 )
-from project_service.auth.values import Account, Email, Origin, SessionInfo, User, load_metadata
 from project_service.database.acting import Actor
 from project_service.database.connection import Row
 from project_service.database.listener import AUTH_UPKEEP, Listener
@@ -299,10 +304,14 @@ _EXPIRED = (_WIPE_SALTS, *_EXPIRED_ROWS)
 
 
 @frozen
-class PostgresRepository:
-    """Implements ``Repository``. Ended sessions are read by ``listener`` if there is one, since its connection is
-    there even if all of ``database`` are in use. Changes of users that fire triggers of the project use the
-    connections of ``actor``, if there is one, so that slow triggers keep nobody from signing in."""
+class Repository:
+    """What authentication asks of its database. Methods take the current time, so that limits and lifetimes can be
+    tested with a clock of the test's own. ``tests/fakes/auth.py`` has the same in memory.
+
+    Ended sessions are read by ``listener`` if there is one, since its connection is there even if all of ``database``
+    are in use. Changes of users that fire triggers of the project use the connections of ``actor``, if there is one,
+    so that slow triggers keep nobody from signing in.
+    """
 
     database: Pool
     listener: Listener | None = None
@@ -321,6 +330,8 @@ class PostgresRepository:
         event: Event,
         user_id: str | None = None,
     ) -> Account | None:
+        """Create an account, with ``session`` as its first if there is one. None if the address is taken. Raises
+        ``id_taken`` if somebody has the ``user_id`` that is given."""
         try:
             row = await self._changed(
                 "insert",
@@ -348,6 +359,7 @@ class PostgresRepository:
         return _account(_first(await self.database.read(_FIND_BY_EMAIL, (email.key,))))
 
     async def list_users(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]:
+        """Users in the order in which they were created, those ``after`` the one created then with that id."""
         created, user_id = after or (None, None)
         rows = await self.database.query(_PAGE, {"after": created, "after_id": user_id, "limit": limit})
         return [account for row in rows if (account := _account(row))]
@@ -365,16 +377,25 @@ class PostgresRepository:
         *,
         keep_sessions: bool = False,
     ) -> Account | None:
+        """Set the password, forget failed logins of the account, and end all sessions except the ``proof``'s, unless
+        they are kept.
+
+        Nothing is changed and None is returned if the proof does not hold any more: the password was changed, the
+        user disabled, or the session ended since.
+        """
         params: dict[str, Any] = {"id": user_id, "hash": password_hash.decode("ascii")}
         params["keep_sessions"] = keep_sessions
         params |= {**_proof_params(proof), **_event_params(event)}
         return _account(await self._changed("update", _SET_PASSWORD, **params))
 
     async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
+        """Disable the user, which ends all sessions, or enable them again."""
         sql = _DISABLE if disabled else _ENABLE
         return _account(await self._row(sql, id=user_id, keep=None, **_event_params(event)))
 
     async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
+        """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``. Raises
+        ``user_in_use`` if rows of the project's own tables refer to the user."""
         params = _proof_params(proof) | _event_params(event)
         try:
             return await self._changed("delete", _DELETE, id=user_id, **params) is not None
@@ -388,6 +409,8 @@ class PostgresRepository:
     async def start_session(
         self, account: Account, new_hash: bytes | None, session: NewSession, event: Event
     ) -> User | None:
+        """Store a session after a login, and ``new_hash`` if there is one. None if the account was disabled, or its
+        password changed, since ``account`` was read."""
         row = await self._row(
             _START,
             id=account.user.id,
@@ -410,6 +433,8 @@ class PostgresRepository:
         access_expires_at: datetime,
         origin: Origin,
     ) -> Rotation | None:
+        """Replace a refresh token by its ``successor``, or find out that it has been replaced before. None if the
+        token is unknown or expired, or its session has ended."""
         row = await self._row(
             _ROTATE,
             digest=digest,
@@ -438,18 +463,25 @@ class PostgresRepository:
     async def list_sessions(
         self, user_id: str, now: datetime, maximum: int = MAX_LISTED_SESSIONS
     ) -> list[SessionInfo]:
+        """The newest sessions of a user that have neither ended nor expired, the newest first."""
         rows = await self.database.query(_LIST, {"user_id": user_id, "now": now, "maximum": maximum})
         return [SessionInfo(*row) for row in rows]
 
     async def end_sessions(
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
     ) -> list[tuple[str, float]]:
+        """End sessions of a user: all, ``only`` one, or all ``but`` one. The event's action is the recorded reason.
+
+        Returns their ids, each with the Unix time until which access tokens of it may be valid.
+        """
         rows = await self.database.query(
             _END, {"user_id": user_id, "only": only, "but": but, **_event_params(event)}
         )
         return [(row[0], row[1]) for row in rows]
 
     async def ended_sessions(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
+        """The ended sessions whose access tokens may still be valid, as ``end_sessions`` returns them: all, or those
+        that ended after ``since``."""
         rows = await (self.listener or self.database).query(_ENDED, {"now": now, "since": since})
         return [(row[0], row[1]) for row in rows]
 
@@ -471,6 +503,7 @@ class PostgresRepository:
     async def reserve_login(
         self, email: Email, address: str, per_email: Limit, per_address: Limit, now: datetime
     ) -> Reservation:
+        """As ``reserve_attempt``, under both limits, with the account of ``email``."""
         row = await self._row(
             _RESERVE_LOGIN,
             email=email.key,
@@ -488,6 +521,12 @@ class PostgresRepository:
     async def record_outcome(
         self, reservation: Reservation, outcome: Outcome, event: Event | None = None
     ) -> None:
+        """Store the outcome of an attempt (login, sign-up, e-mail) that counts against a limit, and the ``event`` if
+        there is one.
+
+        "failed" counts the attempt as a failure, "released" does not count it, and "cleared" clears the counter; in
+        the counter of a login's address it is the same as "released".
+        """
         sql = _FINISH_LOGIN if reservation.scope == "login" else _FINISH
         params = {
             "scope": reservation.scope,
@@ -503,6 +542,7 @@ class PostgresRepository:
         await self.database.query(sql, params)
 
     async def unlock(self, account: Account, event: Event) -> None:
+        """Forget all attempts at the password of ``account``, those of its sessions too."""
         await self.database.query(_UNLOCK, {"id": account.user.id, **_event_params(event)})
 
     # One-time tokens.
@@ -517,6 +557,10 @@ class PostgresRepository:
         expires_at: datetime,
         event: Event,
     ) -> User | None:
+        """Store a token for the user of ``email``, in place of an older one. None if there is nobody to mail it to:
+        no such user, a disabled one, one whose address is confirmed already (for confirmation), or one whose last
+        token is younger than ``pause``.
+        """
         row = await self._row(
             _ISSUE,
             email_key=email.key,
@@ -532,6 +576,8 @@ class PostgresRepository:
         return _user(await self._row(_OWNER, digest=digest, purpose=purpose, now=now))
 
     async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
+        """Use up a recovery token: set the password and end all sessions. None if the token is not valid."""
+
         async def reset(transaction: Transaction) -> User | None:
             owner = await _use_up(transaction, digest, "recovery", event.at)
             if owner is not None:
@@ -544,6 +590,9 @@ class PostgresRepository:
         return await self.database.transaction(reset)
 
     async def confirm_email(self, digest: bytes, session: NewSession, event: Event) -> User | None:
+        """Use up a confirmation token: the address is confirmed and ``session`` starts. None if the token is not
+        valid."""
+
         async def confirm(transaction: Transaction) -> User | None:
             owner = await _use_up(transaction, digest, "confirmation", event.at)
             if owner is None:
@@ -561,6 +610,11 @@ class PostgresRepository:
     async def delete_expired(
         self, now: datetime, salt_before: datetime, tokens_before: datetime, audit_before: datetime
     ) -> bool:
+        """Delete what has expired. False if another worker is doing so.
+
+        Salts of refresh tokens that were replaced before ``salt_before`` are deleted, except those of the active
+        tokens' parents. Of refresh tokens issued before ``tokens_before`` only the last two of each session are kept.
+        """
         params = {
             "batch": BATCH,
             "now": now,

@@ -8,31 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from project_service.auth import errors
 from project_service.auth.context import Context
-from project_service.auth.repository import Event, Repository
 from project_service.auth.tokens import OPAQUE_BYTES, OpaqueToken
-from project_service.auth.values import IssuedSession, Origin, SessionInfo
+from project_service.auth.values import Event, IssuedSession, Origin, SessionInfo
 from project_service.errors import validation_failed
 from project_service.http.caller import Claims
+
+if TYPE_CHECKING:
+    from project_service.auth.postgres import Repository
+    from project_service.database.listener import Listener
 
 CHANNEL = "auth_revocations"
 # ``read_new`` goes back this much further: clocks differ, and transactions may take time to commit.
 OVERLAP_SECONDS = 60.0
 
 Ended = list[tuple[str, float]]
-
-
-class Notifications(Protocol):
-    """What is needed of ``database.listener.Listener``."""
-
-    def subscribe(
-        self, channel: str, on_payload: Callable[[str], None], on_gap: Callable[[], Awaitable[None]]
-    ) -> None: ...
 
 
 class RevokedSessions:
@@ -45,7 +40,7 @@ class RevokedSessions:
     def __init__(
         self,
         read: Callable[[float | None], Awaitable[Ended]],
-        listener: Notifications,
+        listener: Listener,
         now: Callable[[], float],
     ) -> None:
         self._read = read

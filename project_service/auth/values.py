@@ -1,12 +1,13 @@
-"""The values that authentication works with: addresses, metadata, users and sessions. No Twisted, no database."""
+"""The values that authentication works with: addresses, metadata, users and sessions, and what its repository takes
+and gives. No Twisted, no database."""
 
 from __future__ import annotations
 
 import json
 import unicodedata
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 
 import orjson
 from attrs import field, frozen
@@ -20,6 +21,13 @@ from project_service.lifecycle import timestamp
 # The whole address (RFC 5321 section 4.5.3.1.3, without the angle brackets).
 EMAIL_MAX_BYTES = 254
 METADATA_MAX_BYTES = 16 * 1024
+Actor = Literal["anonymous", "user", "service", "operator"]
+Verdict = Literal["free", "busy", "refused"]
+Outcome = Literal["failed", "released", "cleared"]
+Purpose = Literal["recovery", "confirmation"]
+# Sessions of one user that are listed. Each login starts one, for a month, so a client that never refreshes has any
+# number of them.
+MAX_LISTED_SESSIONS = 1000
 
 
 def moment(seconds: float) -> datetime:
@@ -188,3 +196,88 @@ class Origin:
     user_agent: str = ""
     request_id: str = ""
     languages: str = ""
+
+
+# What the repository takes and gives.
+
+
+@frozen
+class Event:
+    """An entry of the audit: who did what to whom, from where, and with what result ("ok" or the code of an
+    error)."""
+
+    at: datetime
+    action: str
+    result: str = "ok"
+    actor: Actor = "anonymous"
+    user_id: str | None = None
+    email: str | None = None
+    origin: Origin = field(factory=Origin)
+
+
+@frozen
+class NewSession:
+    """A session to be stored. ``digest`` is that of its first refresh token."""
+
+    id: str
+    digest: bytes = field(repr=False)
+    created_at: datetime
+    expires_at: datetime
+    access_expires_at: datetime
+    origin: Origin = field(factory=Origin)
+
+
+@frozen
+class Limit:
+    """Up to ``maximum`` failures within ``window``; 0 means no limit."""
+
+    maximum: int
+    window: timedelta
+
+
+@frozen
+class Reservation:
+    """Whether an attempt may begin, and what identifies it.
+
+    If ``verdict`` is "free" it is reserved. It is "busy" if attempts that are not finished yet use up the limit,
+    "refused" if failures do; then the next attempt is possible after ``wait_seconds``.
+
+    ``mark`` identifies the attempt in the counter of ``scope`` and ``subject``; None if there is no limit. A login
+    has a second counter, by client address, and ``account`` is the one with its e-mail address.
+    """
+
+    verdict: Verdict
+    wait_seconds: float
+    mark: datetime | None
+    scope: str
+    subject: str
+    address: str = ""
+    address_mark: datetime | None = None
+    account: Account | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        return self.mark is not None or self.address_mark is not None
+
+
+@frozen
+class Rotation:
+    """What happened to a refresh token that was presented.
+
+    ``rotated``: its successor is active now. ``repeated``: it was replaced a moment ago, or its successor was never
+    used; ``salts``, by the digest of the token that each belongs to, lead to the active one. ``stolen``: it was used
+    again otherwise, and the session has been ended.
+    """
+
+    outcome: Literal["rotated", "repeated", "stolen"]
+    session_id: str
+    user: User
+    salts: Mapping[bytes, bytes] = field(factory=dict, repr=False)
+
+
+@frozen
+class Proof:
+    """Why a user may change their account: the hash of the password that was sent, and the session that was used."""
+
+    password_hash: bytes = field(repr=False)
+    session_id: str

@@ -12,7 +12,7 @@ from project_service.cli.invocation import Failed, Invocation, Project, common_o
 from project_service.errors import ApiError
 from project_service.settings.kinds import SIZE_FORM, bytes_of
 from project_service.storage.buckets import Buckets, parse_rules
-from project_service.storage.rows.buckets import SqlBuckets
+from project_service.storage.rows.buckets import BucketRows
 from project_service.storage.values import MAX_BYTES, Bucket, BucketRules
 
 
@@ -120,7 +120,7 @@ def _line(one: Bucket) -> str:
 
 def _buckets(project: Project) -> Buckets:
     """Buckets without a store, so that an embedded one need not be started."""
-    return Buckets(SqlBuckets(project.pool), project.reactor)
+    return Buckets(BucketRows(project.pool), project.reactor)
 
 
 @bucket.command()

@@ -19,7 +19,7 @@ from project_service.auth.mail_templates import (
     MailTemplates,
     TemplateFault,
 )
-from project_service.auth.repository import Purpose
+from project_service.auth.values import Purpose
 from project_service.cli import NonEmptyPath, project_options
 from project_service.cli.invocation import FAILED, USAGE, Invocation, common_options, end
 

@@ -37,13 +37,11 @@ from project_service.storage.buckets import Buckets
 from project_service.storage.durations import STALE_AFTER
 from project_service.storage.objects import Objects
 from project_service.storage.requests.details import MAX_METADATA_BYTES, with_field
-from project_service.storage.rows.buckets import SqlBuckets
-from project_service.storage.rows.links import SqlLinks
-from project_service.storage.rows.repository import LinkRows
-from project_service.storage.s3.client import connect_store
+from project_service.storage.rows.buckets import BucketRows
+from project_service.storage.rows.links import LinkRows
+from project_service.storage.s3.client import S3Store, connect_store
 from project_service.storage.s3.errors import BrokenRead, NoSuchObject
 from project_service.storage.s3.reading import list_all, read_all
-from project_service.storage.s3.store import Store
 from project_service.storage.s3.xml import StoredStat
 from project_service.storage.sha256 import Reader
 from project_service.storage.sweeper import Verified
@@ -179,7 +177,7 @@ async def links(
 
     Tokens are not shown: only their digests are stored.
     """
-    buckets, rows = Buckets(SqlBuckets(project.pool), project.reactor), SqlLinks(project.pool)
+    buckets, rows = Buckets(BucketRows(project.pool), project.reactor), LinkRows(project.pool)
     chosen = await buckets.all() if bucket is None else [await buckets.fresh(bucket)]
     found = [
         link
@@ -422,7 +420,7 @@ async def _read_file(path: Path, key: str, upload: Upload) -> tuple[str, Details
     return content_type, NO_DETAILS
 
 
-async def files_in_bucket(store: Store, folder: str) -> Files:
+async def files_in_bucket(store: S3Store, folder: str) -> Files:
     """The objects under ``folder`` ("" for all) in the bucket of ``store``."""
     async for page in list_all(store, folder):
         for entry in page.objects:
@@ -431,7 +429,7 @@ async def files_in_bucket(store: Store, folder: str) -> Files:
                 yield entry.key.removeprefix(folder), partial(_read_object, store, entry.key)
 
 
-async def _read_object(store: Store, name: str, key: str, upload: Upload) -> tuple[str, Details]:
+async def _read_object(store: S3Store, name: str, key: str, upload: Upload) -> tuple[str, Details]:
     before = await store.stat(name)
     if _is_encoded(before.coding):
         raise Unreadable(f"its Content-Encoding, {before.coding}, would be forgotten")

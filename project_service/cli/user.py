@@ -10,7 +10,7 @@ from attrs import frozen
 
 from project_service.auth.admin import MAX_PAGE_SIZE, Administration, imported_hash
 from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates
-from project_service.auth.postgres import PostgresRepository
+from project_service.auth.postgres import Repository
 from project_service.auth.values import Account, Origin
 from project_service.cli import project_options
 from project_service.cli.invocation import Invocation, Project, common_options, on_project
@@ -156,7 +156,7 @@ class _HashesHere:
 def _users(project: Project) -> Administration:
     settings = project.settings.auth
     return Administration(
-        repository=PostgresRepository(project.pool),
+        repository=Repository(project.pool),
         hashes=_HashesHere(Bcrypt(settings.bcrypt_cost)),
         now=lambda: datetime.now(UTC),
         password_min_bytes=lambda: settings.password_min_bytes,

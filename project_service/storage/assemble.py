@@ -43,21 +43,13 @@ from project_service.storage.routes.listing import ListingRoutes
 from project_service.storage.routes.objects import ObjectRoutes
 from project_service.storage.routes.public import PublicRoutes
 from project_service.storage.routes.resumables import ERROR_FORM, ResumableRoutes, with_tus
-from project_service.storage.rows.buckets import SqlBuckets
-from project_service.storage.rows.garbage import SqlGarbage
-from project_service.storage.rows.links import SqlLinks
-from project_service.storage.rows.objects import SqlObjects
-from project_service.storage.rows.renditions import SqlRenditions
-from project_service.storage.rows.repository import (
-    BucketRows,
-    GarbageRows,
-    LinkRows,
-    ObjectRows,
-    RenditionRows,
-    ResumableRows,
-)
-from project_service.storage.rows.resumables import SqlResumables
-from project_service.storage.s3.client import connect_store
+from project_service.storage.rows.buckets import BucketRows
+from project_service.storage.rows.garbage import GarbageRows
+from project_service.storage.rows.links import LinkRows
+from project_service.storage.rows.objects import ObjectRows
+from project_service.storage.rows.renditions import RenditionRows
+from project_service.storage.rows.resumables import ResumableRows
+from project_service.storage.s3.client import S3Store, connect_store
 from project_service.storage.s3.errors import (
     NoSuchBucket,
     NoSuchObject,
@@ -80,7 +72,7 @@ PROBE = ".project-service/probe"
 
 @frozen
 class Rows:
-    """Every table that storage uses, on PostgreSQL or in memory (in tests)."""
+    """Every table that storage uses."""
 
     buckets: BucketRows
     objects: ObjectRows
@@ -94,12 +86,12 @@ def sql_rows(database: Pool, actor: Actor | None = None) -> Rows:
     """``actor`` runs statements in which SQL of the project decides; without one they run on ``database`` too."""
     actor = actor or Actor(database)
     return Rows(
-        SqlBuckets(database),
-        SqlObjects(database, actor),
-        SqlGarbage(database),
-        SqlLinks(database),
-        SqlRenditions(database),
-        SqlResumables(database, actor),
+        BucketRows(database),
+        ObjectRows(database, actor),
+        GarbageRows(database),
+        LinkRows(database),
+        RenditionRows(database),
+        ResumableRows(database, actor),
     )
 
 
@@ -121,7 +113,7 @@ class Storage:
     _receiver: Receiver = field(repr=False)
     _rows: Rows = field(repr=False)
     reservations: Reservations = field(repr=False)
-    _store: Any = field(repr=False)
+    _store: S3Store = field(repr=False)
     _clock: Any = field(repr=False)
     # The address of the store, for the log.
     _endpoint: str = ""
@@ -202,7 +194,7 @@ async def unlocked(function: Callable[[], Awaitable[None]]) -> bool:
 def build(
     reactor: Any,
     settings: StorageSettings,
-    store: Any,
+    store: S3Store,
     rows: Rows,
     *,
     sweep_lock: Lock = unlocked,

@@ -13,7 +13,7 @@ from project_service.errors import ApiError
 from project_service.http.json_body import read_members
 from project_service.storage import errors, keys
 from project_service.storage.durations import BUCKET_FRESH_SECONDS, BUCKET_REREAD_SECONDS
-from project_service.storage.rows.repository import BucketRows
+from project_service.storage.rows.buckets import BucketRows
 from project_service.storage.values import Bucket, BucketRules, read_bucket_name
 
 MAX_CACHED = 10_000

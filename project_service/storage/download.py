@@ -26,10 +26,11 @@ from project_service.storage.requests import conditions
 from project_service.storage.requests.cache_control import Caching
 from project_service.storage.requests.conditions import ByteRange, parse_range
 from project_service.storage.requests.digests import repr_digest, wants_sha256
-from project_service.storage.rows.repository import ObjectRows
+from project_service.storage.rows.objects import ObjectRows
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.connection import ObjectStream
 from project_service.storage.s3.errors import NoSuchObject, ReaderLeft, StoreUnreachable
 from project_service.storage.s3.reading import MAX_READS, ObjectLost, SmallObjects
-from project_service.storage.s3.store import ObjectStream, Store
 from project_service.storage.values import ObjectRow, StoredRendition, Viewer
 
 # The ETag of what has not been made, which no request can name.
@@ -58,7 +59,7 @@ class Terms:
 @frozen(eq=False)
 class Downloads:
     rows: ObjectRows
-    store: Store
+    store: S3Store
     small: SmallObjects
     renditions: Renditions
     now: Callable[[], datetime]

@@ -12,9 +12,9 @@ from twisted.logger import Logger
 
 from project_service.lifecycle import start, with_timeout
 from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
-from project_service.storage.rows.repository import GarbageRows
+from project_service.storage.rows.garbage import GarbageRows
+from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import kind_of
-from project_service.storage.s3.store import Store
 from project_service.storage.values import Live, store_path
 
 _log = Logger()
@@ -30,7 +30,7 @@ class Removal:
     that time after a dump of the database has everything that the dump refers to.
     """
 
-    store: Store
+    store: S3Store
     rows: GarbageRows
     live: Live
     clock: IReactorTime

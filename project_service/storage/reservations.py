@@ -29,7 +29,7 @@ from twisted.python.failure import Failure
 from project_service.database.errors import outage_of
 from project_service.lifecycle import shield, start, with_timeout
 from project_service.storage.durations import RELEASE_TIMEOUT_SECONDS, UNUSED_SECONDS, USABLE_SECONDS
-from project_service.storage.rows.repository import ObjectRows
+from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.s3.errors import kind_of
 
 _log = Logger()

@@ -49,7 +49,7 @@ from project_service.storage.durations import (
 from project_service.storage.requests import parameters
 from project_service.storage.requests.digests import BodyDigests
 from project_service.storage.requests.tus import Checksum
-from project_service.storage.rows.repository import ResumableRows
+from project_service.storage.rows.resumables import ResumableRows
 from project_service.storage.s3.errors import NoSuchObject, kind_of
 from project_service.storage.s3.parts import Parts, PartSizes
 from project_service.storage.sha256 import Reader, UnfinishedDigests

@@ -16,10 +16,10 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from project_service.database.errors import describe, outage_of
-from project_service.storage.rows.repository import GarbageRows
+from project_service.storage.rows.garbage import GarbageRows
+from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import NoSuchObject
 from project_service.storage.s3.reading import read_all
-from project_service.storage.s3.store import Store
 from project_service.storage.values import Live, ObjectRow
 
 _log = Logger()
@@ -39,7 +39,7 @@ class Reader:
     """Reads objects to compute their SHA-256: at most ``bytes_per_second`` of all together, or with 0 as fast as it
     can. It has ``READ_BYTES`` in memory for each object."""
 
-    store: Store
+    store: S3Store
     clock: IReactorTime
     bytes_per_second: int = 0
     _free_at: float = field(default=0.0, init=False)

@@ -14,10 +14,12 @@ from project_service.lifecycle import all_of
 from project_service.storage.durations import KEEP_EXPIRED_LINKS, KEEP_EXPIRED_UPLOADS, STALE_AFTER
 from project_service.storage.keys import is_bucket_name
 from project_service.storage.removal import BATCH, Removal
-from project_service.storage.rows.repository import GarbageRows, LinkRows, ResumableRows
+from project_service.storage.rows.garbage import GarbageRows
+from project_service.storage.rows.links import LinkRows
+from project_service.storage.rows.resumables import ResumableRows
+from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.storage.s3.reading import list_all
-from project_service.storage.s3.store import Store
 from project_service.storage.sha256 import Reader
 from project_service.storage.values import ObjectRow, store_path
 
@@ -72,7 +74,7 @@ class Sweeper:
     """Removes garbage. It may run on several hosts at the same time, and during uploads, whose reserved versions it
     does not touch."""
 
-    store: Store
+    store: S3Store
     rows: GarbageRows
     links: LinkRows
     resumables: ResumableRows

@@ -37,10 +37,11 @@ from project_service.storage.keys import DEFAULT_CONTENT_TYPE
 from project_service.storage.removal import Removal
 from project_service.storage.requests.conditions import without_date
 from project_service.storage.reservations import Reservations
-from project_service.storage.rows.repository import GarbageRows, ObjectRows
+from project_service.storage.rows.garbage import GarbageRows
+from project_service.storage.rows.objects import ObjectRows
+from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import StoreError, kind_of
 from project_service.storage.s3.parts import Parts, PartSizes
-from project_service.storage.s3.store import Store
 from project_service.storage.values import (
     NO_DETAILS,
     UNCONDITIONAL,
@@ -341,7 +342,7 @@ class Uploads:
 
     rows: ObjectRows
     garbage: GarbageRows
-    store: Store
+    store: S3Store
     removal: Removal
     reservations: Reservations
     clock: IReactorTime

@@ -8,11 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from project_service.auth.postgres import PostgresRepository
-from project_service.auth.repository import Repository
+from project_service.auth.postgres import Repository
 from project_service.storage.assemble import Rows, sql_rows
 from tests.contracts.storage.rows import bucket_b
-from tests.fakes.auth import MemoryRepository
+from tests.fakes.auth import MemoryRepository, in_place_of_sql
 from tests.fakes.storage import START, Tables
 from tests.live.services import pool_on, wait
 
@@ -20,10 +19,10 @@ from tests.live.services import pool_on, wait
 @pytest.fixture(params=["fake", "postgresql"])
 def repository(request: pytest.FixtureRequest) -> Iterator[Repository]:
     if request.param == "fake":
-        yield MemoryRepository()
+        yield in_place_of_sql(MemoryRepository())
         return
     pool = pool_on(request.getfixturevalue("module_database"), 8)
-    yield PostgresRepository(pool)
+    yield Repository(pool)
     wait(pool.close)
 
 

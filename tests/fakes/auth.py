@@ -1,31 +1,39 @@
-"""Authentication's database, hashes, mails and notifications in memory. ``MemoryRepository`` is a verified fake: it
-passes ``tests/contracts/auth``."""
+"""Authentication's database, hashes and notifications in memory. ``MemoryRepository`` is a verified fake: it has the
+methods of ``Repository``, and passes ``tests/contracts/auth``."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from attrs import define, evolve, field
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 
 from project_service.auth import errors
-from project_service.auth.mail_templates import Mail
 from project_service.auth.passwords import Bcrypt, Candidates
-from project_service.auth.repository import (
+from project_service.auth.postgres import Repository
+from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
+    Account,
+    Email,
     Event,
     Limit,
     NewSession,
+    Origin,
     Outcome,
     Proof,
     Purpose,
     Reservation,
     Rotation,
+    SessionInfo,
+    User,
+    folded,
 )
-from project_service.auth.values import Account, Email, Origin, SessionInfo, User, folded
+from project_service.database.listener import Listener
 
 MINUTE = timedelta(minutes=1)
 
@@ -76,21 +84,21 @@ class MemoryRepository:
         self.by_digest: dict[bytes, str] = {}
         self.issued: dict[bytes, datetime] = {}
         self.one_time_tokens: list[OneTimeToken] = []
-        self.counters: dict[tuple[str, str], Counter] = {}
+        self.counters: defaultdict[tuple[str, str], Counter] = defaultdict(Counter)
         self.ids: Iterator[int] = itertools.count(1)
 
-    def by_key(self, key: str) -> Account | None:
+    def _by_key(self, key: str) -> Account | None:
         for account in self.accounts.values():
             if folded(account.user.email) == key:
                 return account
         return None
 
-    def changed(self, account: Account, event: Event) -> Account:
+    def _changed(self, account: Account, event: Event) -> Account:
         self.accounts[account.user.id] = account
         self.events.append(event)
         return account
 
-    def add(self, user_id: str, new: NewSession) -> None:
+    def _add(self, user_id: str, new: NewSession) -> None:
         self.session_rows[new.id] = SessionRow(
             new.id,
             user_id,
@@ -105,18 +113,18 @@ class MemoryRepository:
         self.by_digest[new.digest] = new.id
         self.issued[new.digest] = new.created_at
 
-    def end_one(self, session: SessionRow, at: datetime) -> tuple[str, float]:
+    def _end_one(self, session: SessionRow, at: datetime) -> tuple[str, float]:
         session.ended = True
         until = (session.access_expires_at + MINUTE).timestamp()
         self.ended[session.id] = until, at
         self.on_ended(session.id, until)
         return session.id, until
 
-    def end_all(
+    def _end_all(
         self, user_id: str, at: datetime, *, only: str | None = None, but: str | None = None
     ) -> list[tuple[str, float]]:
         return [
-            self.end_one(session, at)
+            self._end_one(session, at)
             for session in self.session_rows.values()
             if session.user_id == user_id
             and not session.ended
@@ -137,7 +145,7 @@ class MemoryRepository:
         event: Event,
         user_id: str | None = None,
     ) -> Account | None:
-        if self.by_key(email.key) is not None:
+        if self._by_key(email.key) is not None:
             self.events.append(evolve(event, result="email_taken"))
             return None
         if user_id in self.accounts:
@@ -151,7 +159,7 @@ class MemoryRepository:
         )
         self.accounts[key] = account
         if session is not None:
-            self.add(key, session)
+            self._add(key, session)
         self.events.append(evolve(event, user_id=event.user_id or key))
         return account
 
@@ -159,7 +167,7 @@ class MemoryRepository:
         return self.accounts.get(user_id)
 
     async def find_user_by_email(self, email: Email) -> Account | None:
-        return self.by_key(email.key)
+        return self._by_key(email.key)
 
     async def list_users(self, after: tuple[datetime, str] | None, limit: int) -> list[Account]:
         ordered = sorted(self.accounts.values(), key=lambda one: (one.user.created_at, one.user.id))
@@ -169,7 +177,7 @@ class MemoryRepository:
         account = self.accounts.get(user_id)
         if account is None:
             return None
-        return self.changed(evolve(account, user=evolve(account.user, metadata=dict(metadata))), event)
+        return self._changed(evolve(account, user=evolve(account.user, metadata=dict(metadata))), event)
 
     async def set_password(
         self,
@@ -184,21 +192,21 @@ class MemoryRepository:
         if account is None or not self._proven(account, proof):
             return None
         if not keep_sessions:
-            self.end_all(user_id, event.at, but=proof.session_id if proof else None)
+            self._end_all(user_id, event.at, but=proof.session_id if proof else None)
         self.one_time_tokens = [
             one for one in self.one_time_tokens if (one.user_id, one.purpose) != (user_id, "recovery")
         ]
-        self.counters.get(("login", folded(account.user.email)), Counter()).failed = []
-        return self.changed(evolve(account, password_hash=password_hash), event)
+        self.counters["login", folded(account.user.email)].failed = []
+        return self._changed(evolve(account, password_hash=password_hash), event)
 
     async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
         account = self.accounts.get(user_id)
         if account is None:
             return None
         if disabled:
-            self.end_all(user_id, event.at)
+            self._end_all(user_id, event.at)
         since = (account.disabled_at or event.at) if disabled else None
-        return self.changed(evolve(account, disabled_at=since), event)
+        return self._changed(evolve(account, disabled_at=since), event)
 
     def _proven(self, account: Account, proof: Proof | None) -> bool:
         if proof is None:
@@ -212,7 +220,7 @@ class MemoryRepository:
         if account is None or not self._proven(account, proof):
             return False
         del self.accounts[user_id]
-        self.end_all(user_id, event.at)
+        self._end_all(user_id, event.at)
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.user_id != user_id}
         self.one_time_tokens = [one for one in self.one_time_tokens if one.user_id != user_id]
         self.events.append(event)
@@ -227,8 +235,8 @@ class MemoryRepository:
         if known is None or known.disabled_at or known.password_hash != account.password_hash:
             return None
         hashed = new_hash or known.password_hash
-        self.changed(evolve(known, password_hash=hashed, last_login_at=session.created_at), event)
-        self.add(known.user.id, session)
+        self._changed(evolve(known, password_hash=hashed, last_login_at=session.created_at), event)
+        self._add(known.user.id, session)
         return known.user
 
     async def rotate_refresh_token(
@@ -270,7 +278,7 @@ class MemoryRepository:
             if session.previous and session.salt:
                 salts[session.previous] = session.salt
             return Rotation("repeated", session.id, account.user, salts)
-        self.end_one(session, now)
+        self._end_one(session, now)
         event = Event(now, "refresh", "refresh_token_reused", user_id=session.user_id, origin=origin)
         self.events.append(evolve(event, email=account.user.email))
         return Rotation("stolen", session.id, account.user)
@@ -296,7 +304,7 @@ class MemoryRepository:
         self, user_id: str, event: Event, *, only: str | None = None, but: str | None = None
     ) -> list[tuple[str, float]]:
         self.events.append(event)
-        return self.end_all(user_id, event.at, only=only, but=but)
+        return self._end_all(user_id, event.at, only=only, but=but)
 
     async def ended_sessions(self, now: datetime, since: datetime | None = None) -> list[tuple[str, float]]:
         return [
@@ -307,13 +315,10 @@ class MemoryRepository:
 
     # Counters of attempts.
 
-    def counter(self, scope: str, subject: str) -> Counter:
-        return self.counters.setdefault((scope, subject), Counter())
-
     async def reserve_attempt(self, scope: str, subject: str, limit: Limit, now: datetime) -> Reservation:
         if limit.maximum <= 0:
             return Reservation("free", 0.0, None, scope, subject)
-        counter = self.counter(scope, subject)
+        counter = self.counters[scope, subject]
         abandoned = [at for at in counter.pending if at <= now - MINUTE]
         failed = sorted(at for at in counter.failed + abandoned if at > now - limit.window)
         pending = sorted(at for at in counter.pending if at > now - MINUTE)
@@ -329,7 +334,7 @@ class MemoryRepository:
     async def reserve_login(
         self, email: Email, address: str, per_email: Limit, per_address: Limit, now: datetime
     ) -> Reservation:
-        account = self.by_key(email.key)
+        account = self._by_key(email.key)
         by_email = await self.reserve_attempt("login", email.key, per_email, now)
         by_email = evolve(by_email, address=address, account=account)
         if by_email.verdict != "free":
@@ -377,7 +382,7 @@ class MemoryRepository:
         expires_at: datetime,
         event: Event,
     ) -> User | None:
-        account = self.by_key(email.key)
+        account = self._by_key(email.key)
         self.events.append(evolve(event, user_id=account.user.id if account else None))
         if account is None or account.disabled_at or (purpose == "confirmation" and account.confirmed_at):
             return None
@@ -401,11 +406,11 @@ class MemoryRepository:
         if user is None:
             return None
         account = self.accounts[user.id]
-        self.end_all(user.id, event.at)
+        self._end_all(user.id, event.at)
         self.one_time_tokens = [one for one in self.one_time_tokens if one.user_id != user.id]
-        self.counters.get(("login", folded(user.email)), Counter()).failed = []
+        self.counters["login", folded(user.email)].failed = []
         confirmed = account.confirmed_at or event.at
-        self.changed(
+        self._changed(
             evolve(account, password_hash=password_hash, confirmed_at=confirmed),
             evolve(event, user_id=user.id, email=user.email),
         )
@@ -416,8 +421,8 @@ class MemoryRepository:
         if user is None or self.accounts[user.id].disabled_at is not None:
             return None
         account = evolve(self.accounts[user.id], confirmed_at=event.at, last_login_at=session.created_at)
-        self.changed(account, evolve(event, user_id=user.id, email=user.email))
-        self.add(user.id, session)
+        self._changed(account, evolve(event, user_id=user.id, email=user.email))
+        self._add(user.id, session)
         return user
 
     async def _use_up(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
@@ -441,6 +446,12 @@ class MemoryRepository:
         self.ended = {key: ended for key, ended in self.ended.items() if ended[0] >= now.timestamp()}
         self.events = [event for event in self.events if event.at >= audit_before]
         return True
+
+
+def in_place_of_sql(fake: MemoryRepository) -> Repository:
+    """The fake for who takes the SQL class. ``tests/unit/service/test_fakes.py`` sees to it that both have the same
+    methods, which is why mypy may be told so."""
+    return cast(Repository, fake)
 
 
 class InlineHashes:
@@ -472,26 +483,17 @@ class InlineHashes:
         return self.bcrypt.outdated(stored)
 
 
-class FakeListener:
-    """A listener whose connection a test can break and restore."""
+class FakeListener(Listener):
+    """A listener without a connection: a test says what it hears, and when there was a gap."""
 
     def __init__(self) -> None:
-        self.current = True
-        self.heard: dict[str, Callable[[str], None]] = {}
-        self.gaps: list[Callable[[], Awaitable[None]]] = []
+        super().__init__(Deferred, Clock())
 
-    def subscribe(
-        self, channel: str, on_payload: Callable[[str], None], on_gap: Callable[[], Awaitable[None]]
-    ) -> None:
-        self.heard[channel] = on_payload
-        self.gaps.append(on_gap)
+    def hear(self, channel: str, payload: str) -> None:
+        for one in self._subscriptions:
+            if one.channel == channel:
+                one.on_payload(payload)
 
-
-class StoredMails:
-    """A ``Mailer`` that only repository the mails."""
-
-    def __init__(self) -> None:
-        self.mails: list[Mail] = []
-
-    def send_later(self, write: Callable[[], Mail]) -> None:
-        self.mails.append(write())
+    async def reconnect(self) -> None:
+        for one in self._subscriptions:
+            await one.on_gap()

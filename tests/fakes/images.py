@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from project_service.storage.pictures.pool import PictureRefused
 from project_service.storage.pictures.process import Job
-from project_service.storage.s3.store import ObjectStream
+from project_service.storage.s3.connection import ObjectStream
 from tests.fakes.store import Collected
 
 PNG = b"\x89PNG"

@@ -1,11 +1,11 @@
-"""The rows of storage in memory. The fakes pass ``tests/contracts/storage/test_store_rows.py`` and
-``test_store_garbage.py``."""
+"""The rows of storage in memory. The fakes have the methods of the SQL classes in ``storage/rows``, and pass
+``tests/contracts/storage``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import orjson
@@ -15,6 +15,12 @@ from project_service.errors import ApiError
 from project_service.storage import access, errors, keys
 from project_service.storage.assemble import Rows
 from project_service.storage.durations import WAITING_SECONDS
+from project_service.storage.rows.buckets import BucketRows
+from project_service.storage.rows.garbage import GarbageRows
+from project_service.storage.rows.links import LinkRows
+from project_service.storage.rows.objects import ObjectRows
+from project_service.storage.rows.renditions import RenditionRows
+from project_service.storage.rows.resumables import ResumableRows
 from project_service.storage.values import (
     UNCONDITIONAL,
     Bucket,
@@ -77,13 +83,14 @@ class Tables:
     rendition_uses: dict[UUID, datetime] = field(factory=dict)
 
     def rows(self) -> Rows:
+        """The fakes for who takes the SQL classes (see ``tests/fakes/auth.py``)."""
         return Rows(
-            FakeBuckets(self),
-            FakeObjects(self),
-            FakeGarbage(self),
-            FakeLinks(self),
-            FakeRenditions(self),
-            FakeResumables(self),
+            cast(BucketRows, FakeBuckets(self)),
+            cast(ObjectRows, FakeObjects(self)),
+            cast(GarbageRows, FakeGarbage(self)),
+            cast(LinkRows, FakeLinks(self)),
+            cast(RenditionRows, FakeRenditions(self)),
+            cast(ResumableRows, FakeResumables(self)),
         )
 
     def discard(self, bucket: str, version: UUID) -> None:

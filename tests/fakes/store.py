@@ -1,15 +1,18 @@
-"""A store in memory. The fake passes ``tests/contracts/storage/test_store_bytes.py``."""
+"""A store in memory. The fake has the methods of ``S3Store``, and passes
+``tests/contracts/storage/test_store_bytes.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import md5
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from attrs import define, field, frozen
+from twisted.internet.defer import Deferred, succeed
 
-from project_service.storage.s3.connection import ByteSink, Payload
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.connection import ByteSink, ObjectStream, Payload
 from project_service.storage.s3.errors import NoSuchObject, StoreError, StoreUnreachable
 from project_service.storage.s3.xml import OpenMultipart, StoredObject, StoredPage, StoredStat
 
@@ -114,7 +117,7 @@ class MemoryStore:
         self._called("abort_multipart")
         self.multiparts.pop((key, upload_id), None)
 
-    async def open(self, key: str, first: int, length: int, whole: int) -> FakeStream:
+    async def open(self, key: str, first: int, length: int, whole: int) -> ObjectStream:
         self._called("open")
         stream = FakeStream(self._present(key).payload[first : first + length])
         self.streams.append(stream)
@@ -164,8 +167,14 @@ class MemoryStore:
     async def ensure_bucket(self) -> None:
         self._called("ensure_bucket")
 
-    async def close(self) -> None:
+    def close(self) -> Deferred[None]:
         """Nothing is open."""
+        return succeed(None)
+
+
+def in_place_of_s3(fake: MemoryStore) -> S3Store:
+    """The fake for who takes the client (see ``tests/fakes/auth.py``)."""
+    return cast(S3Store, fake)
 
 
 class Collected:

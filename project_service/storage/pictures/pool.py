@@ -27,8 +27,8 @@ from project_service import errors as common
 from project_service.lifecycle import cancel
 from project_service.settings.model import Images
 from project_service.storage.pictures.process import NOT_INSTALLED, Job, Limits
+from project_service.storage.s3.connection import ObjectStream
 from project_service.storage.s3.errors import ReaderLeft, StoreUnreachable
-from project_service.storage.s3.store import ObjectStream
 from project_service.wait_queue import WaitQueue
 
 _log = Logger()

@@ -37,7 +37,7 @@ from project_service.storage.pictures.pool import (
 )
 from project_service.storage.pictures.process import Job
 from project_service.storage.removal import BATCH
-from project_service.storage.rows.repository import RenditionRows
+from project_service.storage.rows.renditions import RenditionRows
 from project_service.storage.upload import SizeLimit, State, Uploads
 from project_service.storage.values import ObjectRow, StoredRendition
 

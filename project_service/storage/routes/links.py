@@ -79,7 +79,7 @@ from project_service.storage.routes.descriptions import (
     WRITE_REFUSED,
     json_answer,
 )
-from project_service.storage.rows.repository import ObjectRows
+from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.values import (
     CONTENT_TYPES,
     MAX_OBJECT_BYTES,

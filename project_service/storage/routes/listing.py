@@ -37,7 +37,7 @@ from project_service.storage.routes.descriptions import (
     TAG,
     json_answer,
 )
-from project_service.storage.rows.repository import ObjectRows
+from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.values import NOT_SEEN, RULE_SCHEMAS
 
 _VISIBLE_BUCKET = Named(

@@ -76,7 +76,7 @@ from project_service.storage.routes.descriptions import (
     WRITE_REFUSED,
     json_answer,
 )
-from project_service.storage.rows.repository import ObjectRows
+from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.values import Bucket, Live, Viewer
 
 # Up to here every JSON parser reads whole numbers exactly (RFC 8259 section 6).

@@ -47,7 +47,9 @@ def _plain(value: Any) -> Any:
 
 
 @frozen(eq=False)
-class SqlBuckets:
+class BucketRows:
+    """Buckets in the database. Methods that need an existing bucket raise ``bucket_not_found``."""
+
     database: Pool
 
     async def find(self, name: str) -> Bucket | None:
@@ -65,6 +67,7 @@ class SqlBuckets:
         ]
 
     async def create(self, name: str, rules: BucketRules) -> Bucket:
+        """Raises ``bucket_exists``."""
         made = await self.database.query(
             "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s, %s, %s, %s)",
             (
@@ -85,6 +88,7 @@ class SqlBuckets:
         return await self._existing(name)
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
+        """``changes`` are names of ``BucketRules`` with their new values."""
         if not changes.keys() <= RULE_SCHEMAS.keys():
             raise ValueError("not a rule of a bucket")
         if changes:
@@ -104,6 +108,7 @@ class SqlBuckets:
         return await self._existing(name)
 
     async def delete(self, name: str) -> None:
+        """Raises ``bucket_not_empty``, and ``bucket_in_use`` if rows of the project's own tables refer to it."""
         try:
             outcome = (await self.database.query("select storage.delete_bucket(%s)", (name,)))[0][0]
         except (ForeignKeyViolation, RestrictViolation):

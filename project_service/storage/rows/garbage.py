@@ -14,10 +14,14 @@ from project_service.storage.values import ObjectRow
 
 
 @frozen(eq=False)
-class SqlGarbage:
+class GarbageRows:
+    """Versions that belong to no object and have to be deleted from the store, and what the sweeper asks of
+    others."""
+
     database: Pool
 
     async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
+        """Turn reserved uploads into garbage and return them; a version that has become an object's is left out."""
         rows = await self.database.query(
             "select storage.discard_uploads(%s::uuid[])", (uuid_array(versions),)
         )
@@ -33,6 +37,10 @@ class SqlGarbage:
     async def garbage(
         self, limit: int, after: UUID | None = None, removed_for: timedelta = timedelta(0)
     ) -> list[tuple[UUID, str]]:
+        """Up to ``limit`` versions, with their buckets, that have been garbage for at least ``removed_for``.
+
+        In the order of versions, beginning after ``after``.
+        """
         rows = await self.database.query(
             "select version, bucket from storage.garbage"
             " where (%(after)s::uuid is null or version > %(after)s::uuid) and added_at <= now() - %(removed_for)s"
@@ -42,6 +50,8 @@ class SqlGarbage:
         return [(UUID(version), bucket) for version, bucket in rows]
 
     async def forget(self, versions: Sequence[UUID]) -> list[UUID]:
+        """Remove ``versions`` from the garbage, once their bytes are gone from the store. Returns the versions of
+        their renditions, which are garbage too."""
         array = uuid_array(versions)
         rows = await self.database.prepared(
             "with gone as (delete from storage.garbage where version = any (%s::uuid[]))"
@@ -51,6 +61,8 @@ class SqlGarbage:
         return [UUID(version) for (version,) in rows]
 
     async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
+        """Those of ``versions`` that belong to no object or rendition, are not reserved, and are not known as
+        garbage."""
         rows = await self.database.query(
             "select v from unnest(%s::uuid[]) v where not exists (select from storage.objects where version = v)"
             " and not exists (select from storage.renditions where version = v)"
@@ -61,18 +73,21 @@ class SqlGarbage:
         return {UUID(version) for (version,) in rows}
 
     async def reserved(self, versions: Sequence[UUID]) -> set[UUID]:
+        """Those of ``versions`` that are being uploaded."""
         rows = await self.database.query(
             "select version from storage.uploads where version = any (%s::uuid[])", (uuid_array(versions),)
         )
         return {UUID(version) for (version,) in rows}
 
     async def current(self, versions: Sequence[UUID]) -> set[UUID]:
+        """Those of ``versions`` that are the current version of an object."""
         rows = await self.database.query(
             "select version from storage.objects where version = any (%s::uuid[])", (uuid_array(versions),)
         )
         return {UUID(version) for (version,) in rows}
 
     async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        """Every object in the order of bucket and key, for a check against the store."""
         rows = await self.database.query(
             f"select {ALL_COLUMNS} from storage.objects where (bucket, key) > (%s, %s) order by bucket, key limit %s",
             (*(after or ("", "")), limit),
@@ -80,6 +95,7 @@ class SqlGarbage:
         return [object_row(row) for row in rows]
 
     async def without_sha256(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+        """As ``objects_from``, of the objects that have no SHA-256."""
         rows = await self.database.query(
             f"select {ALL_COLUMNS} from storage.objects where sha256 is null and (bucket, key) > (%s, %s)"
             " order by bucket, key limit %s",
@@ -88,6 +104,8 @@ class SqlGarbage:
         return [object_row(row) for row in rows]
 
     async def set_sha256(self, version: UUID, sha256: str) -> bool:
+        """Record the SHA-256 of an object, of which nothing else changes. False if ``version`` is no object's any
+        more, or has one."""
         rows = await self.database.query(
             "update storage.objects set sha256 = %s where version = %s::uuid and sha256 is null returning 1",
             (sha256, str(version)),

@@ -74,10 +74,13 @@ def _link_as_json(token_hash: bytes, link: Link) -> dict[str, Any]:
 
 
 @frozen(eq=False)
-class SqlLinks:
+class LinkRows:
+    """Links by the SHA-256 of their token."""
+
     database: Pool
 
     async def add(self, links: Mapping[bytes, Link]) -> None:
+        """Add links of one bucket, all or none. Raises ``bucket_not_found`` if it has been deleted."""
         rows = await self.database.prepared(
             _ADD_LINKS, (dumps([_link_as_json(*one) for one in links.items()]).decode(),)
         )
@@ -98,6 +101,8 @@ class SqlLinks:
         after: tuple[datetime, UUID] | None,
         limit: int,
     ) -> list[Link]:
+        """Up to ``limit`` links that have not expired, the newest first, beginning after the one that was made at
+        ``after`` and has that id. With ``creator`` only those that this user made."""
         conditions, values = ["bucket = %s", "expires_at > %s"], [bucket, now]
         if creator is not None:
             conditions.append("created_by = %s")
@@ -113,6 +118,7 @@ class SqlLinks:
         return [_link(row) for row in rows]
 
     async def revoke(self, bucket: str, link_id: UUID, creator: UUID | None) -> bool:
+        """Delete a link; with ``creator`` only if this user made it. False if there is none."""
         rows = await self.database.query(
             "delete from storage.links where bucket = %s and id = %s"
             " and (%s::uuid is null or created_by = %s::uuid) returning 1",
@@ -121,6 +127,7 @@ class SqlLinks:
         return bool(rows)
 
     async def use(self, token_hash: bytes, now: datetime) -> bool:
+        """Take one use, atomically. False when none is left or the link has expired."""
         rows = await self.database.prepared(
             "update storage.links set uses_left = uses_left - 1, used_at = %s::timestamptz"
             " where token_hash = %s and expires_at > %s and (uses_left is null or uses_left > 0) returning 1",

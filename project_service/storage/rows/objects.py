@@ -4,7 +4,7 @@ Changes of objects are functions of the schema ``storage``, each one transaction
 ``move_object``, ``change_object``. ``refusal`` is their rule on owners and conditions, ``sees`` the rule on what a
 writer may see, and ``judge`` asks policies about a change. They are in ``database/sql/storage``.
 
-What policies let a caller see is read in the caller's own role (``SqlObjects._policed``).
+What policies let a caller see is read in the caller's own role (``ObjectRows._policed``).
 """
 
 from __future__ import annotations
@@ -182,15 +182,20 @@ def _outcomes(*outcomes: str) -> list[str]:
 
 
 @define(eq=False)
-class SqlObjects:
-    """``actor`` runs statements in which policies and triggers of the project decide. ``_quickness`` is that of
-    policies."""
+class ObjectRows:
+    """Objects in the database. Every change is one transaction; one that is refused (``errors.refused``) changes
+    nothing. ``conditions`` have entity tags only: dates are replaced before (``conditions.without_date``).
+
+    ``actor`` runs statements in which policies and triggers of the project decide. ``_quickness`` is that of
+    policies.
+    """
 
     database: Pool
     actor: Actor
     _quickness: Quickness = field(factory=lambda: Quickness(_QUICK_RUNS), init=False)
 
     async def find(self, bucket: str, key: str, viewer: Viewer | None = None) -> ObjectRow | None:
+        """The object; None if there is none, or ``viewer`` may not see it. A policy that fails shows nothing."""
         if viewer is None or viewer.identity is None:
             rows = await self.database.read(_FIND, (bucket, key))
         else:
@@ -203,6 +208,7 @@ class SqlObjects:
     async def find_many(
         self, bucket: str, keys: Sequence[str], viewer: Viewer | None = None
     ) -> dict[str, ObjectRow]:
+        """Those of the objects that exist and that ``viewer`` may see, by key."""
         params = (bucket, list(keys))
         if viewer is None or viewer.identity is None:
             rows = await self.database.prepared(_FIND_MANY, params)
@@ -220,6 +226,10 @@ class SqlObjects:
         recursive: bool,
         viewer: Viewer | None = None,
     ) -> Page:
+        """Up to ``limit`` objects and folders under ``prefix`` after the entry ``after``, ordered by key.
+
+        With ``viewer`` as if there were only what this one may see. Raises ``not_allowed`` if a policy fails.
+        """
         sql, params = page_query(bucket, prefix, after, limit, recursive, _owner_of(viewer))
         objects, folders, last = await self._page(sql, params, viewer, quick=limit <= QUICK_PAGE)
         return Page(objects.encode(), folders.encode(), last)
@@ -233,6 +243,7 @@ class SqlObjects:
         limit: int,
         viewer: Viewer | None = None,
     ) -> SortedPage:
+        """Up to ``limit`` objects under ``prefix`` after ``after``, the ``last`` of the page before."""
         sql, params = sorted_query(bucket, prefix, sorting, after, limit, _owner_of(viewer))
         objects, last = await self._page(sql, params, viewer, quick=False)
         return SortedPage(objects.encode(), None if last is None else (last[0][0], last[0][1]))
@@ -259,6 +270,7 @@ class SqlObjects:
     async def check_policies(
         self, bucket: str, key: str, size: int, content_type: str, details: Details, writer: Writer
     ) -> None:
+        """Raise ``not_allowed`` if policies would refuse that ``writer``, not the service, puts such an object."""
         rows = await self._changed(
             writer,
             "select storage.check_put(%s, %s, %s, %s, %s::integer, %s, %s::jsonb, %s, %s::uuid, %s, %s)",
@@ -280,6 +292,7 @@ class SqlObjects:
 
     async def room(self, bucket: str, key: str) -> int | None:
         # One statement, so that the object and the counters are of the same moment.
+        """How large an object at ``key`` may be at present by the bucket's quota; None without a quota."""
         rows = await self.database.query(
             "select b.max_bucket_bytes, coalesce(o.size, 0),"
             " (select sum(total_bytes)::bigint from storage.usage where bucket = b.name)"
@@ -299,6 +312,12 @@ class SqlObjects:
         conditions: Conditions = UNCONDITIONAL,
         link: bytes | None = None,
     ) -> Switched:
+        """Make a new object current. Raises ``request_timeout`` unless its version is reserved.
+
+        It belongs to ``writer.user_id``; if the service writes without one, to the owner of the object replaced.
+        ``link`` is the hash of the token of an upload link, of which the same transaction takes the use: raises
+        ``token_used``, or ``token_not_found`` where it was revoked.
+        """
         values = put_values(new, writer, conditions)
         if link is None:
             rows = await self._changed(writer, PUT, values)
@@ -318,6 +337,8 @@ class SqlObjects:
     async def delete(
         self, bucket: str, keys: Sequence[str], writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Mapping[str, UUID]:
+        """Delete those of ``keys`` that ``writer`` sees and return their versions, or delete none and raise what
+        ``access.check_write`` raises of one, or ``object_in_use`` if rows of the project's tables refer to one."""
         with _keys_referred_to():
             rows = await self._changed(
                 writer,
@@ -331,6 +352,8 @@ class SqlObjects:
     async def move(
         self, bucket: str, source: str, target: str, writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Switched:
+        """Raises ``object_in_use`` if rows of the project's own tables refer to the object, or to one at
+        ``target``."""
         with _keys_referred_to():
             rows = await self._changed(writer, _MOVE, (bucket, source, target, *_terms(writer, conditions)))
         return switched_from(rows[0])
@@ -338,6 +361,9 @@ class SqlObjects:
     async def move_to_bucket(
         self, row: ObjectRow, new: NewObject, writer: Writer, conditions: Conditions = UNCONDITIONAL
     ) -> Switched:
+        """Make the object ``row`` that of another bucket and key, as ``new`` names them, with a copy of its bytes.
+        The old version becomes garbage. Raises ``object_changed`` if it has been replaced, and otherwise what a
+        deletion and ``put`` raise."""
         with _keys_referred_to():
             rows = await self._changed(
                 writer,
@@ -363,6 +389,8 @@ class SqlObjects:
         writer: Writer,
         conditions: Conditions = UNCONDITIONAL,
     ) -> ObjectRow:
+        """Change ``owner`` and members of ``Details``, by their names, and nothing else. Raises ``object_not_found``,
+        also where ``writer`` does not see the object."""
         rows = await self._changed(
             writer, _CHANGE, (bucket, key, _as_columns(changes), *_terms(writer, conditions))
         )
@@ -372,17 +400,20 @@ class SqlObjects:
         return object_row(tuple(changed))
 
     async def reserve_uploads(self, versions: Sequence[UUID], bucket: str) -> None:
+        """Reserve versions, before any of their bytes go to the store."""
         await self.database.prepared(
             "insert into storage.uploads (version, bucket) select unnest(%s::uuid[]), %s",
             (uuid_array(versions), bucket),
         )
 
     async def release_uploads(self, versions: Sequence[UUID]) -> None:
+        """Release reserved versions under which nothing was ever sent to the store."""
         await self.database.query(
             "delete from storage.uploads where version = any (%s::uuid[])", (uuid_array(versions),)
         )
 
     async def renew_upload(self, version: UUID) -> bool:
+        """Record that the version is still being uploaded. False if it has been given up."""
         rows = await self.database.query(
             "update storage.uploads set seen_at = now() where version = %s::uuid returning 1", (str(version),)
         )

@@ -14,7 +14,10 @@ from project_service.storage.values import StoredRendition
 
 
 @frozen(eq=False)
-class SqlRenditions:
+class RenditionRows:
+    """What was made of the pictures among the objects. It belongs to a version of an object, and becomes garbage
+    together with it."""
+
     database: Pool
 
     async def find(self, of: UUID, name: str) -> StoredRendition | None:
@@ -33,6 +36,14 @@ class SqlRenditions:
         max_per_object: int,
         used: Mapping[UUID, float],
     ) -> tuple[StoredRendition | None, list[UUID]]:
+        """Store a rendition of version ``of``. The store must have all its bytes, under its own version, which has
+        been reserved as for an upload. Returns the one that is stored now: another if somebody was faster, and None
+        if ``of`` is no object's version any more. Where ``of`` has ``max_per_object`` already, those that were not
+        used for the longest time make room; their versions are returned too. Those and what is not stored become
+        garbage.
+
+        ``used`` are renditions of ``of`` that this process has sent lately, with the seconds since then.
+        """
         rows = await self.database.query(
             "select version, size, etag, evicted::text[] from storage.store_rendition("
             "%s, %s::uuid, %s, %s::uuid, %s, %s, %s, %s::uuid[], %s::double precision[])",
@@ -52,6 +63,7 @@ class SqlRenditions:
         return None if stored[0] is None else _rendition(tuple(stored)), [UUID(one) for one in evicted]
 
     async def forget(self, version: UUID) -> None:
+        """Forget a rendition whose bytes are not in the store."""
         await self.database.query("delete from storage.renditions where version = %s::uuid", (str(version),))
 
 

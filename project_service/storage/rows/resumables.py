@@ -91,11 +91,18 @@ def _tags(given: list[str] | None) -> tuple[str, ...] | None:
 
 
 @frozen(eq=False)
-class SqlResumables:
+class ResumableRows:
+    """Uploads that take several requests (``resumable``), each held by one request at a time.
+
+    Nothing here counts in a bucket's quota. Their versions and tails are reserved like those of other uploads, but
+    the sweeper gives them up only after they have expired.
+    """
+
     database: Pool
     actor: Actor
 
     async def create(self, upload: ResumableUpload, lasts: timedelta) -> datetime:
+        """Add an upload and reserve its version; returns when it expires. Raises ``bucket_not_found``."""
         matching, differing = tags_of(upload.conditions)
         values = {
             "version": str(upload.version),
@@ -129,6 +136,8 @@ class SqlResumables:
         return _upload(rows[0]) if rows else None
 
     async def hold(self, version: UUID, holder: UUID, lasts: timedelta) -> ResumableUpload | None:
+        """Hold the upload for ``lasts``. None if another request holds it (which then learns from ``renew`` that it
+        is waited for), or if there is no such upload."""
         rows = await self.database.query(
             "update storage.resumable set holder = %s, held_until = now() + %s, wanted_at = null"
             f" where version = %s and (holder is null or held_until <= now()) returning {_COLUMNS}",
@@ -142,6 +151,7 @@ class SqlResumables:
         return _upload(rows[0]) if rows else None
 
     async def renew(self, version: UUID, holder: UUID, lasts: timedelta) -> bool | None:
+        """Hold the upload for longer. Whether others wait for it; None if it is not held by ``holder`` any more."""
         rows = await self.database.query(
             "update storage.resumable set held_until = now() + %s where version = %s and holder = %s"
             " returning coalesce(wanted_at > now() - %s, false)",
@@ -158,6 +168,11 @@ class SqlResumables:
     async def advance(
         self, version: UUID, holder: UUID, progress: Progress, lasts: timedelta
     ) -> ResumableUpload | None:
+        """Record progress, extend the expiry, and turn a tail that is replaced into garbage, in one transaction.
+
+        Returns the upload as it is now; None, with nothing changed, if ``holder`` does not hold it or it has been
+        given up.
+        """
         rows = await self.database.query(
             f"select {_COLUMNS} from storage.advance_upload(%s, %s, %s, %s, %s, %s::text[], %s, %s, %s)"
             " where version is not null",
@@ -176,6 +191,7 @@ class SqlResumables:
         return _upload(rows[0]) if rows else None
 
     async def expect_sha256(self, version: UUID, holder: UUID, sha256: str) -> bool:
+        """Record which SHA-256 the whole must have. False, with nothing changed, if ``holder`` does not hold it."""
         rows = await self.database.query(
             "update storage.resumable set sha256 = %s where version = %s and holder = %s returning 1",
             (sha256, str(version), str(holder)),
@@ -185,11 +201,14 @@ class SqlResumables:
     async def commit(
         self, version: UUID, holder: UUID, new: NewObject, writer: Writer, conditions: Conditions
     ) -> Switched | None:
+        """As ``ObjectRows.put``, and record it with the upload in the same transaction. None if ``holder`` does not
+        hold the upload."""
         params = (str(version), str(holder), *put_values(new, writer, conditions), str(version))
         rows = await changed(self.database, self.actor, writer, _COMMIT, params)
         return switched_from(rows[0]) if rows else None
 
     async def remove(self, version: UUID, holder: UUID) -> list[UUID]:
+        """Forget the upload; the versions that have become garbage. None have if it was committed."""
         rows = await self.database.query(
             "with gone as (delete from storage.resumable where version = %s and holder = %s returning version, tail)"
             " select storage.discard_uploads(array[version, tail]) from gone",

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from xml.sax.saxutils import escape
 
 from attrs import frozen
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.ssl import Certificate, trustRootFromCertificates
@@ -25,6 +26,7 @@ from project_service.settings.model import Store
 from project_service.storage.s3.connection import (
     ByteSink,
     ConnectionPool,
+    ObjectStream,
     Payload,
     Pipe,
     StoreResponse,
@@ -60,7 +62,7 @@ METADATA = b"x-amz-meta-"
 
 @frozen(eq=False)
 class S3Stream:
-    """An object whose head has arrived and whose bytes wait at the store until they are piped or closed."""
+    """An ``ObjectStream`` whose head has arrived."""
 
     length: int
     _response: StoreResponse
@@ -68,20 +70,14 @@ class S3Stream:
     _idle_seconds: float
 
     def buffered(self) -> bytes | None:
-        """All bytes, if they came together with the head, as those of small objects do; else None.
-
-        There is nothing to pipe then.
-        """
+        # Those of small objects come together with the head.
         body = self._response.buffered()
         return body if body is not None and len(body) == self.length else None
 
     async def pipe_to(self, sink: ByteSink) -> None:
-        """Write every byte into ``sink``, as fast as its reader takes them. Raises ``BrokenRead`` or
-        ``ReaderLeft``."""
         await Pipe(self._response, sink, self.length, self._clock, self._idle_seconds).finished
 
     def close(self) -> None:
-        """Close without reading."""
         self._response.close()
 
 
@@ -90,11 +86,14 @@ T = TypeVar("T")
 
 @frozen(eq=False)
 class S3Store:
-    """``in_thread`` runs a function off the reactor's thread. ``close`` closes the idle connections."""
+    """``in_thread`` runs a function off the reactor's thread."""
 
     requests: RetryingClient
     in_thread: Callable[..., Any]
-    close: Callable[[], Any] = lambda: None
+
+    def close(self) -> Deferred[None]:
+        """Close the idle connections; fires when they are closed."""
+        return self.requests.sender.pool.close()
 
     def sign_as(self, settings: Store) -> None:
         """Sign with the key pair of ``settings`` from now on."""
@@ -156,7 +155,7 @@ class S3Store:
         except NoSuchObject:
             return
 
-    async def open(self, key: str, first: int, length: int, whole: int) -> S3Stream:
+    async def open(self, key: str, first: int, length: int, whole: int) -> ObjectStream:
         """Open ``length`` bytes from position ``first`` of an object of ``whole`` bytes. They stay at the store until
         they are piped.
 
@@ -360,4 +359,4 @@ def connect_store(reactor: Any, settings: Store, ca_pem: bytes | None = None) ->
     requests = RetryingClient(
         sender, reactor, settings.idle_timeout_seconds, settings.connect_timeout_seconds
     )
-    return S3Store(requests, partial(deferToThreadPool, reactor, reactor.getThreadPool()), pool.close)
+    return S3Store(requests, partial(deferToThreadPool, reactor, reactor.getThreadPool()))

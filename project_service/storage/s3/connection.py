@@ -280,6 +280,20 @@ class ByteSink(Protocol):
     def unregister_producer(self) -> None: ...
 
 
+class ObjectStream(Protocol):
+    """An object, or a range of one, whose bytes wait at the store."""
+
+    def buffered(self) -> bytes | None:
+        """All bytes, where they have arrived already; else None. There is nothing to pipe then."""
+
+    async def pipe_to(self, sink: ByteSink) -> None:
+        """Write every byte into ``sink``, as fast as its reader takes them. Raises ``BrokenRead`` or
+        ``ReaderLeft``."""
+
+    def close(self) -> None:
+        """Close without reading."""
+
+
 class BodyReader(Protocol):
     """What reads the body of a response."""
 

@@ -15,8 +15,8 @@ from twisted.logger import Logger
 
 from project_service.lifecycle import start
 from project_service.storage.keys import DEFAULT_CONTENT_TYPE
+from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import BrokenRead, kind_of
-from project_service.storage.s3.store import Store
 
 _log = Logger()
 
@@ -131,7 +131,7 @@ class Parts:
 
     def __init__(
         self,
-        store: Store,
+        store: S3Store,
         path: str,
         sizes: PartSizes,
         upload_id: str | None = None,

@@ -9,8 +9,9 @@ from uuid import UUID
 from attrs import field, frozen
 from cachetools import LRUCache
 
+from project_service.storage.s3.client import S3Store
+from project_service.storage.s3.connection import ObjectStream
 from project_service.storage.s3.errors import SAME_PAGE, StoreUnreachable
-from project_service.storage.s3.store import ObjectStream, Store
 from project_service.storage.s3.xml import StoredPage
 
 # The memory that a cached object takes besides its bytes, rounded up.
@@ -47,7 +48,7 @@ async def read_all(stream: ObjectStream) -> bytes:
     return bytes(gathered.data)
 
 
-async def list_all(store: Store, prefix: str = "") -> AsyncIterator[StoredPage]:
+async def list_all(store: S3Store, prefix: str = "") -> AsyncIterator[StoredPage]:
     """Everything that the store has under ``prefix``, page by page.
 
     Raises ``StoreUnreachable`` where a page comes twice, as from a store that ignores where to go on: there would be

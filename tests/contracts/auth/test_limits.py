@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from project_service.auth.repository import Limit, Proof, Repository
-from project_service.auth.values import Email
+from project_service.auth.postgres import Repository
+from project_service.auth.values import Email, Limit, Proof
 from tests.contracts.auth.users import (
     HASH,
     HOUR,

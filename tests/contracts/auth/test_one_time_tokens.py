@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from project_service.auth.repository import Limit, Proof, Repository
+from project_service.auth.postgres import Repository
+from project_service.auth.values import Limit, Proof
 from tests.contracts.auth.users import (
     HOUR,
     MINUTE,

@@ -7,8 +7,8 @@ import uuid
 
 from attrs import evolve
 
-from project_service.auth.repository import Proof, Repository
-from project_service.auth.values import Origin
+from project_service.auth.postgres import Repository
+from project_service.auth.values import Origin, Proof
 from tests.contracts.auth.users import (
     HASH,
     HOUR,

@@ -7,7 +7,7 @@ import uuid
 import orjson
 from attrs import evolve
 
-from project_service.auth.repository import Repository
+from project_service.auth.postgres import Repository
 from project_service.auth.values import Account, Email
 from project_service.errors import ApiError
 from tests.contracts.auth.users import (

@@ -10,8 +10,8 @@ from typing import Any
 import pytest_twisted
 from twisted.internet.defer import gatherResults
 
-from project_service.auth.repository import Event, Limit, NewSession, Repository
-from project_service.auth.values import Account, Email, Origin
+from project_service.auth.postgres import Repository
+from project_service.auth.values import Account, Email, Event, Limit, NewSession, Origin
 from project_service.lifecycle import start
 
 NOW = datetime(2026, 11, 21, 3, 4, 5, 678000, tzinfo=UTC)

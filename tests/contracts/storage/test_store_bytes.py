@@ -46,7 +46,7 @@ def virtual_store(reactor: Any, host: str, port: int) -> S3Store:
     address = Address(f"http://s3.amazonaws.com:{port}", "virtual-one", "virtual")
     pool = ConnectionPool(reactor, TCP4ClientEndpoint(reactor, host, port), 5)
     sender = Sender(pool, reactor, address, Signer("test", "test"), utc_now)
-    return S3Store(RetryingClient(sender, reactor, 30, 5), deferToThread, pool.close)
+    return S3Store(RetryingClient(sender, reactor, 30, 5), deferToThread)
 
 
 @pytest.fixture(params=["memory", "seaweedfs", "moto", "moto-virtual"])

@@ -11,11 +11,13 @@ from twisted.trial.unittest import TestCase
 
 from project_service.auth import tokens
 from project_service.auth.assemble import Auth, put_together
+from project_service.auth.mail import Outbox
+from project_service.auth.mail_templates import Mail
 from project_service.auth.tokens import AUDIENCE
 from project_service.http.routing import Router
 from project_service.settings.model import Auth as AuthSettings
 from project_service.settings.model import Settings, Smtp
-from tests.fakes.auth import FakeListener, InlineHashes, MemoryRepository, StoredMails
+from tests.fakes.auth import FakeListener, InlineHashes, MemoryRepository, in_place_of_sql
 from tests.fakes.common import App, Client, Response, raw_request
 from tests.temporary import temporary_directory
 
@@ -45,7 +47,7 @@ class Answer:
 
 
 class AuthApp:
-    """Sends requests. Tests may look at ``repository``, ``hashes``, ``mailer`` and ``listener``, and break them."""
+    """Sends requests. Tests may look at ``repository``, ``hashes``, ``mails`` and ``listener``, and break them."""
 
     def __init__(
         self,
@@ -63,12 +65,12 @@ class AuthApp:
         self.clock = Clock()
         self.clock.advance(NOW)
         self.repository, self.hashes, self.listener = MemoryRepository(), InlineHashes(), FakeListener()
-        self.mailer = StoredMails() if mail else None
+        self._mails: list[Mail] = []
         self.auth: Auth = put_together(
             self.settings,
-            self.repository,
+            in_place_of_sql(self.repository),
             self.hashes,
-            self.mailer,
+            Outbox(self._keep, self.clock) if mail else None,
             self.listener,
             self.clock,
             self.clock.seconds,
@@ -83,7 +85,16 @@ class AuthApp:
         self.auth.reload(self.settings)
 
     def _announce(self, session_id: str, until: float) -> None:
-        self.listener.heard["auth_revocations"](f"{session_id} {until:.0f}")
+        self.listener.hear("auth_revocations", f"{session_id} {until:.0f}")
+
+    async def _keep(self, mail: Mail) -> None:
+        self._mails.append(mail)
+
+    @property
+    def mails(self) -> list[Mail]:
+        """What has been sent. The outbox composes mails after the turn of the reactor in which they are asked for."""
+        self.clock.advance(0)
+        return self._mails
 
     def call(
         self,

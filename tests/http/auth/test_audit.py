@@ -123,8 +123,7 @@ class Audit(TestCase):
         assert self.new_entries() == [("reset_password", "ok", "anonymous")]
 
     def token(self) -> str:
-        assert self.app.mailer is not None
-        return self.app.mailer.mails[-1].text.split("\n\n")[1]
+        return self.app.mails[-1].text.split("\n\n")[1]
 
     def test_changes_by_an_operator_are_recorded(self) -> None:
         self.service("POST", "", {"email": EMAIL})

@@ -157,7 +157,7 @@ class BruteForce(TestCase):
         client.hang_up()
         self.app.hashes.gate = None
         gate.callback(None)
-        counter = self.app.repository.counter("login", "ada@example.test")
+        counter = self.app.repository.counters["login", "ada@example.test"]
         assert (len(counter.failed), counter.pending) == (1, [])
         self.flushLoggedErrors(ApiError)
 
@@ -183,7 +183,7 @@ class BruteForce(TestCase):
     def test_a_login_waits_for_attempts_under_way(self) -> None:
         """Twenty simultaneous logins of one user shall succeed, though only three attempts may be open at a time."""
         now = self.app.auth.context.now()
-        counter = self.app.repository.counter("login", "ada@example.test")
+        counter = self.app.repository.counters["login", "ada@example.test"]
         counter.pending.extend([now, now, now])
         client = self.app.begin("POST", "/auth/login", {"email": "ada@example.test", "password": PASSWORD})
         assert client.received() == b""
@@ -193,7 +193,7 @@ class BruteForce(TestCase):
 
     def test_a_login_that_waited_five_seconds_for_them_is_429(self) -> None:
         now = self.app.auth.context.now()
-        self.app.repository.counter("login", "ada@example.test").pending.extend([now, now, now])
+        self.app.repository.counters["login", "ada@example.test"].pending.extend([now, now, now])
         client = self.app.begin("POST", "/auth/login", {"email": "ada@example.test", "password": PASSWORD})
         self.app.clock.pump([0.1] * 49)
         assert client.received() == b""

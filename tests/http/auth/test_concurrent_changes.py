@@ -93,7 +93,7 @@ class ConcurrentChanges(TestCase):
         client.hang_up()
         gate.callback(None)
         session = self.app.auth.verifier.verify(self.session["access_token"]).sid
-        counter = self.app.repository.counter("session", session)
+        counter = self.app.repository.counters["session", session]
         assert (len(counter.failed), counter.pending) == (1, [])
 
     def test_an_operator_that_hangs_up_gets_all_it_asked_for(self) -> None:

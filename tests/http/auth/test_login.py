@@ -80,7 +80,7 @@ class LogIn(TestCase):
             answer = self.app.log_in()
         assert (answer.status, answer.code) == (401, "invalid_credentials")
         assert self._account().last_login_at == account.last_login_at
-        counter = self.app.repository.counter("login", "ada@example.test")
+        counter = self.app.repository.counters["login", "ada@example.test"]
         assert (len(counter.failed), counter.pending) == (1, [])
 
     def test_a_user_deleted_while_the_password_is_checked_is_unknown(self) -> None:
@@ -123,7 +123,7 @@ class LogIn(TestCase):
             where = self.app.hashes if name == "hash" else self.app.repository
             with patch.object(where, name, side_effect=fault):
                 assert self.app.log_in().status == 503
-            counter = self.app.repository.counter("login", "ada@example.test")
+            counter = self.app.repository.counters["login", "ada@example.test"]
             assert (counter.failed, counter.pending) == ([], []), name
 
     def test_hashes_from_other_programs_work(self) -> None:

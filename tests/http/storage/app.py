@@ -19,7 +19,7 @@ from project_service.storage.values import BucketRules
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, App, Response
 from tests.fakes.images import FakeImagePool
 from tests.fakes.storage import START, Tables
-from tests.fakes.store import MemoryStore
+from tests.fakes.store import MemoryStore, in_place_of_s3
 
 ALICE = "11111111-1111-4111-8111-111111111111"
 BOB = "22222222-2222-4222-8222-222222222222"
@@ -76,7 +76,7 @@ class StorageApp(App):
         self.storage = build(
             self.clock,
             StorageSettings(**settings),
-            self.store,
+            in_place_of_s3(self.store),
             self.tables.rows(),
             now=self.now,
             steps=self.step,

@@ -8,9 +8,10 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from project_service.http.response import JSON
+from project_service.storage.s3.connection import ObjectStream
 from tests.captured_log import logged_until_the_end
 from tests.fakes.storage import FakeLinks
-from tests.fakes.store import FakeStream, MemoryStore
+from tests.fakes.store import MemoryStore
 from tests.http.storage.app import SERVICE, USER, StorageApp, code, refused
 
 PRESIGN = "/storage/buckets/shut/presign"
@@ -345,7 +346,7 @@ class Links(TestCase):
         path = self.path(expires_in_seconds=10)
         real = MemoryStore.open
 
-        async def late(store: MemoryStore, *args: Any) -> FakeStream:
+        async def late(store: MemoryStore, *args: Any) -> ObjectStream:
             self.app.clock.advance(10)
             return await real(store, *args)
 

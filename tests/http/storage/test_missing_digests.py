@@ -16,11 +16,12 @@ from twisted.trial.unittest import TestCase
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import sha256 as digests
 from project_service.storage.assemble import build
+from project_service.storage.s3.connection import ObjectStream
 from project_service.storage.s3.errors import BrokenRead, StoreError, StoreUnreachable
 from project_service.storage.sha256 import UnfinishedDigests
 from tests.captured_log import logged_until_the_end
 from tests.fakes.storage import FakeGarbage, FakeResumables
-from tests.fakes.store import FakeStream, MemoryStore
+from tests.fakes.store import MemoryStore, in_place_of_s3
 from tests.http.storage.app import StorageApp
 from tests.http.storage.test_resumable import TusApp, checksum
 
@@ -239,8 +240,8 @@ class Missing(TestCase):
                 store: MemoryStore,
                 *what: Any,
                 change: Callable[[], object] = change,
-                opened: Callable[..., Awaitable[FakeStream]] = opened,
-            ) -> FakeStream:
+                opened: Callable[..., Awaitable[ObjectStream]] = opened,
+            ) -> ObjectStream:
                 self.patch(MemoryStore, "open", opened)
                 change()
                 return await opened(store, *what)
@@ -278,8 +279,8 @@ class Missing(TestCase):
                 *what: Any,
                 bad: str = bad,
                 failure: Exception = failure,
-                opened: Callable[..., Awaitable[FakeStream]] = opened,
-            ) -> FakeStream:
+                opened: Callable[..., Awaitable[ObjectStream]] = opened,
+            ) -> ObjectStream:
                 if path == bad:
                     raise failure
                 return await opened(store, path, *what)
@@ -309,9 +310,9 @@ class Missing(TestCase):
 
     def test_it_ends_with_the_service_in_the_middle_of_an_object(self) -> None:
         self.put("a")
-        asked: list[Deferred[FakeStream]] = []
+        asked: list[Deferred[ObjectStream]] = []
 
-        async def silent(*_: object) -> FakeStream:
+        async def silent(*_: object) -> ObjectStream:
             asked.append(Deferred())
             return await asked[-1]
 
@@ -332,7 +333,8 @@ class Missing(TestCase):
         self.loop.stopService()
         given = StorageSettings(sweep_seconds=EVERY)
         app = self.app
-        elsewhere = build(app.clock, given, app.store, app.tables.rows(), now=app.now, digest_lock=busy)
+        store, rows = in_place_of_s3(app.store), app.tables.rows()
+        elsewhere = build(app.clock, given, store, rows, now=app.now, digest_lock=busy)
         elsewhere.digesting.startService()
         self.addCleanup(elsewhere.digesting.stopService)
         self.run_once()

@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.errors import database_unavailable
 from project_service.lifecycle import shield, start
-from project_service.storage.s3.connection import ByteSink
+from project_service.storage.s3.connection import ByteSink, ObjectStream
 from project_service.storage.s3.errors import BrokenRead, ReaderLeft, StoreError
 from project_service.storage.s3.reading import MAX_READS
 from tests.captured_log import captured_logs, logged_until_the_end
@@ -80,7 +80,7 @@ class Streaming(TestCase):
     def test_an_object_that_is_replaced_again_and_again_is_503(self) -> None:
         real = MemoryStore.open
 
-        async def late(store: MemoryStore, key: str, *args: int) -> FakeStream:
+        async def late(store: MemoryStore, key: str, *args: int) -> ObjectStream:
             self.app.put("k", PAYLOAD)
             return await real(store, key, *args)
 

@@ -14,6 +14,7 @@ from project_service.lifecycle import start
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage.assemble import PROBE, build
 from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
+from project_service.storage.s3.connection import ObjectStream
 from project_service.storage.s3.errors import NO_ANSWER, NoSuchBucket, StoreError, StoreUnreachable
 from project_service.storage.s3.xml import StoredStat
 from project_service.storage.sha256 import Reader
@@ -21,7 +22,7 @@ from project_service.storage.sweeper import Swept, Verified
 from project_service.storage.values import store_path
 from tests.captured_log import captured_logs, logged_until_the_end
 from tests.fakes.storage import START, some_link
-from tests.fakes.store import FakeStream, MemoryStore
+from tests.fakes.store import MemoryStore, in_place_of_s3
 from tests.http.storage.app import OBJECTS, StorageApp, head, refused
 
 MINUTE = 60
@@ -177,7 +178,7 @@ class Sweeping(TestCase):
 
         app = StorageApp(sweep_seconds=100)
         given, rows = StorageSettings(sweep_seconds=100), app.tables.rows()
-        elsewhere = build(app.clock, given, app.store, rows, now=app.now, sweep_lock=busy)
+        elsewhere = build(app.clock, given, in_place_of_s3(app.store), rows, now=app.now, sweep_lock=busy)
         for storage, left in ((elsewhere, 1), (app.storage, 0)):
             app.tables.garbage[uuid4()] = ("open", START)
             loop, _ = storage.services
@@ -266,18 +267,18 @@ class Verifying(TestCase):
         path = app.tables.objects["open", "rotten"].path
         stored = app.store.objects[path]
         app.store.objects[path] = evolve(stored, payload=stored.payload[:-1] + b"?")
-        sweeper, report = app.storage.sweeper, Verified()
+        sweeper, store, report = app.storage.sweeper, in_place_of_s3(app.store), Verified()
 
         async def verify(**more: Any) -> None:
             async for _ in sweeper.verifying(report, **more):
                 pass
 
-        self.successResultOf(start(verify(reader=Reader(app.store, app.clock))))
+        self.successResultOf(start(verify(reader=Reader(store, app.clock))))
         self.assertEqual(report, Verified(4, damaged=["open/rotten"], without_sha256=1))
         self.assertEqual((report.last, report.sound), ("open/rotten", False))
         report = Verified()
         # 4.2 million bytes at a million in a second; the last piece is less than one.
-        reading = start(verify(after=("open", "empty"), reader=Reader(app.store, app.clock, 1_000_000)))
+        reading = start(verify(after=("open", "empty"), reader=Reader(store, app.clock, 1_000_000)))
         for _ in range(32):
             self.assertNoResult(reading)
             app.clock.advance(0.1)
@@ -306,7 +307,7 @@ class Readiness(TestCase):
         app = StorageApp()
         opened, missing = MemoryStore.open, [NoSuchBucket(404, "NoSuchBucket")]
 
-        async def first_missing(store: MemoryStore, *what: Any) -> FakeStream:
+        async def first_missing(store: MemoryStore, *what: Any) -> ObjectStream:
             if missing:
                 raise missing.pop()
             return await opened(store, *what)

@@ -12,8 +12,7 @@ import psycopg2
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import gatherResults
 
-from project_service.auth.postgres import PostgresRepository
-from project_service.auth.repository import Repository
+from project_service.auth.postgres import Repository
 from project_service.lifecycle import start
 from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
@@ -40,7 +39,7 @@ async def all_of(*work: Any) -> list[Any]:
 async def repository_on(database: str) -> AsyncIterator[Repository]:
     pool = pool_on(database)
     try:
-        yield PostgresRepository(pool)
+        yield Repository(pool)
     finally:
         await pool.close()
 

@@ -16,10 +16,9 @@ from attrs import evolve
 from twisted.internet.defer import Deferred
 
 from project_service.auth import postgres
-from project_service.auth.postgres import BATCH, PostgresRepository
-from project_service.auth.repository import Event, Limit, Repository
+from project_service.auth.postgres import BATCH, Repository
 from project_service.auth.sessions import CHANNEL
-from project_service.auth.values import Origin
+from project_service.auth.values import Event, Limit, Origin
 from project_service.database.listener import AUTH_UPKEEP
 from project_service.database.pool import Pool
 from project_service.lifecycle import start
@@ -64,7 +63,7 @@ def waiting(database: str, count: int) -> Callable[[], Awaitable[bool]]:
 
 @pytest_twisted.ensureDeferred
 async def test_an_attempt_waits_for_the_one_in_progress_and_counts_it(database: str, pool: Pool) -> None:
-    repository, now, limit = PostgresRepository(pool), datetime.now(UTC), Limit(1, timedelta(hours=1))
+    repository, now, limit = Repository(pool), datetime.now(UTC), Limit(1, timedelta(hours=1))
     first = await repository.reserve_attempt("t", "subject", limit, now)
     await repository.record_outcome(first, "released")
     other = psycopg2.connect(database)
@@ -87,7 +86,7 @@ async def test_an_attempt_waits_for_the_one_in_progress_and_counts_it(database: 
 
 @pytest_twisted.ensureDeferred
 async def test_refreshes_that_wait_for_each_other_rotate_once(database: str, pool: Pool) -> None:
-    repository, first, child = PostgresRepository(pool), session(), digest()
+    repository, first, child = Repository(pool), session(), digest()
     await made(repository, first=first)
     other = psycopg2.connect(database)
     try:
@@ -104,7 +103,7 @@ async def test_refreshes_that_wait_for_each_other_rotate_once(database: str, poo
 
 @pytest_twisted.ensureDeferred
 async def test_a_mail_to_a_user_who_is_being_deleted_is_not_sent(database: str, pool: Pool) -> None:
-    repository, email = PostgresRepository(pool), address()
+    repository, email = Repository(pool), address()
     await made(repository, email)
     other = psycopg2.connect(database)
     try:
@@ -121,7 +120,7 @@ async def test_a_mail_to_a_user_who_is_being_deleted_is_not_sent(database: str, 
 
 @pytest_twisted.ensureDeferred
 async def test_the_audit_log_has_what_was_done_and_nothing_else(database: str, pool: Pool) -> None:
-    repository, nobody, first = PostgresRepository(pool), str(uuid.uuid4()), session()
+    repository, nobody, first = Repository(pool), str(uuid.uuid4()), session()
     email = address()
     run_sql(database, "insert into auth.users (email, email_key) values ('other@a.test', 'other@a.test')")
     account = await made(repository, email, first)
@@ -163,7 +162,7 @@ async def test_the_audit_log_has_what_was_done_and_nothing_else(database: str, p
 
 @pytest_twisted.ensureDeferred
 async def test_an_audit_entry_has_who_did_what_to_whom_when_and_from_where(database: str, pool: Pool) -> None:
-    repository, email, first, at = PostgresRepository(pool), address(), session(), NOW + HOUR
+    repository, email, first, at = Repository(pool), address(), session(), NOW + HOUR
     origin = Origin("2001:db8::1", "a browser", "request-2")
     user = (await made(repository, email, first)).user
     wrong = Event(NOW, "login", "invalid_credentials", "operator", user.id, user.email, HERE)
@@ -210,7 +209,7 @@ async def test_an_audit_entry_has_who_did_what_to_whom_when_and_from_where(datab
 
 @pytest_twisted.ensureDeferred
 async def test_a_session_ends_once_and_keeps_its_first_reason(database: str, pool: Pool) -> None:
-    repository, email, later = PostgresRepository(pool), address(), NOW + HOUR / 2
+    repository, email, later = Repository(pool), address(), NOW + HOUR / 2
     user = (await made(repository, email, session())).user.id
     token, _ = await issue(repository, email)
     await repository.end_sessions(user, event("logout"))
@@ -222,7 +221,7 @@ async def test_a_session_ends_once_and_keeps_its_first_reason(database: str, poo
 
 @pytest_twisted.ensureDeferred
 async def test_every_change_of_an_account_is_in_the_audit_log(database: str, pool: Pool) -> None:
-    repository = PostgresRepository(pool)
+    repository = Repository(pool)
     user = (await made(repository)).user.id
 
     def by_service(action: str) -> Event:
@@ -240,7 +239,7 @@ async def test_every_change_of_an_account_is_in_the_audit_log(database: str, poo
 
 @pytest_twisted.ensureDeferred
 async def test_the_reason_for_the_end_of_a_session_is_kept(database: str, pool: Pool) -> None:
-    repository, email = PostgresRepository(pool), address()
+    repository, email = Repository(pool), address()
     users = [(await made(repository, to, session())).user.id for to in (email, address(), address())]
     token, _ = await issue(repository, email)
     await repository.reset_password(token, OTHER_HASH, event("recover"))
@@ -265,7 +264,7 @@ async def test_one_process_at_a_time_cleans_up(database: str, pool: Pool) -> Non
         database, "insert into auth.throttle values ('login', 'x', '{}', '{}', now() - interval '1 second')"
     )
     now = datetime.now(UTC)
-    repository = PostgresRepository(pool)
+    repository = Repository(pool)
     other = psycopg2.connect(database)
     try:
         with other.cursor() as cursor:
@@ -285,7 +284,7 @@ async def test_users_are_listed_in_order_without_the_index_too(database: str, po
     (name,) = run_sql(database, "select current_database()")[0]
     for scan in ("indexscan", "indexonlyscan", "bitmapscan"):
         run_sql(database, f'alter database "{name}" set enable_{scan} = off')
-    repository = PostgresRepository(pool)
+    repository = Repository(pool)
     ids = [(await made(repository)).user.id for _ in range(8)]
     rows = [one.user.id for one in await repository.list_users(None, 8)]
     assert rows == sorted(ids)
@@ -293,7 +292,7 @@ async def test_users_are_listed_in_order_without_the_index_too(database: str, po
 
 @pytest_twisted.ensureDeferred
 async def test_frequent_queries_are_prepared(pool: Pool) -> None:
-    repository, email = PostgresRepository(pool), address()
+    repository, email = Repository(pool), address()
     account = await made(repository, email)
     assert [await repository.find_user(account.user.id), await repository.find_user_by_email(email)] == [
         account
@@ -382,7 +381,7 @@ PART = timedelta(milliseconds=1)
 @pytest.fixture
 def repository(database: str) -> Iterator[Repository]:
     pool = pool_on(database)
-    yield PostgresRepository(pool)
+    yield Repository(pool)
     wait(pool.close)
 
 

@@ -226,11 +226,11 @@ async def test_a_connection_stays_in_pipeline_mode_until_psycopg2_is_needed(
     entered: list[int] = []
     enter = pipeline._enter_pipeline
 
-    def entering(libpq: int) -> int:
+    def counted(libpq: int) -> Any:
         entered.append(libpq)
-        return int(enter(libpq))
+        return enter(libpq)
 
-    monkeypatch.setattr(pipeline, "_enter_pipeline", entering)
+    monkeypatch.setattr(pipeline, "_enter_pipeline", counted)
     async with connection(database) as made:
         for expected in (1, 2):
             for _ in range(3):

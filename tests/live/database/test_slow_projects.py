@@ -13,7 +13,7 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 
 from project_service.auth.assemble import Auth
-from project_service.auth.postgres import PostgresRepository
+from project_service.auth.postgres import Repository
 from project_service.lifecycle import start
 from project_service.settings.model import Store
 from tests.live.application import Api, serving, settings_for
@@ -83,7 +83,7 @@ def triggers(api: Api) -> Collection[str]:
     """What the service knows of the project's triggers. Without event triggers it looks for changes now and then."""
     assert api.application._assembled is not None
     (accounts,) = [part.accounts for part in api.application._assembled.mounted if isinstance(part, Auth)]
-    assert isinstance(accounts.repository, PostgresRepository) and accounts.repository.actor is not None
+    assert isinstance(accounts.repository, Repository) and accounts.repository.actor is not None
     known = accounts.repository.actor.trust()
     return known.triggers if known.clean else ()
 

@@ -32,7 +32,7 @@ from project_service.storage.links import Links
 from project_service.storage.objects import Objects
 from project_service.storage.pictures.images import Wanted
 from project_service.storage.resumable import Piece
-from project_service.storage.rows.links import SqlLinks
+from project_service.storage.rows.links import LinkRows
 from project_service.storage.upload import SizeLimit
 from project_service.storage.values import NO_DETAILS, UNCONDITIONAL, Writer
 from tests.fakes.images import FakeImagePool
@@ -98,7 +98,7 @@ async def render(storage: Any, given: dict[str, Any]) -> None:
 
 
 async def link(pool: Pool, given: dict[str, Any]) -> None:
-    links = Links(SqlLinks(pool), lambda: datetime.now(UTC), lambda: given["token"], uuid4)
+    links = Links(LinkRows(pool), lambda: datetime.now(UTC), lambda: given["token"], uuid4)
     await links.make("b", [given["key"]], 3600)
     if given["step"] == "used":
         await (await links.use(given["token"], HeaderView(()))).take()

@@ -111,7 +111,7 @@ async def test_a_policy_that_waits_where_reads_share_is_asked_again_and_holds_up
         " using (exists (select from public.members where id = auth.uid()))",
     )
     objects = judged.objects
-    assert isinstance(objects, postgres.SqlObjects)
+    assert isinstance(objects, postgres.ObjectRows)
     objects._quickness.quick_runs = postgres._QUICK_RUNS
     # The first opens the shared connection.
     await until(lambda: objects.database.pipelines._connections != [] or found(judged))

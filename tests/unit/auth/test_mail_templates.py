@@ -21,7 +21,7 @@ from project_service.auth.mail_templates import (
     TemplateFault,
     with_token,
 )
-from project_service.auth.repository import Purpose
+from project_service.auth.values import Purpose
 from project_service.settings.model import Auth, Settings, Smtp
 from tests.temporary import temporary_directory
 

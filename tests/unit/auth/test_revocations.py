@@ -28,13 +28,13 @@ class Revocations(TestCase):
         self.successResultOf(start(self.revoked.read_new()))
 
     def test_an_announced_session_is_revoked(self) -> None:
-        self.listener.heard[CHANNEL]("session-1 100")
+        self.listener.hear(CHANNEL, "session-1 100")
         assert self.revoked.is_revoked("session-1")
         assert not self.revoked.is_revoked("session-2")
 
     def test_what_is_announced_without_an_end_is_not_kept(self) -> None:
         for payload in ("session-1 inf", "session-1 nan", "session-1", ""):
-            self.assertRaises(ValueError, self.listener.heard[CHANNEL], payload)
+            self.assertRaises(ValueError, self.listener.hear, CHANNEL, payload)
         self.assertEqual(len(self.revoked), 0)
 
     def test_what_was_not_announced_is_read(self) -> None:
@@ -45,8 +45,7 @@ class Revocations(TestCase):
     def test_after_a_gap_in_the_announcements_everything_is_read(self) -> None:
         self.read_new()
         self.stored = [("session-1", 100.0)]
-        for gap in self.listener.gaps:
-            self.successResultOf(start(gap()))  # type: ignore[arg-type]  # they are coroutines
+        self.successResultOf(start(self.listener.reconnect()))
         assert self.revoked.is_revoked("session-1")
         self.assertEqual(self.reads, [None, None])
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from twisted.trial.unittest import TestCase
@@ -41,7 +42,6 @@ PURE = [
     "auth/errors.py",
     "auth/mail_message.py",
     "auth/mail_templates.py",
-    "auth/repository.py",
     "auth/sessions.py",
     "auth/tokens.py",
     "auth/values.py",
@@ -56,7 +56,6 @@ PURE = [
     "storage/keys.py",
     "storage/links.py",
     "storage/objects.py",
-    "storage/rows/repository.py",
     "storage/requests/parameters.py",
     "storage/values.py",
     "storage/s3/errors.py",
@@ -163,6 +162,17 @@ def literals(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.value.decode("latin-1")
 
 
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported(path: Path, names: Container[str]) -> set[str]:
+    """The modules of the package that a file imports: for a name that is imported from a module, that module."""
+    found = {name if name in names else name.rpartition(".")[0] for name in imports(path)}
+    packages = {name for name in found if (ROOT / name.replace(".", "/")).is_dir()}
+    return {name for name in found - packages if name in names}
+
+
 class Architecture(TestCase):
     def test_pure_modules_import_no_machinery(self) -> None:
         for path in sources(*PURE):
@@ -180,6 +190,15 @@ class Architecture(TestCase):
                 if package != "project_service" or not rest or rest[0] in (own, "__version__"):
                     continue
                 self.assertLess(layer_of[rest[0]], layer_of[own], f"{path.relative_to(ROOT)} imports {name}")
+
+    def test_no_modules_import_each_other(self) -> None:
+        """Nor by way of others: of two ideas one stands on the other. What a module imports for its types alone, or
+        within a function, counts as well."""
+        names = {_module(path): path for path in sources(".")}
+        try:
+            TopologicalSorter({name: _imported(path, names) for name, path in names.items()}).prepare()
+        except CycleError as circle:
+            self.fail(" imports ".join(reversed(circle.args[1])))
 
     def test_every_module_has_a_layer(self) -> None:
         there = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -30,9 +30,9 @@ class Silent:
 
 class Starting(TestCase):
     def test_the_start_goes_on_without_a_silent_store_and_logs_it(self) -> None:
-        clock, store, none = Clock(), Silent(), Any
-        rows: Any = Rows(none, none, none, none, none, none)  # type: ignore[arg-type]  # nothing asks for any
-        storage = build(clock, Settings().storage, store, rows, endpoint="http://store.test")
+        clock, store, none = Clock(), Silent(), cast(Any, None)
+        rows = Rows(none, none, none, none, none, none)
+        storage = build(clock, Settings().storage, cast(Any, store), rows, endpoint="http://store.test")
         starting = start(storage.start())
         clock.advance(START_TIMEOUT_SECONDS - 0.1)
         self.assertNoResult(starting)
