@@ -187,8 +187,10 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
 
         Raises as ``execute`` does. ``version`` is that of the schema cache that the statements were made with.
         """
-        self._check_idle()
-        pipeline = self.pipeline if self.pipeline and not self._discarded else self.enter_pipeline()
+        pipeline = self.pipeline
+        if pipeline is None or pipeline.waiting or self._discarded:
+            self._check_idle()
+            pipeline = self.enter_pipeline()
         self.watch()
         run = pipeline.submit(version, steps, timed)
         pipeline.flush()

@@ -17,7 +17,7 @@ module sees them: others make a ``Step``, and get rows or an exception that psyc
 Figure: a query takes 15 us less of our CPU than through psycopg2's ``execute``, and half of PostgreSQL's.
 
 With Bind and Execute PostgreSQL takes a statement's snapshot after it has waited for the statement's locks, so a read
-that waits for TRUNCATE and a refill sees the new rows. (A cursor does not; see ``tables.stream``.)
+that waits for TRUNCATE and a refill sees the new rows. (A cursor does not; see ``tables.run.stream``.)
 """
 
 from __future__ import annotations
@@ -417,7 +417,7 @@ class Pipeline:
             self._connection.connection_lost()
             return
         now, cpu = self._clock(), thread_time()
-        waited = self.waited(now)
+        waited = now - self.since - (cpu - self._cpu)  # as ``waited`` has it
         ended = False
         while waiting and not _is_busy(libpq):
             result = _get_result(libpq)
