@@ -8,7 +8,7 @@ limit. Whoever reserves one has to call ``finish``, whatever happens.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeVar
 
@@ -41,13 +41,11 @@ class Throttle:
     async def reserve_login(self, email: Email, origin: Origin) -> Reservation:
         """A login, counted by its e-mail address and by client address. The reservation has the account."""
         address = address_block(origin.address)
-        for _ in range(PAUSES):
-            reservation = await self.repository.reserve_login(
+        return await self._reserved(
+            lambda: self.repository.reserve_login(
                 email, address, self._per_email(), self._per_address(), self.context.now()
             )
-            if await self._is_free(reservation):
-                return reservation
-        raise rate_limited(1)
+        )
 
     async def reserve_signup(self, origin: Origin) -> Reservation:
         """A sign-up, counted by client address."""
@@ -78,19 +76,20 @@ class Throttle:
             raise
 
     async def _reserve(self, scope: str, subject: str, limit: Limit) -> Reservation:
-        for _ in range(PAUSES):
-            reservation = await self.repository.reserve_attempt(scope, subject, limit, self.context.now())
-            if await self._is_free(reservation):
-                return reservation
-        raise rate_limited(1)
+        return await self._reserved(
+            lambda: self.repository.reserve_attempt(scope, subject, limit, self.context.now())
+        )
 
-    async def _is_free(self, reservation: Reservation) -> bool:
-        """Whether the attempt may begin. False after a pause if attempts in progress use up the limit."""
-        if reservation.verdict == "refused":
-            raise rate_limited(math.ceil(reservation.wait_seconds))
-        if reservation.verdict == "busy":
+    async def _reserved(self, reserve: Callable[[], Awaitable[Reservation]]) -> Reservation:
+        """The attempt, once it may begin. While attempts in progress use up the limit, it asks again."""
+        for _ in range(PAUSES):
+            reservation = await reserve()
+            if reservation.verdict == "refused":
+                raise rate_limited(math.ceil(reservation.wait_seconds))
+            if reservation.verdict == "free":
+                return reservation
             await deferLater(self.reactor, PAUSE_SECONDS)
-        return reservation.verdict == "free"
+        raise rate_limited(1)
 
     def _per_email(self) -> Limit:
         return Limit(self.context.settings.login_failures_max, self._window())

@@ -147,7 +147,7 @@ a as ({RECORD} from u)
 select {USER} from u
 """
 
-# Exchanges a refresh token: rotates, repeats or revokes (see the function in ``0011_lost_refreshes.sql``).
+# Exchanges a refresh token: rotates, repeats or revokes (see the function in ``sessions.sql``).
 _ROTATE = f"""
 select {USER}, r.session_id::text, r.outcome, r.salts::text
 from auth.rotate_refresh_token(%(digest)s, %(successor)s, %(salt)s, %(now)s, %(reuse_window)s, %(expires)s,
@@ -488,6 +488,8 @@ class Repository:
     # Counters of attempts.
 
     async def reserve_attempt(self, scope: str, subject: str, limit: Limit, now: datetime) -> Reservation:
+        """Reserve an attempt by ``subject``, which ``record_outcome`` finishes. One that nobody has finished after a
+        minute counts as a failure."""
         row = await self._row(
             _RESERVE,
             scope=scope,
@@ -573,6 +575,7 @@ class Repository:
         return _user(row)
 
     async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
+        """Whose one-time token this is; it stays valid. None if it is not."""
         return _user(await self._row(_OWNER, digest=digest, purpose=purpose, now=now))
 
     async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:

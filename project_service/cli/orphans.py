@@ -8,6 +8,7 @@ from itertools import groupby
 
 from attrs import frozen
 
+from project_service.cli.invocation import Failed
 from project_service.database.connection import Connection, Row
 from project_service.database.pool import Pool
 
@@ -28,10 +29,6 @@ order by slot for update
 """
 
 
-class NotNaming(Exception):
-    """The table and its column cannot be what names objects. The message says why."""
-
-
 @frozen
 class Names:
     """The column of a table that names objects: the keys of those in ``bucket`` or, where that is None, of all as
@@ -43,22 +40,23 @@ class Names:
 
     @classmethod
     async def of(cls, connection: Connection, table: str, column: str, bucket: str | None) -> Names:
-        """``table`` is a name as in SQL, found as in SQL, and ``column`` one without quotes. Raises ``NotNaming``."""
+        """``table`` is a name as in SQL, found as in SQL, and ``column`` one without quotes. Raises ``Failed``
+        if these cannot be what names objects."""
         # The connection has no search path, as all of the service's.
         await connection.query("reset search_path")
         rows = await connection.query(_LOOK_UP, {"table": table, "column": column})
         await connection.query("set search_path = ''")
         if not rows:
-            raise NotNaming(f"there is no table {table} in the system database")
+            raise Failed(f"there is no table {table} in the system database")
         name, hides, found = rows[0]
         if found is None:
-            raise NotNaming(f"{name} has no column {column}")
+            raise Failed(f"{name} has no column {column}")
         if hides:
-            raise NotNaming(f"row-level security hides rows of {name} from this role: use the owner's DSN")
+            raise Failed(f"row-level security hides rows of {name} from this role: use the owner's DSN")
         if bucket is not None and not await connection.query(
             "select from storage.buckets where name = %s", (bucket,)
         ):
-            raise NotNaming(f"there is no bucket {bucket}")
+            raise Failed(f"there is no bucket {bucket}")
         return cls(name.replace("%", "%%"), found.replace("%", "%%"), bucket)
 
     @property

@@ -27,7 +27,7 @@ from project_service.cli.invocation import (
     on_a_line,
     on_project,
 )
-from project_service.cli.orphans import Names, NotNaming
+from project_service.cli.orphans import Names
 from project_service.errors import ApiError
 from project_service.files import printable
 from project_service.lifecycle import shield, timestamp
@@ -250,10 +250,7 @@ async def orphans(
     """
     age, listing = timedelta(seconds=older_than), Listing(invocation.json)
     async with project.connection(unhurried=True) as connection:
-        try:
-            names = await Names.of(connection, table, column, bucket)
-        except NotNaming as why:
-            raise Failed(str(why)) from None
+        names = await Names.of(connection, table, column, bucket)
         await connection.execute("begin isolation level repeatable read read only")
         if delete and not await names.fit(connection):
             raise Failed(

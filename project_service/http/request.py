@@ -63,6 +63,11 @@ class Request:
             self._parameters = parse_parameters(self.raw_query)
         return one_value(self._parameters, name)
 
+    @property
+    def query_key(self) -> str | None:
+        """The project key of the parameter ``apikey``. Raises ``invalid_query`` if it is there twice."""
+        return self.query_value("apikey") if b"apikey=" in self.raw_query else None
+
     def refuse_coded_body(self) -> None:
         """Raises ``unsupported_media_type`` for a body with a ``Content-Encoding``: nothing here decodes one."""
         if b"content-encoding" in self.headers and self.body.length != 0:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Container, Iterator, Mapping
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import attrs
@@ -31,9 +31,9 @@ CONFIG_VARIABLE = "PROJECT_SERVICE_CONFIG"
 DATA_DIR_VARIABLE = "PROJECT_SERVICE_DATA_DIR"
 DEFAULT_DATA_DIR = "var"
 
-# What some commands do not need. The service needs all of them, and no process needs what has been removed.
-Resource = Literal["database", "store", "token keys", "mail server", "removed"]
-ALL_RESOURCES: frozenset[Resource] = frozenset({"database", "store", "token keys", "mail server"})
+# What some commands do not need. The service needs all of them.
+Resource = Literal["database", "store", "token keys", "mail server"]
+ALL_RESOURCES: frozenset[Resource] = frozenset(get_args(Resource))
 
 # Where ``project-service extension create`` puts extensions. It is not exposed, since everybody may execute their
 # functions.
@@ -45,8 +45,6 @@ _STORE_KEYS = ("access_key_id", "secret_access_key", "session_token")
 _TABLES = frozenset({*SECTIONS, "stages"})
 # Settings whose values are tables, but for those of databases.
 _TABLE_SETTINGS = frozenset({"smtp.template_variables"})
-# Settings that have been removed, and why they are not needed. A configuration that still has one is accepted.
-_REMOVED = {"server.http_parser": "every request is parsed by llhttp"}
 
 
 class ConfigurationError(Exception):
@@ -109,13 +107,10 @@ class Source:
 
     def read(self, environ: Mapping[str, str], needed: Collection[Resource] = ALL_RESOURCES) -> Settings:
         """The settings. Raises ``BadSettings`` for all faults, except those that only matter to users of other
-        resources than ``needed``. Removed settings are logged."""
+        resources than ``needed``."""
         settings, faults = self.look_through(environ)
         if serious := [fault for fault in faults if fault.resource is None or fault.resource in needed]:
             raise BadSettings(serious)
-        for fault in faults:
-            if fault.resource == "removed":
-                log.warn("{fault}", fault=str(fault))
         return settings
 
     def read_again(self, environ: Mapping[str, str]) -> Settings:
@@ -346,12 +341,7 @@ def _converted(given: Mapping[str, _Given], faults: list[Fault]) -> Settings:
     remaining = dict(given)
     sections = {name: _section(name, section, remaining, faults) for name, section in SECTIONS.items()}
     settings = Settings(**sections, stages=_stages(remaining, faults))
-    for name, left in remaining.items():
-        if name in _REMOVED:
-            reason = f"is no longer a setting: {_REMOVED[name]}; remove it"
-            faults.append(Fault(left.where, name, reason, "removed"))
-        else:
-            faults.append(Fault(left.where, name, _why_unknown(name, left)))
+    faults += [Fault(left.where, name, _why_unknown(name, left)) for name, left in remaining.items()]
     return settings
 
 
@@ -431,9 +421,10 @@ def _closest(name: str, known: Collection[str]) -> str | None:
 
 def _contradictions(
     settings: Settings, given: Mapping[str, _Given], embedded: bool
-) -> Iterator[tuple[str, str, Resource]]:
+) -> Iterator[tuple[str, str, Resource | None]]:
     """Name, reason and resource for each setting that does not go with another, or is missing."""
     auth, smtp, store = settings.auth, settings.smtp, settings.store
+    yield from _unknown_database(settings, embedded)
     if not embedded and settings.database.dsn is None:
         yield "database.dsn", "is missing (or name a --data-dir to run an embedded database)", "database"
     if store.endpoint_url is not None:
@@ -459,6 +450,16 @@ def _contradictions(
         yield "smtp.sender", "is missing", "mail server"
     if auth.confirm_email and not smtp.sends and not (embedded and _embeds_a_server(settings)):
         yield "auth.confirm_email", "needs [smtp] host (or mail_dir, to try it)", "mail server"
+
+
+def _unknown_database(settings: Settings, embedded: bool) -> Iterator[tuple[str, str, None]]:
+    databases = [f"{stage}/{name}" for stage, name, _ in settings.stage_databases()]
+    if not databases and embedded:
+        databases = ["dev/main"]
+    if settings.server.client_database not in (None, *databases):
+        known = f"there are {', '.join(sorted(databases))}" if databases else "there is none"
+        reason = f"must be the stage and the name of a database, as in dev/main; {known}"
+        yield "server.client_database", reason, None
 
 
 def _sizes_beyond(images: Images) -> Iterator[tuple[str, str, Resource]]:

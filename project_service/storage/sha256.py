@@ -119,7 +119,7 @@ class MissingDigests:
     async def _without(self) -> AsyncIterator[ObjectRow]:
         after, self._begin_after = self._begin_after, None
         while self.wanted:
-            rows = await self.rows.without_sha256(after, BATCH)
+            rows = await self.rows.objects_from(after, BATCH, without_sha256=True)
             for row in rows:
                 if row.version not in self._unreadable:
                     yield row

@@ -48,6 +48,7 @@ from project_service.tables.request.request import (
     READING,
     WRITING,
     Head,
+    Pairs,
     RawRequest,
     RequestHeaders,
     payload_of,
@@ -127,12 +128,20 @@ class TableRoutes:
             part.route(url, *described, methods=methods, any_method=True, bearer="own")(self.answer)
 
     async def answer(self, request: Request) -> Reply | StreamReply:
-        key = (request.path_args["stage"], request.path_args["database"])
-        service = self.services.get(key)
+        """The database that the path names answers."""
+        where = (request.path_args["stage"], request.path_args["database"])
+        return await self.answer_of(where, _BASE.count("/"), request)
+
+    async def answer_of(
+        self, where: tuple[str, str], depth: int, request: Request, ignored: str | None = None
+    ) -> Reply | StreamReply:
+        """The database of this stage and name answers. The path of its root has ``depth`` segments. The parameter
+        ``ignored`` is not part of the query."""
+        service = self.services.get(where)
         if service is None:
             raise errors.no_database()
         is_service = request.caller.key == "service"
-        segments, resource = _resource(request.raw_path)
+        segments, resource = _resource(request.raw_path, depth)
         body, upload = b"", None
         if request.method in WRITING:
             limit, length = request.max_json_bytes, request.body.length
@@ -144,9 +153,8 @@ class TableRoutes:
             request.method,
             segments,
             resource,
-            # PostgREST ignores a name without ``=``.
-            tuple(parse_query(request.raw_query, bare_names=False)),
-            request.headers.derived(self._derived[key]),
+            _pairs(request.raw_query, ignored),
+            request.headers.derived(self._derived[where]),
             body,
             request.raw_path.decode("latin-1"),
             request.base_url,
@@ -176,14 +184,20 @@ class TableRoutes:
         return reply
 
 
+def _pairs(raw_query: bytes, ignored: str | None) -> Pairs:
+    # PostgREST ignores a name without ``=``.
+    pairs = parse_query(raw_query, bare_names=False)
+    return tuple(pairs if ignored is None else (pair for pair in pairs if pair[0] != ignored))
+
+
 @lru_cache(maxsize=1024)
-def _resource(raw_path: bytes) -> tuple[tuple[str, ...], str]:
-    """The path's segments below the base path, decoded, and the path of these as PostgREST would see it. An encoded
-    slash is part of a name and separates nothing.
+def _resource(raw_path: bytes, depth: int) -> tuple[tuple[str, ...], str]:
+    """The path's segments below the first ``depth``, decoded, and the path of these as PostgREST would see it. An
+    encoded slash is part of a name and separates nothing.
 
     Raises PGRST125 where they are not UTF-8.
     """
-    below = raw_path.split(b"/", _BASE.count("/") + 1)[_BASE.count("/") + 1 :]
+    below = raw_path.split(b"/", depth + 1)[depth + 1 :]
     raw = below[0].strip(b"/") if below else b""
     try:
         segments = [unquote_to_bytes(segment).decode() for segment in raw.split(b"/")] if raw else []

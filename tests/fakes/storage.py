@@ -511,13 +511,12 @@ class FakeGarbage:
     async def current(self, versions: Sequence[UUID]) -> set[UUID]:
         return {row.version for row in self.tables.objects.values()} & set(versions)
 
-    async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
+    async def objects_from(
+        self, after: tuple[str, str] | None, limit: int, *, without_sha256: bool = False
+    ) -> list[ObjectRow]:
         rows = sorted(self.tables.objects.values(), key=lambda row: (row.bucket, row.key))
-        return [row for row in rows if after is None or (row.bucket, row.key) > after][:limit]
-
-    async def without_sha256(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
-        rows = await self.objects_from(after, len(self.tables.objects))
-        return [row for row in rows if row.sha256 is None][:limit]
+        wanted = [row for row in rows if not (without_sha256 and row.sha256)]
+        return [row for row in wanted if after is None or (row.bucket, row.key) > after][:limit]
 
     async def set_sha256(self, version: UUID, sha256: str) -> bool:
         for at, row in self.tables.objects.items():

@@ -22,17 +22,12 @@ class GarbageRows:
 
     async def discard(self, versions: Sequence[UUID]) -> list[UUID]:
         """Turn reserved uploads into garbage and return them; a version that has become an object's is left out."""
-        rows = await self.database.query(
-            "select storage.discard_uploads(%s::uuid[])", (uuid_array(versions),)
-        )
-        return [UUID(version) for (version,) in rows]
+        return await self._versions("select storage.discard_uploads(%s::uuid[])", uuid_array(versions))
 
     async def stale_uploads(self, silent_for: timedelta, limit: int) -> list[UUID]:
-        rows = await self.database.query(
-            "select version from storage.uploads where seen_at <= now() - %s order by seen_at limit %s",
-            (silent_for, limit),
-        )
-        return [UUID(version) for (version,) in rows]
+        """Reserved uploads of which nothing was heard for so long, that of the longest silence first."""
+        sql = "select version from storage.uploads where seen_at <= now() - %s order by seen_at limit %s"
+        return await self._versions(sql, silent_for, limit)
 
     async def garbage(
         self, limit: int, after: UUID | None = None, removed_for: timedelta = timedelta(0)
@@ -63,42 +58,31 @@ class GarbageRows:
     async def unknown(self, versions: Sequence[UUID]) -> set[UUID]:
         """Those of ``versions`` that belong to no object or rendition, are not reserved, and are not known as
         garbage."""
-        rows = await self.database.query(
+        sql = (
             "select v from unnest(%s::uuid[]) v where not exists (select from storage.objects where version = v)"
             " and not exists (select from storage.renditions where version = v)"
             " and not exists (select from storage.uploads where version = v)"
-            " and not exists (select from storage.garbage where version = v)",
-            (uuid_array(versions),),
+            " and not exists (select from storage.garbage where version = v)"
         )
-        return {UUID(version) for (version,) in rows}
+        return set(await self._versions(sql, uuid_array(versions)))
 
     async def reserved(self, versions: Sequence[UUID]) -> set[UUID]:
         """Those of ``versions`` that are being uploaded."""
-        rows = await self.database.query(
-            "select version from storage.uploads where version = any (%s::uuid[])", (uuid_array(versions),)
-        )
-        return {UUID(version) for (version,) in rows}
+        sql = "select version from storage.uploads where version = any (%s::uuid[])"
+        return set(await self._versions(sql, uuid_array(versions)))
 
     async def current(self, versions: Sequence[UUID]) -> set[UUID]:
         """Those of ``versions`` that are the current version of an object."""
-        rows = await self.database.query(
-            "select version from storage.objects where version = any (%s::uuid[])", (uuid_array(versions),)
-        )
-        return {UUID(version) for (version,) in rows}
+        sql = "select version from storage.objects where version = any (%s::uuid[])"
+        return set(await self._versions(sql, uuid_array(versions)))
 
-    async def objects_from(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
-        """Every object in the order of bucket and key, for a check against the store."""
+    async def objects_from(
+        self, after: tuple[str, str] | None, limit: int, *, without_sha256: bool = False
+    ) -> list[ObjectRow]:
+        """Every object, or every one that has no SHA-256, in the order of bucket and key."""
         rows = await self.database.query(
-            f"select {ALL_COLUMNS} from storage.objects where (bucket, key) > (%s, %s) order by bucket, key limit %s",
-            (*(after or ("", "")), limit),
-        )
-        return [object_row(row) for row in rows]
-
-    async def without_sha256(self, after: tuple[str, str] | None, limit: int) -> list[ObjectRow]:
-        """As ``objects_from``, of the objects that have no SHA-256."""
-        rows = await self.database.query(
-            f"select {ALL_COLUMNS} from storage.objects where sha256 is null and (bucket, key) > (%s, %s)"
-            " order by bucket, key limit %s",
+            f"select {ALL_COLUMNS} from storage.objects where (bucket, key) > (%s, %s)"
+            f"{' and sha256 is null' if without_sha256 else ''} order by bucket, key limit %s",
             (*(after or ("", "")), limit),
         )
         return [object_row(row) for row in rows]
@@ -111,3 +95,6 @@ class GarbageRows:
             (sha256, str(version)),
         )
         return bool(rows)
+
+    async def _versions(self, sql: str, *params: object) -> list[UUID]:
+        return [UUID(version) for (version,) in await self.database.query(sql, params)]

@@ -136,6 +136,7 @@ class LinkRows:
         return bool(rows)
 
     async def sweep(self, expired_before: datetime) -> int:
+        """Delete links that had expired by then; returns how many."""
         rows = await self.database.query(
             "with gone as (delete from storage.links where expires_at < %s returning 1) select count(*) from gone",
             (expired_before,),

@@ -104,22 +104,13 @@ class ResumableRows:
     async def create(self, upload: ResumableUpload, lasts: timedelta) -> datetime:
         """Add an upload and reserve its version; returns when it expires. Raises ``bucket_not_found``."""
         matching, differing = tags_of(upload.conditions)
-        values = {
+        values = asdict(upload, recurse=False) | {
             "version": str(upload.version),
-            "bucket": upload.bucket,
-            "key": upload.key,
-            "content_type": upload.content_type,
             "owner": plain_text(upload.owner),
-            "by_service": upload.by_service,
             "details": dumps(asdict(upload.details)).decode(),
             "if_match": matching,
             "if_none_match": differing,
             "unmodified_since": upload.conditions.unmodified_since,
-            "metadata": upload.metadata,
-            "length": upload.length,
-            "first_part": upload.first_part,
-            "part_step": upload.part_step,
-            "sha256": upload.sha256,
             "lasts": lasts,
         }
         try:
@@ -160,6 +151,7 @@ class ResumableRows:
         return bool(rows[0][0]) if rows else None
 
     async def release(self, version: UUID, holder: UUID) -> None:
+        """Hold the upload no longer, if ``holder`` does."""
         await self.database.query(
             "update storage.resumable set holder = null where version = %s and holder = %s returning 1",
             (str(version), str(holder)),
@@ -217,6 +209,7 @@ class ResumableRows:
         return [UUID(removed) for (removed,) in rows]
 
     async def sweep(self, expired_before: datetime) -> int:
+        """Delete uploads that had expired by then; returns how many."""
         rows = await self.database.query(
             "with gone as (delete from storage.resumable where expires_at < %s returning 1)"
             " select count(*) from gone",

@@ -43,20 +43,6 @@ class BruteForce(TestCase):
         self.guess(2)
         assert self.app.log_in().status == 200
 
-    def test_a_new_password_clears_it_too(self) -> None:
-        session = self.app.log_in().data
-        own = {"password": "another good one", "current_password": PASSWORD}
-        operators = f"/admin/users/{session['user']['id']}"
-        self.guess(3)
-        assert self.app.call("PATCH", "/auth/user", own, token=session["access_token"]).status == 200
-        assert self.app.log_in(password="another good one").status == 200
-        self.app.reload(login_failures_max_per_address=0)
-        self.guess(3)
-        assert self.app.log_in(password="another good one").status == 429
-        body = {"password": "a third good one"}
-        assert self.app.call("PATCH", operators, body, X_Service_Key="service-key").status == 200
-        assert self.app.log_in(password="a third good one").status == 200
-
     def test_failures_of_others_do_not_keep_a_signed_in_user_from_the_settings(self) -> None:
         """Neither those at the same account nor those from the same address."""
         token = self.app.log_in().data["access_token"]

@@ -75,7 +75,7 @@ def catalogue(module: ModuleType) -> Iterator[ApiError]:
 def read_by_handlers(part: str, *functions: str) -> set[str]:
     """The literal names that the part's modules pass to these functions."""
     names: set[str] = set()
-    for path in (PACKAGE / part).glob("*.py"):
+    for path in (PACKAGE / part).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))

@@ -19,7 +19,6 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.mails: list[Any] = []
-        self.quits = 0
 
     async def has_mail(self) -> bool:
         return bool(self.mails)
@@ -27,10 +26,6 @@ class Mailbox:
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
         self.mails.append(envelope)
         return "250 OK"
-
-    async def handle_QUIT(self, server: Any, session: Any, envelope: Any) -> str:
-        self.quits += 1
-        return "221 Bye"
 
 
 @asynccontextmanager

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import pytest_twisted
-from aiosmtpd.smtp import AuthResult, LoginPassword
 from attrs import evolve
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import deferLater
@@ -30,7 +29,7 @@ from project_service.settings.model import Secret, Smtp, Store
 from tests.captured_log import captured_logs
 from tests.certificates import Issued, issue
 from tests.live.auth.mail_server import Reply, Talk, hang_up, mail_server, scripted, starttls
-from tests.live.auth.service import PASSWORD, all_of, api_on, code_for, log_in, post, reactor
+from tests.live.auth.service import all_of, api_on, log_in, post, reactor
 from tests.live.logged import LoggedErrors
 from tests.live.waiting import until
 from tests.temporary import free_port
@@ -74,41 +73,6 @@ async def test_a_password_is_recovered_through_a_real_mail_server(
             body = {"token": token, "password": "a brand new one"}
             assert (await post(api, "/auth/reset", body))[0] == 200
             assert (await log_in(api, "ada@bücher.test", "a brand new one"))[0] == 200
-
-
-@pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
-@pytest_twisted.ensureDeferred
-async def test_the_mail_servers_password_is_used(
-    database: str, store_settings: Store, tmp_path: Path
-) -> None:
-    options: dict[str, Any] = {"auth_required": True, "auth_require_tls": False}
-    logins: list[bytes] = []
-
-    def authenticate(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> Any:
-        assert isinstance(data, LoginPassword)
-        logins.append(data.login)
-        return AuthResult(success=data.password == b"secret")
-
-    async with mail_server(**options, authenticator=authenticate) as (mailbox, port):
-        smtp = {
-            "host": "127.0.0.1",
-            "port": port,
-            "sender": "noreply@example.test",
-            "tls": "none",
-            "username": "mailer",
-            "password": Secret("secret"),
-        }
-        async with api_on(database, store_settings, tmp_path, smtp=smtp, auth={"confirm_email": True}) as api:
-            status, answer = await post(
-                api, "/auth/signup", {"email": "a@example.test", "password": PASSWORD}
-            )
-            assert (status, answer["data"]["session"]) == (200, None)
-            await until(mailbox.has_mail)
-            assert logins == [b"mailer"]
-            token = re.findall(rb"^([A-Za-z0-9_-]{43})\r$", mailbox.mails[0].content, re.MULTILINE)[0]
-            status, answer = await post(api, "/auth/verify", {"token": token.decode()})
-            assert status == 200
-            assert await code_for(api, answer["data"]["access_token"]) == "ok"
 
 
 @pytest_twisted.ensureDeferred

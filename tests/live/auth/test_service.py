@@ -147,35 +147,6 @@ async def test_no_token_or_password_is_stored_in_clear(
 
 
 @pytest_twisted.ensureDeferred
-async def test_of_simultaneous_signups_of_one_address_one_wins(
-    database: str, store_settings: Store, tmp_path: Path
-) -> None:
-    async with api_on(database, store_settings, tmp_path) as api:
-        bodies = [
-            {"email": email, "password": PASSWORD}
-            for email in ("two@example.test", "TWO@example.test", "Two@EXAMPLE.test") * 4
-        ]
-        answers = await all_of(*(post(api, "/auth/signup", body) for body in bodies))
-    assert Counter(status for status, _ in answers) == {201: 1, 409: 11}
-
-
-@pytest_twisted.ensureDeferred
-async def test_fifty_simultaneous_refreshes_end_in_one_living_session(
-    database: str, store_settings: Store, tmp_path: Path
-) -> None:
-    async with api_on(database, store_settings, tmp_path) as api:
-        session = await api.sign_up("ada@example.test")
-        body = {"refresh_token": session["refresh_token"]}
-        answers = await all_of(*(post(api, "/auth/refresh", body) for _ in range(50)))
-        assert Counter(status for status, _ in answers) == {200: 50}
-        assert len({answer["data"]["refresh_token"] for _, answer in answers}) == 1
-        following = {"refresh_token": answers[0][1]["data"]["refresh_token"]}
-        assert (await post(api, "/auth/refresh", following))[0] == 200
-    assert run_sql(database, "select count(*) from auth.sessions where ended_at is null") == [(1,)]
-    assert run_sql(database, "select count(*) from auth.refresh_tokens") == [(3,)]
-
-
-@pytest_twisted.ensureDeferred
 async def test_simultaneous_guesses_are_limited_and_simultaneous_logins_do_not_lock_out(
     database: str, store_settings: Store, tmp_path: Path
 ) -> None:

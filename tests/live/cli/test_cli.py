@@ -16,7 +16,7 @@ import psycopg2
 import pytest
 import pytest_twisted
 
-from project_service import files, keys
+from project_service import files
 from project_service.cli import invocation
 from project_service.embedded.assemble import Embedded
 from project_service.embedded.data_directory import DirectoryLock, running_beside
@@ -51,39 +51,18 @@ def test_a_failing_command_gives_the_reason_in_one_line(tmp_path: Path) -> None:
 
 
 @beside_the_reactor
-def test_migrating_again_does_nothing(beside: Command) -> None:
-    assert beside("migrate", "--json").json == {"applied": []}
-
-
-@beside_the_reactor
-def test_a_key_is_created_listed_and_revoked(beside: Command) -> None:
-    made = beside("keys", "create", "service", "--label", "backend")
-    assert made.code == 0
-    key = made.out.strip()
-    assert key.startswith("psk_service_")
-    assert keys.well_formed(key)
-    listed = beside("keys", "list", "--json")
-    (record,) = [one for one in listed.json if one["label"] == "backend"]
-    assert record["revoked_at"] is None
-    assert key not in listed.out
-    assert beside("keys", "revoke", record["id"], "--json").json == {"id": record["id"], "revoked": True}
-    again = beside("keys", "revoke", record["id"])
-    assert again.code == 1
-    assert record["id"] in again.err
-    (line,) = [one for one in beside("keys", "list").out.splitlines() if one.startswith(record["id"])]
-    assert "revoked 20" in line
-    assert "  not used  " in line
-
-
-@beside_the_reactor
-def test_dsn_prints_a_working_connection_string(beside: Command) -> None:
-    printed = beside("dsn")
-    assert (printed.code, printed.err) == (0, "")
-    psycopg2.connect(printed.out.strip()).close()
-    assert beside("dsn", "--stage", "dev", "--database", "main").out == printed.out
-    unknown = beside("dsn", "--stage", "dev", "--database", "none")
-    assert unknown.code == 1
-    assert "no stage dev with a database none" in unknown.err
+def test_a_key_that_was_made_elsewhere_is_imported_once(beside: Command) -> None:
+    key = f"brought.along.{'x' * 30}"
+    imported = beside("keys", "import", "anon", "--label", "moved", "--json", stdin=f"{key}\n")
+    assert (imported.code, imported.json["kind"], imported.json["label"]) == (0, "anon", "moved")
+    assert key not in imported.out + beside("keys", "list").out
+    again = beside("keys", "import", "service", stdin=key)
+    assert (again.code, "there already" in again.err) == (1, True)
+    beside("keys", "revoke", imported.json["id"])
+    assert beside("keys", "import", "anon", stdin=key).code == 1
+    for wrong in ("short", "has a space in its middle", "x" * 1001, "ümlaut" * 5):
+        refused = beside("keys", "import", "anon", stdin=wrong)
+        assert (refused.code, wrong in refused.err) == (2, False)
 
 
 @beside_the_reactor

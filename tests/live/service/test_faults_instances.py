@@ -95,30 +95,6 @@ async def test_a_revoked_key_is_refused_even_if_no_notification_arrives(two: Two
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_ended_session_is_refused_by_all_parts_of_the_other(two: Two) -> None:
-    session = await two.here.sign_up("two@example.test")
-    token = session["access_token"]
-
-    async def known(part: str) -> tuple[int, str]:
-        asked = {"auth": "/auth/user", "storage": OBJECTS, "tables": "/dev/db/main/rest/"}
-        status, _, body = await two.there.request("GET", asked[part], token=token)
-        if status == 200:
-            return status, ""
-        return status, str(body["code"] if part == "tables" else body["error"]["code"])
-
-    for part in ("auth", "storage", "tables"):
-        assert await known(part) == (200, "")
-    assert (await two.here.request("POST", "/auth/logout", token=token))[0] == 200
-
-    async def refused() -> bool:
-        return all([await known(part) == (401, "session_revoked") for part in ("auth", "storage", "tables")])
-
-    await until(refused)
-    refresh = {"refresh_token": session["refresh_token"]}
-    assert (await two.there.request("POST", "/auth/refresh", json=refresh))[0] == 401
-
-
-@pytest_twisted.ensureDeferred
 async def test_a_single_use_link_works_once_across_both(two: Two) -> None:
     path = f"{OBJECTS}/once"
     assert (await two.here.request("PUT", path, key="service", data=b"only once"))[0] == 201

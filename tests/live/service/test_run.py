@@ -87,45 +87,6 @@ def test_start_and_stop(daemon: Daemon, data_dir: Path) -> None:
     assert children_on(data_dir) == []
 
 
-def test_a_second_service_on_the_same_data_is_refused(daemon: Daemon, data_dir: Path) -> None:
-    url = daemon.wait_until_ready()
-    with Daemon(data_dir) as rival:
-        assert rival.wait_until_ended() == 1
-        assert f"another project-service (pid {daemon.process.pid}) is running on {data_dir}" in rival.text
-        assert "Traceback" not in rival.text
-    assert answers(f"{url}/ready")
-
-
-def test_after_sigkill_the_next_start_finds_everything(data_dir: Path) -> None:
-    with Daemon(data_dir) as first:
-        account = sign_up(first.wait_until_ready(), "ada")
-        before = json.loads((data_dir / "credentials.json").read_text())
-        first.kill()
-    with Daemon(data_dir) as second:
-        url = second.wait_until_ready()
-        assert requests.post(f"{url}/auth/login", json=account, timeout=10).status_code == 200
-        after = json.loads((data_dir / "credentials.json").read_text())
-        assert (after["anon_key"], after["service_key"]) == (before["anon_key"], before["service_key"])
-        assert second.stop() == 0, second.text
-    assert children_on(data_dir) == []
-
-
-def test_killed_servers_are_replaced(daemon: Daemon, data_dir: Path) -> None:
-    url = daemon.wait_until_ready()
-    account = sign_up(url, "bob")
-    pids = {name: pid_of(data_dir, name) for name in ("postgres", "weed")}
-    for pid in pids.values():
-        os.kill(pid, signal.SIGKILL)
-    eventually(
-        lambda: all(pid_of(data_dir, name) not in (0, pid) for name, pid in pids.items()),
-        "a new start of both",
-    )
-    eventually(lambda: answers(f"{url}/ready"), "being ready again")
-    assert requests.post(f"{url}/auth/login", json=account, timeout=10).status_code == 200
-    assert daemon.stop() == 0
-    assert daemon.text.count("died (signal SIGKILL)") == 2
-
-
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_stopping_during_the_start(data_dir: Path, name: str) -> None:
     """SIGINT goes to the whole process group, as Ctrl-C does; the embedded servers are not in it."""

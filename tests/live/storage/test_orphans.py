@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import pytest_twisted
 
-from project_service.cli.orphans import BATCH, Names, NotNaming
+from project_service.cli.invocation import Failed
+from project_service.cli.orphans import BATCH, Names
 from project_service.settings.model import Store
 from project_service.storage.assemble import Rows
 from tests.contracts.storage.rows import SERVICE, put
@@ -187,7 +188,7 @@ async def test_rows_that_policies_hide_are_not_taken_for_missing_ones(database: 
     connection = await connection_to(database)
     await connection.query("set role anon")
     try:
-        with pytest.raises(NotNaming, match=r"row-level security hides rows of public\.files"):
+        with pytest.raises(Failed, match=r"row-level security hides rows of public\.files"):
             await Names.of(connection, "files", "key", None)
     finally:
         connection.close()

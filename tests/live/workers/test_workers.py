@@ -171,18 +171,6 @@ def test_an_interrupt_from_the_terminal_is_handled_by_the_parent_only(daemon: Da
         assert int(ignored, 16) >> (signal.SIGINT - 1) & 1
 
 
-def test_a_killed_worker_is_replaced_and_the_others_go_on(daemon: Daemon) -> None:
-    url = url_of(daemon)
-    before = workers_of(daemon)
-    victim = min(before)
-    os.kill(victim, signal.SIGKILL)
-    # /ready may not be seen as 503 meanwhile: this worker may be replaced sooner.
-    eventually(lambda: len(workers_of(daemon) - before) == 1, "a new worker")
-    eventually(lambda: answers(f"{url}/ready"), "readiness")
-    assert not alive(victim)
-    assert max(before) in workers_of(daemon)
-
-
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Elsewhere any service that starts meanwhile removes the folder too.
     monkeypatch.setenv("TMPDIR", str(tmp_path))

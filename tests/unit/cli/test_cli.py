@@ -296,15 +296,6 @@ class Showing(TestCase):
         self.assertEqual(orjson.loads(self._shown(True)), {"ids": [1, 2]})
 
 
-class DataDirectories(TestCase):
-    def test_config_and_data_dir_decide_whether_servers_are_embedded(self) -> None:
-        config, data = Path("/etc/x.toml"), Path("/srv/data")
-        self.assertEqual(Invocation(None, None, False).source().data_dir, Path("var").absolute())
-        self.assertEqual(Invocation(None, data, False).source().data_dir, data)
-        self.assertEqual(Invocation(config, data, False).source().data_dir, data)
-        self.assertIsNone(Invocation(config, None, False).source().data_dir)
-
-
 class ShellVariables(TestCase):
     """``project-service env``."""
 

@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from project_service.settings.model import Settings
 from project_service.settings.reading import BadSettings, Source
-from tests.temporary import temporary_directory
-
-
-def faults(
-    toml: str = "", environ: dict[str, str] | None = None, embedded: bool = True, **options: Any
-) -> list[str]:
-    """Name and reason of each fault. Fails if there are none."""
-    try:
-        loaded(toml, environ, embedded, **options)
-    except BadSettings as fault:
-        return [f"{one.name} {one.reason}" for one in fault.faults]
-    raise AssertionError("was accepted")
-
-
-def loaded(
-    toml: str = "", environ: dict[str, str] | None = None, embedded: bool = True, **options: Any
-) -> Settings:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "c.toml"
-        path.write_text(toml)
-        given_options = {name.replace("__", "."): value for name, value in options.items()}
-        return Source(path, given_options, Path("/data") if embedded else None).read(environ or {})
-
+from tests.unit.settings.loading import faults, loaded
 
 NEEDED = """
 [database]
@@ -97,21 +73,6 @@ class Faults(TestCase):
         misspelt = {"PROJECT_SERVICE__SERVER__WORKER": "2"}
         self.assertEqual(
             faults(environ=misspelt), ["server.worker is not a setting; did you mean server.workers?"]
-        )
-
-    def test_a_removed_setting_is_no_fault_and_is_named_in_the_log(self) -> None:
-        path = temporary_directory(self) / "c.toml"
-        path.write_text('[server]\nhttp_parser = "twisted"\nworkers = 2\n')
-        events: list[Any] = []
-        keep: Any = events.append
-        globalLogPublisher.addObserver(keep)
-        self.addCleanup(globalLogPublisher.removeObserver, keep)
-        self.assertEqual(Source(path, data_dir=Path("/d")).read({}).server.workers, 2)
-        self.assertEqual(
-            [event["fault"] for event in events],
-            [
-                f"{path}: server.http_parser is no longer a setting: every request is parsed by llhttp; remove it"
-            ],
         )
 
     def test_a_missing_or_malformed_file_is_a_fault(self) -> None:
@@ -186,7 +147,6 @@ class Faults(TestCase):
             "[server]\nlisten = ['foo']": "server.listen must be endpoints such as",
             "[server]\nlisten = 'tcp:1'": "server.listen must be a list",
             "[server]\nadmin_listen = 'port 80'": "server.admin_listen must be endpoints",
-            "[server]\ncors_origins = ['https://a.test/']": "server.cors_origins must be origins",
             "[server]\npublic_url = 'https://a.test:99999'": "server.public_url must have a port",
             "[server]\npublic_url = 'https://a.test?x=y'": "server.public_url must not hold",
             "[database]\nstatement_timeout_seconds = 3000000": "database.statement_timeout_seconds must be from 0",
@@ -196,22 +156,16 @@ class Faults(TestCase):
             '[store]\nregion = "a\\u0000"': "store.region must not contain NUL",
             "[auth]\nallow_signup = 'yes'": "auth.allow_signup must be true or false",
             "[auth]\nallow_signup = 1": "auth.allow_signup must be true or false",
-            "[auth]\npassword_min_bytes = 73": "auth.password_min_bytes must be from 1 to 72",
-            "[auth]\nlogin_failures_max = -1": "auth.login_failures_max must be from 0 to",
             "[auth]\nlogin_failures_max = true": "auth.login_failures_max must be a whole number",
             "[server]\nshutdown_seconds = 'soon'": "server.shutdown_seconds must be a number of seconds",
             "[server]\nshutdown_seconds = true": "server.shutdown_seconds must be a number of seconds",
-            "[server]\nshutdown_seconds = -1": "server.shutdown_seconds must be from 0 to",
             "[server]\nshutdown_seconds = nan": "server.shutdown_seconds must be from 0 to",
-            "[server]\nworkers = 0": "server.workers must be from 1 to 256",
             "[server]\ntrusted_proxies = ['10.0.0']": "server.trusted_proxies must be IP addresses",
             "[server]\npublic_url = 'ftp://a.test'": "server.public_url must be an http or https address",
             "[server]\npublic_url = 'https://'": "server.public_url must be an http or https address",
             "[server]\npublic_url = 'https://u@a.test'": "server.public_url must not hold",
             "[server]\npublic_url = 'https://:p@a.test'": "server.public_url must not hold",
             "[server]\npublic_url = 'https://a.test#x'": "server.public_url must not hold",
-            "[server]\ncors_origins = ['a.test']": "server.cors_origins must be origins",
-            "[server]\ncors_origins = ['//a.test']": "server.cors_origins must be origins",
             "[stages.d.databases.m]\ntrace_header = 'a b'": "stages.d.databases.m.trace_header must be the name",
             "[stages.d.databases.m]\napp_settings = []": "stages.d.databases.m.app_settings must be a table",
         }.items():
@@ -356,16 +310,11 @@ class Precedence(TestCase):
 
 
 class Sources(TestCase):
-    def loaded(
-        self, toml: str = "", environ: dict[str, str] | None = None, embedded: bool = True
-    ) -> Settings:
-        path = temporary_directory(self) / "c.toml"
-        path.write_text(toml)
-        named = {f"PROJECT_SERVICE__{name}": value for name, value in (environ or {}).items()}
-        return Source(path, data_dir=Path("/data") if embedded else None).read(named)
+    def loaded(self, toml: str = "", environ: dict[str, str] | None = None) -> Settings:
+        return loaded(toml, {f"PROJECT_SERVICE__{name}": value for name, value in (environ or {}).items()})
 
     def test_servers_that_are_not_embedded_are_configured(self) -> None:
-        self.assertEqual(self.loaded(NEEDED, embedded=False).auth.jwt_keys_file, "/keys.json")
+        self.assertEqual(loaded(NEEDED, embedded=False).auth.jwt_keys_file, "/keys.json")
 
     def test_a_database_needs_no_settings(self) -> None:
         self.assertEqual(list(self.loaded("[stages.dev.databases.main]\n").stages["dev"].databases), ["main"])
@@ -375,9 +324,8 @@ class Sources(TestCase):
 
     def test_a_misspelled_databases_table_is_a_fault(self) -> None:
         for name in ("datbases.main", "main.databases"):
-            with self.assertRaises(BadSettings) as caught:
-                self.loaded(f"[stages.dev.{name}]\nmax_rows = 7\n")
-            self.assertIn(f"stages.dev.{name}.max_rows is not a setting; did you mean", str(caught.exception))
+            (fault,) = faults(f"[stages.dev.{name}]\nmax_rows = 7\n")
+            self.assertIn(f"stages.dev.{name}.max_rows is not a setting; did you mean", fault)
 
     def test_a_setting_whose_value_is_a_table(self) -> None:
         toml = "[stages.dev.databases.main.app_settings]\n'a.b' = 'c'\nd = 'e'\n"
@@ -405,10 +353,10 @@ class Sources(TestCase):
 
     def test_stage_and_database_names_that_no_path_can_have_are_refused(self) -> None:
         for name in ("stages.''.databases.main", "stages.dev.databases.'a/b'"):
-            with self.assertRaises(BadSettings, msg=name) as caught:
-                self.loaded(f"[{name}]\nmax_rows = 7\n")
-            why = "has a name that no path can have: empty, or with a slash"
-            self.assertEqual([fault.reason for fault in caught.exception.faults], [why])
+            (fault,) = faults(f"[{name}]\nmax_rows = 7\n")
+            self.assertTrue(
+                fault.endswith(" has a name that no path can have: empty, or with a slash"), fault
+            )
 
     def test_a_json_object_for_a_text_setting_is_text(self) -> None:
         self.assertEqual(self.loaded(environ={"AUTH__ISSUER": '{"a": 1}'}).auth.issuer, '{"a": 1}')
@@ -421,5 +369,5 @@ class Sources(TestCase):
             origins[:2], [("environment", "database.dsn"), ("configuration", "store.endpoint_url")]
         )
         with self.assertRaises(BadSettings) as caught:
-            self.loaded(embedded=False)
+            loaded(embedded=False)
         self.assertEqual({Path(one.where).name for one in caught.exception.faults}, {"c.toml"})
