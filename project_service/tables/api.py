@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import lru_cache, partial
 from hashlib import sha256
 from urllib.parse import unquote_to_bytes
@@ -48,7 +48,6 @@ from project_service.tables.request.request import (
     READING,
     WRITING,
     Head,
-    Pairs,
     RawRequest,
     RequestHeaders,
     payload_of,
@@ -127,10 +126,10 @@ class TableRoutes:
             # Other methods come to the handler too, so that they are refused as PostgREST does it.
             part.route(url, *described, methods=methods, any_method=True, bearer="own")(self.answer)
 
-    async def answer(self, request: Request) -> Reply | StreamReply:
+    def answer(self, request: Request) -> Awaitable[Reply | StreamReply]:
         """The database that the path names answers."""
         where = (request.path_args["stage"], request.path_args["database"])
-        return await self.answer_of(where, _BASE.count("/"), request)
+        return self.answer_of(where, _BASE.count("/"), request)
 
     async def answer_of(
         self, where: tuple[str, str], depth: int, request: Request, ignored: str | None = None
@@ -149,11 +148,15 @@ class TableRoutes:
                 upload = Upload.of(request, segments, service.config.max_import_bytes)
             if upload is None:
                 body = await request.read(limit)
+        # PostgREST ignores a name without ``=``.
+        pairs = parse_query(request.raw_query, bare_names=False)
+        if ignored is not None:
+            pairs = [pair for pair in pairs if pair[0] != ignored]
         incoming = RawRequest(
             request.method,
             segments,
             resource,
-            _pairs(request.raw_query, ignored),
+            tuple(pairs),
             request.headers.derived(self._derived[where]),
             body,
             request.raw_path.decode("latin-1"),
@@ -182,12 +185,6 @@ class TableRoutes:
             # section 3.5 is about that header alone). SQL may decide otherwise.
             reply = evolve(reply, headers=(*reply.headers, NO_STORE))
         return reply
-
-
-def _pairs(raw_query: bytes, ignored: str | None) -> Pairs:
-    # PostgREST ignores a name without ``=``.
-    pairs = parse_query(raw_query, bare_names=False)
-    return tuple(pairs if ignored is None else (pair for pair in pairs if pair[0] != ignored))
 
 
 @lru_cache(maxsize=1024)
