@@ -20,6 +20,7 @@ from tests.live.services import (  # noqa: F401  # fixtures, for tests/live and 
     services,
     store_settings,
     template,
+    with_database,
 )
 
 # No limit on the time of an example, since the machine may be busy with other work.
