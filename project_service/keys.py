@@ -1,7 +1,7 @@
 """Project keys: their form, their table, and the active ones in memory (``KeyRing``).
 
-``psk_anon_`` or ``psk_service_``, 43 characters of base64url (256 random bits), 6 characters of checksum. The
-checksum distinguishes a mistyped key from a wrong one and lets secret scanners be sure. It is not secret.
+Those made here have a form: ``psk_anon_`` or ``psk_service_``, 43 characters of base64url (256 random bits), 6 of
+checksum. The checksum is not secret: it distinguishes a mistyped key from a wrong one, also for secret scanners.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ CHANNEL = "project_service_keys"
 RANDOM_BYTES = 32
 # The maximum length of a label, so that a line of ``keys list`` stays readable.
 LABEL_MAX = 100
+
+# How long a key may be that was made elsewhere: long enough not to be guessed, and a header of any request.
+MIN_IMPORTED, MAX_IMPORTED = 20, 1000
 
 _SHAPE = re.compile(r"psk_(anon|service)_[A-Za-z0-9_-]{49}\Z")
 
@@ -100,7 +103,9 @@ class KeyRing:
             raise
 
     def mistyped(self, presented: str) -> bool:
-        return not well_formed(presented)
+        # Keys that were made elsewhere have any form.
+        made_here = presented.startswith("psk_") or not importable(presented)
+        return made_here and not well_formed(presented)
 
     async def reload(self) -> None:
         """Read the active keys again. Raises what the query raises, and then keeps the ones it had."""
@@ -132,6 +137,22 @@ async def store(rows: Rows, kind: KeyKind, key: str, label: str = "") -> KeyReco
         (kind, digest(key), label),
     )
     return KeyRecord(*inserted[0])
+
+
+def importable(key: str) -> bool:
+    """Whether a key that was made elsewhere can be used here: visible ASCII of a fitting length."""
+    return MIN_IMPORTED <= len(key) <= MAX_IMPORTED and key.isascii() and key.isprintable() and " " not in key
+
+
+async def take_over(rows: Rows, kind: KeyKind, key: str, label: str = "") -> KeyRecord | None:
+    """As ``store``, for a key that was made elsewhere. None if it is there already, also revoked: a key that has been
+    revoked stays so."""
+    inserted = await rows.query(
+        "insert into auth.project_keys (kind, sha256, label) values (%s, %s, %s)"  # noqa: S608  # constant text
+        f" on conflict (sha256) do nothing returning {_COLUMNS}",
+        (kind, digest(key), label),
+    )
+    return KeyRecord(*inserted[0]) if inserted else None
 
 
 async def listed(rows: Rows) -> list[KeyRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+import sys
 from pathlib import Path
 from typing import cast
 
@@ -45,10 +46,7 @@ def create_project_key(invocation: Invocation, kind: str, label: str) -> None:
 
     An anon key may be published. A service key passes every rule and must stay secret.
     """
-    if not label.isprintable():
-        raise click.BadParameter("must be printable, on one line", param_hint="--label")
-    if len(label) > keys.LABEL_MAX:
-        raise click.BadParameter(f"must be at most {keys.LABEL_MAX} characters", param_hint="--label")
+    _check_label(label)
 
     async def operation(project: Project) -> None:
         key = keys.make(cast(KeyKind, kind), secrets.token_bytes)
@@ -56,6 +54,47 @@ def create_project_key(invocation: Invocation, kind: str, label: str) -> None:
         invocation.show({**asdict(record), "key": key}, key)
 
     invocation.run(operation)
+
+
+@project_keys.command("import")
+@click.argument("kind", type=click.Choice(["anon", "service"]))
+@click.option("--label", default="", help="What the list shows the key with, such as its use.")
+@common_options
+def import_project_key(invocation: Invocation, kind: str, label: str) -> None:
+    """Take over a key that applications have already, such as that of a project that moves here.
+
+    The key is read from standard input, or asked for. It is 20 to 1,000 printable characters of ASCII, a JWT for
+    example; what is in it does not matter. Whoever has it can call this service as with a key made here.
+    """
+    _check_label(label)
+    key = _read_key()
+
+    async def operation(project: Project) -> None:
+        record = await keys.take_over(project.pool, cast(KeyKind, kind), key, label)
+        if record is None:
+            raise Failed("this key is there already; `keys list` shows it, perhaps as revoked")
+        invocation.show(asdict(record), f"imported {record.id}")
+
+    invocation.run(operation)
+
+
+def _read_key() -> str:
+    text = (
+        click.prompt("Key", hide_input=True) if sys.stdin.isatty() else sys.stdin.read(keys.MAX_IMPORTED + 2)
+    )
+    key = str(text).strip()
+    if not keys.importable(key):
+        raise click.UsageError(
+            f"a key is {keys.MIN_IMPORTED} to {keys.MAX_IMPORTED} printable ASCII characters without spaces"
+        )
+    return key
+
+
+def _check_label(label: str) -> None:
+    if not label.isprintable():
+        raise click.BadParameter("must be printable, on one line", param_hint="--label")
+    if len(label) > keys.LABEL_MAX:
+        raise click.BadParameter(f"must be at most {keys.LABEL_MAX} characters", param_hint="--label")
 
 
 @project_keys.command("list")

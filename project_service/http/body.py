@@ -131,6 +131,14 @@ class Body:
         """
         if self.length is not None and self.length > limit:
             raise errors.payload_too_large(limit)
+        if self.complete and not self._expects_continue:
+            body, self._buffered = b"".join(self._chunks), 0
+            self._chunks.clear()
+            if self._paused:
+                self._resume()
+            if len(body) > limit:
+                raise errors.payload_too_large(limit)
+            return body
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -175,3 +183,7 @@ class Body:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.callback(None)
+
+
+# The body of each request that has none.
+EMPTY = Body(OVER, 0, False)

@@ -94,10 +94,12 @@ class Access:
     """What a route demands of its caller before its handler runs.
 
     ``key="service"`` demands the service key. ``bearer="own"`` leaves the Authorization header to the route itself.
+    With ``key_anywhere`` the key may also be the bearer token, or be in the query (``with_key``).
     """
 
     key: KeyDemand = "required"
     bearer: BearerDemand = "optional"
+    key_anywhere: bool = False
 
 
 def bearer_token(headers: HeaderView) -> str | None:
@@ -125,6 +127,29 @@ def presented_key(headers: HeaderView) -> str | None:
     if len(values) > 1:
         raise errors.project_key_invalid("There are two project keys, and they differ.")
     return values.pop().decode("latin-1")
+
+
+def with_key(headers: HeaderView, in_query: str | None) -> HeaderView:
+    """The headers, with the project key in ``apikey`` where it is in the query alone, or in the place of a bearer
+    token. It is not left in Authorization, where what reads headers would take it for a token."""
+    if in_query is not None:
+        return _with_apikey(headers, in_query.encode("utf-8"))
+    return headers if b"apikey" in headers or b"x-service-key" in headers else headers.derived(_bearer_as_key)
+
+
+def _bearer_as_key(headers: HeaderView) -> HeaderView:
+    values = headers.all(b"authorization")
+    scheme, _, key = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
+    return _with_apikey(headers, key.strip()) if scheme.lower() == b"bearer" else headers
+
+
+def _with_apikey(headers: HeaderView, key: bytes) -> HeaderView:
+    kept = [
+        pair for pair in headers if pair[0] != b"authorization" or pair[1].partition(b" ")[2].strip() != key
+    ]
+    view = HeaderView([*kept, (b"apikey", key)])
+    view.arrival = headers.arrival
+    return view
 
 
 def identify(access: Access, headers: HeaderView, keys: KeyRing, tokens: TokenVerifier) -> Caller:

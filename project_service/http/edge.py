@@ -20,7 +20,7 @@ from project_service.errors import ApiError, Headers, has_header
 from project_service.http import cors
 from project_service.http.admission import AdmissionClass, LimitedSlot, Limits, Refusals, Slot
 from project_service.http.body import ClientGone
-from project_service.http.caller import Callers
+from project_service.http.caller import Callers, with_key
 from project_service.http.exchange import Exchange
 from project_service.http.head import Forwarded, HeaderView, Network, locate, origin_form
 from project_service.http.metrics import Metrics
@@ -336,7 +336,10 @@ class Edge:
     def _handled(self, match: Match, request: Request) -> Awaitable[Reply | StreamReply]:
         """The handler's reply. Raises as ``Callers.identify``, now or when it is awaited."""
         request.path_args = match.path_args
-        access, headers = match.route.access, request.headers
+        access = match.route.access
+        if access.key_anywhere:
+            request.headers = with_key(request.headers, request.query_key)
+        headers = request.headers
         caller = self._callers.at_once(access, headers)
         if not request.body.complete:
             request.callers, request.access = self._callers, access

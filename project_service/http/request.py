@@ -49,10 +49,10 @@ class Request:
     slot: Slot
     started: float = 0.0
     any_origin: bool = False
-    caller: Caller = field(factory=Caller)
+    caller: Caller = Caller()
     path_args: Mapping[str, str] = field(factory=dict)
     callers: Callers | None = None
-    access: Access = field(factory=Access)
+    access: Access = Access()
     _parameters: dict[str, list[str]] | None = field(default=None, init=False)
 
     def query_value(self, name: str) -> str | None:
@@ -62,6 +62,11 @@ class Request:
         if self._parameters is None:
             self._parameters = parse_parameters(self.raw_query)
         return one_value(self._parameters, name)
+
+    @property
+    def query_key(self) -> str | None:
+        """The project key of the parameter ``apikey``. Raises ``invalid_query`` if it is there twice."""
+        return self.query_value("apikey") if b"apikey=" in self.raw_query else None
 
     def refuse_coded_body(self) -> None:
         """Raises ``unsupported_media_type`` for a body with a ``Content-Encoding``: nothing here decodes one."""

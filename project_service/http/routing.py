@@ -45,7 +45,8 @@ class Policy:
     request's headers. Without ``cors``, no response has CORS headers; with ``any_origin``, pages of every origin may
     read responses, whatever ``server.cors_origins`` says. Pages that may read a response may read the headers in
     ``exposed`` too, which go out as a line by themselves besides ``cors.EXPOSED``. ``reads_by_own_rules``: the part
-    reads queries and bodies itself, so that the errors of ``Request``'s methods do not occur.
+    reads queries and bodies itself, so that the errors of ``Request``'s methods do not occur. ``key_anywhere``: as in
+    ``Access``.
     """
 
     admission: str = ""
@@ -55,6 +56,7 @@ class Policy:
     any_origin: bool = False
     exposed: str = ""
     reads_by_own_rules: bool = False
+    key_anywhere: bool = False
 
 
 class _RawPath(BaseConverter):
@@ -177,7 +179,9 @@ class Router:
         def declare(handler: Handler) -> Handler:
             endpoint = f"{'|'.join(methods)} {url}"
             self._recent.cache_clear()
-            self._routes[endpoint] = Route(url, handler, Access(key, bearer), policy, described, any_method)
+            self._routes[endpoint] = Route(
+                url, handler, Access(key, bearer, policy.key_anywhere), policy, described, any_method
+            )
             declare_on_klein: Any = self.app.route(
                 url, methods=[*methods], endpoint=endpoint, strict_slashes=not or_slash
             )

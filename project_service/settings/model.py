@@ -80,6 +80,8 @@ class Server:
     max_connections: int = key(integer(1, 1000000), 10000)
     log_level: str = key(choice("debug", "info", "warn", "error"), "info", reloads=True)
     log_format: str = key(choice("text", "json"), "text")
+    client_paths: bool = key(flag, True)
+    client_database: str | None = key(optional(text), None)
 
 
 @frozen
@@ -255,6 +257,15 @@ class Settings:
         for stage, of_stage in self.stages.items():
             for name, database in of_stage.databases.items():
                 yield stage, name, database
+
+    def client_database(self) -> tuple[str, str] | None:
+        """Stage and name of the database at ``/rest/v1``: the one that ``server.client_database`` names, or the only
+        one."""
+        all_of_them = [(stage, name) for stage, name, _ in self.stage_databases()]
+        if self.server.client_database is not None:
+            stage, _, name = self.server.client_database.partition("/")
+            return stage, name
+        return all_of_them[0] if len(all_of_them) == 1 else None
 
     def exposed_schemas(self) -> frozenset[str]:
         """The schemas of the system database that the table API shows, in any stage."""

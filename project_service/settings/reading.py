@@ -421,9 +421,10 @@ def _closest(name: str, known: Collection[str]) -> str | None:
 
 def _contradictions(
     settings: Settings, given: Mapping[str, _Given], embedded: bool
-) -> Iterator[tuple[str, str, Resource]]:
+) -> Iterator[tuple[str, str, Resource | None]]:
     """Name, reason and resource for each setting that does not go with another, or is missing."""
     auth, smtp, store = settings.auth, settings.smtp, settings.store
+    yield from _unknown_database(settings, embedded)
     if not embedded and settings.database.dsn is None:
         yield "database.dsn", "is missing (or name a --data-dir to run an embedded database)", "database"
     if store.endpoint_url is not None:
@@ -449,6 +450,16 @@ def _contradictions(
         yield "smtp.sender", "is missing", "mail server"
     if auth.confirm_email and not smtp.sends and not (embedded and _embeds_a_server(settings)):
         yield "auth.confirm_email", "needs [smtp] host (or mail_dir, to try it)", "mail server"
+
+
+def _unknown_database(settings: Settings, embedded: bool) -> Iterator[tuple[str, str, None]]:
+    databases = [f"{stage}/{name}" for stage, name, _ in settings.stage_databases()]
+    if not databases and embedded:
+        databases = ["dev/main"]
+    if settings.server.client_database not in (None, *databases):
+        known = f"there are {', '.join(sorted(databases))}" if databases else "there is none"
+        reason = f"must be the stage and the name of a database, as in dev/main; {known}"
+        yield "server.client_database", reason, None
 
 
 def _sizes_beyond(images: Images) -> Iterator[tuple[str, str, Resource]]:

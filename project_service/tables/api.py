@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import lru_cache, partial
 from hashlib import sha256
 from urllib.parse import unquote_to_bytes
@@ -126,13 +126,21 @@ class TableRoutes:
             # Other methods come to the handler too, so that they are refused as PostgREST does it.
             part.route(url, *described, methods=methods, any_method=True, bearer="own")(self.answer)
 
-    async def answer(self, request: Request) -> Reply | StreamReply:
-        key = (request.path_args["stage"], request.path_args["database"])
-        service = self.services.get(key)
+    def answer(self, request: Request) -> Awaitable[Reply | StreamReply]:
+        """The database that the path names answers."""
+        where = (request.path_args["stage"], request.path_args["database"])
+        return self.answer_of(where, _BASE.count("/"), request)
+
+    async def answer_of(
+        self, where: tuple[str, str], depth: int, request: Request, ignored: str | None = None
+    ) -> Reply | StreamReply:
+        """The database of this stage and name answers. The path of its root has ``depth`` segments. The parameter
+        ``ignored`` is not part of the query."""
+        service = self.services.get(where)
         if service is None:
             raise errors.no_database()
         is_service = request.caller.key == "service"
-        segments, resource = _resource(request.raw_path)
+        segments, resource = _resource(request.raw_path, depth)
         body, upload = b"", None
         if request.method in WRITING:
             limit, length = request.max_json_bytes, request.body.length
@@ -140,13 +148,16 @@ class TableRoutes:
                 upload = Upload.of(request, segments, service.config.max_import_bytes)
             if upload is None:
                 body = await request.read(limit)
+        # PostgREST ignores a name without ``=``.
+        pairs = parse_query(request.raw_query, bare_names=False)
+        if ignored is not None:
+            pairs = [pair for pair in pairs if pair[0] != ignored]
         incoming = RawRequest(
             request.method,
             segments,
             resource,
-            # PostgREST ignores a name without ``=``.
-            tuple(parse_query(request.raw_query, bare_names=False)),
-            request.headers.derived(self._derived[key]),
+            tuple(pairs),
+            request.headers.derived(self._derived[where]),
             body,
             request.raw_path.decode("latin-1"),
             request.base_url,
@@ -177,13 +188,13 @@ class TableRoutes:
 
 
 @lru_cache(maxsize=1024)
-def _resource(raw_path: bytes) -> tuple[tuple[str, ...], str]:
-    """The path's segments below the base path, decoded, and the path of these as PostgREST would see it. An encoded
-    slash is part of a name and separates nothing.
+def _resource(raw_path: bytes, depth: int) -> tuple[tuple[str, ...], str]:
+    """The path's segments below the first ``depth``, decoded, and the path of these as PostgREST would see it. An
+    encoded slash is part of a name and separates nothing.
 
     Raises PGRST125 where they are not UTF-8.
     """
-    below = raw_path.split(b"/", _BASE.count("/") + 1)[_BASE.count("/") + 1 :]
+    below = raw_path.split(b"/", depth + 1)[depth + 1 :]
     raw = below[0].strip(b"/") if below else b""
     try:
         segments = [unquote_to_bytes(segment).decode() for segment in raw.split(b"/")] if raw else []
@@ -333,19 +344,13 @@ class TableService:
         """The plan, and the schema cache that it was made with."""
         slow = incoming.long_query or (payload is not None and payload.has_many_names)
         planner = self.planner_in_thread if slow else self.planner
-
-        def plan() -> Planned:
-            planned = planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
-            if slow:
-                planned.compiled.statement.sql.prepare_texts()
-            return planned
-
+        plan = partial(planner.plan, shape, incoming.pairs, payload, operands, identity.max_rows)
         cache = self.holder.cache or self.holder.current
         try:
-            planned = await self.in_thread(plan) if slow else plan()
+            planned = await self.in_thread(partial(_with_texts, plan, cache)) if slow else plan(cache)
         except TableError as error:
             cache = await self._newer(cache, error)
-            planned = await self.in_thread(plan) if slow else plan()
+            planned = await self.in_thread(partial(_with_texts, plan, cache)) if slow else plan(cache)
         return cache, planned
 
     async def _shape(self, incoming: RawRequest, delegated: Head | None = None) -> tuple[Shape, list[str]]:
@@ -446,6 +451,12 @@ class TableService:
             return (other_methods(self.holder.current, head, code == READ_ONLY),)
         except TableError:
             return ()
+
+
+def _with_texts(plan: Callable[[SchemaCache], Planned], cache: SchemaCache) -> Planned:
+    planned = plan(cache)
+    planned.compiled.statement.sql.prepare_texts()
+    return planned
 
 
 def _timed(reply: Reply | StreamReply, timing: Timing | None) -> Reply | StreamReply:

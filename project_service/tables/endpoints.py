@@ -247,3 +247,14 @@ ROOT_OPTIONS = evolve(
 
 AT_ROOT = (ROOT, ROOT_OPTIONS)
 BELOW = (READ, INSERT, UPDATE, UPSERT, REMOVE, RELATION_OPTIONS, CALL, CALL_WITH_BODY, ROUTINE_OPTIONS)
+
+
+def at(operation: Operation, base: str, tag: str, prefix: str) -> Operation:
+    """The same operation where ``base``, a path with braces or without, is that of the database. ``prefix`` makes its
+    name another one."""
+    path = (operation.path or BASE).replace(BASE, base, 1)
+    parameters = tuple(
+        one for one in operation.parameters if one.location != "path" or f"{{{one.name}}}" in path
+    )
+    name = prefix + operation.name[0].upper() + operation.name[1:]
+    return evolve(operation, name=name, tag=tag, path=path, parameters=parameters)

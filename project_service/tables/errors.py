@@ -304,6 +304,14 @@ def no_database() -> TableError:
     )
 
 
+def no_client_database() -> TableError:
+    """PGRST125 at ``/rest/v1`` while no database is at that path."""
+    return invalid_path(
+        "The setting server.client_database names the database at this path, as in dev/main; without it that is the "
+        "only one there is."
+    )
+
+
 def root_disabled() -> TableError:
     return TableError(404, "PGRST126", "Root endpoint metadata is disabled")
 

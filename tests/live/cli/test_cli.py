@@ -23,7 +23,7 @@ from project_service.embedded.data_directory import DirectoryLock, running_besid
 from tests.live.cli.command_here import Command, beside_the_reactor, commands_of, failed
 from tests.live.cli.command_line import beginning, cli
 from tests.live.daemon import children_on
-from tests.live.services import Services
+from tests.live.services import Services, WithDatabase
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,21 @@ def test_a_failing_command_gives_the_reason_in_one_line(tmp_path: Path) -> None:
         f"project-service: there is no project in {tmp_path}; start the service once"
     )
     assert failed.err.count("\n") == 1
+
+
+@beside_the_reactor
+def test_a_key_that_was_made_elsewhere_is_imported_once(beside: Command) -> None:
+    key = f"brought.along.{'x' * 30}"
+    imported = beside("keys", "import", "anon", "--label", "moved", "--json", stdin=f"{key}\n")
+    assert (imported.code, imported.json["kind"], imported.json["label"]) == (0, "anon", "moved")
+    assert key not in imported.out + beside("keys", "list").out
+    again = beside("keys", "import", "service", stdin=key)
+    assert (again.code, "there already" in again.err) == (1, True)
+    beside("keys", "revoke", imported.json["id"])
+    assert beside("keys", "import", "anon", stdin=key).code == 1
+    for wrong in ("short", "has a space in its middle", "x" * 1001, "ümlaut" * 5):
+        refused = beside("keys", "import", "anon", stdin=wrong)
+        assert (refused.code, wrong in refused.err) == (2, False)
 
 
 @beside_the_reactor
@@ -162,10 +177,10 @@ def test_a_data_directory_without_a_project_is_refused(
 
 
 @pytest_twisted.async_yield_fixture
-async def at_rest(tmp_path: Path) -> AsyncIterator[Path]:
+async def at_rest(with_database: WithDatabase, tmp_path: Path) -> AsyncIterator[Path]:
     from twisted.internet import reactor
 
-    embedded = Embedded(reactor, tmp_path / "var", store=False, shared=False)
+    embedded = Embedded(reactor, with_database(tmp_path / "var"), store=False, shared=False)
     noted = embedded.data_dir / "run" / "running.json"
     noted.parent.mkdir(parents=True)
     noted.write_text("what a killed service had noted")

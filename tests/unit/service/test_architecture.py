@@ -97,6 +97,7 @@ LAYERS = [
     ["http", "database"],
     ["keys", "project_rules"],
     ["auth", "storage", "tables"],
+    ["supabase"],
     ["front_page"],
     ["application", "bootstrap", "embedded"],
     ["workers", "cli"],

@@ -124,6 +124,8 @@ class Told(TestCase):
             ([key], "unknown or revoked"),
             ([key[:-1]], "mistyped"),
             (["anon"], "mistyped"),
+            # It may be one that was made elsewhere.
+            (["eyJhbGciOiJIUzI1NiJ9.e30.c2lnbmVk"], "unknown or revoked"),
             ([key, "another"], "two project keys"),
         ):
             headers = HeaderView([(b"x-service-key", one.encode()) for one in sent])
