@@ -167,7 +167,8 @@ class Upload:
         up, and what sending a part raises."""
         self.state = State.STREAMING
         self.size += len(data)
-        self._limit.check(self.size)
+        if self.size > self._limit.max_bytes:
+            self._limit.check(self.size)
         if self._uploads.clock.seconds() - self._renewed >= RENEWAL_SECONDS:
             await self._keep_alive()
         self._digest.update(data)

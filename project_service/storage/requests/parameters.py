@@ -215,7 +215,8 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     parsed = keys.parse_content_type(declared) if declared else None
     chosen = parsed or keys.guess_content_type(key or "")
     known = parsed is not None or key is not None
-    if known and not keys.is_allowed_type(chosen, bucket.rules.allowed_content_types):
+    allowed = bucket.rules.allowed_content_types
+    if known and allowed is not None and not keys.is_allowed_type(chosen, allowed):
         raise errors.unsupported_media_type_of_object(keys.essence(chosen))
     return chosen
 

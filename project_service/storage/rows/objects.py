@@ -69,8 +69,9 @@ _TERMS = "%s::uuid, %s, %s::text[], %s::text[], %s, %s"
 
 
 def _terms(writer: Writer, conditions: Conditions) -> tuple[object, ...]:
+    user_id = None if writer.user_id is None else str(writer.user_id)
     tags = _NO_TAGS if conditions is UNCONDITIONAL else tags_of(conditions)
-    return plain_text(writer.user_id), writer.is_service, *tags, *role_and_claims(writer.identity)
+    return user_id, writer.is_service, *tags, *role_and_claims(writer.identity)
 
 
 _NO_TAGS = (None, None)
