@@ -10,7 +10,7 @@ from typing import Any
 from attrs import evolve
 from twisted.trial.unittest import TestCase
 
-from project_service.storage.requests.details import MAX_METADATA_BYTES
+from project_service.storage.parsing.details import MAX_METADATA_BYTES
 from tests.fakes.common import Response
 from tests.http.storage.app import (
     ALICE,
