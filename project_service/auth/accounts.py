@@ -81,13 +81,13 @@ class Accounts:
     ) -> IssuedSession | User | None:
         """As ``sign_up``, but if addresses have to be confirmed nobody can tell that one is taken: then it is None,
         after the same time."""
+        confirm = self.context.settings.confirm_email
         made = await self._sign_up(email, password, metadata, origin)
-        if isinstance(made, IssuedSession):
-            return made
-        if not self.context.settings.confirm_email:
+        if made is None and not confirm:
             raise errors.email_taken()
-        # For a taken address too: whoever has yet to confirm it gets another e-mail.
-        await self._send_mail(Email.parse_new(email), "confirmation", origin)
+        if not isinstance(made, IssuedSession):
+            # For a taken address too: whoever has yet to confirm it gets another e-mail.
+            await self._send_mail(Email.parse_new(email), "confirmation", origin)
         return made
 
     async def _sign_up(
@@ -221,6 +221,7 @@ class Accounts:
         ``reauthentication_needed``, ``invalid_credentials`` and ``rate_limited``.
         """
         account = await self._account_of(caller)
+        _merge(metadata, account.user)  # refused before anything is changed
         if password is not None:
             raw = self._check_new_password(password, email_of(account.user))
             if current_password is not None:
@@ -410,7 +411,10 @@ def _digest(text: str) -> bytes:
 
 
 def _merge(metadata: Mapping[str, Any], user: User) -> User:
-    return evolve(user, metadata=check_metadata("data", merged(user.metadata, metadata)))
+    """Metadata that SQL made larger than allowed may stay as it is."""
+    return (
+        evolve(user, metadata=check_metadata("data", merged(user.metadata, metadata))) if metadata else user
+    )
 
 
 def _active(account: Account | None) -> Account:

@@ -145,6 +145,7 @@ class Administration:
             account = _existing(await self.repository.set_disabled(key, disabled, event))
         return account
 
+    @shielded
     async def revise(
         self,
         user_id: str,
@@ -152,22 +153,32 @@ class Administration:
         *,
         metadata: Mapping[str, Any],
         app_metadata: Mapping[str, Any],
-        confirm: bool = False,
+        confirm: bool,
+        password: str | None,
+        disabled: bool | None,
     ) -> Account:
-        """Merge ``metadata`` and ``app_metadata`` into the user's (``values.merged``); with ``confirm`` the address
-        counts as confirmed. Raises ``user_not_found`` and ``validation_failed``."""
+        """As ``change``, but ``metadata`` and ``app_metadata`` are merged into the user's (``values.merged``), and
+        with ``confirm`` the address counts as confirmed. If one of several changes is refused none is made.
+
+        Raises ``user_not_found``, ``weak_password`` and ``validation_failed``.
+        """
         account = await self.find(user_id)
         event = self._event("change_user", account.user.id, origin, account.user.email)
 
         def revised(user: User) -> User:
-            return evolve(
-                user,
-                metadata=check_metadata("user_metadata", merged(user.metadata, metadata)),
-                app_metadata=check_app_metadata("app_metadata", merged(user.app_metadata, app_metadata)),
-                confirmed_at=user.confirmed_at or (event.at if confirm else None),
-            )
+            # What SQL made larger than allowed may stay as it is.
+            if metadata:
+                user = evolve(user, metadata=check_metadata("user_metadata", merged(user.metadata, metadata)))
+            if app_metadata:
+                both = merged(user.app_metadata, app_metadata)
+                user = evolve(user, app_metadata=check_app_metadata("app_metadata", both))
+            return evolve(user, confirmed_at=user.confirmed_at or (event.at if confirm else None))
 
-        return _existing(await self.repository.revise(account.user.id, revised, event))
+        revised(account.user)
+        account = await self.change(user_id, origin, password=password, disabled=disabled)
+        if metadata or app_metadata or confirm:
+            account = _existing(await self.repository.revise(account.user.id, revised, event))
+        return account
 
     async def delete(self, id_or_email: str, origin: Origin) -> None:
         """Raises ``user_not_found``, and ``user_in_use`` if rows of the project's own tables refer to the user."""

@@ -554,18 +554,15 @@ class _Operators:
         if body.email and folded(body.email.strip()) != folded(account.user.email):
             raise theirs.feature_disabled_in_part("Changing the address")
         banned = _checked(body)
-        if body.password:
-            account = await self.administration.change(user_id, origin, password=body.password)
-        if body.user_metadata or body.app_metadata or body.email_confirm:
-            account = await self.administration.revise(
-                user_id,
-                origin,
-                metadata=body.user_metadata,
-                app_metadata=body.app_metadata,
-                confirm=body.email_confirm,
-            )
-        if banned is not None:
-            account = await self.administration.change(user_id, origin, disabled=banned)
+        account = await self.administration.revise(
+            user_id,
+            origin,
+            metadata=body.user_metadata,
+            app_metadata=body.app_metadata,
+            confirm=body.email_confirm,
+            password=body.password or None,
+            disabled=banned,
+        )
         return _reply(account_view(account))
 
     @_declare(

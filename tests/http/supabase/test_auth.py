@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jwt
+from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service.auth.errors import email_not_configured
@@ -319,6 +320,10 @@ class TheSignedInUser(Base):
         answers = [self.put(password=one, current_password="wrong") for one in (PASSWORD, OTHER)]
         assert [code(one) for one in answers] == [(400, "invalid_credentials")] * 2
 
+    def test_a_password_is_not_set_beside_data_that_is_refused(self) -> None:
+        assert code(self.put(password=OTHER, data={"x": "x" * 16_380})) == (400, "validation_failed")
+        assert self.app.again().status == 200
+
     def test_that_demand_can_be_switched_off(self) -> None:
         self.app.reload(secure_password_change=False)
         assert self.put(self.later(), password=OTHER).status == 200
@@ -505,6 +510,17 @@ class Operators(Base):
         assert self.app.operate("GET", path).body == changed
         assert (self.app.again().status, self.app.again(password=OTHER).status) == (400, 200)
 
+    def test_metadata_that_sql_made_too_large_keeps_nothing_else_from_changing(self) -> None:
+        user = self.made(password=PASSWORD)
+        rows = self.app.repository.accounts
+        account = rows[user["id"]]
+        large = {"a": "x" * 20_000}
+        rows[user["id"]] = evolve(account, user=evolve(account.user, metadata=large, app_metadata=large))
+        changed = self.app.operate("PUT", f"/{user['id']}", {"email_confirm": True, "password": OTHER})
+        assert (changed.status, changed.body["app_metadata"]) == (200, large)
+        token = self.app.again(password=OTHER).body["access_token"]
+        assert self.app.ask("PUT", "/user", {"password": PASSWORD}, token).status == 200
+
     def test_a_user_is_banned_for_good_and_comes_back(self) -> None:
         session = self.app.begin_session()
         path = f"/{session['user']['id']}"
@@ -524,6 +540,8 @@ class Operators(Base):
             ({"role": "anon"}, 422, "feature_disabled"),
             ({"ban_duration": "1h30m"}, 422, "feature_disabled"),
             ({"user_metadata": 1}, 400, "validation_failed"),
+            ({"user_metadata": {"a": 1}, "password": "short"}, 422, "weak_password"),
+            ({"app_metadata": {"a": "x" * 1500}, "ban_duration": "876000h"}, 400, "validation_failed"),
         ):
             assert code(self.app.operate("PUT", f"/{user['id']}", body)) == (status, why), body
         assert self.app.operate("GET", f"/{user['id']}").body == user
