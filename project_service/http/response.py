@@ -36,21 +36,17 @@ class Reply:
 @frozen
 class ErrorForm:
     """How a part writes errors: each as a response, and for ``/openapi.json`` the schema of those with given codes,
-    which are sorted.
-
-    ``translate`` gives the error as this part has it, where status, code or message are not the usual ones. ``asked``
-    replaces ``reply`` where the form also depends on the headers of the request.
-    """
+    which are sorted. ``sent`` is an error with the status and code that the response has. ``asked`` replaces
+    ``reply`` where the form also depends on the headers of the request."""
 
     reply: Callable[[ApiError], Reply]
     schema: Callable[[Sequence[str]], Any]
-    translate: Callable[[ApiError], ApiError] = lambda error: error
+    sent: Callable[[ApiError], ApiError] = lambda error: error
     asked: Callable[[ApiError, HeaderView], Reply] | None = None
 
     def answer(self, error: ApiError, headers: HeaderView | None = None) -> Reply:
         """The response with ``error``, to a request with ``headers``, or to what could not be read as one."""
-        own = self.translate(error)
-        return self.reply(own) if self.asked is None or headers is None else self.asked(own, headers)
+        return self.reply(error) if self.asked is None or headers is None else self.asked(error, headers)
 
 
 def error_reply(error: ApiError) -> Reply:

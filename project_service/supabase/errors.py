@@ -253,4 +253,13 @@ def _schema(codes: Sequence[str]) -> Any:
 
 def form(exceptions: Mapping[str, Theirs] = {}) -> ErrorForm:
     """How errors are written, with the ``exceptions`` to the table."""
-    return ErrorForm(_older, _schema, lambda error: translated(error, exceptions), _asked)
+
+    def sent(error: ApiError) -> AuthError:
+        return translated(error, exceptions)
+
+    return ErrorForm(
+        lambda error: _older(sent(error)),
+        _schema,
+        sent,
+        lambda error, headers: _asked(sent(error), headers),
+    )
