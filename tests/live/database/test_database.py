@@ -21,7 +21,6 @@ from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.listener import Listener
 from project_service.database.migrate import (
     Migration,
-    MigrationRefused,
     definitions,
     grant_service_role,
     migrate,
@@ -29,7 +28,7 @@ from project_service.database.migrate import (
     state,
     watch_ddl,
 )
-from project_service.database.pool import Pool, Transaction
+from project_service.database.pool import Pool
 from project_service.http.caller import KeyKind
 from project_service.lifecycle import start
 from project_service.settings.model import Store
@@ -51,22 +50,6 @@ async def test_processes_that_migrate_at_once_apply_each_file_once(empty_databas
     assert [number for number, _, _ in await state(sessions[0])] == [one.number for one in shipped()]
     for connection in sessions:
         connection.close()
-
-
-@pytest_twisted.ensureDeferred
-async def test_a_newer_database_and_a_changed_migration_are_refused(database: str) -> None:
-    connection = await connection_to(database)
-    later = shipped()[-1].number + 1
-    await connection.query(
-        "insert into _project_service.migrations (number, name, sha256) values (%s, 'later', '')", (later,)
-    )
-    with pytest.raises(MigrationRefused, match="newer than this program"):
-        await migrate(connection, shipped())
-    await connection.query("delete from _project_service.migrations where number = %s", (later,))
-    await connection.query("update _project_service.migrations set sha256 = 'x' where number = 1")
-    with pytest.raises(MigrationRefused, match="another form"):
-        await migrate(connection, shipped())
-    connection.close()
 
 
 @pytest_twisted.ensureDeferred
@@ -126,21 +109,6 @@ async def test_a_killed_connection_is_noticed_and_replaced(database: str) -> Non
     assert await pool.query("select 1") == [(1,)]
     assert not pool._busy
     killer.close()
-    await pool.close()
-
-
-@pytest_twisted.ensureDeferred
-async def test_a_failed_transaction_is_rolled_back_and_its_connection_kept(database: str) -> None:
-    pool = Pool(connector(database), 1, 5.0, reactor)
-    before = await pool.query("select pg_backend_pid(), null")
-
-    async def fails(transaction: Transaction) -> None:
-        await transaction.query("create table public.half (a int)")
-        raise KeyError("half")
-
-    with pytest.raises(KeyError):
-        await pool.transaction(fails)
-    assert await pool.query("select pg_backend_pid(), to_regclass('public.half')") == before
     await pool.close()
 
 

@@ -261,13 +261,6 @@ async def test_a_role_that_may_only_insert_may_insert_nothing_too(writes: Tables
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_put_without_the_key_in_its_body_writes_nothing(writes: Tables) -> None:
-    status, _, body = await writes.request("PUT", "/jobs?id=eq.1", json={"state": "done"})
-    assert (status, body["code"]) == (400, "PGRST115")
-    assert writes.sql("select 1 from jobs where state = 'done'") == []
-
-
-@pytest_twisted.ensureDeferred
 async def test_rows_written_count_even_if_they_are_not_shown(writes: Tables) -> None:
     """A write may move rows out of its filter, or show only an aggregate."""
     writes.sql(
