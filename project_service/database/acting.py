@@ -201,8 +201,17 @@ class Session:
         return await self.connection.query(sql, values)
 
     async def execute(self, sql: str) -> None:
-        """Run ``sql``, such as COMMIT, in the transaction that is open."""
+        """Run ``sql`` in the transaction that is open."""
         await self.connection.execute(sql)
+
+    async def end(self, commits: bool) -> None:
+        """End the open transaction: commit it, or undo it, with the errors that a commit would have raised."""
+        if commits:
+            await self.connection.execute("COMMIT")
+            return
+        # A violated deferred constraint raises its error now.
+        await self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        await self.rollback()
 
     async def rollback(self) -> None:
         """Undo what has not been committed, if anything."""
