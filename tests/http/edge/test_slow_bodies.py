@@ -59,9 +59,9 @@ class _Crowded(TestCase):
         client.send(raw_request("PUT", path, {"Content-Length": str(length), **named}, None))
         return client
 
-    def busy(self, path: str = "/wait") -> Client:
+    def busy(self) -> Client:
         client = self.app.connect()
-        client.send(raw_request("GET", path, {}, None))
+        client.send(raw_request("GET", "/wait", {}, None))
         return client
 
     def trickle(self, *clients: Client, times: int = 4) -> None:

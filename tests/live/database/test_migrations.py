@@ -88,8 +88,8 @@ def notifications(database: str) -> Iterator[Notifications]:
         yield after
 
 
-def who(dsn: str, claims: str, role: str = "anon") -> tuple[Any, ...]:
-    return run_each(dsn, f"set request.jwt.claims = '{claims}'", f"set role {role}", WHO)[0]
+def who(dsn: str, claims: str) -> tuple[Any, ...]:
+    return run_each(dsn, f"set request.jwt.claims = '{claims}'", "set role anon", WHO)[0]
 
 
 def test_without_claims_there_is_no_user(database: str) -> None:
