@@ -20,12 +20,12 @@ from typing import Any
 import requests
 from attrs import define, field
 
+from project_service.settings.model import Store
 from tests.chaos.leftovers import embedded, judge_leftovers
 from tests.live.daemon import TIMEOUT_SECONDS, Daemon, eventually, workers_of
 from tests.live.loaded_service import credentials, sections, started
 from tests.live.mixed_load import AFTER_FAILURE_SECONDS, Threads
 
-CLIENTS = 8
 UPLOADS, OBJECTS = "/storage/buckets/private/resumable", "/storage/buckets/private/objects"
 TUS = {"Tus-Resumable": "1.0.0"}
 MIB = 1024 * 1024
@@ -39,7 +39,7 @@ PASSING = {409, 423, 503, 504}
 class Uploading(Threads):
     """Clients that upload to any of ``urls`` until they are stopped; then they finish what they have begun."""
 
-    def __init__(self, urls: list[str], service_key: str, random: Random) -> None:
+    def __init__(self, urls: list[str], service_key: str, clients: int, random: Random) -> None:
         self.urls = urls
         self.headers = {"X-Service-Key": service_key, **TUS}
         # Set when a client sends the last bytes of an upload, or terminates one.
@@ -50,7 +50,7 @@ class Uploading(Threads):
         self.terminated = self.abandoned = 0
         self.wrong: list[str] = []
         super().__init__(
-            partial(_Client(self, number, Random(random.random())).run) for number in range(CLIENTS)
+            partial(_Client(self, number, Random(random.random())).run) for number in range(clients)
         )
 
     def damaged(self) -> list[str]:
@@ -177,21 +177,29 @@ class _Client:
         return answer
 
 
-def kill_during_uploads(directory: Path, random: Random, kills: int) -> None:
-    """The first host has database and store embedded.
+def kill_during_uploads(
+    directory: Path,
+    random: Random,
+    kills: int,
+    clients: int = 8,
+    beside: tuple[str, Store] | None = None,
+) -> None:
+    """``beside``: a database and a store that are there already; else the first host has them embedded.
 
     Raises ``AssertionError`` where an acknowledged byte is gone, an answer is wrong, or something is left.
     """
     first, second = directory / "one", directory / "two"
     first.mkdir()
     (second / "var").mkdir(parents=True, mode=0o700)
-    with started(first, storage=SETTINGS) as one:
+    with started(first, storage=SETTINGS, **(sections(*beside) if beside else {})) as one:
         for name in ("jwt-keys.json", "credentials.json"):
             (second / "var" / name).write_bytes((first / "var" / name).read_bytes())
-        dsn, store = embedded(first / "var")
+        dsn, store = beside or embedded(first / "var")
         with started(second, storage=SETTINGS, **sections(dsn, store)) as two:
             known = [credentials(folder) for folder in (first, second)]
-            with Uploading([each["base_url"] for each in known], known[0]["service_key"], random) as load:
+            with Uploading(
+                [each["base_url"] for each in known], known[0]["service_key"], clients, random
+            ) as load:
                 for number in range(1, kills + 1):
                     victims = _killed(random, load, random.choice([one, two]))
                     _go_on(load)
