@@ -49,24 +49,6 @@ async def written(tables: Tables, method: str, path: str, **more: Any) -> list[i
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_excluded_by_an_inner_embedding_are_not_written(writes: Tables) -> None:
-    await until_answered(writes, "GET", "/held?select=id,kept(id)", 200)
-    path = "/held?select=id,kept!inner(name)&kept.name=eq.one"
-    assert await written(writes, "PATCH", path, json={"note": "x"}) == [1, 2]
-    assert writes.sql("select id from held where note = 'x' order by id") == [(1,), (2,)]
-    # The same without a returned representation, and with filters and limits of the relation itself.
-    assert (await writes.request("PATCH", f"{path}&id=gt.1", json={"note": "y"}))[0] == 204
-    assert writes.sql("select id from held where note = 'y'") == [(2,)]
-    path = "/kept?select=id,held!inner()&held.note=eq.y&order=id&limit=1"
-    assert await written(writes, "PATCH", path, json={"name": "uno"}) == [1]
-    path = "/held?select=id,kept!inner()&kept.name=eq.uno&order=id.desc&limit=1"
-    assert await written(writes, "DELETE", path) == [2]
-    # Without inner the filter only limits the embedded rows.
-    assert await written(writes, "DELETE", "/held?id=gt.2&select=id,kept(name)&kept.name=eq.uno") == [3, 4]
-    assert writes.sql("select id from held") == [(1,)]
-
-
-@pytest_twisted.ensureDeferred
 async def test_tests_of_embedded_relations_select_the_rows_of_a_read(writes: Tables) -> None:
     writes.sql(
         "create table trees (id int primary key, name text);"
