@@ -318,24 +318,21 @@ class Recycler:
     """Makes connections as new between two callers, where SQL of the application may have left something.
 
     A connection is also made as new when the trust has changed, because what was made possible meanwhile may have
-    been done before it was known. The members are those of ``Actor``.
+    been done before it was known. The members are those of ``Actor``, the methods those of ``pool.Recycles``.
     """
 
     trust: Callable[[], Trust]
     changes_role: bool = False
 
     def made(self, connection: Connection) -> None:
-        """``connection`` is new."""
         connection.recycled = self.trust().version
 
     def due(self, connection: Connection) -> bool:
-        """Whether ``connection``, which a caller has used, must not go to the next one as it is."""
         trust = self.trust()
         changed = connection.recycled != trust.version
         return changed or not trust.clean or (trust.sets_role and self.changes_role)
 
     def outdated(self, connection: Connection) -> bool:
-        """Whether the trust has changed since ``connection`` was made, or made as new."""
         return connection.recycled != self.trust().version
 
     async def recycle(self, connection: Connection) -> None:
