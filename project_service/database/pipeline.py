@@ -611,7 +611,10 @@ def as_text(value: Any) -> bytes | None:  # noqa: PLR0911  # one return for each
 
 def as_texts(values: Sequence[Any]) -> Values:
     """As ``as_text``, for each of ``values``."""
-    return [value.encode() if value.__class__ is str else as_text(value) for value in values]
+    return [
+        value.encode() if value.__class__ is str else None if value is None else as_text(value)
+        for value in values
+    ]
 
 
 def _item(value: Any) -> bytes:

@@ -11,10 +11,10 @@ from project_service.http.request import Request
 from project_service.storage import errors, keys
 from project_service.storage.buckets import Buckets
 from project_service.storage.links import UploadPass
-from project_service.storage.requests import parameters
-from project_service.storage.requests.details import details_of
-from project_service.storage.requests.digests import BodyDigests
-from project_service.storage.requests.form import FIELDS, FIELDS_BY_LINK, FileStart, FormReader, boundary_of
+from project_service.storage.parsing import parameters
+from project_service.storage.parsing.details import details_of
+from project_service.storage.parsing.digests import BodyDigests
+from project_service.storage.parsing.form import FIELDS, FIELDS_BY_LINK, FileStart, FormReader, boundary_of
 from project_service.storage.upload import SizeLimit, Uploads
 from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Details, Live, Switched, Writer
 

@@ -34,8 +34,8 @@ from project_service.lifecycle import shield, start, to_its_end
 from project_service.storage import access, errors
 from project_service.storage.durations import RENEWAL_SECONDS
 from project_service.storage.keys import DEFAULT_CONTENT_TYPE
+from project_service.storage.parsing.conditions import without_date
 from project_service.storage.removal import Removal
-from project_service.storage.requests.conditions import without_date
 from project_service.storage.reservations import Reservations
 from project_service.storage.rows.garbage import GarbageRows
 from project_service.storage.rows.objects import ObjectRows
@@ -167,7 +167,8 @@ class Upload:
         up, and what sending a part raises."""
         self.state = State.STREAMING
         self.size += len(data)
-        self._limit.check(self.size)
+        if self.size > self._limit.max_bytes:
+            self._limit.check(self.size)
         if self._uploads.clock.seconds() - self._renewed >= RENEWAL_SECONDS:
             await self._keep_alive()
         self._digest.update(data)

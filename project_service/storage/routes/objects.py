@@ -31,18 +31,13 @@ from project_service.http.response import NO_STORE, Reply, StreamReply, json_rep
 from project_service.http.routing import endpoint
 from project_service.storage import access, errors, keys
 from project_service.storage.buckets import Buckets
+from project_service.storage.cache_control import CACHE_CONTROL, NOT_SHARED, for_caller, for_everybody
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.objects import Objects
+from project_service.storage.parsing import parameters
+from project_service.storage.parsing.conditions import making_conditions, write_conditions
+from project_service.storage.parsing.details import DOCUMENT, LANGUAGE, MAX_AGE, as_columns, details_of
 from project_service.storage.receiving import Destination, Receiver
-from project_service.storage.requests import parameters
-from project_service.storage.requests.cache_control import (
-    CACHE_CONTROL,
-    NOT_SHARED,
-    for_caller,
-    for_everybody,
-)
-from project_service.storage.requests.conditions import making_conditions, write_conditions
-from project_service.storage.requests.details import DOCUMENT, LANGUAGE, MAX_AGE, as_columns, details_of
 from project_service.storage.routes.common import changeable, created, readable, writable
 from project_service.storage.routes.descriptions import (
     BAD_KEY,

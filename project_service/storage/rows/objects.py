@@ -69,8 +69,9 @@ _TERMS = "%s::uuid, %s, %s::text[], %s::text[], %s, %s"
 
 
 def _terms(writer: Writer, conditions: Conditions) -> tuple[object, ...]:
+    user_id = None if writer.user_id is None else str(writer.user_id)
     tags = _NO_TAGS if conditions is UNCONDITIONAL else tags_of(conditions)
-    return plain_text(writer.user_id), writer.is_service, *tags, *role_and_claims(writer.identity)
+    return user_id, writer.is_service, *tags, *role_and_claims(writer.identity)
 
 
 _NO_TAGS = (None, None)
@@ -173,12 +174,16 @@ def log_failed_policy(reason: str) -> None:
     _log.warn("A policy on storage.objects failed: {reason}", reason=reason)
 
 
+# What ``storage.judge`` says; after ": " may come why a policy failed. Another outcome may have another value there.
+_JUDGED = ("not_allowed", "object_not_found")
+
+
 def _outcomes(*outcomes: str) -> list[str]:
     """Outcomes of changes without the reason for which a policy failed, which goes to the log."""
     plain = []
     for outcome in outcomes:
-        code, failed, reason = outcome.partition(": ")
-        if failed:
+        code, _, reason = outcome.partition(": ")
+        if reason and code in _JUDGED:
             log_failed_policy(reason)
         plain.append(code)
     return plain

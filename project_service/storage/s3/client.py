@@ -56,6 +56,7 @@ from project_service.storage.s3.xml import (
 
 # How many objects to delete at the same time in a store that takes one object a request.
 DELETES_AT_ONCE = 16
+_ENCRYPTION = "x-amz-server-side-encryption"
 # How the names of headers begin that are an object's metadata.
 METADATA = b"x-amz-meta-"
 
@@ -226,8 +227,7 @@ class S3Store:
         )
         etag = bare(response.header("etag"))
         # Where the store encrypts with a key of its own, an ETag may look like an MD5 and not be one.
-        encrypted = response.header("x-amz-server-side-encryption") not in ("", "AES256")
-        if not encrypted and not digests.may_have(etag):
+        if not digests.may_have(etag) and response.header(_ENCRYPTION) in ("", "AES256"):
             raise CorruptTransfer(f"the store's checksum of {key} differs from ours")
         return etag
 

@@ -146,7 +146,7 @@ class Parts:
         self._store = store
         self._path = path
         self._sizes = sizes
-        self._filling = PartBuffer(sizes.of(len(self.etags) + 1))
+        self._filling = PartBuffer(sizes.of(len(etags) + 1) if etags else sizes.first)
         self._spare: PartBuffer | None = None
         self._sending: deque[tuple[Deferred[str], PartBuffer]] = deque()
 

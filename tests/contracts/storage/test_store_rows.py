@@ -12,7 +12,7 @@ from attrs import asdict, evolve
 
 from project_service.errors import ApiError
 from project_service.storage.assemble import Rows
-from project_service.storage.rows import listing as postgres_listing
+from project_service.storage.rows import listing
 from project_service.storage.values import (
     UNCONDITIONAL,
     BucketRules,
@@ -539,11 +539,11 @@ async def test_sorted_and_searched_listings(rows: Rows, monkeypatch: pytest.Monk
         raise AssertionError("the listing has no end")
 
     for by, scanned in (("key", 3), ("size", 5000), ("last_modified", 3)):
-        monkeypatch.setattr(postgres_listing, "SCANNED_ROWS", scanned)
+        monkeypatch.setattr(listing, "SCANNED_ROWS", scanned)
         for descending, search, prefix, limit in itertools.product(
             (False, True), ("", "A", "Ü", "ü"), ("", "a/"), (1, 2, 9)
         ):
-            sorting = Sorting(by, descending, search)  # type: ignore[arg-type]
+            sorting = Sorting(by, descending, search)
             for owner in (None, BOB):
                 names = await listed(prefix, sorting, owner, limit)
                 assert names == expected(prefix, sorting, owner), (sorting, prefix, owner, limit)
