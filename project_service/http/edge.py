@@ -187,10 +187,7 @@ class Edge:
         turn.addBoth(self._turned, exchange, request, match, fault)
 
     def refusal(self, error: ApiError, peer: IAddress, target: bytes) -> bytes:
-        """The response, as bytes, to what could not be read as a request; it is logged like any other.
-
-        ``target`` is as much of the request's target as could be read. The connection closes afterwards.
-        """
+        """As ``Dispatch.refusal``; it is logged like any other response."""
         path, _, _ = (origin_form(target) or target).partition(b"?")
         if error.status == 405:
             error = self._router.unknown_method(path)
@@ -200,8 +197,7 @@ class Edge:
         return self._unrouted(reply, request_id)
 
     def rejection(self) -> bytes:
-        """The response, as bytes, to a connection for which there is no room. It is not logged, since there may be
-        very many."""
+        """As ``Dispatch.rejection``. It is not logged, since there may be very many."""
         self._refusals.count("-", "connections")
         self._metrics.failed(errors.overloaded())
         return self._unrouted(error_reply(errors.overloaded()), self._new_id())
