@@ -35,8 +35,9 @@ class ClientTables:
 
     def mount(self, router: Router) -> None:
         policy = evolve(POLICY, key_anywhere=True)
+        admission = "" if self.database is None else admission_class(*self.database)
         # Braces would stand for arguments of the path.
-        admission = admission_class(*self.database or ("", "")).replace("{", "{{").replace("}", "}}")
+        admission = admission.replace("{", "{{").replace("}", "}}")
         only = router.of_part(evolve(policy, admission=admission))
         for url, described, methods in ((BASE, AT_ROOT, _AT_ROOT), (f"{BASE}/<path:below>", BELOW, _BELOW)):
             operations = [at(one, BASE, TAG, "client") for one in described]
