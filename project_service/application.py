@@ -58,6 +58,7 @@ from project_service.process import cpus, room_for_clients, trim_memory
 from project_service.settings.model import Settings, StageDatabase
 from project_service.storage import assemble as storage
 from project_service.storage.pictures.renditions import Renditions
+from project_service.supabase.storage.mounting import ClientStorage
 from project_service.supabase.tables import ClientTables
 from project_service.tables import assemble as tables
 from project_service.tables.api import admission_class
@@ -348,7 +349,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
 
     return Assembled(
         callers=Callers(ring, accounts.verifier, revocations),
-        mounted=[accounts, store, rest, *_for_clients(settings, rest)],
+        mounted=[accounts, store, rest, *_for_clients(settings, rest, store)],
         components=[
             *(
                 ClosedLast(partial(each.close, POOL_GRACE_SECONDS))
@@ -372,11 +373,12 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
     )
 
 
-def _for_clients(settings: Settings, rest: tables.Tables) -> list[Mounted]:
+def _for_clients(settings: Settings, rest: tables.Tables, store: storage.Storage) -> list[Mounted]:
     """What the clients of the Supabase family call."""
     if not settings.server.client_paths:
         return []
-    return [ClientTables(rest.routes, settings.client_database())]
+    databases = {(stage, name) for stage, name, _ in settings.stage_databases()}
+    return [ClientTables(rest.routes, settings.client_database()), ClientStorage(store, databases)]
 
 
 def _trimming(reactor: Any) -> Every:

@@ -237,8 +237,9 @@ class Callers:
         each time that these lines come."""
         caller = identify(access, headers, self.keys, self.tokens)
         token = None if caller.user is None else headers.derived(bearer_token)
-        presented = headers.derived(presented_key)
-        use = KeyUse() if caller.key is None or presented is None else self.keys.use_of(presented)
+        # Looked at only where it counts: a key that is ignored may be anything.
+        presented = None if caller.key is None else headers.derived(presented_key)
+        use = KeyUse() if presented is None else self.keys.use_of(presented)
         use.used = True
         headers.caller = _Cached(access, self.keys.active, token, caller, use)
         return caller

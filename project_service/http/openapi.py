@@ -109,7 +109,9 @@ class _Document:
     def _responses(self, method: str, route: Route, described: Operation) -> dict[str, Any]:
         responses = {str(answer.status): self._answer(method, answer) for answer in described.answers}
         by_status: dict[int, list[ApiError]] = {}
-        for error in describe.refusals_of(route.access, described, not route.policy.reads_by_own_rules):
+        sent = route.policy.error_form.sent
+        for refusal in describe.refusals_of(route.access, described, not route.policy.reads_by_own_rules):
+            error = sent(refusal)
             by_status.setdefault(error.status, []).append(error)
         for status, errors in sorted(by_status.items()):
             responses[str(status)] = self._refusal(method, status, errors, route.policy)

@@ -36,10 +36,11 @@ class Reply:
 @frozen
 class ErrorForm:
     """How a part writes errors: each as a response, and for ``/openapi.json`` the schema of those with given codes,
-    which are sorted."""
+    which are sorted. ``sent`` is an error with the status and code that the response has."""
 
     reply: Callable[[ApiError], Reply]
     schema: Callable[[Sequence[str]], Any]
+    sent: Callable[[ApiError], ApiError] = lambda error: error
 
 
 def error_reply(error: ApiError) -> Reply:
