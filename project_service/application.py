@@ -59,6 +59,7 @@ from project_service.settings.model import Settings, StageDatabase
 from project_service.storage import assemble as storage
 from project_service.storage.pictures.renditions import Renditions
 from project_service.supabase.storage.mounting import ClientStorage
+from project_service.supabase.storage.signatures import Signatures
 from project_service.supabase.tables import ClientTables
 from project_service.tables import assemble as tables
 from project_service.tables.api import admission_class
@@ -349,7 +350,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
 
     return Assembled(
         callers=Callers(ring, accounts.verifier, revocations),
-        mounted=[accounts, store, rest, *_for_clients(settings, rest, store)],
+        mounted=[accounts, store, rest, *_for_clients(settings, rest, store, accounts)],
         components=[
             *(
                 ClosedLast(partial(each.close, POOL_GRACE_SECONDS))
@@ -373,12 +374,18 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
     )
 
 
-def _for_clients(settings: Settings, rest: tables.Tables, store: storage.Storage) -> list[Mounted]:
+def _for_clients(
+    settings: Settings, rest: tables.Tables, store: storage.Storage, accounts: auth.Auth
+) -> list[Mounted]:
     """What the clients of the Supabase family call."""
     if not settings.server.client_paths:
         return []
+    signatures = Signatures(lambda: accounts.verifier.issuer.keys, time.time)
     databases = {(stage, name) for stage, name, _ in settings.stage_databases()}
-    return [ClientTables(rest.routes, settings.client_database()), ClientStorage(store, databases)]
+    return [
+        ClientTables(rest.routes, settings.client_database()),
+        ClientStorage(store, databases, signatures),
+    ]
 
 
 def _trimming(reactor: Any) -> Every:

@@ -325,8 +325,9 @@ class FakeObjects:
         if self.tables.uploads.pop(new.version, None) is None:
             raise errors.request_timeout_of_upload()
         if link is not None:
-            used = evolve(self.tables.links[link], uses_left=0, used_at=self.tables.now())
-            self.tables.links[link] = used
+            there = self.tables.links[link]
+            left = None if there.uses_left is None else there.uses_left - 1
+            self.tables.links[link] = evolve(there, uses_left=left, used_at=self.tables.now())
         return self._insert(self._row(new, writer, old), old)
 
     def _row(self, new: NewObject, writer: Writer, old: ObjectRow | None) -> ObjectRow:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 from attrs import evolve, frozen
 
-from project_service.errors import not_found
+from project_service.errors import Headers, not_found
 from project_service.http.describe import Operation, Parameter, in_path
 from project_service.http.request import Request
 from project_service.http.response import Reply, StreamReply
 from project_service.http.routing import Endpoint, Handler, Policy, Router
 from project_service.storage.assemble import ADMISSION, Storage
+from project_service.storage.links import NO_REFERRER
 from project_service.storage.routes.common import translated
 from project_service.supabase import storage_errors
 from project_service.supabase.storage.buckets import BucketRoutes
 from project_service.supabase.storage.common import TAG
 from project_service.supabase.storage.listing import ListingRoutes
 from project_service.supabase.storage.objects import ObjectRoutes, PublicRoutes
+from project_service.supabase.storage.pictures import PictureRoutes, PublicPictureRoutes
+from project_service.supabase.storage.signatures import Signatures
+from project_service.supabase.storage.signed import SignedRoutes, SigningRoutes
 
 BASE = "/storage/v1"
 # Clients resolve their paths against any URL, so the URL of a database has them too. Storage is the same there.
@@ -35,6 +40,7 @@ class ClientStorage:
 
     storage: Storage
     databases: Collection[tuple[str, str]]
+    signatures: Signatures
 
     def mount(self, router: Router) -> None:
         self._mount(router, BASE, "client", ())
@@ -48,8 +54,8 @@ class ClientStorage:
             name = prefix + operation.name[0].upper() + operation.name[1:]
             return evolve(operation, name=name, parameters=(*arguments, *operation.parameters))
 
-        def wrap(handler: Handler) -> Handler:
-            return self._of_known_databases(translated(handler))
+        def wrap(handler: Handler, headers: Headers = ()) -> Handler:
+            return self._of_known_databases(translated(handler, headers))
 
         storage, form = self.storage, storage_errors.FORM
         part = router.of_part(Policy(admission=ADMISSION, error_form=form, key_anywhere=True))
@@ -63,8 +69,22 @@ class ClientStorage:
         part.mount(ListingRoutes(buckets, rows), wrap=wrap, place=place)
         objects = ObjectRoutes(buckets, rows, storage.objects, storage.receiver, downloads, live)
         part.mount(objects, wrap=wrap, place=place)
+        part.mount(PictureRoutes(objects), wrap=wrap, place=place)
+        part.mount(
+            SigningRoutes(buckets, rows, storage.receiver, downloads, storage.links, self.signatures),
+            wrap=wrap,
+            place=place,
+        )
+        opened = router.of_part(Policy(admission=ADMISSION, error_form=form))
+        opened.mount(
+            SignedRoutes(buckets, storage.receiver, downloads, storage.links, self.signatures),
+            wrap=partial(wrap, headers=(NO_REFERRER,)),
+            place=place,
+        )
         pages = router.of_part(Policy(admission=ADMISSION, error_form=form, any_origin=True))
-        pages.mount(PublicRoutes(buckets, rows, downloads, live), wrap=wrap, place=place)
+        public = PublicRoutes(buckets, rows, downloads, live)
+        pages.mount(public, wrap=wrap, place=place)
+        pages.mount(PublicPictureRoutes(public), wrap=wrap, place=place)
         # Everything else: protocols that are not spoken here, and paths that nobody knows.
         other = router.of_part(Policy(error_form=form))
         other.route(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from project_service.auth.tokens import KeySet, rotated
 from project_service.supabase.storage.mounting import ClientStorage
+from project_service.supabase.storage.signatures import Signatures
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, Response
 from tests.http.storage.app import ALICE, BOB, StorageApp
 
@@ -22,7 +24,9 @@ class ClientApp(StorageApp):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        ClientStorage(self.storage, {("dev", "main")}).mount(self.router)
+        self.key_set = KeySet.parse(rotated(None, "ES256"))
+        signatures = Signatures(lambda: self.key_set, lambda: self.now().timestamp())
+        ClientStorage(self.storage, {("dev", "main")}, signatures).mount(self.router)
         for name, public in (("policed", False), ("shown", True)):
             made = self.ask("POST", "/bucket", {"name": name, "public": public}, SERVICE)
             assert made.status == 200, made.body

@@ -15,6 +15,7 @@ from project_service.http.openapi import OpenApi
 from project_service.http.routing import Router
 from project_service.storage import errors as storage_errors
 from project_service.supabase.storage.mounting import BASE, ClientStorage
+from project_service.supabase.storage.signatures import Signatures
 from project_service.supabase.storage_errors import TABLE, as_sent, as_sent_to_tus
 from tests.http.edge.test_openapi import catalogue, document
 from tests.http.supabase.storage_app import SERVICE, ClientApp, told
@@ -98,7 +99,8 @@ class Errors(TestCase):
 
     def test_the_document_is_valid_and_has_the_statuses_that_are_sent(self) -> None:
         router = Router()
-        ClientStorage(ClientApp().storage, set()).mount(router)
+        app = ClientApp()
+        ClientStorage(app.storage, set(), Signatures(lambda: app.key_set, app.clock.seconds)).mount(router)
         OpenApi("1.2.3", "").mount(router)
         described = document(router)
         self.assertEqual([str(one) for one in OpenAPIV31SpecValidator(described).iter_errors()], [])
