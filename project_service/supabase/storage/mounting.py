@@ -15,12 +15,14 @@ from project_service.http.routing import Endpoint, Handler, Policy, Router
 from project_service.storage.assemble import ADMISSION, Storage
 from project_service.storage.links import NO_REFERRER
 from project_service.storage.routes.common import translated
+from project_service.storage.routes.resumables import with_tus
 from project_service.supabase import storage_errors
 from project_service.supabase.storage.buckets import BucketRoutes
 from project_service.supabase.storage.common import TAG
 from project_service.supabase.storage.listing import ListingRoutes
 from project_service.supabase.storage.objects import ObjectRoutes, PublicRoutes
 from project_service.supabase.storage.pictures import PictureRoutes, PublicPictureRoutes
+from project_service.supabase.storage.resumables import ClientUploads
 from project_service.supabase.storage.signatures import Signatures
 from project_service.supabase.storage.signed import SignedRoutes, SigningRoutes
 
@@ -81,6 +83,14 @@ class ClientStorage:
             wrap=partial(wrap, headers=(NO_REFERRER,)),
             place=place,
         )
+        resumable = router.of_part(
+            Policy(admission=ADMISSION, error_form=storage_errors.TUS_FORM, key_anywhere=True)
+        )
+
+        def with_known_database(handler: Handler) -> Handler:
+            return self._of_known_databases(with_tus(handler))
+
+        resumable.mount(ClientUploads(storage.resumables), wrap=with_known_database, place=place)
         pages = router.of_part(Policy(admission=ADMISSION, error_form=form, any_origin=True))
         public = PublicRoutes(buckets, rows, downloads, live)
         pages.mount(public, wrap=wrap, place=place)
