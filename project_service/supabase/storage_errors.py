@@ -121,6 +121,10 @@ TABLE: Mapping[str, Said] = {
 }
 
 
+# Words that clients of tus look for.
+_TO_TUS = {"offset_mismatch": "Upload-Offset conflict", "payload_too_large": "Maximum size exceeded"}
+
+
 class StorageError(ApiError):
     """An error as it is sent. ``status`` is that of the response, ``stated`` the one in the body."""
 
@@ -132,6 +136,8 @@ class StorageError(ApiError):
         real = kept or self.stated in _KEPT or self.stated >= HTTPStatus.INTERNAL_SERVER_ERROR
         status = self.stated if real else HTTPStatus.BAD_REQUEST.value
         message = ours.message if said.message is None else said.message(ours)
+        if kept and ours.code in _TO_TUS:
+            message = f"{_TO_TUS[ours.code]}: {ours.message}"
         headers = tuple(one for one in ours.headers if one[0] != "WWW-Authenticate")
         super().__init__(status, said.code, message, None, headers, counted=ours.counted)
         self.reason = ours.reason if status == ours.status else None

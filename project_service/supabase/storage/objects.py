@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from attrs import frozen
 
-from project_service.errors import ApiError, unsupported_media_type, validation_failed
+from project_service.errors import ApiError, require_text, unsupported_media_type, validation_failed
 from project_service.http.describe import (
     COUNT,
     STRING,
@@ -19,7 +20,8 @@ from project_service.http.describe import (
     in_header,
     obj,
 )
-from project_service.http.json_body import TEXT, member, or_null
+from project_service.http.head import HeaderView
+from project_service.http.json_body import FLAG, TEXT, Kind, member, or_null
 from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, StreamReply, json_reply
 from project_service.http.routing import endpoint
@@ -33,6 +35,7 @@ from project_service.storage.receiving import Destination, Receiver
 from project_service.storage.requests import parameters
 from project_service.storage.requests.cache_control import NOT_SHARED, for_everybody
 from project_service.storage.requests.conditions import with_upsert, write_conditions
+from project_service.storage.requests.details import details_of, with_cache_control
 from project_service.storage.requests.form import FIELDS_OF_CLIENTS
 from project_service.storage.routes.common import VARY_BY_KEY, caching_of
 from project_service.storage.routes.descriptions import (
@@ -52,6 +55,7 @@ from project_service.storage.routes.descriptions import (
 from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.values import (
     NEW_ONLY,
+    NO_DETAILS,
     Bucket,
     Conditions,
     Live,
@@ -155,6 +159,26 @@ def _info(name: str, summary: str) -> Operation:
     )
 
 
+def _read_file_metadata(name: str, value: object) -> Mapping[str, Any]:
+    """What of a copy is to be other than of its source, as ``Objects.copy`` takes it."""
+    given = {} if value is None else value
+    if not isinstance(given, dict):
+        raise validation_failed({name: "must be an object"})
+    changes: dict[str, Any] = {}
+    if (caching := given.get("cacheControl")) is not None:
+        details = with_cache_control(NO_DETAILS, require_text(f"{name}.cacheControl", caching), name)
+        changes |= {"cache_control": details.cache_control, "max_age_seconds": details.max_age_seconds}
+    if (kind := given.get("mimetype")) is not None:
+        changes["content_type"] = keys.parse_content_type(require_text(f"{name}.mimetype", kind))
+    return changes
+
+
+_FILE_METADATA = Kind(
+    {"type": ["object", "null"], "properties": {"cacheControl": STRING, "mimetype": STRING}},
+    _read_file_metadata,
+)
+
+
 @frozen
 class FromTo:
     """The keys of a copy or move."""
@@ -165,14 +189,32 @@ class FromTo:
     to_bucket: str | None = member(or_null(TEXT), name="destinationBucket", default=None)
 
     def parsed(self) -> tuple[str, str]:
-        """Raises ``invalid_key``, and ``validation_failed`` if nothing would change."""
-        source, target = (
-            keys.parse_key(self.source, "sourceKey"),
-            keys.parse_new_key(self.target, "destinationKey"),
-        )
-        if source == target and self.to_bucket in (None, self.bucket):
-            raise validation_failed({"destinationKey": "is the same as sourceKey"})
-        return source, target
+        """Raises ``invalid_key``."""
+        source = keys.parse_key(self.source, "sourceKey")
+        return source, keys.parse_new_key(self.target, "destinationKey")
+
+    @property
+    def within(self) -> bool:
+        return self.to_bucket in (None, self.bucket)
+
+
+@frozen
+class ToCopy(FromTo):
+    """An object may be copied onto itself, with other metadata."""
+
+    file_metadata: Mapping[str, Any] = member(_FILE_METADATA, name="metadata", default={})
+    copies_metadata: bool | None = member(
+        or_null(FLAG),
+        name="copyMetadata",
+        default=None,
+        schema={"description": "false: not the application's own, for which x-metadata counts."},
+    )
+
+    def changes(self, headers: HeaderView) -> Mapping[str, Any]:
+        """As ``Objects.copy`` takes them. Raises ``validation_failed``."""
+        own = details_of(headers).metadata if b"x-metadata" in headers else None
+        replaced = own is not None or self.copies_metadata is False
+        return {**self.file_metadata, **({"metadata": own} if replaced else {})}
 
 
 @frozen
@@ -335,8 +377,10 @@ class ObjectRoutes:
     async def move(self, request: Request) -> Reply:
         body = await read_body(request, FromTo)
         source, target = body.parsed()
+        if source == target and body.within:
+            raise validation_failed({"destinationKey": "is the same as sourceKey"})
         bucket, writer = await writable(self.buckets, request, body.bucket)
-        if body.to_bucket in (None, body.bucket):
+        if body.within:
             switched = await self.objects.move(bucket, source, target, writer, NEW_ONLY)
         else:
             to, _ = await writable(self.buckets, request, body.to_bucket)
@@ -351,20 +395,19 @@ class ObjectRoutes:
             TAG,
             "Copy an object, within its bucket or into another; with x-upsert the copy may replace one",
             ok("The copy", FILE),
-            (_UPSERT,),
-            body=body_of(FromTo),
+            (_UPSERT, _OF_UPLOAD[1]),
+            body=body_of(ToCopy),
             errors=_FROM_TO_REFUSED,
             needs=DATABASE_AND_STORE,
         ),
     )
     async def copy(self, request: Request) -> Reply:
-        body = await read_body(request, FromTo)
+        body = await read_body(request, ToCopy)
         source, target = body.parsed()
+        changes, conditions = body.changes(request.headers), upsert_of(request)
         bucket, writer = await writable(self.buckets, request, body.bucket)
-        to = bucket
-        if body.to_bucket not in (None, body.bucket):
-            to, _ = await writable(self.buckets, request, body.to_bucket)
-        switched = await self.objects.copy(bucket, source, to, target, writer, upsert_of(request))
+        to = bucket if body.within else (await writable(self.buckets, request, body.to_bucket))[0]
+        switched = await self.objects.copy(bucket, source, to, target, writer, conditions, changes)
         row = switched.row
         return json_reply({**uploaded(row), **common.whole(row, access.may_see_owner(request.caller, row))})
 

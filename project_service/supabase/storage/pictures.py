@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.errors import validation_failed
 from project_service.http.describe import Operation, Parameter, Schema
@@ -57,8 +57,10 @@ def query_of(sent: Mapping[str, str | None]) -> str:
 
 
 def wanted(query: str, settings: Images) -> Wanted | None:
-    """As ``images.wanted``, of what ``query_of`` made."""
-    return images.wanted(query.encode(), settings)
+    """As ``images.wanted``, of what ``query_of`` made. Clients in Node send pictures as text by default, so that keys
+    count too."""
+    read = images.wanted(query.encode(), settings)
+    return None if read is None else evolve(read, by_key=True)
 
 
 def of_request(request: Request, settings: Images) -> Wanted | None:

@@ -370,12 +370,49 @@ class Changes(Case):
         self.assertEqual(told(self.ask("copy", **again)), EXISTS)
         self.assertEqual(self.ask("copy", {**SERVICE, "x-upsert": "true"}, **again).status, 200)
 
+    def test_a_copy_may_have_other_metadata_and_be_the_object_itself(self) -> None:
+        encoded = base64.b64encode(b'{"a": 1}').decode()
+        self.put("policed/a", cache_control="max-age=5", x_metadata=encoded)
+
+        def copied(headers: dict[str, str], **body: Any) -> Any:
+            sent = {"bucketId": "policed", "sourceKey": "a", "destinationKey": "a", **body}
+            response = self.ask("copy", {**SERVICE, "x-upsert": "true", **headers}, **sent)
+            self.assertEqual(response.status, 200, response.body)
+            row = self.row("policed", "a")
+            return row.max_age_seconds, row.content_type, row.metadata
+
+        text = "text/plain;charset=UTF-8"
+        self.assertEqual(copied({}), (5, text, '{"a":1}'))
+        changed: Any = {"cacheControl": "max-age=9", "mimetype": "image/png"}
+        self.assertEqual(copied({}, metadata=changed), (9, "image/png", '{"a":1}'))
+        other = base64.b64encode(b'{"b": 2}').decode()
+        self.assertEqual(copied({"x-metadata": other}), (9, "image/png", '{"b":2}'))
+        self.assertEqual(copied({}, copyMetadata=False), (9, "image/png", None))
+        for wrong in ({"mimetype": "png"}, {"cacheControl": 5}, "none", {"cacheControl": "max-age=x"}):
+            body: Any = {"bucketId": "policed", "sourceKey": "a", "destinationKey": "b", "metadata": wrong}
+            self.assertEqual(told(self.ask("copy", **body)), (400, "400", "InvalidRequest"), wrong)
+        self.app.ask("PUT", "/bucket/shown", {"allowed_mime_types": ["image/*"]}, SERVICE)
+        self.app.clock.advance(1)
+        into: Any = {
+            "bucketId": "policed",
+            "sourceKey": "a",
+            "destinationKey": "b",
+            "destinationBucket": "shown",
+        }
+        refused = self.ask("copy", **into, metadata={"mimetype": "text/csv"})
+        self.assertEqual(told(refused), (400, "415", "InvalidMimeType"))
+        self.assertEqual(self.app.stored(), [b"hello"])
+
     def test_refusals(self) -> None:
         self.put(f"policed/{ALICE}/a", headers=USER)
         mine: dict[str, Any] = {"bucketId": "policed", "sourceKey": f"{ALICE}/a"}
         for what in ("move", "copy"):
             for headers, body, refusal in (
-                (USER, {**mine, "destinationKey": f"{ALICE}/a"}, (400, "400", "InvalidRequest")),
+                (
+                    USER,
+                    {**mine, "destinationKey": f"{ALICE}/a"},
+                    EXISTS if what == "copy" else (400, "400", "InvalidRequest"),
+                ),
                 (USER, {**mine, "destinationKey": "../x"}, BAD_KEY),
                 (USER, {**mine, "destinationKey": f"{BOB}/a"}, DENIED),
                 (

@@ -83,6 +83,12 @@ class Pictures(Case):
         self.assertTrue((response.header("cache-control") or "").startswith("private, max-age="))
         self.assertTrue(self.sign().startswith("/object/sign/"))
 
+    def test_one_that_was_sent_as_text_is_known_by_its_key(self) -> None:
+        self.put("shown/a.jpg", b"picture")
+        self.assert_picture(self.show("/render/image/public/shown/a.jpg?width=9", {}), "image/jpeg")
+        own = self.app.request("GET", "/storage/public/shown/a.jpg?width=9")
+        self.assertNotEqual(own.status, 200)
+
     def test_refusals(self) -> None:
         for query in ("width=0", "width=x", "width=5&resize=fill", "format=bmp", "quality=101"):
             path = f"/render/image/authenticated/{self.path}?{query}"

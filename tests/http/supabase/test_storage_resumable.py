@@ -88,6 +88,7 @@ class Resumable(TestCase):
         behind = self.patch(path, 3, b"x")
         self.assertEqual(told(behind), (409, "409", "TusError"))
         self.assertEqual(behind.header("upload-offset"), "0")
+        self.assertIn("Upload-Offset conflict: ", json.loads(behind.body)["message"])
         self.assertEqual(behind.header("tus-resumable"), "1.0.0")
         self.assertEqual(told(self.app.request("PATCH", path, USER, b"x"))[0], 412)
         self.assertEqual(told(self.begin(bucketName=None))[:2], (400, "400"))
