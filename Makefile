@@ -6,7 +6,7 @@ RUNS   := $(VENV)/.installed
 TESTS  := $(VENV)/.installed-for-tests
 SITE   := $(VENV)-docs/.installed
 
-.PHONY: run test venv lint format docs bench replies conformance chaos soak
+.PHONY: run test test-quick venv lint format docs bench replies conformance chaos soak
 .DEFAULT_GOAL := run
 
 venv: $(TESTS)
@@ -48,11 +48,16 @@ run: $(RUNS)
 # Four at a time, each with servers of its own, which is no more than two cores can do: most of a test's time goes into
 # waiting. Whole files, in their order, since trial's tests have to come first (tests/conftest.py). PYTEST="" for one
 # after the other.
-PYTEST ?= -n 4 --dist loadfile --no-loadscope-reorder
+IN_TURN := --dist loadfile --no-loadscope-reorder
+PYTEST ?= -n 4 $(IN_TURN) --durations=10 --durations-min=1
 # A hundred processes start one after the other; some images have Python compile everything anew in each.
-test: export PYTHONDONTWRITEBYTECODE =
+test test-quick: export PYTHONDONTWRITEBYTECODE =
 test: venv
-	$(BIN)/python -m pytest $(PYTEST)
+	PYTEST_DEBUG_TEMPROOT=$$($(BIN)/python -m tests.memory) $(BIN)/python -m pytest $(PYTEST)
+
+# While one writes: in memory alone, with few random examples, and without the slowest files.
+test-quick: venv
+	$(BIN)/python -m pytest -q -n 2 $(IN_TURN) --quick tests/unit tests/http
 
 lint: venv
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import platform
 import time
 from pathlib import Path
 
-from benchmarks import auth, goals, related, scale, storage, storage_images, tables
+from benchmarks import auth, beside_bulk, goals, related, scale, storage, storage_images, tables
 from benchmarks.load import wrk
 from benchmarks.memory import calm
 from benchmarks.report import HEADING, Row, save, save_table, show
@@ -37,6 +37,7 @@ def main() -> None:
             rows += show(scale.listing(large, given.rounds, given.seconds))
             rows += show(scale.measure(running, large, given.rounds, given.seconds))
     rows += related.measured(2 * given.rounds + 1)
+    rows += beside_bulk.measured(given.rounds, given.seconds)
     took = time.monotonic() - began
     about = {
         "cpus": len(os.sched_getaffinity(0)),

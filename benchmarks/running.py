@@ -45,13 +45,13 @@ class Running:
 
     def cpu_seconds(self) -> float:
         """User and system time of all its processes together."""
-        return sum(map(_cpu_seconds, self.pids))
+        return sum(map(cpu_seconds, self.pids))
 
     def database_cpu_seconds(self) -> float:
         """The same of PostgreSQL's processes that serve clients now."""
         with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
             cursor.execute("select pid from pg_stat_activity where backend_type = 'client backend'")
-            return sum(_cpu_seconds(pid) for (pid,) in cursor.fetchall())
+            return sum(cpu_seconds(pid) for (pid,) in cursor.fetchall())
 
     def memory(self) -> float:
         """Resident MiB of its largest worker."""
@@ -65,7 +65,7 @@ class Running:
                 connection.cursor().execute(statement)
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

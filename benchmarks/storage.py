@@ -6,33 +6,30 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import psycopg2
-from attrs import frozen
 
-from benchmarks import storage_images, storage_listing, storage_memory, storage_resumable, storage_rules
+from benchmarks import (
+    storage_images,
+    storage_listing,
+    storage_memory,
+    storage_resumable,
+    storage_rules,
+    storage_uploads,
+)
 from benchmarks.bare_client import BareClient, BareStore
-from benchmarks.load import CLIENTS, Costed, Request, wrk
+from benchmarks.load import Costed, Request, wrk
 from benchmarks.memory import MIB
 from benchmarks.report import HEADING, Row, interleaved, show
 from benchmarks.running import Running, service
 from benchmarks.storage_memory import OBJECTS
+from benchmarks.storage_uploads import SMALL
 
-SMALL, LARGE = 4096, 64 * MIB
-
-
-@frozen
-class NewKeys(Request):
-    """Each request to a key of its own below the URL's path."""
-
-    def script(self, pause_ms: float) -> str:
-        own = "local n = 0\nfunction request() n = n + 1 return wrk.format(nil, wrk.path .. n) end"
-        return f"{super().script(pause_ms)}\n{own}"
+LARGE = 64 * MIB
 
 
 def measure(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
@@ -74,17 +71,7 @@ def small(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
     yield Row("object: 4 KiB GET, fetched", f"{fetching:.0f}/s", beside, fetching / limit, 0.4)
     (cost,) = fetched.microseconds
     yield Row("CPU of a 4 KiB GET, fetched", f"{cost:.0f} us", "our processes", cost, 250, "at most")
-    put = Costed(kept, (running.cpu_seconds,))
-    numbers = itertools.count()
-
-    def uploads() -> float:
-        put.request = NewKeys(f"{running.url}{OBJECTS}puts/{next(numbers)}/", key, "PUT", "x" * SMALL)
-        return put.rate(seconds)
-
-    (rate,) = interleaved(rounds, uploads)
-    yield Row("object: 4 KiB PUTs a second", f"{rate:.0f}/s", f"{CLIENTS} clients", rate, 400)
-    (cost,) = put.microseconds
-    yield Row("CPU of a 4 KiB PUT", f"{cost:.0f} us", "our processes", cost, 900, "at most")
+    yield from storage_uploads.measure(running, rounds, seconds)
 
 
 def large(running: Running, rounds: int) -> Iterator[Row]:

@@ -38,7 +38,7 @@ from project_service.embedded.assemble import Embedded
 from project_service.lifecycle import Backoff, Components, start
 from project_service.log import on_output, set_level
 from project_service.network import Binder, bind_endpoints, url_of
-from project_service.process import allow_descriptors, tune_memory
+from project_service.process import allow_descriptors, let_threads_yield, tune_memory
 from project_service.settings.reading import Launch, log_failed_reload
 from project_service.shares import worker_count
 from project_service.workers.supervisor import Workers
@@ -149,6 +149,7 @@ class Startup:
     async def start(self) -> None:
         launch = self._launch
         allow_descriptors()
+        let_threads_yield(self._reactor.getThreadPool())
         if launch.data_dir is not None and (launch.embeds_database or launch.embeds_store):
             await self._embed(launch.data_dir)
         await self._migrate()

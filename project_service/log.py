@@ -169,7 +169,9 @@ def text_observer(out: LogOutput) -> ILogObserver:
     def observe(event: LogEvent) -> None:
         about = f"{event.get('log_level', LogLevel.info).name:<8} [{event.get('log_namespace', '-')}]"
         if isinstance(requests := event.get("access"), Requests):
-            out.write("".join([f"{_timestamp(one[0])} {about} {_line_of(one)}\n" for one in requests]))
+            lines = [f"{_timestamp(one[0])} {about} {_message_of(one)}\n" for one in requests]
+            text = "".join(lines)
+            out.write("".join(map(redact, lines)) if _may_hold_secret(text) else text)
         else:
             text = eventAsText(event, includeTimestamp=False, includeSystem=False)
             text = _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
@@ -284,8 +286,13 @@ class Requests(list[AccessEntry]):
 
 
 def _line_of(one: AccessEntry) -> str:
+    return redact(_message_of(one))
+
+
+def _message_of(one: AccessEntry) -> str:
+    """The line, which may hold secrets yet."""
     _, request_id, method, path, status, sent, seconds, _ = one
-    return redact(f"{method} {path} {status} {sent}B {round(seconds * 1000, 1)}ms id={request_id}")
+    return f"{method} {path} {status} {sent}B {round(seconds * 1000, 1)}ms id={request_id}"
 
 
 class AccessLog:

@@ -127,13 +127,13 @@ def write_now(transport: Any, data: bytes) -> None:
         return
     left = memoryview(data)
     while left:
-        sent: Any = transport.writeSomeData(left)
-        if isinstance(sent, Exception) or not sent:
+        try:
+            left = left[transport.socket.send(left[:SEND_BYTES]) :]
+        except OSError:
             # The socket is full or the connection is lost. The transport sends the rest later, or reports the loss in
             # a turn of its own.
             transport.write(bytes(left))
             return
-        left = left[sent:]
 
 
 def is_ready(transport: Any) -> bool:

@@ -11,7 +11,6 @@ import click
 from click.core import ParameterSource
 from psycopg2 import extensions
 
-from project_service.auth.mail import MailFolder
 from project_service.cli.invocation import FAILED, USAGE, Invocation, Project, common_options, end, on_project
 from project_service.cli.project_migrations import run_folder
 from project_service.cli.results import Result, aligned, as_json, as_written, csv
@@ -215,6 +214,8 @@ def reset(invocation: Invocation, yes: bool, seed: IO[str] | None) -> None:
         for bucket in await storage.buckets.all():
             await storage.objects.delete_prefix(bucket, "")
         if project.settings.smtp.mail_dir is not None:
+            from project_service.auth.mail import MailFolder
+
             MailFolder(project.reactor, Path(project.settings.smtp.mail_dir), None).empty()
         invocation.show({"reset": True, "tables": len(tables)}, f"reset; tables emptied: {len(tables)}")
 

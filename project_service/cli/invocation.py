@@ -17,7 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 import orjson
@@ -40,9 +40,12 @@ from project_service.files import printable
 from project_service.lifecycle import start
 from project_service.settings.model import Secret, Settings, StageDatabase
 from project_service.settings.reading import BadSettings, Launch, Resource, Source
-from project_service.storage.assemble import Storage, build, sql_rows
-from project_service.storage.s3.client import S3Store, connect_store
 from project_service.storage.s3.errors import EXPLANATIONS, StoreError, StoreUnreachable
+
+if TYPE_CHECKING:
+    # Imported where they are used: a command that needs no store, such as ``sql``, starts in half the time.
+    from project_service.storage.assemble import Storage
+    from project_service.storage.s3.client import S3Store
 
 T = TypeVar("T")
 
@@ -84,6 +87,8 @@ class Project:
     @property
     def storage(self) -> Storage:
         """Storage, made of ``pool`` and ``store``."""
+        from project_service.storage.assemble import build, sql_rows
+
         return build(self.reactor, self.settings.storage, self.store, sql_rows(self.pool))
 
     @property
@@ -165,6 +170,8 @@ async def open_project(
             pool = Pool(connector(reactor, settings), 2, 10.0, reactor)
             stack.push_async_callback(pool.close)
         if store:
+            from project_service.storage.s3.client import connect_store
+
             client = connect_store(reactor, settings.store)
             stack.push_async_callback(client.close)
         yield Project(reactor, settings, started_here, admin_dsn, pool, client)

@@ -36,7 +36,7 @@ from project_service.storage import errors, keys
 from project_service.storage.buckets import Buckets
 from project_service.storage.durations import STALE_AFTER
 from project_service.storage.objects import Objects
-from project_service.storage.requests.details import MAX_METADATA_BYTES, with_field
+from project_service.storage.parsing.details import MAX_METADATA_BYTES, with_field
 from project_service.storage.rows.buckets import BucketRows
 from project_service.storage.rows.links import LinkRows
 from project_service.storage.s3.client import S3Store, connect_store

@@ -32,6 +32,7 @@ from project_service.database.pipeline import (
     error_that_ended,
     ignore_notices,
     may_be_stale,
+    reported,
     show_sqlstates,
 )
 from project_service.database.quickness import Quickness
@@ -44,10 +45,10 @@ Row = tuple[Any, ...]
 # The settings on which the meaning of a message depends: its encoding, how it quotes, who sends it, and whether it
 # may write. The server reports changes of these by itself (PostgreSQL's manual, section 55.2.7).
 _REPORTED = (
-    "client_encoding",
-    "standard_conforming_strings",
-    "session_authorization",
-    "default_transaction_read_only",
+    b"client_encoding",
+    b"standard_conforming_strings",
+    b"session_authorization",
+    b"default_transaction_read_only",
 )
 _IN_TRANSACTION = (extensions.TRANSACTION_STATUS_INTRANS, extensions.TRANSACTION_STATUS_INERROR)
 _CONNECTION_FAULTS = (psycopg2.OperationalError, psycopg2.InterfaceError)
@@ -102,7 +103,7 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
         # One cursor is enough, since there is one message at a time.
         self._cursor: Any = None
         self._descriptor: int | None = None
-        self._remembered: tuple[str | None, ...] | None = None
+        self._remembered: tuple[bytes | None, ...] | None = None
 
     async def open(self, **params: Any) -> None:
         """Connect with libpq's parameters, for one host. This may be cancelled; then call ``close``."""
@@ -186,8 +187,10 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
 
         Raises as ``execute`` does. ``version`` is that of the schema cache that the statements were made with.
         """
-        self._check_idle()
-        pipeline = self.pipeline if self.pipeline and not self._discarded else self.enter_pipeline()
+        pipeline = self.pipeline
+        if pipeline is None or pipeline.waiting or self._discarded:
+            self._check_idle()
+            pipeline = self.enter_pipeline()
         self.watch()
         run = pipeline.submit(version, steps, timed)
         pipeline.flush()
@@ -297,16 +300,14 @@ class Connection(txpostgres.Connection):  # type: ignore[misc]  # txpostgres is 
 
     def remember_settings(self) -> None:
         """Remember the present settings: every caller is to find these (see ``altered``)."""
-        self._remembered = (*map(self._connection.get_parameter_status, _REPORTED),)
+        self._remembered = reported(self._connection, _REPORTED)
 
     @property
     def altered(self) -> bool:
         """Whether SQL has changed a session setting (encoding, quoting, user, read-only) that would make the next
         statement mean something else."""
         remembered = self._remembered
-        return remembered is not None and remembered != (
-            *map(self._connection.get_parameter_status, _REPORTED),
-        )
+        return remembered is not None and remembered != reported(self._connection, _REPORTED)
 
     @property
     def in_transaction(self) -> bool:

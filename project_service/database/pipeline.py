@@ -17,7 +17,7 @@ module sees them: others make a ``Step``, and get rows or an exception that psyc
 Figure: a query takes 15 us less of our CPU than through psycopg2's ``execute``, and half of PostgreSQL's.
 
 With Bind and Execute PostgreSQL takes a statement's snapshot after it has waited for the statement's locks, so a read
-that waits for TRUNCATE and a refill sees the new rows. (A cursor does not; see ``tables.stream``.)
+that waits for TRUNCATE and a refill sees the new rows. (A cursor does not; see ``tables.run.stream``.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import ctypes
 import datetime
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import count
 from time import thread_time
@@ -136,6 +136,7 @@ _send_prepare = _function("PQsendPrepare", _INT, _P, _TEXT, _TEXT, _INT, _P)
 _send_prepared = _function("PQsendQueryPrepared", _INT, _P, _TEXT, _INT, _P, _P, _P, _INT)
 _send_text = _function("PQsendQueryParams", _INT, _P, _TEXT, _INT, _P, _P, _P, _P, _INT)
 _sync = _function("PQpipelineSync", _INT, _P)
+_parameter = _function("PQparameterStatus", _TEXT, _P, _TEXT)
 _set_verbosity = _function("PQsetErrorVerbosity", _INT, _P, _INT)
 _flush = _function("PQflush", _INT, _P)
 _consume = _function("PQconsumeInput", _INT, _P)
@@ -167,6 +168,12 @@ def ignore_notices(connection: Any) -> None:
 def show_sqlstates(connection: Any) -> None:
     """Have the texts of libpq's errors begin with the SQLSTATE. ``error_that_ended`` reads it there."""
     _set_verbosity(connection.pgconn_ptr, _VERBOSE)
+
+
+def reported(connection: Any, settings: Iterable[bytes]) -> tuple[bytes | None, ...]:
+    """The present values of ``settings``, as far as the server reports them. psycopg2 would decode each in Python."""
+    libpq = connection.pgconn_ptr
+    return tuple([_parameter(libpq, name) for name in settings])
 
 
 Values = Sequence[bytes | None]
@@ -410,7 +417,7 @@ class Pipeline:
             self._connection.connection_lost()
             return
         now, cpu = self._clock(), thread_time()
-        waited = self.waited(now)
+        waited = now - self.since - (cpu - self._cpu)  # as ``waited`` has it
         ended = False
         while waiting and not _is_busy(libpq):
             result = _get_result(libpq)
@@ -604,7 +611,10 @@ def as_text(value: Any) -> bytes | None:  # noqa: PLR0911  # one return for each
 
 def as_texts(values: Sequence[Any]) -> Values:
     """As ``as_text``, for each of ``values``."""
-    return [value.encode() if value.__class__ is str else as_text(value) for value in values]
+    return [
+        value.encode() if value.__class__ is str else None if value is None else as_text(value)
+        for value in values
+    ]
 
 
 def _item(value: Any) -> bytes:

@@ -170,7 +170,7 @@ class Pipelines:
                     self._retire(connection)
                     break
                 continue
-            if self._accepts(pipeline, now):
+            if not pipeline.waiting or self._accepts(pipeline, now):
                 self._used = now
                 run = pipeline.submit(version, steps)
                 run.quickness = quickness
@@ -186,9 +186,8 @@ class Pipelines:
         return None
 
     def _accepts(self, pipeline: Pipeline, now: float) -> bool:
+        """Whether one on which runs wait takes another."""
         waiting = pipeline.waiting
-        if not waiting:
-            return True
         if len(waiting) >= MAX_WAITING:
             return False
         if now - waiting[0].sent < MAX_AGE_SECONDS + SLOW_FACTOR * pipeline.typical:

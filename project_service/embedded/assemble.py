@@ -6,7 +6,7 @@ import os
 import pwd
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
 
@@ -19,9 +19,11 @@ from project_service.embedded.data_directory import (
     write_note,
 )
 from project_service.embedded.postgres import Cluster
-from project_service.embedded.seaweed import ObjectStore
 from project_service.embedded.supervised import ChildFailed, Supervised
 from project_service.lifecycle import all_of
+
+if TYPE_CHECKING:
+    from project_service.embedded.seaweed import ObjectStore
 
 log = Logger()
 
@@ -99,6 +101,9 @@ class Embedded:
         if self._with_database:
             cluster = Cluster(self._reactor, self.data_dir, secrets, self._progress)
         if self._with_store:
+            # Not needed by most commands, and with the store's client a third of what they import.
+            from project_service.embedded.seaweed import ObjectStore
+
             store = self._store = ObjectStore(self._reactor, self.data_dir, secrets, self._bucket)
         if cluster is not None:
             self._progress("Starting PostgreSQL")

@@ -163,5 +163,6 @@ class LimitedSlot(Slot):
             self._class.served += 1
 
     def close(self) -> None:
-        self.release()
+        if self._state == "served":
+            self.release()
         self._state = "closed"

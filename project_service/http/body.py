@@ -93,19 +93,19 @@ class Body:
         The first call sends ``100 Continue`` if the client waits for one. Raises ``ClientGone`` if the connection is
         lost before the end, ``ApiError`` if the framing turns out to be broken.
         """
-        chunk = await self._next()
-        self.source.body_awaited(False)
-        return chunk
+        if self._expects_continue or not (self._chunks or self.complete):
+            await self._wait()
+            self.source.body_awaited(False)
+        return self._take()
 
-    async def _next(self) -> bytes:
+    async def _wait(self) -> None:
+        """Until there is a chunk, or no more will come."""
         if self._expects_continue:
             self._expects_continue = False
             self.source.send_continue()
-        while not self._chunks:
+        while not self._chunks and not self.complete:
             if self._failure is not None:
                 raise self._failure
-            if self.complete:
-                return b""
             self._resume()
             self._waiting = Deferred()
             self.source.body_awaited(True)
@@ -113,9 +113,14 @@ class Body:
                 await self._waiting
             finally:
                 self._waiting = None
+
+    def _take(self) -> bytes:
+        """The next chunk, or ``b""`` where there is none."""
+        if not self._chunks:
+            return b""
         chunk = self._chunks.popleft()
         self._buffered -= len(chunk) + PIECE_BYTES
-        if self._buffered < HIGH_WATER // 2:
+        if self._paused and self._buffered < HIGH_WATER // 2:
             self._resume()
         return chunk
 
@@ -126,9 +131,22 @@ class Body:
         """
         if self.length is not None and self.length > limit:
             raise errors.payload_too_large(limit)
+        if self.complete and not self._expects_continue:
+            body, self._buffered = b"".join(self._chunks), 0
+            self._chunks.clear()
+            if self._paused:
+                self._resume()
+            if len(body) > limit:
+                raise errors.payload_too_large(limit)
+            return body
         chunks: list[bytes] = []
         size = 0
-        while chunk := await self._next():
+        while True:
+            if self._expects_continue or not (self._chunks or self.complete):
+                await self._wait()
+            chunk = self._take()
+            if not chunk:
+                break
             size += len(chunk)
             if size > limit:
                 raise errors.payload_too_large(limit)
@@ -165,3 +183,7 @@ class Body:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.callback(None)
+
+
+# The body of each request that has none.
+EMPTY = Body(OVER, 0, False)

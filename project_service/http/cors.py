@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from project_service.errors import Headers
 from project_service.http.head import HeaderView
 from project_service.http.response import Reply
@@ -36,6 +38,7 @@ def origin_headers(allowed: tuple[str, ...], headers: HeaderView, own: Headers) 
     )
 
 
+@lru_cache(maxsize=64)
 def exposing(exposed: str, crossing: Headers) -> Headers:
     """The header line with ``exposed`` beside ``crossing``, the CORS headers of a response that pages may read."""
     readable = any(name == "Access-Control-Expose-Headers" for name, _ in crossing)

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 
 from project_service.errors import ApiError
 from project_service.http.admission import Slot
-from project_service.http.body import OVER, Body, ClientGone, Source
+from project_service.http.body import EMPTY, OVER, Body, ClientGone, Source
 from project_service.http.head import RequestHead
 from project_service.http.response import Producer, Reply, head_bytes
 from project_service.lifecycle import IdleTimer, cancel
@@ -220,7 +220,7 @@ class Exchange(Source):
         self._held_at = 0.0
         self._invited_at = float("-inf")
         if body is not None:
-            self.body = Body(self, head.length, False, body)
+            self.body = Body(self, head.length, False, body) if body else EMPTY
             return
         expected = head.headers.get(b"expect") or b""
         continues = head.version == b"HTTP/1.1" and expected.lower() == b"100-continue" and head.length != 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import httptools
@@ -187,6 +188,7 @@ def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return getattr(parsed, "ipv4_mapped", None) or parsed
 
 
+@lru_cache(maxsize=1024)
 def address_block(address: str) -> str:
     """What counts as one client address: an IPv4 address, or an IPv6 network /64, which a single host usually has for
     itself."""

@@ -49,10 +49,10 @@ class Request:
     slot: Slot
     started: float = 0.0
     any_origin: bool = False
-    caller: Caller = field(factory=Caller)
+    caller: Caller = Caller()
     path_args: Mapping[str, str] = field(factory=dict)
     callers: Callers | None = None
-    access: Access = field(factory=Access)
+    access: Access = Access()
     _parameters: dict[str, list[str]] | None = field(default=None, init=False)
 
     def query_value(self, name: str) -> str | None:

@@ -1,8 +1,9 @@
 """Who may do what to the objects of a bucket. Pure.
 
-This is the one place where that is decided, before any byte moves. The database decides again within the transaction
-of a change (``storage.refusal``, ``storage.sees`` and ``storage.judge``, see ``postgres``), so that nobody comes
-between the check and the change. The contract suite in ``tests/contracts/storage`` holds both to the same answers.
+This is the one place where that is decided, before any byte moves; whether an object fits is for ``upload`` to say.
+The database decides again within the transaction of a change (``storage.refusal``, ``storage.sees`` and
+``storage.judge``, in ``database/sql/storage``), so that nobody comes between the check and the change. The contract
+suite in ``tests/contracts/storage`` holds both to the same answers.
 
 Policies are SQL, so only the database can ask them. A route does it thus, and then every rule has been asked:
 

@@ -34,7 +34,7 @@ from project_service.storage.pictures.renditions import Renditions, is_installed
 from project_service.storage.receiving import Receiver
 from project_service.storage.removal import Removal
 from project_service.storage.reservations import Reservations
-from project_service.storage.resumable import Resumables
+from project_service.storage.resumables import Resumables
 from project_service.storage.routes.admin import BucketRoutes
 from project_service.storage.routes.common import translated
 from project_service.storage.routes.copies import CopyRoutes

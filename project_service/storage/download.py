@@ -18,14 +18,14 @@ from project_service.http.body import ClientGone
 from project_service.http.request import Request
 from project_service.http.response import Reply, Sink, StreamReply
 from project_service.storage import errors
+from project_service.storage.cache_control import Caching
 from project_service.storage.links import LinkUse
+from project_service.storage.parsing import conditions
+from project_service.storage.parsing.conditions import ByteRange, parse_range
+from project_service.storage.parsing.digests import repr_digest, wants_sha256
 from project_service.storage.pictures.images import VARY, Rendition, Wanted
 from project_service.storage.pictures.renditions import Renditions
 from project_service.storage.presentation import ANY_ORIGIN, NO_SNIFFING, presentation
-from project_service.storage.requests import conditions
-from project_service.storage.requests.cache_control import Caching
-from project_service.storage.requests.conditions import ByteRange, parse_range
-from project_service.storage.requests.digests import repr_digest, wants_sha256
 from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.connection import ObjectStream
@@ -185,7 +185,8 @@ def _head(
     if conditions.is_not_modified(sent, row):
         return 304, (*_validators(request, row, terms), NO_SNIFFING), whole
     headers = _headers(request, row, terms)
-    if ranges and b"range" in sent.first and conditions.range_applies(sent, row, now()):
+    wanted = ranges and b"range" in sent.first
+    if wanted and (b"if-range" not in sent.first or conditions.range_applies(sent, row, now())):
         part = parse_range(sent.text(b"range"), row.size)
         if part is not None:
             return 206, (*headers, ("Content-Range", part.content_range(row.size))), part

@@ -22,7 +22,7 @@ from project_service.http.request import prefers_html
 from project_service.http.response import NO_STORE
 from project_service.storage import errors, keys
 from project_service.storage.durations import CONTINUE_WITHIN
-from project_service.storage.requests.conditions import continues
+from project_service.storage.parsing.conditions import continues
 from project_service.storage.values import (
     NEW_ONLY,
     Conditions,

@@ -11,10 +11,10 @@ from project_service.http.request import Request
 from project_service.storage import errors, keys
 from project_service.storage.buckets import Buckets
 from project_service.storage.links import UploadPass
-from project_service.storage.requests import parameters
-from project_service.storage.requests.details import details_of
-from project_service.storage.requests.digests import BodyDigests
-from project_service.storage.requests.form import (
+from project_service.storage.parsing import parameters
+from project_service.storage.parsing.details import details_of
+from project_service.storage.parsing.digests import BodyDigests
+from project_service.storage.parsing.form import (
     FIELDS,
     FIELDS_BY_LINK,
     FileStart,
@@ -78,31 +78,37 @@ class Receiver:
     live: Live
 
     async def check(
-        self, to: Destination, key: str, declared: str | None, size: int, details: Details = NO_DETAILS
+        self,
+        to: Destination,
+        key: str,
+        declared: str | None,
+        size: int,
+        details: Details = NO_DETAILS,
+        limit: SizeLimit | None = None,
     ) -> str:
         """Refuse an upload that the commit would refuse, as far as is known now; return its content type.
 
-        ``size`` is the least size that it can have.
+        ``size`` is the least size that it can have; ``limit`` that of its destination, if it is known.
         """
-        self._limit(to).check(size)
+        (limit or self._limit(to)).check(size)
         content_type = to.content_type(declared, key)
         await self.uploads.check(to.bucket, key, to.writer, to.conditions, size, content_type, details)
         return content_type
 
-    async def body(self, request: Request, to: Destination, key: str, declared: str | None) -> Switched:
-        """Upload the request's body as the object ``key``. Also raises ``bad_digest``, ``length_required``."""
-        headers, body = request.headers, request.body
-        parameters.refuse_partial(headers)
-        parameters.refuse_form(headers)
-        parameters.require_body(request)
-        details, digests = details_of(headers), BodyDigests.of(headers)
-        content_type = await self.check(to, key, declared, parameters.least_size(body.length), details)
-        async with await self.uploads.begin(to.bucket.name, self._limit(to), body.length) as upload:
+    async def body(self, request: Request, to: Destination, key: str) -> Switched:
+        """Upload the request's body as the object ``key``. Also raises what ``parameters.body_head`` raises, and
+        ``bad_digest``."""
+        body, head, limit = request.body, request.headers.derived(parameters.body_head), self._limit(to)
+        details, digests = head.details, BodyDigests(head.expected) if head.expected else None
+        content_type = await self.check(to, key, head.declared, body.length or 0, details, limit)
+        async with await self.uploads.begin(to.bucket.name, limit, body.length) as upload:
             upload.describe(content_type, key)
             while chunk := await body.next_chunk():
-                digests.update(chunk)
+                if digests is not None:
+                    digests.update(chunk)
                 await upload.write(chunk)
-            digests.check()
+            if digests is not None:
+                digests.check()
             await self._check_again(to, key, content_type, upload.size)
             await upload.store()
             return await upload.commit(key, content_type, details, to.writer, to.conditions, to.digest)

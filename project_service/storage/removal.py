@@ -84,10 +84,10 @@ class Removal:
             _left(1, kind_of(problem))
 
     async def _deleted(self, versions: Sequence[UUID], bucket: str) -> list[UUID]:
-        paths = {store_path(bucket, version): version for version in versions}
-        if len(paths) == 1:
-            await self.store.delete(next(iter(paths)))
+        if len(versions) == 1:
+            await self.store.delete(store_path(bucket, versions[0]))
             return list(versions)
+        paths = {store_path(bucket, version): version for version in versions}
         failed = set(await self.store.delete_many(list(paths)))
         return [version for path, version in paths.items() if path not in failed]
 

@@ -75,7 +75,9 @@ class Reservations:
         while True:
             stock = self._stocks.get(bucket)
             if stock is not None:
-                self._unused += stock.pop_until(self.clock.seconds() - USABLE_SECONDS)
+                oldest = self.clock.seconds() - USABLE_SECONDS
+                if stock.versions and stock.versions[0][0] <= oldest:
+                    self._unused += stock.pop_until(oldest)
                 if stock.versions:
                     break
             # If the client leaves, what is reserved for it is there for others.

@@ -34,8 +34,8 @@ from project_service.lifecycle import shield, start, to_its_end
 from project_service.storage import access, errors
 from project_service.storage.durations import RENEWAL_SECONDS
 from project_service.storage.keys import DEFAULT_CONTENT_TYPE
+from project_service.storage.parsing.conditions import without_date
 from project_service.storage.removal import Removal
-from project_service.storage.requests.conditions import without_date
 from project_service.storage.reservations import Reservations
 from project_service.storage.rows.garbage import GarbageRows
 from project_service.storage.rows.objects import ObjectRows
@@ -140,6 +140,7 @@ class Upload:
         self._path = store_path(bucket, version)
         self._limit = limit
         self._parts = Parts(uploads.store, self._path, sizes)
+        self.describe = self._parts.describe
         self._renewed = uploads.clock.seconds()
         # True while a request to the store for the version's bytes has no response: they may still appear.
         self._unanswered = False
@@ -161,23 +162,25 @@ class Upload:
         else:
             await giving_up
 
-    def describe(self, content_type: str, key: str | None) -> None:
-        """As ``Parts.describe``."""
-        self._parts.describe(content_type, key)
-
     async def write(self, data: bytes) -> None:
         """Raises ``payload_too_large`` beyond the limit, ``request_timeout`` once the sweeper has given the upload
         up, and what sending a part raises."""
         self.state = State.STREAMING
         self.size += len(data)
-        self._limit.check(self.size)
-        await self._keep_alive()
+        if self.size > self._limit.max_bytes:
+            self._limit.check(self.size)
+        if self._uploads.clock.seconds() - self._renewed >= RENEWAL_SECONDS:
+            await self._keep_alive()
         self._digest.update(data)
         await self._parts.write(data)
 
     async def store(self) -> None:
         """Send the rest. Afterwards the store has all bytes."""
-        self.etag = await self._answered(self._finish())
+        parts = self._parts
+        whole = parts.upload_id is None
+        # What has been received is what the store has to get: its digest is signed as that of the one part.
+        sending = parts.put_whole(self._digest.hexdigest()) if whole else self._finish()
+        self.etag = await self._answered(sending)
         self._enter(State.STORED)
 
     async def copy(self, row: ObjectRow) -> None:
@@ -245,10 +248,12 @@ class Upload:
         self, new: NewObject, writer: Writer, conditions: Conditions, link: bytes | None
     ) -> Switched:
         uploads = self._uploads
-        tags = await uploads.without_date(new.bucket, new.key, conditions)
-        switched = await uploads.rows.put(new, writer, tags, link)
+        if conditions.unmodified_since is not None:
+            conditions = await uploads.without_date(new.bucket, new.key, conditions)
+        switched = await uploads.rows.put(new, writer, conditions, link)
         self._enter(State.COMMITTED)
-        await uploads.removal.replaced([switched.replaced], new.bucket)
+        if switched.replaced is not None:
+            await uploads.removal.replaced([switched.replaced], new.bucket)
         return switched
 
     def _enter(self, state: State) -> None:
@@ -303,10 +308,8 @@ class Upload:
         return await parts.complete()
 
     async def _finish(self) -> str:
-        """Send what is left, and return the ETag of the whole."""
+        """Send what is left of an upload in parts, and return the ETag of the whole."""
         parts = self._parts
-        if parts.upload_id is None:
-            return await parts.put_whole()
         await parts.send_rest()
         while parts.sending:
             await parts.part_sent()
@@ -381,7 +384,8 @@ class Uploads:
         if conditions != UNCONDITIONAL or access.is_owner_only(bucket.rules, writer):
             row = await self.rows.find(bucket.name, key)
             access.check_write(bucket.rules, row, writer, conditions)
-        await self.check_room(bucket, key, size)
+        if bucket.rules.max_bucket_bytes is not None:
+            await self.check_room(bucket, key, size)
 
     async def check_keys(
         self, bucket: Bucket, keys: Sequence[str], writer: Writer, conditions: Conditions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -15,7 +16,7 @@ from project_service.http.json_body import FLAG, Kind, member
 from project_service.lifecycle import timestamp
 from project_service.settings.model import Storage as StorageSettings
 from project_service.storage import keys
-from project_service.storage.requests.cache_control import CACHE_CONTROL
+from project_service.storage.cache_control import CACHE_CONTROL
 
 Visibility = Literal["public", "private"]
 
@@ -480,12 +481,36 @@ class Link:
         }
 
 
+def _size_of_token(text: str) -> str:
+    number = whole_numbers.from_digits(text)
+    if number is None or not 0 <= number < 2**63:
+        raise ValueError("it is no size")
+    return str(number)
+
+
+def _moment_of_token(text: str) -> str:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("it has no time zone")
+    return moment.astimezone(UTC).isoformat()
+
+
+# What a listing can be sorted by, each with a function that reads its value in a page token and returns it as the
+# database can compare it, or raises ``ValueError``. Of keys alone there is no such value.
+SORTS: Mapping[str, Callable[[str], str]] = {
+    "key": lambda text: "",
+    "size": _size_of_token,
+    "last_modified": _moment_of_token,
+}
+
+
 @frozen
 class Sorting:
     """How a listing without folders is sorted, and what is searched for: part of what follows the prefix in a key, in
-    either case; "" for everything. Objects of one size or date are in the order of their keys."""
+    either case; "" for everything. ``by`` is one of ``SORTS``; objects that are equal by it are in the order of their
+    keys."""
 
-    by: Literal["key", "size", "last_modified"] = "key"
+    by: str = "key"
     descending: bool = False
     search: str = ""
 

@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from project_service.errors import ApiError
 from project_service.http.describe import STRING, Named, obj
 from project_service.http.response import ErrorForm, Reply, error_reply
-from project_service.storage.requests import tus
+from project_service.storage.parsing import tus
 
 _KEPT = {405, 412, 416, 429}
 

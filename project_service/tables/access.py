@@ -221,7 +221,7 @@ _RESET = "none"
 _OF_USERS = "authenticated"
 
 
-@frozen
+@frozen(cache_hash=True)
 class Identity:
     """The role that a request acts in, and its claims as JSON. ``authenticated``: it is not the anonymous role.
     ``max_rows`` is how many rows it may read at once; 0 means no limit. ``claimed``: a token names the role."""

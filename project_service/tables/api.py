@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import lru_cache, partial
 from hashlib import sha256
 from urllib.parse import unquote_to_bytes
@@ -48,7 +48,6 @@ from project_service.tables.request.request import (
     READING,
     WRITING,
     Head,
-    Pairs,
     RawRequest,
     RequestHeaders,
     payload_of,
@@ -127,10 +126,10 @@ class TableRoutes:
             # Other methods come to the handler too, so that they are refused as PostgREST does it.
             part.route(url, *described, methods=methods, any_method=True, bearer="own")(self.answer)
 
-    async def answer(self, request: Request) -> Reply | StreamReply:
+    def answer(self, request: Request) -> Awaitable[Reply | StreamReply]:
         """The database that the path names answers."""
         where = (request.path_args["stage"], request.path_args["database"])
-        return await self.answer_of(where, _BASE.count("/"), request)
+        return self.answer_of(where, _BASE.count("/"), request)
 
     async def answer_of(
         self, where: tuple[str, str], depth: int, request: Request, ignored: str | None = None
@@ -149,11 +148,15 @@ class TableRoutes:
                 upload = Upload.of(request, segments, service.config.max_import_bytes)
             if upload is None:
                 body = await request.read(limit)
+        # PostgREST ignores a name without ``=``.
+        pairs = parse_query(request.raw_query, bare_names=False)
+        if ignored is not None:
+            pairs = [pair for pair in pairs if pair[0] != ignored]
         incoming = RawRequest(
             request.method,
             segments,
             resource,
-            _pairs(request.raw_query, ignored),
+            tuple(pairs),
             request.headers.derived(self._derived[where]),
             body,
             request.raw_path.decode("latin-1"),
@@ -182,12 +185,6 @@ class TableRoutes:
             # section 3.5 is about that header alone). SQL may decide otherwise.
             reply = evolve(reply, headers=(*reply.headers, NO_STORE))
         return reply
-
-
-def _pairs(raw_query: bytes, ignored: str | None) -> Pairs:
-    # PostgREST ignores a name without ``=``.
-    pairs = parse_query(raw_query, bare_names=False)
-    return tuple(pairs if ignored is None else (pair for pair in pairs if pair[0] != ignored))
 
 
 @lru_cache(maxsize=1024)
@@ -347,19 +344,13 @@ class TableService:
         """The plan, and the schema cache that it was made with."""
         slow = incoming.long_query or (payload is not None and payload.has_many_names)
         planner = self.planner_in_thread if slow else self.planner
-
-        def plan() -> Planned:
-            planned = planner.plan(cache, shape, incoming.pairs, payload, operands, identity.max_rows)
-            if slow:
-                planned.compiled.statement.sql.prepare_texts()
-            return planned
-
+        plan = partial(planner.plan, shape, incoming.pairs, payload, operands, identity.max_rows)
         cache = self.holder.cache or self.holder.current
         try:
-            planned = await self.in_thread(plan) if slow else plan()
+            planned = await self.in_thread(partial(_with_texts, plan, cache)) if slow else plan(cache)
         except TableError as error:
             cache = await self._newer(cache, error)
-            planned = await self.in_thread(plan) if slow else plan()
+            planned = await self.in_thread(partial(_with_texts, plan, cache)) if slow else plan(cache)
         return cache, planned
 
     async def _shape(self, incoming: RawRequest, delegated: Head | None = None) -> tuple[Shape, list[str]]:
@@ -460,6 +451,12 @@ class TableService:
             return (other_methods(self.holder.current, head, code == READ_ONLY),)
         except TableError:
             return ()
+
+
+def _with_texts(plan: Callable[[SchemaCache], Planned], cache: SchemaCache) -> Planned:
+    planned = plan(cache)
+    planned.compiled.statement.sql.prepare_texts()
+    return planned
 
 
 def _timed(reply: Reply | StreamReply, timing: Timing | None) -> Reply | StreamReply:

@@ -149,12 +149,12 @@ class Planner:
 
     def plan(
         self,
-        cache: SchemaCache,
         shape: Shape,
         pairs: Pairs,
         payload: Payload | None,
         operands: list[str],
         max_rows: int,
+        cache: SchemaCache,
     ) -> Planned:
         """The request as it is to be run: compiled anew, or as it was for an earlier request of its shape.
 

@@ -44,7 +44,7 @@ from project_service.network import (
     queue_length,
     take_turns,
 )
-from project_service.process import tune_memory
+from project_service.process import let_threads_yield, tune_memory
 from project_service.settings.model import Settings
 from project_service.settings.reading import log_failed_reload
 from project_service.shares import share
@@ -102,6 +102,7 @@ class Worker:
 
     def run(self) -> None:
         reactor = self._reactor
+        let_threads_yield(reactor.getThreadPool())
         reactor.callWhenRunning(self._begin)
         reactor.addSystemEventTrigger("before", "shutdown", lambda: start(self._application.stop()))
         reactor.run()

@@ -170,6 +170,11 @@ def _check_text(text: str) -> None:
         raise ValueError("A string literal cannot contain NUL (0x00) characters.")
 
 
+def _check_texts(*texts: str) -> None:
+    """Texts with NUL cannot be sent to PostgreSQL: what comes from a client has to be refused before."""
+    assert not any("\0" in text for text in texts)
+
+
 def _folder_of(key: str, prefix: str) -> str | None:
     """The folder that a listing of ``prefix`` shows instead of ``key``; None if it shows the key itself."""
     slash = key.find("/", len(prefix))
@@ -199,6 +204,7 @@ class FakeObjects:
         recursive: bool,
         viewer: Viewer | None = None,
     ) -> Page:
+        _check_texts(prefix, after or "")
         entries: dict[str, ObjectRow | None] = {}
         for row in self.tables.of(bucket):
             if row.key.startswith(prefix) and self._sees(row, viewer, errors.not_allowed):
@@ -223,6 +229,8 @@ class FakeObjects:
         limit: int,
         viewer: Viewer | None = None,
     ) -> SortedPage:
+        _check_texts(prefix, sorting.search, *(after or ()))
+
         def place(row: ObjectRow) -> tuple[Any, bytes]:
             return {"key": "", "size": row.size, "last_modified": row.updated_at}[
                 sorting.by

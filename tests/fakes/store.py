@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from hashlib import md5
 from typing import Any, cast
@@ -82,8 +83,16 @@ class MemoryStore:
             raise NoSuchObject(404, "NoSuchKey")
         return self.objects[key]
 
-    async def put(self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]) -> str:
+    async def put(
+        self,
+        key: str,
+        payload: Payload,
+        content_type: str,
+        metadata: Mapping[str, str],
+        sha256: str | None = None,
+    ) -> str:
         self._called("put")
+        assert sha256 in (None, hashlib.sha256(payload).hexdigest())
         etag = md5(payload).hexdigest()
         self.objects[key] = FakeObject(bytes(payload), etag, content_type, metadata)
         return etag

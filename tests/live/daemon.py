@@ -57,6 +57,8 @@ class Daemon:
         argv = [*before, *twistd(python), "--nodaemon", "--pidfile=", "project-service"]
         listen = ["--listen", "tcp:0:interface=127.0.0.1"]
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        # A password takes a quarter of a second with the default of 12.
+        environ.setdefault("PROJECT_SERVICE__AUTH__BCRYPT_COST", "4")
         if pythonpath:
             # The second part and PATH are for a Python from outside the environment.
             environ["PYTHONPATH"] = f"{pythonpath}{os.pathsep}{SITE_PACKAGES}"

@@ -7,6 +7,7 @@ Fixtures (``tests/conftest.py`` offers them to every test):
 ``empty_database``   DSN of a fresh, empty database, one per test
 ``store_settings``   ``settings.Store`` with a bucket of its own, one per module
 ``services``         what runs: ``.running``, ``.embedded``, ``.database(template)``
+``with_database``    makes a data directory that has its database already, for servers that a test starts itself
 
 ``pool_on`` and ``store_client`` are for tests of parts that work on them without a service.
 
@@ -16,8 +17,12 @@ A fixture that is a plain ``def`` can wait for the reactor by ``wait``, and ente
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
 import re
+import secrets
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
@@ -26,20 +31,21 @@ from typing import TypeVar
 import psycopg2
 import pytest
 import pytest_twisted
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 from psycopg2.extensions import make_dsn, parse_dsn
 from twisted.internet.defer import Deferred
 
+from project_service import files
 from project_service.database.connecting import Connector
 from project_service.database.migrate import migrate, shipped
 from project_service.database.pool import Pool
 from project_service.dsn import read_dsn
 from project_service.embedded import postgres
 from project_service.embedded.assemble import Embedded
-from project_service.embedded.data_directory import Running
+from project_service.embedded.data_directory import SECRETS_FILE, Running, load_or_make_secrets
 from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store, connect_store
-from tests.live.sql import connection_to, run_sql
+from tests.live.sql import connection_to, run_each, run_sql
 
 T = TypeVar("T")
 
@@ -118,15 +124,61 @@ class Services:
         run_sql(self.running.admin_dsn, sql)
 
 
+# Processes are killed, but no machine loses its power: what was written is with the kernel.
+WITHOUT_DISK = ("alter system set fsync = off", "alter system set full_page_writes = off")
+
+# Puts a database into a data directory, which it makes if there is none, and returns the directory.
+WithDatabase = Callable[[Path], Path]
+
+
 @pytest.fixture(scope="session")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+def with_database(tmp_path_factory: pytest.TempPathFactory) -> WithDatabase:
+    """Copies of a PostgreSQL that embedded mode has made once, for all processes of the run: ``initdb`` takes more
+    than a second of CPU, and dozens of tests start servers of their own.
+
+    What is tested about a very first start begins with an empty directory instead.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    original = folder / "with-database"
+    with (folder / "with-database.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not original.exists():
+            _make_database(folder / "with-database.new").rename(original)
+
+    def copied(data_dir: Path) -> Path:
+        data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+        # Not as hard links, since PostgreSQL writes its files in place.
+        command = ["cp", "-a", "--reflink=auto", str(original / "postgres"), str(data_dir)]
+        subprocess.run(command, check=True)
+        # Stores of their own, each of which refuses the clients of another.
+        names = ("access_key_id", "secret_access_key", "store_signing_key")
+        known = load_or_make_secrets(original)
+        own = evolve(known, **{name: secrets.token_urlsafe(24) for name in names})
+        files.write_json(data_dir / SECRETS_FILE, asdict(own))
+        return data_dir
+
+    return copied
+
+
+def _make_database(data_dir: Path) -> Path:
     from twisted.internet import reactor
 
-    embedded = Embedded(reactor, Path(tmp_path_factory.mktemp("embedded")))
+    embedded = Embedded(reactor, data_dir, store=False)
+    running = wait(embedded.start)
+    assert running.admin_dsn is not None
+    run_each(running.admin_dsn, *WITHOUT_DISK)
+    wait(embedded.stop)
+    return data_dir
+
+
+@pytest.fixture(scope="session")
+def services(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    from twisted.internet import reactor
+
+    embedded = Embedded(reactor, with_database(Path(tmp_path_factory.mktemp("embedded"))))
     made = Services(embedded, wait(embedded.start))
-    # Processes are killed, but no machine loses its power, and every fresh database would wait for the disk.
-    made.admin("alter system set fsync = off")
-    made.admin("select pg_reload_conf()")
     yield made
     wait(embedded.stop)
 

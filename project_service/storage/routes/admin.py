@@ -24,7 +24,7 @@ from project_service.http.routing import endpoint
 from project_service.storage import errors, keys
 from project_service.storage.buckets import NOT_A_RULE, Buckets, parse_rules
 from project_service.storage.objects import Objects
-from project_service.storage.requests import parameters
+from project_service.storage.parsing import parameters
 from project_service.storage.routes.descriptions import (
     BAD_KEY,
     DATABASE_AND_STORE,

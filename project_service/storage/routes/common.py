@@ -12,8 +12,8 @@ from project_service.http.response import Reply, StreamReply, json_reply
 from project_service.http.routing import Handler
 from project_service.storage import access, errors
 from project_service.storage.buckets import Buckets
+from project_service.storage.cache_control import Caching, for_caller, for_everybody
 from project_service.storage.presentation import NO_SNIFFING
-from project_service.storage.requests.cache_control import Caching, for_caller, for_everybody
 from project_service.storage.s3.errors import kind_of
 from project_service.storage.values import Bucket, Live, ObjectRow, Viewer, Writer
 

@@ -15,7 +15,7 @@ from project_service.http.routing import endpoint
 from project_service.storage import errors, keys
 from project_service.storage.buckets import Buckets
 from project_service.storage.objects import Objects
-from project_service.storage.requests.conditions import making_conditions
+from project_service.storage.parsing.conditions import making_conditions
 from project_service.storage.routes.common import changeable, created, writable
 from project_service.storage.routes.descriptions import (
     BUCKET,

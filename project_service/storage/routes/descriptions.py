@@ -24,9 +24,9 @@ from project_service.http.describe import (
 )
 from project_service.http.json_body import Kind, whole
 from project_service.storage import errors, keys
+from project_service.storage.cache_control import MAX_AGE_SECONDS
+from project_service.storage.parsing import parameters
 from project_service.storage.pictures import images
-from project_service.storage.requests import parameters
-from project_service.storage.requests.cache_control import MAX_AGE_SECONDS
 
 BUCKETS = "/storage/buckets"
 BUCKET = f"{BUCKETS}/<bucket>"

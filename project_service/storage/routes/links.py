@@ -35,6 +35,7 @@ from project_service.http.routing import endpoint
 from project_service.lifecycle import timestamp
 from project_service.storage import errors, keys
 from project_service.storage.buckets import Buckets
+from project_service.storage.cache_control import Caching, for_link
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.links import (
     LINK_HEADERS,
@@ -46,11 +47,10 @@ from project_service.storage.links import (
     as_shown,
     upload_as_shown,
 )
+from project_service.storage.parsing import parameters
+from project_service.storage.parsing.conditions import making_conditions
+from project_service.storage.parsing.parameters import DEFAULT_PAGE_KEYS, MAX_PAGE_KEYS
 from project_service.storage.receiving import Destination, Receiver
-from project_service.storage.requests import parameters
-from project_service.storage.requests.cache_control import Caching, for_link
-from project_service.storage.requests.conditions import making_conditions
-from project_service.storage.requests.parameters import DEFAULT_PAGE_KEYS, MAX_PAGE_KEYS
 from project_service.storage.routes.common import created, readable, writable
 from project_service.storage.routes.descriptions import (
     BAD_KEY,
@@ -473,8 +473,7 @@ class LinkRoutes:
             key = to.fixed_key if chosen is None else to.key_of(chosen)
             if key is None:
                 raise validation_failed({"key": "is required, because the link is for a prefix"})
-            declared = keys.content_type_of_body(request.headers.text(b"content-type"))
-            switched = await self.receiver.body(request, to, key, declared)
+            switched = await self.receiver.body(request, to, key)
         except ApiError as refusal:
             raise await self._upload_refused(refusal, request) from None
         if switched.replaced is not None:

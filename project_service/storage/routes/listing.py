@@ -20,11 +20,9 @@ from project_service.http.response import NO_STORE, Reply, json_reply
 from project_service.http.routing import endpoint
 from project_service.storage import errors, keys
 from project_service.storage.buckets import Buckets
-from project_service.storage.requests import parameters
-from project_service.storage.requests.cache_control import (
-    NOT_SHARED,
-)
-from project_service.storage.requests.parameters import DEFAULT_PAGE_KEYS, MAX_PAGE_KEYS
+from project_service.storage.cache_control import NOT_SHARED
+from project_service.storage.parsing import parameters
+from project_service.storage.parsing.parameters import DEFAULT_PAGE_KEYS, MAX_PAGE_KEYS
 from project_service.storage.routes.common import readable
 from project_service.storage.routes.descriptions import (
     BAD_KEY,
@@ -38,7 +36,7 @@ from project_service.storage.routes.descriptions import (
     json_answer,
 )
 from project_service.storage.rows.objects import ObjectRows
-from project_service.storage.values import NOT_SEEN, RULE_SCHEMAS
+from project_service.storage.values import NOT_SEEN, RULE_SCHEMAS, SORTS
 
 _VISIBLE_BUCKET = Named(
     "VisibleBucket",
@@ -59,7 +57,7 @@ _LISTING = Named(
     ),
 )
 
-_SORTS: Schema = {"enum": ["key", "size", "last_modified"], "default": "key"}
+_SORTS: Schema = {"enum": [*SORTS], "default": "key"}
 _ORDERS: Schema = {"enum": ["asc", "desc"], "default": "asc"}
 
 

@@ -30,16 +30,13 @@ from project_service.http.response import NO_STORE, Reply, StreamReply, json_rep
 from project_service.http.routing import endpoint
 from project_service.storage import access, errors, keys
 from project_service.storage.buckets import Buckets
+from project_service.storage.cache_control import CACHE_CONTROL, NOT_SHARED
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.objects import Objects
+from project_service.storage.parsing import parameters
+from project_service.storage.parsing.conditions import making_conditions, write_conditions
+from project_service.storage.parsing.details import DOCUMENT, LANGUAGE, MAX_AGE, as_columns, details_of
 from project_service.storage.receiving import Destination, Receiver
-from project_service.storage.requests import parameters
-from project_service.storage.requests.cache_control import (
-    CACHE_CONTROL,
-    NOT_SHARED,
-)
-from project_service.storage.requests.conditions import making_conditions, write_conditions
-from project_service.storage.requests.details import DOCUMENT, LANGUAGE, MAX_AGE, as_columns, details_of
 from project_service.storage.routes.common import (
     VARY_BY_KEY,
     caching_of,
@@ -244,8 +241,7 @@ class ObjectRoutes:
     async def upload_raw(self, request: Request) -> Reply:
         key = keys.parse_new_key(request.path_args["key"])
         to = await self._destination(request)
-        declared = keys.content_type_of_body(request.headers.text(b"content-type"))
-        switched = await self.receiver.body(request, to, key, declared)
+        switched = await self.receiver.body(request, to, key)
         if switched.replaced is not None:
             return json_reply(switched.row.as_json())
         return created(request, switched.row)
@@ -367,7 +363,7 @@ class ObjectRoutes:
 
     async def _destination(self, request: Request) -> Destination:
         bucket, writer = await writable(self.buckets, request)
-        return Destination(bucket, writer, making_conditions(request.headers))
+        return Destination(bucket, writer, request.headers.derived(making_conditions))
 
     async def _dry_run(self, request: Request) -> Reply:
         """Whether an upload with these headers and the key, size and type in the body would be accepted now."""

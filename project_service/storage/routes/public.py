@@ -12,10 +12,10 @@ from project_service.http.response import Reply, StreamReply
 from project_service.http.routing import endpoint
 from project_service.storage import access, keys
 from project_service.storage.buckets import Buckets
+from project_service.storage.cache_control import for_everybody
 from project_service.storage.download import Downloads, Terms
+from project_service.storage.parsing import parameters
 from project_service.storage.presentation import ANY_ORIGIN
-from project_service.storage.requests import parameters
-from project_service.storage.requests.cache_control import for_everybody
 from project_service.storage.routes.descriptions import (
     BAD_KEY,
     DATABASE_AND_STORE,

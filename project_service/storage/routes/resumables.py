@@ -37,12 +37,12 @@ from project_service.http.request import Request
 from project_service.http.response import ENVELOPE, NO_STORE, ErrorForm, Reply, error_reply, json_reply
 from project_service.http.routing import Handler, endpoint
 from project_service.lifecycle import timestamp
-from project_service.storage import access, errors, keys
-from project_service.storage.requests import cache_control, digests, parameters, tus
-from project_service.storage.requests.conditions import making_conditions, with_upsert
-from project_service.storage.requests.details import details_of, with_field
-from project_service.storage.requests.digests import BodyDigests
-from project_service.storage.resumable import NewUpload, Piece, Resumables
+from project_service.storage import access, cache_control, errors, keys
+from project_service.storage.parsing import digests, parameters, tus
+from project_service.storage.parsing.conditions import making_conditions, with_upsert
+from project_service.storage.parsing.details import details_of, with_field
+from project_service.storage.parsing.digests import BodyDigests
+from project_service.storage.resumables import NewUpload, Piece, Resumables
 from project_service.storage.routes.common import translated
 from project_service.storage.routes.descriptions import (
     BUCKET,
@@ -134,7 +134,7 @@ ERROR_FORM = ErrorForm(_error_reply, ENVELOPE.schema)
 
 
 def with_tus(handler: Handler) -> Handler:
-    """``handler`` as ``routes.translated`` wraps it, with the headers that the protocol asks for on its replies."""
+    """``handler`` as ``common.translated`` wraps it, with the headers that the protocol asks for on its replies."""
     inner = translated(handler)
 
     async def handling(request: Request) -> Reply:

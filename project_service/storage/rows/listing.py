@@ -203,8 +203,9 @@ def _by_offset_sql(entries: str, by: str, descending: bool, searched: bool) -> s
 
 SCANNED_ROWS = 5000
 _MOMENT = """to_char(updated_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
-# What a listing is sorted by: the columns, their parameters, and the first as text.
-_ORDERS = {
+# What a listing is sorted by (``values.SORTS``): the columns, their parameters, and the first as text. Each needs an
+# index, in ``database/migrations``, and texts the collation of it.
+SORTED_BY = {
     "key": (("key",), ("%s",), "''"),
     "size": (("size", "key"), ("%s::bigint", "%s"), "size::text"),
     "last_modified": (("updated_at", "key"), ("%s::timestamptz", "%s"), _MOMENT),
@@ -214,7 +215,7 @@ _SORTED = """
 with seen as (
     select s.*, row_number() over () as position
     from (
-        select o.key, o.size, o.content_type, o.etag, o.updated_at
+        select {columns}
         from storage.objects o where {scope} order by {order} limit %s::integer
     ) s
 ), hits as (
@@ -240,7 +241,7 @@ def sorted_query(
 ) -> tuple[str, Params]:
     """SQL and parameters, all as text; one row: the objects as a JSON array, and ``SortedPage.last`` in a list, or
     null."""
-    columns, parameters, first = _ORDERS[sorting.by]
+    columns, parameters, first = SORTED_BY[sorting.by]
     scope, values = ["o.bucket = %s"], [bucket]
     if owner is not None:
         scope.append("o.owner = %s::uuid")
@@ -268,6 +269,7 @@ def sorted_query(
     more = str(limit + 1)
     scanned = str(max(SCANNED_ROWS, limit + 1)) if tests else more
     sql = _SORTED.format(
+        columns=_COLUMNS,
         scope=" and ".join(scope),
         order=", ".join(f"o.{column}{direction}" for column in columns),
         wanted=" and ".join(wanted),

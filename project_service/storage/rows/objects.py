@@ -9,7 +9,7 @@ What policies let a caller see is read in the caller's own role (``ObjectRows._p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -71,8 +71,12 @@ _TERMS = "%s::uuid, %s, %s::text[], %s::text[], %s, %s"
 
 
 def _terms(writer: Writer, conditions: Conditions) -> tuple[object, ...]:
-    identity = role_and_claims(writer.identity)
-    return plain_text(writer.user_id), writer.is_service, *tags_of(conditions), *identity
+    user_id = None if writer.user_id is None else str(writer.user_id)
+    tags = _NO_TAGS if conditions is UNCONDITIONAL else tags_of(conditions)
+    return user_id, writer.is_service, *tags, *role_and_claims(writer.identity)
+
+
+_NO_TAGS = (None, None)
 
 
 def tags_of(conditions: Conditions) -> tuple[list[str] | None, ...]:
@@ -177,12 +181,16 @@ def log_failed_policy(reason: str) -> None:
     _log.warn("A policy on storage.objects failed: {reason}", reason=reason)
 
 
+# What ``storage.judge`` says; after ": " may come why a policy failed. Another outcome may have another value there.
+_JUDGED = ("not_allowed", "object_not_found")
+
+
 def _outcomes(*outcomes: str) -> list[str]:
     """Outcomes of changes without the reason for which a policy failed, which goes to the log."""
     plain = []
     for outcome in outcomes:
-        code, failed, reason = outcome.partition(": ")
-        if failed:
+        code, _, reason = outcome.partition(": ")
+        if reason and code in _JUDGED:
             log_failed_policy(reason)
         plain.append(code)
     return plain
@@ -491,16 +499,18 @@ class ObjectRows:
             log_failed_policy(describe(fault))
             return None
 
-    async def _changed(self, writer: Writer, sql: str, params: Sequence[Any]) -> list[Row]:
+    def _changed(self, writer: Writer, sql: str, params: Sequence[Any]) -> Awaitable[list[Row]]:
         """The rows of a function that changes objects. It asks the policies itself, and fires triggers."""
-        return await changed(self.database, self.actor, writer, sql, params)
+        return changed(self.database, self.actor, writer, sql, params)
 
 
-async def changed(database: Pool, actor: Actor, writer: Writer, sql: str, params: Sequence[Any]) -> list[Row]:
+def changed(
+    database: Pool, actor: Actor, writer: Writer, sql: str, params: Sequence[Any]
+) -> Awaitable[list[Row]]:
     """The rows of a function that changes objects for ``writer``. On connections of their own where it may take as
     long as the project's SQL does: where policies are asked, or triggers are fired."""
     if writer.identity is not None:
         preamble = acting_as(writer.identity, actor.trust())
-        return await actor.use(preamble, "", lambda session: session.own(sql, params))
+        return actor.use(preamble, "", lambda session: session.own(sql, params))
     fires = any(change.startswith("storage.objects ") for change in actor.trust().triggers)
-    return await (actor.pool if fires else database).prepared(sql, params)
+    return (actor.pool if fires else database).prepared(sql, params)

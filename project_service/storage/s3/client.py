@@ -56,6 +56,7 @@ from project_service.storage.s3.xml import (
 
 # How many objects to delete at the same time in a store that takes one object a request.
 DELETES_AT_ONCE = 16
+_ENCRYPTION = "x-amz-server-side-encryption"
 # How the names of headers begin that are an object's metadata.
 METADATA = b"x-amz-meta-"
 
@@ -99,13 +100,6 @@ class S3Store:
         """Sign with the key pair of ``settings`` from now on."""
         self.requests.sender.signer = Signer.of(settings)
 
-    async def digest(self, payload: Payload) -> Digests:
-        """The digests of ``payload``; large ones are computed in a thread."""
-        if len(payload) <= INLINE_DIGEST_BYTES:
-            return Digests.of(payload)
-        result: Digests = await self.in_thread(Digests.of, payload)
-        return result
-
     async def _read(self, parse: Callable[[bytes], T], document: bytes) -> T:
         """What ``parse`` returns; it reads a long document in a thread."""
         if len(document) <= SMALL_BYTES:
@@ -114,15 +108,20 @@ class S3Store:
         return result
 
     def put(
-        self, key: str, payload: Payload, content_type: str, metadata: Mapping[str, str]
+        self,
+        key: str,
+        payload: Payload,
+        content_type: str,
+        metadata: Mapping[str, str],
+        sha256: str | None = None,
     ) -> Coroutine[Any, Any, str]:
-        """Store a whole object; its ETag. Raises ``CorruptTransfer``."""
-        headers = {"content-type": content_type, **_metadata(metadata)}
-        return self._sent(key, None, payload, headers)
+        """Store a whole object; its ETag. ``sha256`` is the payload's, in hexadecimal, where it is known. Raises
+        ``CorruptTransfer``."""
+        return self._sent(key, None, payload, _described(content_type, metadata), sha256)
 
     async def start_multipart(self, key: str, content_type: str, metadata: Mapping[str, str]) -> str:
         """Begin a multipart upload; its upload id."""
-        headers = {"content-type": content_type, **_metadata(metadata)}
+        headers = _described(content_type, metadata)
         response = await self.requests.send("POST", key, query={"uploads": ""}, headers=headers)
         return text_of(response.body, "UploadId")
 
@@ -206,9 +205,18 @@ class S3Store:
         return {"x-amz-copy-source": f"/{self.requests.sender.address.bucket}/{source}"}
 
     async def _sent(
-        self, key: str, query: Mapping[str, str] | None, payload: Payload, headers: Mapping[str, str]
+        self,
+        key: str,
+        query: Mapping[str, str] | None,
+        payload: Payload,
+        headers: Mapping[str, str],
+        sha256: str | None = None,
     ) -> str:
-        digests = await self.digest(payload)
+        digests: Digests
+        if len(payload) <= INLINE_DIGEST_BYTES:
+            digests = Digests.of(payload, sha256)
+        else:
+            digests = await self.in_thread(Digests.of, payload, sha256)
         response = await self.requests.send(
             "PUT",
             key,
@@ -219,8 +227,7 @@ class S3Store:
         )
         etag = bare(response.header("etag"))
         # Where the store encrypts with a key of its own, an ETag may look like an MD5 and not be one.
-        encrypted = response.header("x-amz-server-side-encryption") not in ("", "AES256")
-        if not encrypted and not digests.may_have(etag):
+        if not digests.may_have(etag) and response.header(_ENCRYPTION) in ("", "AES256"):
             raise CorruptTransfer(f"the store's checksum of {key} differs from ours")
         return etag
 
@@ -318,8 +325,11 @@ class S3Store:
                 raise
 
 
-def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    return {f"x-amz-meta-{name}": value for name, value in metadata.items()}
+def _described(content_type: str, metadata: Mapping[str, str]) -> dict[str, str]:
+    headers = {"content-type": content_type}
+    for name, value in metadata.items():
+        headers[f"x-amz-meta-{name}"] = value
+    return headers
 
 
 def store_endpoint(
@@ -355,7 +365,7 @@ def connect_store(reactor: Any, settings: Store, ca_pem: bytes | None = None) ->
     address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
     endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
     pool = ConnectionPool(reactor, endpoint, settings.max_connections)
-    sender = Sender(pool, reactor, address, Signer.of(settings), lambda: datetime.now(UTC))
+    sender = Sender(pool, reactor, address, Signer.of(settings), partial(datetime.now, UTC))
     requests = RetryingClient(
         sender, reactor, settings.idle_timeout_seconds, settings.connect_timeout_seconds
     )

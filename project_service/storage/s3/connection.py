@@ -36,7 +36,7 @@ from twisted.web.iweb import IBodyProducer
 from zope.interface import implementer
 
 from project_service.lifecycle import IdleTimer
-from project_service.network import read_widely, tune
+from project_service.network import read_widely, tune, write_now
 from project_service.splicing import ask_first, ask_no_more
 from project_service.storage.s3.errors import BrokenRead, BrokenResponse, ReaderLeft, kind_of
 
@@ -51,6 +51,24 @@ MAX_HEAD_BYTES = 64 * 1024
 _HEAD_END = b"\r\n\r\n"
 # RFC 9112 section 6.3: these have no body, whatever their headers say.
 _BODILESS = frozenset({204, 304})
+
+
+class _Fields(dict[bytes, bytes]):
+    """What llhttp finds in one head. It sets each header by itself: for most heads one call of ours runs."""
+
+    code = 0
+    keep_alive = with_body = False
+    parser: HttpResponseParser | None = None
+    on_header = dict.__setitem__
+
+    def on_headers_complete(self) -> None:
+        assert self.parser is not None
+        # llhttp knows neither any more at the end of a response without a body.
+        self.code = self.parser.get_status_code()
+        self.keep_alive = self.parser.should_keep_alive()
+
+    def on_body(self, data: bytes) -> None:
+        self.with_body = True
 
 
 class ResponseParser:
@@ -76,7 +94,6 @@ class ResponseParser:
         "keep_alive",
         "left",
         "length",
-        "on_header",
     )
 
     def __init__(self, bodiless: bool = False) -> None:
@@ -143,31 +160,32 @@ class ResponseParser:
         return self.feed(rest) if rest else b""
 
     def _read(self, head: bytes) -> None:
-        sent: dict[bytes, bytes] = {}
-        # llhttp calls this for each header: nothing of ours runs.
-        self.on_header = sent.__setitem__
-        self.code = 0
-        self._parser = HttpResponseParser(self)
-        if self._parsed(head) or not self.code:
+        fields = _Fields()
+        fields.parser = parser = HttpResponseParser(fields)
+        try:
+            parser.feed_data(head)
+        except (HttpParserError, HttpParserUpgrade):
+            raise BrokenResponse("not HTTP/1.1") from None
+        finally:
+            fields.parser = None  # otherwise a reference cycle
+        self.code = fields.code
+        if not self.code or fields.with_body:
             raise BrokenResponse("not a head")
-        self.complete = False
-        self.headers = {name.lower(): value for name, value in sent.items()}
-        if self.code >= 200:
-            self._decide_body_length(head)
-
-    def _decide_body_length(self, head: bytes) -> None:
-        """Decide how the body is delimited (RFC 9112 section 6.3).
-
-        llhttp has already refused contradicting lengths, and a length beside a transfer coding.
-        """
+        self.keep_alive = fields.keep_alive
+        self.headers = dict(zip(map(bytes.lower, fields), fields.values(), strict=True))
+        if self.code < 200:
+            return
+        # How the body is delimited (RFC 9112 section 6.3). llhttp has already refused contradicting lengths, and a
+        # length beside a transfer coding.
         coding, length = self.headers.get(b"transfer-encoding"), self.headers.get(b"content-length")
-        parser, self._parser = self._parser, None
         if self._bodiless or self.code in _BODILESS:
             self.length, self.complete = 0, True
         elif coding is not None:
             if coding.lower() != b"chunked" or head.lower().count(b"\r\ntransfer-encoding") != 1:
                 raise BrokenResponse("a transfer coding that nobody asked for")
-            self._parser = parser
+            # It reads the head again, and from there on the chunks.
+            self._parser = HttpResponseParser(self)
+            self._parsed(head)
         elif length is not None:
             self.length = self.left = int(length)
             self.complete = not self.left
@@ -181,12 +199,7 @@ class ResponseParser:
         pieces, self._pieces = self._pieces, []
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    # Called by the parser.
-
-    def on_headers_complete(self) -> None:
-        assert self._parser is not None
-        self.code = self._parser.get_status_code()
-        self.keep_alive = self._parser.should_keep_alive()
+    # Called by the parser of chunks.
 
     def on_body(self, data: bytes) -> None:
         self._pieces.append(data)
@@ -209,29 +222,27 @@ AT_ONCE = 16
 class MemoryBody:
     """A request body that is already in memory, so that it can be sent again. ``progress`` is called as it is sent.
 
-    Whenever the transport has nothing left to send, it asks for more, and as much as the socket takes is sent
-    directly from this memory. Next to nothing of a large body is copied.
+    One of up to ``SLICE`` bytes is sent with the head of its request. Of a larger one, whenever the transport has
+    nothing left to send, it asks for more, and as much as the socket takes is sent directly from this memory. Next to
+    nothing of it is copied.
     """
 
     def __init__(self, payload: Payload, progress: Callable[[], None] = lambda: None) -> None:
         self.length = len(payload)
+        self.progress = progress
         self._left = memoryview(payload)
-        self._progress = progress
         self._asked = False
         self._consumer: Any = None
         self._done: Deferred[None]
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
         self._consumer = consumer
-        if self.length <= SLICE:
-            self._hand_over(self.length)
-            return succeed(None)
         done = self._done = Deferred()
         consumer.registerProducer(self, False)
         return done
 
     def resumeProducing(self) -> None:
-        self._progress()
+        self.progress()
         # Not at the first call, which comes from registerProducer while the request's head still waits to be sent.
         if self._asked and isinstance(self._consumer, TcpConnection):
             self._send_now(self._consumer)
@@ -242,6 +253,10 @@ class MemoryBody:
             consumer, self._consumer = self._consumer, None
             consumer.unregisterProducer()
             self._done.callback(None)
+
+    def behind(self, head: bytes) -> bytes:
+        """``head`` and the whole body."""
+        return b"".join((head, self._left))
 
     def pauseProducing(self) -> None:
         """Nothing to do: a pull producer sends only what it is asked for."""
@@ -450,16 +465,17 @@ class StoreResponse:
         "length",
     )
 
-    def __init__(self, connection: Connection, head: ResponseParser) -> None:
+    def __init__(self, connection: Connection | None, head: ResponseParser, body: bytes = b"") -> None:
+        """``body`` is what has come of it. Without ``connection`` that is all."""
         self.code = head.code
         self.length = head.length
         self.headers = head.headers
         self.body = b""
-        self._connection: Connection | None = connection
+        self._connection = connection
         self._reader: BodyReader | None = None
-        self._buffered: list[bytes] = []
+        self._buffered = [body] if body else []
         # None as long as more may come.
-        self._complete: bool | None = None
+        self._complete: bool | None = True if connection is None else None
         self._paused = False
 
     def header(self, name: str) -> str:
@@ -536,7 +552,7 @@ class Connection(TwistedProtocol):
         self._incoming: ResponseParser | None = None
         self._responding: Deferred[StoreResponse] | None = None
         self._response: StoreResponse | None = None
-        self._sending = False
+        self._sending = self._paused = False
 
     def connectionMade(self) -> None:
         tune(self.transport)
@@ -545,7 +561,7 @@ class Connection(TwistedProtocol):
         # its body has come more often, and such a response has to be piped.
         ask_first(self.transport, self.passed_on)
 
-    def send(self, method: bytes, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
+    def send(self, method: bytes, head: bytes, body: MemoryBody | None) -> Deferred[StoreResponse]:
         """Send a request; fires with the response once its head is there. Cancelling closes the connection.
 
         Fails with ``BrokenResponse`` if no response comes, or something else than one.
@@ -553,8 +569,10 @@ class Connection(TwistedProtocol):
         self._incoming = ResponseParser(bodiless=method == b"HEAD")
         responding: Deferred[StoreResponse] = Deferred(self._cancelled)
         self._responding = responding
-        self.transport.write(head)
-        if body is not None:
+        if body is None or body.length <= SLICE:
+            write_now(self.transport, head if body is None else body.behind(head))
+        else:
+            self.transport.write(head)
             self._sending = True
             body.startProducing(self.transport).addCallbacks(self._sent, lambda _: self.abort())
         return responding
@@ -568,9 +586,11 @@ class Connection(TwistedProtocol):
         self.transport.loseConnection()
 
     def pause(self) -> None:
+        self._paused = True
         self.transport.pauseProducing()
 
     def resume(self) -> None:
+        self._paused = False
         self.transport.resumeProducing()
 
     def dataReceived(self, data: bytes) -> None:
@@ -618,9 +638,12 @@ class Connection(TwistedProtocol):
     def _begin(self, incoming: ResponseParser, body: bytes) -> None:
         responding, self._responding = self._responding, None
         assert responding is not None
-        response = self._response = StoreResponse(self, incoming)
-        # A small response comes whole with its head, so the connection is free before anybody reads the body.
-        self._received(response, incoming, body)
+        if incoming.complete:
+            # A small response comes whole with its head, so the connection is free before anybody reads the body.
+            self._release(incoming)
+            responding.callback(StoreResponse(None, incoming, body))
+            return
+        response = self._response = StoreResponse(self, incoming, body)
         responding.callback(response)
         if self._response is response and not response.has_reader:
             self.pause()
@@ -636,7 +659,8 @@ class Connection(TwistedProtocol):
 
     def _release(self, incoming: ResponseParser) -> None:
         self._incoming = self._response = None
-        self.resume()
+        if self._paused:
+            self.resume()
         if self._sending:
             # The store responded before it had the whole request, so it will not read the rest of it.
             self.abort()
@@ -682,7 +706,7 @@ class ConnectionPool(Factory):
         self._closing: set[Connection] = set()
         self._closed: Deferred[None] | None = None
 
-    def request(self, method: bytes, head: bytes, body: IBodyProducer | None) -> Deferred[StoreResponse]:
+    def request(self, method: bytes, head: bytes, body: MemoryBody | None) -> Deferred[StoreResponse]:
         """Send ``head`` (request line and headers) and ``body``; fires with the response once its head is there.
 
         Fails with ``BrokenResponse``, or with what connecting fails with. Cancelling closes the connection.

@@ -4,7 +4,7 @@ parts of a multipart upload. ``upload`` sends a request's body so, ``resumable``
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from mmap import MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 from urllib.parse import quote
@@ -44,7 +44,9 @@ class PartSizes:
     @classmethod
     def up_to(cls, expected: int, part_bytes: int) -> PartSizes:
         """For an object of at most ``expected`` bytes, beginning with ``part_bytes``."""
-        missing = max(0, expected - MAX_PARTS * part_bytes)
+        missing = expected - MAX_PARTS * part_bytes
+        if missing <= 0:
+            return cls(part_bytes, 0)
         steps = sum(range(MAX_PARTS // PARTS_PER_SIZE)) * PARTS_PER_SIZE
         return cls(part_bytes, -(-missing // steps))
 
@@ -144,7 +146,7 @@ class Parts:
         self._store = store
         self._path = path
         self._sizes = sizes
-        self._filling = PartBuffer(sizes.of(len(self.etags) + 1))
+        self._filling = PartBuffer(sizes.of(len(etags) + 1) if etags else sizes.first)
         self._spare: PartBuffer | None = None
         self._sending: deque[tuple[Deferred[str], PartBuffer]] = deque()
 
@@ -169,7 +171,7 @@ class Parts:
         """Returns when there is room for more, which slows down a client that is faster than the store."""
         left = memoryview(data)
         while left:
-            if self._filling.full:
+            if self._filling.used >= self._filling.size:
                 await self.send_rest()
                 await self._make_room()
             left = left[self._filling.take(left) :]
@@ -186,9 +188,10 @@ class Parts:
         if self._filling.used != size:
             raise BrokenRead("the store has another number of bytes")
 
-    async def put_whole(self) -> str:
-        """Send everything in one request, where no multipart upload has begun; the ETag."""
-        return await self._store.put(self._path, self._filling.view(), self._content_type, self._metadata)
+    def put_whole(self, sha256: str | None = None) -> Coroutine[Any, Any, str]:
+        """Send everything in one request, where no multipart upload has begun; the ETag. ``sha256`` is as
+        ``S3Store.put`` takes it."""
+        return self._store.put(self._path, self._filling.view(), self._content_type, self._metadata, sha256)
 
     async def send_rest(self) -> None:
         """Begin to send the part that was being filled. The next one begins with ``write``."""

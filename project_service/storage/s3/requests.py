@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from attrs import define, field, frozen
@@ -29,7 +30,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent, IBodyProducer
+from twisted.web.iweb import IAgent
 from zope.interface import implementer
 
 from project_service.lifecycle import IdleTimer
@@ -77,11 +78,11 @@ _NO_URL = _NoURL()
 
 
 class _ReadyHead(Headers):
-    """A finished request head that treq takes for headers: there seem to be none, and it cannot add any."""
+    """A finished request head that treq takes for headers: there seem to be none, and it cannot add any.
 
-    def __init__(self, head: bytes) -> None:
-        super().__init__()
-        self.head = head
+    One serves all requests of a ``Sender``: treq hands it on before its method returns."""
+
+    head = b""
 
     def copy(self) -> _ReadyHead:
         return self
@@ -108,7 +109,7 @@ class _PoolAgent:
     pool: ConnectionPool
 
     def request(
-        self, method: bytes, uri: bytes, headers: Any = None, bodyProducer: IBodyProducer | None = None
+        self, method: bytes, uri: bytes, headers: Any = None, bodyProducer: Any = None
     ) -> Deferred[Any]:
         return self.pool.request(method, headers.head, bodyProducer).addCallback(_BareResponse)
 
@@ -121,6 +122,9 @@ class _BareResponse:
 
     def __init__(self, response: StoreResponse) -> None:
         self.response = response
+
+
+_UNWRAPPED = attrgetter("original.response")
 
 
 @define(eq=False)
@@ -137,6 +141,7 @@ class Sender:
     signer: Signer
     now: Callable[[], datetime]
     _cookies: _NoCookies = field(factory=_NoCookies, init=False)
+    _ready: _ReadyHead = field(factory=_ReadyHead, init=False)
     _client: HTTPClient = field(init=False)
 
     @_client.default
@@ -150,7 +155,7 @@ class Sender:
         query: Mapping[str, str] | None,
         headers: Mapping[str, str],
         digest: str,
-        body: IBodyProducer | None,
+        body: MemoryBody | None,
     ) -> Deferred[StoreResponse]:
         """Send a request about the object ``key``, or about the store bucket for ""; fires with the response once its
         head is there. Redirects are not followed.
@@ -162,10 +167,11 @@ class Sender:
         signed = self.signer.headers(method, url, plain, digest, self.now())
         if body is not None:
             signed["Content-Length"] = str(body.length)
+        self._ready.head = _head(method, self.address.target(url), signed)
         sent: Deferred[Any] = self._client.request(
             method,
             _NO_URL,
-            headers=_ReadyHead(_head(method, self.address.target(url), signed)),
+            headers=self._ready,
             data=body,
             cookies=self._cookies,
             allow_redirects=False,
@@ -173,7 +179,7 @@ class Sender:
             reactor=self.clock,
         )
         # Unwrapped, since treq's own response reads bodies without back-pressure.
-        return sent.addCallback(lambda response: response.original.response)
+        return sent.addCallback(_UNWRAPPED)
 
 
 def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
@@ -199,23 +205,6 @@ _UNANSWERED = (
     BrokenRead,
     OSError,
 )
-
-
-class _Progress:
-    """When something of a request last moved. The time that a large part took to be sent does not count as
-    waiting."""
-
-    __slots__ = ("_clock", "last", "timer")
-
-    def __init__(self, clock: IReactorTime) -> None:
-        self._clock = clock
-        self.last = clock.seconds()
-        self.timer: IdleTimer | None = None
-
-    def made(self) -> None:
-        self.last = self._clock.seconds()
-        if self.timer is not None:
-            self.timer.touch()
 
 
 @define(eq=False)
@@ -251,35 +240,48 @@ class RetryingClient:
 
         ``digest`` is the SHA-256 of the request's body. Raises ``StoreError`` for a refusal.
         """
-        progress = _Progress(self.clock)
-        failed = 0
+        last, failed = self.clock.seconds(), 0
         while True:
+            timer, began = None, 0.0
             try:
-                sent = MemoryBody(body, progress.made) if method in {"PUT", "POST"} else None
+                sent = MemoryBody(body) if method in {"PUT", "POST"} else None
                 sending = self.sender.send(method, key, query, headers or {}, digest, sent)
-                response = await self._head(sending, progress)
+                timer = IdleTimer(self.clock, self.idle_seconds, sending.cancel)
+                if sent is not None:
+                    # The time that a large part takes to be sent does not count as waiting.
+                    sent.progress = timer.touch
+                timer.start()
+                began = timer.touched_at
+                try:
+                    response = await sending
+                except Exception as problem:
+                    raise _without_head(problem, timer) from None
+                finally:
+                    timer.stop()
                 if not streamed or response.code >= 300:
                     buffered = response.buffered()
-                    response.body = await self._gathered(response, progress) if buffered is None else buffered
+                    if buffered is None:
+                        buffered = await self._gathered(response, timer.touch)
+                    response.body = buffered
                     # S3 sends 200 before it knows whether completing or copying succeeds: this may be an error.
-                    if response.code >= 300 or (b"<Error" in response.body and error_text(response.body)):
-                        raise refusal(response.code, response.body, response.header("x-amz-bucket-region"))
-            except Exception as problem:
-                if isinstance(problem, StoreUnreachable):
-                    raise self._unreachable(problem) from None
-                if not _may_pass(problem):
-                    raise
-                pause = FIRST_PAUSE_SECONDS * 2**failed * self.jitter()
-                failed += 1
-                too_late = self.clock.seconds() + pause - progress.last > self.retry_seconds
-                if failed == MAX_TRIES or too_late:
-                    raise self._unreachable(problem) from None
-                await deferLater(self.clock, pause)
-            else:
+                    if response.code >= 300 or (b"<Error" in buffered and error_text(buffered)):
+                        raise refusal(response.code, buffered, response.header("x-amz-bucket-region"))
                 if self._reported:
                     self._reported.clear()
                     _log.info("The store {store} can be used again", store=self.sender.address.origin)
                 return response
+            except Exception as problem:
+                away = isinstance(problem, StoreUnreachable)
+                if not away and not _may_pass(problem):
+                    raise
+                if timer is not None and timer.touched_at != began:  # something has moved
+                    last = timer.touched_at
+                pause = FIRST_PAUSE_SECONDS * 2**failed * self.jitter()
+                failed += 1
+                too_late = self.clock.seconds() + pause - last > self.retry_seconds
+                if away or failed == MAX_TRIES or too_late:
+                    raise self._unreachable(problem) from None
+                await deferLater(self.clock, pause)
 
     def _unreachable(self, problem: Exception) -> StoreUnreachable:
         kind = kind_of(problem)
@@ -289,24 +291,7 @@ class RetryingClient:
             _log.warn("The store {store} cannot be used: {kind}", store=store, kind=kind)
         return StoreUnreachable(kind)
 
-    async def _head(self, sending: Deferred[StoreResponse], progress: _Progress) -> StoreResponse:
-        """The response's head, within the idle timeout of the last progress."""
-        timer = progress.timer = IdleTimer(self.clock, self.idle_seconds, sending.cancel)
-        timer.start()
-        try:
-            return await sending
-        except Exception as problem:
-            if timer.expired:
-                raise StoreUnreachable(NO_ANSWER) from None
-            if isinstance(problem, error.ConnectingCancelledError):
-                # Cancelled while connecting; Twisted has an error of its own for that.
-                raise CancelledError from None
-            raise
-        finally:
-            progress.timer = None
-            timer.stop()
-
-    async def _gathered(self, response: StoreResponse, progress: _Progress) -> bytes:
+    async def _gathered(self, response: StoreResponse, moved: Callable[[], None]) -> bytes:
         gather = Gather(response, MAX_RESPONSE_BYTES)
         if gather.finished.called:
             return await gather.finished
@@ -318,7 +303,7 @@ class RetryingClient:
             # White space counts as progress: a store that completes a large upload sends it for minutes.
             if self.clock.seconds() < latest:
                 timer.touch()
-                progress.made()
+                moved()
 
         gather.progress = coming
         try:
@@ -329,6 +314,15 @@ class RetryingClient:
             raise
         finally:
             timer.stop()
+
+
+def _without_head(problem: Exception, timer: IdleTimer) -> Exception:
+    """Why the head of a response did not come within the time of ``timer``, where waiting for it raised
+    ``problem``."""
+    if timer.expired:
+        return StoreUnreachable(NO_ANSWER)
+    # Cancelled while connecting; Twisted has an error of its own for that.
+    return CancelledError() if isinstance(problem, error.ConnectingCancelledError) else problem
 
 
 def _may_pass(problem: Exception) -> bool:

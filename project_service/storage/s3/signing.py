@@ -36,15 +36,16 @@ class Digests:
     """``sha256`` is the signed payload hash; ``md5`` is what the store compares, and most stores' ETag."""
 
     sha256: str
-    md5: bytes
+    md5: str
+    # As the header of that name has it.
+    content_md5: str
 
     @classmethod
-    def of(cls, payload: Payload) -> Digests:
-        return cls(sha256(payload).hexdigest(), md5(payload, usedforsecurity=False).digest())
-
-    @property
-    def content_md5(self) -> str:
-        return base64.b64encode(self.md5).decode("ascii")
+    def of(cls, payload: Payload, known_sha256: str | None = None) -> Digests:
+        """With ``known_sha256`` that one is not computed."""
+        sum_ = md5(payload, usedforsecurity=False)
+        content_md5 = base64.b64encode(sum_.digest()).decode("ascii")
+        return cls(known_sha256 or sha256(payload).hexdigest(), sum_.hexdigest(), content_md5)
 
     def may_have(self, etag: str) -> bool:
         """Whether a payload with these digests may have this ETag.
@@ -53,7 +54,7 @@ class Digests:
         Storage with customer-managed keys); the store's own check of Content-MD5 has to suffice then. Alibaba's ETags
         are in capitals.
         """
-        return etag != "" and (_MD5.fullmatch(etag) is None or etag.lower() == self.md5.hex())
+        return etag != "" and (_MD5.fullmatch(etag) is None or etag.lower() == self.md5)
 
 
 def bare(etag: str) -> str:
@@ -137,9 +138,10 @@ class _Request:
         self.url = url
         self.headers = {"X-Amz-Content-SHA256": digest}
         self.context = {"timestamp": stamp}
-        self.signed = {
-            name.lower(): value for name, value in headers.items() if name.lower() not in _UNSIGNED
-        }
+        self.signed: dict[str, str] = {}
+        for name, value in headers.items():
+            if (lower := name.lower()) not in _UNSIGNED:
+                self.signed[lower] = value
         self.signed["x-amz-date"] = stamp
         self.signed["x-amz-content-sha256"] = digest
         if "host" not in self.signed:
@@ -166,9 +168,10 @@ class _Auth(S3SigV4Auth):
         return hmac.digest(self._key, string_to_sign.encode(), "sha256").hex()
 
     def canonical_headers(self, headers_to_sign: Any) -> str:
-        return "\n".join(
-            [f"{name}:{' '.join(value.split())}" for name, value in sorted(headers_to_sign.items())]
-        )
+        lines = []
+        for name, value in sorted(headers_to_sign.items()):
+            lines.append(f"{name}:{' '.join(value.split())}")
+        return "\n".join(lines)
 
     headers_to_sign = staticmethod(attrgetter("signed"))  # type: ignore[assignment]  # a dictionary does as well
 

@@ -16,8 +16,8 @@ from project_service.http.response import NO_STORE, Reply, json_reply
 from project_service.http.routing import endpoint
 from project_service.storage import errors, keys
 from project_service.storage.buckets import Buckets
-from project_service.storage.requests.cache_control import NOT_SHARED
-from project_service.storage.requests.parameters import DEFAULT_PAGE_KEYS, MAX_PAGE_KEYS
+from project_service.storage.cache_control import NOT_SHARED
+from project_service.storage.parsing.parameters import DEFAULT_PAGE_KEYS, MAX_PAGE_KEYS
 from project_service.storage.routes.descriptions import BAD_KEY, READ_REFUSED
 from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.values import Bucket, Entries

@@ -28,15 +28,15 @@ from project_service.http.routing import endpoint
 from project_service.lifecycle import timestamp
 from project_service.storage import access, errors, keys
 from project_service.storage.buckets import Buckets
+from project_service.storage.cache_control import NOT_SHARED, for_everybody
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.objects import Objects
+from project_service.storage.parsing import parameters
+from project_service.storage.parsing.conditions import with_upsert, write_conditions
+from project_service.storage.parsing.details import details_of, with_cache_control
+from project_service.storage.parsing.form import FIELDS_OF_CLIENTS
 from project_service.storage.presentation import ANY_ORIGIN
 from project_service.storage.receiving import Destination, Receiver
-from project_service.storage.requests import parameters
-from project_service.storage.requests.cache_control import NOT_SHARED, for_everybody
-from project_service.storage.requests.conditions import with_upsert, write_conditions
-from project_service.storage.requests.details import details_of, with_cache_control
-from project_service.storage.requests.form import FIELDS_OF_CLIENTS
 from project_service.storage.routes.common import VARY_BY_KEY, caching_of
 from project_service.storage.routes.descriptions import (
     BAD_KEY,
@@ -459,11 +459,10 @@ class PublicRoutes:
 
 async def receive(receiver: Receiver, request: Request, to: Destination, key: str) -> Switched:
     """The upload of a request, whose body is the bytes or a form with them."""
-    declared = request.headers.text(b"content-type")
-    if keys.essence(declared or "") == "multipart/form-data":
+    if keys.essence(request.headers.text(b"content-type") or "") == "multipart/form-data":
         switched, _ = await receiver.form(request, to)
         return switched
-    return await receiver.body(request, to, key, keys.content_type_of_body(declared))
+    return await receiver.body(request, to, key)
 
 
 async def info(rows: ObjectRows, request: Request, bucket: Bucket, viewer: Viewer | None) -> Reply:

@@ -11,7 +11,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Endpoint, endpoint
 from project_service.storage import access, errors, keys
-from project_service.storage.requests import tus
+from project_service.storage.parsing import tus
 from project_service.storage.routes.descriptions import BAD_KEY, NO_BUCKET
 from project_service.storage.routes.resumables import ResumableRoutes, Target, version_of
 from project_service.storage.values import ResumableUpload, Writer

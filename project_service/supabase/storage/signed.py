@@ -20,13 +20,13 @@ from project_service.http.response import NO_STORE, Reply, StreamReply, json_rep
 from project_service.http.routing import endpoint
 from project_service.storage import errors, keys
 from project_service.storage.buckets import Buckets
+from project_service.storage.cache_control import for_link
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.links import LINK_HEADERS, NO_REFERRER, Links
+from project_service.storage.parsing import parameters
+from project_service.storage.parsing.conditions import write_conditions
+from project_service.storage.parsing.form import FIELDS_OF_CLIENTS
 from project_service.storage.receiving import Destination, Receiver
-from project_service.storage.requests import parameters
-from project_service.storage.requests.cache_control import for_link
-from project_service.storage.requests.conditions import write_conditions
-from project_service.storage.requests.form import FIELDS_OF_CLIENTS
 from project_service.storage.routes.descriptions import (
     BAD_KEY,
     DATABASE_AND_STORE,

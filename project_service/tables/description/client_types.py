@@ -1,6 +1,6 @@
 """The types of a database's rows and functions, as text in the language of a client.
 
-``typescript`` and ``python`` write what ``tables.type_catalog`` has read: what postgrest-js and supabase-js take as
+``typescript`` and ``python`` write what ``type_catalog`` has read: what postgrest-js and supabase-js take as
 ``Database``, and dataclasses. The types are those of the JSON that the table API sends: numbers of any size are
 numbers, dates are strings, composite values are objects.
 """

@@ -1,6 +1,6 @@
 """The description of a database in OpenAPI 3.1, made of the one in OpenAPI 2 that PostgREST's clients read.
 
-Generators of clients have moved to OpenAPI 3. What ``tables.openapi`` says of paths and parameters is rewritten
+Generators of clients have moved to OpenAPI 3. What ``openapi`` says of paths and parameters is rewritten
 (OpenAPI 3.1.0, and 2.0 for the source). The schemas of rows, bodies and results are made of the catalog's types,
 because PostgREST's description calls everything a string that OpenAPI 2 has no type for.
 """
@@ -42,7 +42,7 @@ _METHODS = ("get", "post", "patch", "delete", "put")
 
 
 def openapi3(document: Mapping[str, Any], catalog: TypeCatalog, schema: str) -> dict[str, Any]:
-    """``document`` (OpenAPI 2, as ``tables.openapi.document`` makes it of ``schema``) in OpenAPI 3.1."""
+    """``document`` (OpenAPI 2, as ``openapi.document`` makes it of ``schema``) in OpenAPI 3.1."""
     shared: Mapping[str, Any] = document["parameters"]
     bodies = {name: one for name, one in shared.items() if one["in"] == "body"}
     server = f"{document['schemes'][0]}://{document['host']}{document['basePath']}".rstrip("/")
@@ -140,7 +140,7 @@ class _Types:
         return dict(own.get(type_.name, _PLAIN[shape]))
 
     def function(self, name: str, arguments: Iterable[str]) -> Function | None:
-        """The overload that has these arguments. If there are several, the one that ``tables.openapi`` describes."""
+        """The overload that has these arguments. If there are several, the one that ``openapi`` describes."""
         wanted = set(arguments)
         named = [one for one in self.functions(name) if {given.name for given in one.arguments} == wanted]
         return named[-1] if named else None

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import orjson
-from attrs import frozen
 
+from project_service.frozen import quick
 from project_service.tables import errors
 
 EMPTY_OR_INVALID = "Empty or invalid json"
@@ -34,7 +34,7 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     return ordered
 
 
-@frozen
+@quick
 class Outline:
     """What matters of a JSON value. ``keys`` are the members of an object, or those that all items of an array have,
     ordered by name; None for anything else. ``count`` is the number of an array's items."""

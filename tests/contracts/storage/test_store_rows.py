@@ -12,7 +12,7 @@ from attrs import asdict, evolve
 
 from project_service.errors import ApiError
 from project_service.storage.assemble import Rows
-from project_service.storage.rows import listing as postgres_listing
+from project_service.storage.rows import listing
 from project_service.storage.rows import objects as postgres_rows
 from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.values import (
@@ -542,11 +542,11 @@ async def test_sorted_and_searched_listings(rows: Rows, monkeypatch: pytest.Monk
         raise AssertionError("the listing has no end")
 
     for by, scanned in (("key", 3), ("size", 5000), ("last_modified", 3)):
-        monkeypatch.setattr(postgres_listing, "SCANNED_ROWS", scanned)
+        monkeypatch.setattr(listing, "SCANNED_ROWS", scanned)
         for descending, search, prefix, limit in itertools.product(
             (False, True), ("", "A", "Ü", "ü"), ("", "a/"), (1, 2, 9)
         ):
-            sorting = Sorting(by, descending, search)  # type: ignore[arg-type]
+            sorting = Sorting(by, descending, search)
             for owner in (None, BOB):
                 names = await listed(prefix, sorting, owner, limit)
                 assert names == expected(prefix, sorting, owner), (sorting, prefix, owner, limit)
@@ -678,7 +678,7 @@ async def test_entries_by_offset(rows: Rows) -> None:
 async def test_more_entries_are_not_passed_than_a_limit(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     if not isinstance(rows.objects, ObjectRows):
         pytest.skip("the fake passes any number")
-    monkeypatch.setattr(postgres_listing, "MAX_PASSED", 3)
+    monkeypatch.setattr(listing, "MAX_PASSED", 3)
     monkeypatch.setattr(postgres_rows, "MAX_PASSED", 3)
     for number in range(4):
         await put(rows, f"k{number}")

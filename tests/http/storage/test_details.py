@@ -10,7 +10,7 @@ from typing import Any
 from attrs import evolve
 from twisted.trial.unittest import TestCase
 
-from project_service.storage.requests.details import MAX_METADATA_BYTES
+from project_service.storage.parsing.details import MAX_METADATA_BYTES
 from tests.fakes.common import Response
 from tests.http.storage.app import (
     ALICE,
@@ -280,6 +280,12 @@ class Digests(DetailsApp):
                 refusal = self.put("wrong", name, value)
                 self.assertEqual(refused(refusal), (400, "bad_digest"), value)
                 self.assertIn(name.encode(), refusal.body)
+        self.assertEqual(self.app.stored(), [b"hello"])
+
+    def test_each_body_behind_the_same_header_lines_is_checked(self) -> None:
+        client, sent = self.app.connect(), {**USER, "Content-Digest": digest(b"hello")}
+        for body, status in ((b"hello", 201), (b"hello", 200), (b"jello", 400), (b"hello", 200)):
+            self.assertEqual(client.request("PUT", f"{OBJECTS}/k", sent, body).status, status)
         self.assertEqual(self.app.stored(), [b"hello"])
 
     def put(self, key: str, header: str, value: str) -> Response:

@@ -6,7 +6,7 @@ import json
 
 from twisted.trial.unittest import TestCase
 
-from project_service.storage.requests.form import MAX_FIELD_BYTES
+from project_service.storage.parsing.form import MAX_FIELD_BYTES
 from tests.http.storage.app import (
     BOUNDARY,
     FORM,

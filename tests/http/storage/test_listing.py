@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import TestCase
 
-from project_service.storage.requests import parameters
+from project_service.storage.parsing import parameters
 from tests.http.storage.app import (
     ANON,
     OBJECTS,

@@ -14,6 +14,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.storage import durations
 from project_service.storage.durations import REMOVAL_TIMEOUT_SECONDS
+from project_service.storage.routes.descriptions import METADATA_MEMBERS
 from project_service.storage.s3.errors import StoreUnreachable
 from tests.fakes.common import Client, Response
 from tests.fakes.storage import FakeResumables
@@ -201,8 +202,11 @@ class Protocol(TestCase):
         expected = {"key": "a.txt", "content_type": "text/plain", "offset": 0, "length": 5, "object": None}
         self.assertEqual(shown, {**expected, "expires_at": "2026-11-22T00:00:00.000Z"})
         self.app.patch(path, 0, b"hello")
-        listed = json.loads(self.app.request("GET", "/storage/buckets/open/objects", USER).body)["objects"]
-        self.assertEqual(json.loads(self.app.request("GET", path, USER).body)["object"], listed[0])
+        made = json.loads(self.app.request("GET", path, USER).body)["object"]
+        described = json.loads(
+            self.app.request("GET", "/storage/buckets/open/objects/a.txt?info=true", USER).body
+        )
+        self.assertEqual(made, {name: described[name] for name in METADATA_MEMBERS})
 
     def test_options_say_what_the_service_can_do_without_a_key(self) -> None:
         for path in (UPLOADS, f"{UPLOADS}/x", "/storage/buckets/absent/resumable"):

@@ -10,7 +10,7 @@ from attrs import evolve
 from twisted.trial.unittest import TestCase
 
 from project_service import base64url
-from project_service.storage.requests import parameters
+from project_service.storage.parsing import parameters
 from project_service.storage.values import Link
 from tests.captured_log import logged_until_the_end
 from tests.fakes.common import Client, Response

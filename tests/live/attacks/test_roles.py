@@ -16,7 +16,7 @@ from project_service.embedded.assemble import Embedded
 from project_service.settings.model import Store
 from tests.live.application import NOTES, serving, settings_for, use_every_part
 from tests.live.cli.command_line import cli
-from tests.live.services import wait
+from tests.live.services import WithDatabase, wait
 from tests.live.sql import run_each
 
 DOCS = Path(__file__).parents[3] / "docs" / "operations.rst"
@@ -33,11 +33,11 @@ def block(name: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The administrator's DSN of a new PostgreSQL."""
     from twisted.internet import reactor
 
-    embedded = Embedded(reactor, Path(tmp_path_factory.mktemp("roles")), store=False)
+    embedded = Embedded(reactor, with_database(Path(tmp_path_factory.mktemp("roles"))), store=False)
     running = wait(embedded.start)
     assert running.admin_dsn is not None
     run_each(running.admin_dsn, "drop database project", "drop role project_service")

@@ -26,6 +26,7 @@ from tests.attacks.corpus import CORPUS, Case, Then
 from tests.fakes.common import App
 from tests.http.edge.random_requests import STATUS, spoiled
 from tests.live.daemon import Daemon, eventually
+from tests.live.services import WithDatabase
 
 PATIENCE_SECONDS = 30.0
 ROUNDS = 20_000
@@ -124,11 +125,11 @@ def answer_to(address: tuple[str, int], raw: bytes) -> bytes:
     return answer
 
 
-def test_malformed_requests_do_not_harm_the_service(tmp_path: Path) -> None:
+def test_malformed_requests_do_not_harm_the_service(with_database: WithDatabase, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('[server]\nlog_level = "warn"\n')
     chance = random.Random(20261121)
-    with Daemon(tmp_path / "var", "--config", str(config)) as daemon:
+    with Daemon(with_database(tmp_path / "var"), "--config", str(config)) as daemon:
         url = daemon.wait_until_ready()
         anon = json.loads((tmp_path / "var" / "credentials.json").read_text())["anon_key"]
         account = {"email": "fuzz@example.test", "password": "a long enough one"}

@@ -23,7 +23,7 @@ from project_service.embedded.data_directory import DirectoryLock, running_besid
 from tests.live.cli.command_here import Command, beside_the_reactor, commands_of, failed
 from tests.live.cli.command_line import beginning, cli
 from tests.live.daemon import children_on
-from tests.live.services import Services
+from tests.live.services import Services, WithDatabase
 
 
 @pytest.fixture(scope="module")
@@ -177,10 +177,10 @@ def test_a_data_directory_without_a_project_is_refused(
 
 
 @pytest_twisted.async_yield_fixture
-async def at_rest(tmp_path: Path) -> AsyncIterator[Path]:
+async def at_rest(with_database: WithDatabase, tmp_path: Path) -> AsyncIterator[Path]:
     from twisted.internet import reactor
 
-    embedded = Embedded(reactor, tmp_path / "var", store=False, shared=False)
+    embedded = Embedded(reactor, with_database(tmp_path / "var"), store=False, shared=False)
     noted = embedded.data_dir / "run" / "running.json"
     noted.parent.mkdir(parents=True)
     noted.write_text("what a killed service had noted")

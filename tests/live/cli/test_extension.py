@@ -18,7 +18,7 @@ from tests.live.cli.command_here import beside_the_reactor, commands_of, failed
 from tests.live.daemon import ROOT, Daemon
 from tests.live.programs import program
 from tests.live.service.test_readme import commands
-from tests.live.services import Services
+from tests.live.services import Services, WithDatabase
 from tests.live.sql import connection_to, run_sql
 from tests.live.tables.service import blocks
 
@@ -87,7 +87,9 @@ def test_a_database_of_ones_own_is_its_administrators(
     assert project("extension", "drop", "vector") == failed(why)
 
 
-def test_the_documented_search_by_vectors_works_as_printed(tmp_path: Path) -> None:
+def test_the_documented_search_by_vectors_works_as_printed(
+    with_database: WithDatabase, tmp_path: Path
+) -> None:
     program("curl")
     page = (ROOT / "docs" / "tables.rst").read_text("utf-8")
     (tmp_path / ".venv").symlink_to(sys.prefix)
@@ -106,7 +108,7 @@ def test_the_documented_search_by_vectors_works_as_printed(tmp_path: Path) -> No
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    with Daemon(tmp_path / "var") as daemon:
+    with Daemon(with_database(tmp_path / "var")) as daemon:
         daemon.wait_until_ready()
         out = run(commands(page))
         answer = next(text for _, text in blocks("text") if text.startswith('[{"title":"lake"'))

@@ -20,7 +20,7 @@ from project_service.settings.model import Store
 from tests.live.application import logged_at_start, settings_for
 from tests.live.auth.service import reactor
 from tests.live.cli.command_here import beside_the_reactor, commands_of
-from tests.live.services import wait
+from tests.live.services import WithDatabase, wait
 from tests.live.sql import connection_to, run_each
 from tests.live.storage.cli import config_file
 from tests.live.waiting import until
@@ -33,9 +33,9 @@ ROLES = "anon, authenticated, service_role"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The administrator's DSN of a PostgreSQL for this module only."""
-    embedded = Embedded(reactor, Path(tmp_path_factory.mktemp("service-role")), store=False)
+    embedded = Embedded(reactor, with_database(Path(tmp_path_factory.mktemp("service-role"))), store=False)
     running = wait(embedded.start)
     assert running.admin_dsn is not None
     yield running.admin_dsn

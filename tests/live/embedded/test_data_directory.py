@@ -18,7 +18,7 @@ from project_service.embedded.supervised import ChildFailed
 from project_service.lifecycle import all_of
 from project_service.settings.model import Store
 from project_service.storage.s3.errors import NoSuchObject
-from tests.live.services import store_client
+from tests.live.services import WithDatabase, store_client
 from tests.live.sql import connection_to
 
 reactor: Any = _reactor
@@ -94,9 +94,11 @@ def _remove_socket_directory(running: Running) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_original_and_copy_started_at_once_have_servers_of_their_own(tmp_path: Path) -> None:
+async def test_original_and_copy_started_at_once_have_servers_of_their_own(
+    with_database: WithDatabase, tmp_path: Path
+) -> None:
     # The path is so long that the socket is placed elsewhere.
-    first = Embedded(reactor, tmp_path / ("long" * 30))
+    first = Embedded(reactor, with_database(tmp_path / ("long" * 30)))
     await first.start()
     await first.stop()
     copy = Embedded(reactor, _copied(first))
@@ -117,8 +119,10 @@ async def test_original_and_copy_started_at_once_have_servers_of_their_own(tmp_p
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_copy_of_a_running_original_leaves_it_its_socket(tmp_path: Path) -> None:
-    first = Embedded(reactor, tmp_path / ("long" * 30), store=False)
+async def test_the_copy_of_a_running_original_leaves_it_its_socket(
+    with_database: WithDatabase, tmp_path: Path
+) -> None:
+    first = Embedded(reactor, with_database(tmp_path / ("long" * 30)), store=False)
     await first.start()
     await first.stop()
     copy = Embedded(reactor, _copied(first), store=False)

@@ -15,13 +15,14 @@ import requests
 
 from tests.live.daemon import Daemon, eventually
 from tests.live.service.documented import shell
+from tests.live.services import WithDatabase
 
 TOKEN = re.compile(r"^[A-Za-z0-9_-]{43}$", re.MULTILINE)
 ADA = {"email": "ada@example.test", "password": "correct horse battery", "metadata": {"locale": "de"}}
 
 
 def test_addresses_are_confirmed_and_passwords_recovered_by_mails_in_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    with_database: WithDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROJECT_SERVICE__AUTH__CONFIRM_EMAIL", "true")
     monkeypatch.setenv("PROJECT_SERVICE__AUTH__RECOVER_URL", "http://localhost:3000/reset")
@@ -31,7 +32,7 @@ def test_addresses_are_confirmed_and_passwords_recovered_by_mails_in_files(
     german = templates / "de" / "recovery.txt"
     german.write_text("Passwort vergessen?\n\n{{ link }}\n\n{{ token }}\n")
     monkeypatch.setenv("PROJECT_SERVICE__SMTP__TEMPLATES_DIR", str(templates))
-    with Daemon(tmp_path / "var", "--workers", "2") as daemon:
+    with Daemon(with_database(tmp_path / "var"), "--workers", "2") as daemon:
         url = daemon.wait_until_ready()
 
         def post(path: str, body: Mapping[str, object]) -> Any:

@@ -24,7 +24,7 @@ from project_service.lifecycle import start
 from project_service.settings.model import Store
 from project_service.storage.s3.client import S3Store
 from tests.live.logged import LoggedErrors
-from tests.live.services import store_client
+from tests.live.services import WithDatabase, store_client
 from tests.live.sql import connection_to
 from tests.live.waiting import until
 
@@ -41,10 +41,10 @@ async def _query(dsn: str | None, sql: str) -> object:
 
 
 @pytest_twisted.async_yield_fixture
-async def embedded(tmp_path: Path) -> AsyncIterator[Embedded]:
+async def embedded(with_database: WithDatabase, tmp_path: Path) -> AsyncIterator[Embedded]:
     from twisted.internet import reactor
 
-    one = Embedded(reactor, tmp_path / "var")
+    one = Embedded(reactor, with_database(tmp_path / "var"))
     yield one
     await one.stop()
 
@@ -202,13 +202,18 @@ async def test_a_stale_lock_file_with_a_living_pid_is_no_obstacle(embedded: Embe
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_start_after_one_that_was_killed_while_it_made_the_database(embedded: Embedded) -> None:
-    embedded.data_dir.mkdir()
-    half = embedded.data_dir / "postgres.new"
+async def test_a_start_after_one_that_was_killed_while_it_made_the_database(tmp_path: Path) -> None:
+    from twisted.internet import reactor
+
+    half = tmp_path / "postgres.new"
     half.mkdir()
     (half / "PG_VERSION").write_text("18\n")
+    embedded = Embedded(reactor, tmp_path, store=False)
     running = await embedded.start()
-    assert await _query(running.dsn, "select 1") == 1
+    try:
+        assert await _query(running.dsn, "select 1") == 1
+    finally:
+        await embedded.stop()
 
 
 @pytest_twisted.ensureDeferred

@@ -237,7 +237,7 @@ def fuzz(document: Json, base_url: str, anon_key: str, service_key: str, example
             "base-url": base_url,
             "seed": SEED,
             "continue-on-failure": True,
-            "generation": {"max-examples": examples, "no-shrink": True},
+            "generation": {"max-examples": examples, "no-shrink": True, "database": "none"},
             "cache": {"enabled": False},
             "checks": {
                 "enabled": False,

@@ -11,6 +11,7 @@ import pytest
 
 from tests.certificates import Issued, issue
 from tests.live.daemon import Daemon, eventually
+from tests.live.services import WithDatabase
 from tests.temporary import free_port
 
 REQUEST = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -39,7 +40,9 @@ def der(issued: Issued) -> bytes:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_sighup_renews_the_certificate_of_every_process(workers: str, tmp_path: Path) -> None:
+def test_sighup_renews_the_certificate_of_every_process(
+    workers: str, with_database: WithDatabase, tmp_path: Path
+) -> None:
     first, second, stray, third = (issue("localhost") for _ in range(4))
     certificate, key = first.written(tmp_path)
     config = tmp_path / "c.toml"
@@ -47,7 +50,7 @@ def test_sighup_renews_the_certificate_of_every_process(workers: str, tmp_path: 
     port = free_port()
     listen = f"ssl:{port}:interface=127.0.0.1:privateKey={key}:certKey={certificate}"
     options = ("--config", str(config), "--listen", listen, "--workers", workers)
-    with Daemon(tmp_path / "var", *options) as daemon, ExitStack() as held:
+    with Daemon(with_database(tmp_path / "var"), *options) as daemon, ExitStack() as held:
         daemon.wait_until_ready()
         early = [held.enter_context(connected(port)) for _ in range(4)]
         assert all(answers_on(one) for one in early)

@@ -25,6 +25,7 @@ from tests.live.cli.command_line import cli
 from tests.live.daemon import ROOT, Daemon, eventually
 from tests.live.npm import run_node
 from tests.live.service.documented_clients import browser, examples, filled_in, opened
+from tests.live.services import WithDatabase
 from tests.live.tables.postgrest_js import ran_by_node
 
 EXPORT = ROOT / "docs" / "howto" / "import-export.rst"
@@ -138,10 +139,12 @@ insert into entries (owner, text, at)
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def project(
+    with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
     """The credentials of a fresh service that has the examples' table."""
     folder = Path(tmp_path_factory.mktemp("clients"))
-    with Daemon(folder / "var") as daemon:
+    with Daemon(with_database(folder / "var")) as daemon:
         daemon.wait_until_ready()
         (folder / "notes.sql").write_text(examples("sql", "notes"))
         done = cli("sql", folder / "notes.sql", "--data-dir", folder / "var")

@@ -21,12 +21,13 @@ from project_service.settings.model import Store
 from tests.certificates import issue
 from tests.live.application import Api, serving, settings_for
 from tests.live.daemon import Daemon, answers, eventually, workers_of
+from tests.live.services import WithDatabase
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One data directory for the module, so that the database is created only once."""
-    return tmp_path_factory.mktemp("endpoints") / "var"
+def data_dir(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One data directory for the module, so that the database is migrated only once."""
+    return with_database(tmp_path_factory.mktemp("endpoints") / "var")
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -36,11 +36,12 @@ from tests.live.loaded_service import (
     warmed_up,
 )
 from tests.live.mixed_load import PARTS
+from tests.live.services import WithDatabase
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("faults")
+def directory(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_database(tmp_path_factory.mktemp("faults") / "var").parent
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +53,9 @@ def daemon(directory: Path) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="module")
-def spare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the tests that end their service, one after the other, so that only the first makes a
-    database."""
-    return tmp_path_factory.mktemp("spare")
+def spare(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the tests that end their service, one after the other."""
+    return with_database(tmp_path_factory.mktemp("spare") / "var").parent
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ import requests
 from tests.live.daemon import Daemon
 from tests.live.programs import program
 from tests.live.service.documented_clients import browser
+from tests.live.services import WithDatabase
 
 
-def test_a_browser_shows_it_and_its_commands_work(tmp_path: Path) -> None:
+def test_a_browser_shows_it_and_its_commands_work(with_database: WithDatabase, tmp_path: Path) -> None:
     program("curl")
-    with Daemon(tmp_path / "var") as daemon:
+    with Daemon(with_database(tmp_path / "var")) as daemon:
         url = daemon.wait_until_ready()
         text = requests.get(url, headers={"Accept": "text/html"}, timeout=30).text
         anon_key = json.loads((tmp_path / "var" / "credentials.json").read_text())["anon_key"]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.live.daemon import ROOT, Daemon
 from tests.live.service.documented import run, service
+from tests.live.services import WithDatabase
 from tests.temporary import free_port
 
 # The pages that start a service of their own.
@@ -26,10 +27,10 @@ PAGES = sorted(
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a running service in ``var``."""
     folder = Path(tmp_path_factory.mktemp("howto"))
-    with Daemon(folder / "var") as daemon:
+    with Daemon(with_database(folder / "var")) as daemon:
         daemon.wait_until_ready()
         yield folder
 
@@ -54,8 +55,11 @@ def test_a_page_works_as_printed(project: Path, page: str) -> None:
 
 
 @pytest.mark.parametrize("page", OWN_SERVICE)
-def test_a_page_with_a_service_of_its_own_works_as_printed(tmp_path: Path, page: str) -> None:
+def test_a_page_with_a_service_of_its_own_works_as_printed(
+    with_database: WithDatabase, tmp_path: Path, page: str
+) -> None:
     here = {"$PWD": str(tmp_path)}
+    with_database(tmp_path / "var")
     with service(tmp_path, f"howto/{page}.rst", here) as daemon:
         daemon.wait_until_ready()
         run(tmp_path, f"howto/{page}.rst", here)

@@ -17,6 +17,7 @@ from tests.live.cli.command_line import cli
 from tests.live.daemon import Daemon, eventually
 from tests.live.service.documented import blocks, write_files
 from tests.live.service.documented_clients import browser, examples, filled_in, opened
+from tests.live.services import WithDatabase
 
 PAGE = "howto/admin-page.rst"
 EXPORTS = "export { json, read, rest, send }"
@@ -78,12 +79,12 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(with_database: WithDatabase, tmp_path: Path) -> Iterator[Site]:
     browser()
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with (
         ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
-        Daemon(tmp_path / "var") as daemon,
+        Daemon(with_database(tmp_path / "var")) as daemon,
     ):
         Thread(target=server.serve_forever, daemon=True).start()
         daemon.wait_until_ready()

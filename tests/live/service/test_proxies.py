@@ -20,6 +20,7 @@ from requests.adapters import HTTPAdapter
 
 from tests.live.daemon import Daemon, eventually
 from tests.live.service.real_proxies import Front, caddy, haproxy, nginx
+from tests.live.services import WithDatabase
 from tests.temporary import free_port
 
 CLIENT = "127.0.0.2"
@@ -49,7 +50,7 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     directory, port = tmp_path_factory.mktemp("proxies"), free_port()
     config = directory / "config.toml"
     config.write_text(
@@ -57,7 +58,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     )
     config.chmod(0o600)
     proxied = ("--listen", f"haproxy:tcp:{port}:interface=127.0.0.1")
-    with Daemon(directory / "var", "--config", str(config), *proxied) as daemon:
+    with Daemon(with_database(directory / "var"), "--config", str(config), *proxied) as daemon:
         url = daemon.wait_until_ready()
         known = json.loads((directory / "var" / "credentials.json").read_text())
         yield Service(daemon, url, f"127.0.0.1:{port}", known["service_key"])

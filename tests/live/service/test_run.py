@@ -33,12 +33,13 @@ from tests.live.daemon import (
     twistd,
     twistd_beside,
 )
+from tests.live.services import WithDatabase
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One data directory for the module, so that only its first start makes a database."""
-    return tmp_path_factory.mktemp("run") / "var"
+def data_dir(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One data directory for the module."""
+    return with_database(tmp_path_factory.mktemp("run") / "var")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import requests
 
 from tests.live.daemon import ROOT, Daemon, eventually
 from tests.live.npm import install
+from tests.live.services import WithDatabase
 
 PAGE = (ROOT / "docs" / "schema.rst").read_text("utf-8")
 BLOCK = re.compile(r"\.\. code-block:: \w+\n   :name: (\S+)\n\n((?:   .*\n|\n)+)")
@@ -77,9 +78,9 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def project(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     made = Project(Path(tmp_path_factory.mktemp("schema")))
-    with Daemon(made.folder / "var") as daemon:
+    with Daemon(with_database(made.folder / "var")) as daemon:
         made.address = daemon.wait_until_ready()
         made.write("0001_notes.sql", "0002_tags.sql", below="migrations")
         assert made.sh(EXAMPLES["apply"]) == EXAMPLES["applied"]

@@ -17,6 +17,7 @@ from project_service.settings.reading import Source
 from tests.certificates import issue
 from tests.live.cli.command_line import cli
 from tests.live.daemon import Daemon, children_on
+from tests.live.services import WithDatabase
 
 PASSWORD = "open sesame 4711"
 
@@ -114,8 +115,8 @@ def shown_settings(config: Path, data_dir: Path) -> str:
     return f"{settings} {settings!r} {settings.smtp.password} {refused.out} {refused.err}"
 
 
-def test_nothing_secret_is_shown_or_readable(tmp_path: Path) -> None:
-    data_dir = tmp_path / "var"
+def test_nothing_secret_is_shown_or_readable(with_database: WithDatabase, tmp_path: Path) -> None:
+    data_dir = with_database(tmp_path / "var")
     config = tmp_path / "c.toml"
     configured = {name: f"{name}-{token_urlsafe(24)}" for name in ("smtp", "app", "dsn", "jwt")}
     config.write_text(CONFIG.format(**configured))

@@ -20,6 +20,7 @@ from tests.live.daemon import ROOT, Daemon, answers, eventually
 from tests.live.programs import program
 from tests.live.service.documented import blocks, run, write_files
 from tests.live.service.documented_clients import browser
+from tests.live.services import WithDatabase
 from tests.temporary import free_port
 
 # The picture in the page. With SCREENSHOTS in the environment the test makes it anew.
@@ -59,8 +60,8 @@ document.body.append(Object.assign(document.createElement('pre'), { id: 'seen', 
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Path]:
-    with Daemon(tmp_path / "var") as daemon:
+def project(with_database: WithDatabase, tmp_path: Path) -> Iterator[Path]:
+    with Daemon(with_database(tmp_path / "var")) as daemon:
         daemon.wait_until_ready()
         yield tmp_path
 
@@ -101,7 +102,9 @@ def test_a_notes_app(project: Path) -> None:
         shutil.copy(picture, SHOWN)
 
 
-def test_from_zero_to_deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_zero_to_deployed(
+    with_database: WithDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on the machine, but for its paths, its name and its ports, and without systemd and certbot."""
     nginx = program("nginx")
     page, port = "tutorials/deployed.rst", free_port()
@@ -130,7 +133,7 @@ def test_from_zero_to_deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     behind = free_port()
     here["http://127.0.0.1:8080"] = f"http://127.0.0.1:{behind}"
     listen = ("--listen", f"tcp:{behind}:interface=127.0.0.1")
-    with Daemon(folder / "var", *options[:2], *listen):
+    with Daemon(with_database(folder / "var"), *options[:2], *listen):
         eventually(lambda: answers(f"http://127.0.0.1:{behind}/ready"), "the service")
         write_files(folder, blocks(page, **here))
         (tmp_path / "nginx.conf").write_text(

@@ -31,7 +31,7 @@ from project_service.storage.assemble import assemble
 from project_service.storage.links import Links
 from project_service.storage.objects import Objects
 from project_service.storage.pictures.images import Wanted
-from project_service.storage.resumable import Piece
+from project_service.storage.resumables import Piece
 from project_service.storage.rows.links import LinkRows
 from project_service.storage.upload import SizeLimit
 from project_service.storage.values import NO_DETAILS, UNCONDITIONAL, Writer

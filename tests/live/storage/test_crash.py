@@ -27,7 +27,7 @@ from project_service.settings.model import Store
 from project_service.storage.assemble import Storage, assemble
 from project_service.storage.durations import KEEP_EXPIRED_LINKS
 from project_service.storage.links import Links
-from project_service.storage.resumable import NewUpload, Piece
+from project_service.storage.resumables import NewUpload, Piece
 from project_service.storage.sha256 import MissingDigests, Reader
 from project_service.storage.upload import SizeLimit
 from project_service.storage.values import (

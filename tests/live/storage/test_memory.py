@@ -17,6 +17,7 @@ from attrs import frozen
 from benchmarks.memory import MIB, held_during
 from benchmarks.storage_resumable import PART, PARTS_IN_MEMORY, Senders
 from tests.live.daemon import Daemon, pid_of
+from tests.live.services import WithDatabase
 
 SIZE = 48 * MIB
 
@@ -46,8 +47,8 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    data_dir = Path(tmp_path_factory.mktemp("memory")) / "var"
+def served(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    data_dir = with_database(Path(tmp_path_factory.mktemp("memory")) / "var")
     with Daemon(data_dir) as daemon:
         url = daemon.wait_until_ready()
         known = json.loads((data_dir / "credentials.json").read_text())

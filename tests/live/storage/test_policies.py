@@ -26,7 +26,7 @@ from project_service.dsn import read_dsn
 from project_service.errors import ApiError
 from project_service.lifecycle import start
 from project_service.storage.assemble import Rows, sql_rows
-from project_service.storage.rows import listing as postgres_listing
+from project_service.storage.rows import listing
 from project_service.storage.rows import objects as postgres
 from project_service.storage.values import (
     ANON_ROLE,
@@ -679,11 +679,11 @@ def test_a_listing_under_a_policy_uses_the_indexes(database: str) -> None:
         " using ((storage.folder(key))[1] = (select auth.uid())::text)",
     )
     run_sql(database, "analyze storage.objects")
-    sql, params = postgres_listing.page_query("b", f"{owner}/", None, 20, False)
+    sql, params = listing.page_query("b", f"{owner}/", None, 20, False)
     assert 0 < looked_at(explained(database, sql, params, user(1))) <= 21
     run_sql(database, "create index on storage.objects (bucket, ((storage.folder(key))[1]), key)")
     run_sql(database, "analyze storage.objects")
-    sql, params = postgres_listing.page_query("b", "", None, 20, False)
+    sql, params = listing.page_query("b", "", None, 20, False)
     # There are 200 in this user's folder.
     assert 0 < looked_at(explained(database, sql, params, user(1))) <= 402
 

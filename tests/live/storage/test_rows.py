@@ -17,7 +17,7 @@ from project_service.database.pipeline import numbered
 from project_service.errors import ApiError
 from project_service.lifecycle import start
 from project_service.storage.assemble import Rows, sql_rows
-from project_service.storage.rows import listing as postgres_listing
+from project_service.storage.rows import listing
 from project_service.storage.values import Conditions, Details, Sorting
 from tests.contracts.storage.rows import ALICE, BOB, ETAG, SERVICE, bucket_b, put, refused
 from tests.fakes.storage import some_link
@@ -244,7 +244,7 @@ def looked_at(plan: dict[str, Any]) -> int:
 def test_a_page_reads_about_the_rows_it_shows(
     cursor: Any, bucket: str, prefix: str, after: str | None, recursive: bool
 ) -> None:
-    sql, params = postgres_listing.page_query(bucket, prefix, after, LIMIT, recursive)
+    sql, params = listing.page_query(bucket, prefix, after, LIMIT, recursive)
     cursor.execute("explain (analyze, timing off, costs off, format json) " + sql, params)
     plan = cursor.fetchone()[0][0]["Plan"]
     assert 0 < looked_at(plan) <= LIMIT + 1
@@ -253,7 +253,7 @@ def test_a_page_reads_about_the_rows_it_shows(
 @pytest.mark.parametrize(("bucket", "recursive"), [("folders", False), ("flat", True)])
 def test_a_plan_for_any_parameters_reads_no_more(cursor: Any, bucket: str, recursive: bool) -> None:
     """The query is prepared, and PostgreSQL may keep one plan for all pages."""
-    sql, params = postgres_listing.page_query(bucket, "", None, LIMIT, recursive)
+    sql, params = listing.page_query(bucket, "", None, LIMIT, recursive)
     cursor.execute("set plan_cache_mode = force_generic_plan")
     cursor.execute(f"prepare page as {numbered(sql)}")
     values = ", ".join(["%s"] * len(params))
@@ -272,7 +272,7 @@ def test_a_plan_for_any_parameters_reads_no_more(cursor: Any, bucket: str, recur
     ],
 )
 def test_a_page_is_in_order(cursor: Any, bucket: str, recursive: bool, shown: list[str]) -> None:
-    cursor.execute(*postgres_listing.page_query(bucket, "", None, LIMIT, recursive))
+    cursor.execute(*listing.page_query(bucket, "", None, LIMIT, recursive))
     objects, folders, last = cursor.fetchone()
     assert [one["key"] for one in json.loads(objects)] + json.loads(folders) == shown
     assert last == shown[-1]
@@ -291,7 +291,7 @@ def test_a_page_of_own_objects_reads_about_the_rows_it_shows(
     )
     own = [key for (key,) in cursor.fetchall() if key.startswith(prefix)]
     assert 0 < len(own) < LIMIT
-    sql, params = postgres_listing.page_query("folders", prefix, None, LIMIT, recursive, ALICE.user_id)
+    sql, params = listing.page_query("folders", prefix, None, LIMIT, recursive, ALICE.user_id)
     cursor.execute(sql, params)
     objects, folders, last = cursor.fetchone()
     shown = [one["key"] for one in json.loads(objects)] + json.loads(folders)
@@ -312,11 +312,11 @@ def test_a_page_of_own_objects_reads_about_the_rows_it_shows(
 def test_a_sorted_page_reads_the_rows_it_shows_and_a_search_a_limited_number(
     cursor: Any, monkeypatch: pytest.MonkeyPatch, mode: str, by: Any, descending: bool
 ) -> None:
-    monkeypatch.setattr(postgres_listing, "SCANNED_ROWS", 2 * LIMIT)
+    monkeypatch.setattr(listing, "SCANNED_ROWS", 2 * LIMIT)
 
     def read(search: str, after: tuple[str, str] | None) -> tuple[Any, int]:
         sorting = Sorting(by, descending, search)
-        sql, params = postgres_listing.sorted_query("flat", "", sorting, after, LIMIT)
+        sql, params = listing.sorted_query("flat", "", sorting, after, LIMIT)
         cursor.execute(sql, params)
         page = cursor.fetchone()
         cursor.execute(f"set plan_cache_mode = {mode}")

@@ -29,6 +29,7 @@ from project_service.storage.s3.errors import (
     StoreError,
     StoreUnreachable,
 )
+from project_service.storage.s3.signing import Digests
 from tests.certificates import issue
 from tests.fakes.store import Collected
 from tests.live.services import store_client
@@ -407,8 +408,8 @@ async def test_a_certificate_for_another_name_is_refused() -> None:
 async def test_corrupted_bytes_are_refused_by_the_store(store_settings: Store) -> None:
     store = store_client(store_settings)
     await store.ensure_bucket()
-    meant = await store.digest(b"what was meant")
-    arrived = await store.digest(b"what arrived  ")
+    meant = Digests.of(b"what was meant")
+    arrived = Digests.of(b"what arrived  ")
     with pytest.raises(StoreUnreachable) as caught:
         await store.requests.send(
             "PUT",

@@ -12,6 +12,7 @@ import requests
 
 from benchmarks.memory import held_during
 from tests.live.daemon import Daemon
+from tests.live.services import WithDatabase
 from tests.live.sql import run_sql
 
 ROWS, WIDTH = 40_000, 1000
@@ -20,8 +21,8 @@ ALLOWED = 20
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    data_dir = Path(tmp_path_factory.mktemp("memory")) / "var"
+def data_dir(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    data_dir = with_database(Path(tmp_path_factory.mktemp("memory")) / "var")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROJECT_SERVICE__STAGES__DEV__DATABASES__MAIN__MAX_ROWS", "0")
         with Daemon(data_dir) as daemon:

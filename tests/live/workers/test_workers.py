@@ -24,6 +24,7 @@ from project_service.http.metrics import MULTIPROCESS
 from project_service.settings.model import Store
 from tests.live.daemon import ROOT, Daemon, answers, children_on, eventually, sockets_of, workers_of
 from tests.live.loaded_service import credentials, load_on, make_ledger, sections, started
+from tests.live.services import WithDatabase
 from tests.live.workers.shared_state import UNLIMITED_LOGINS, SharedState
 
 # An odd number, which two workers cannot share equally.
@@ -42,8 +43,8 @@ CONNECTIONS = "select count(*) from pg_stat_activity where application_name = 'p
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("workers") / "var"
+def data_dir(with_database: WithDatabase, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_database(tmp_path_factory.mktemp("workers") / "var")
 
 
 @pytest.fixture(scope="module")
@@ -171,10 +172,12 @@ def test_an_interrupt_from_the_terminal_is_handled_by_the_parent_only(daemon: Da
         assert int(ignored, 16) >> (signal.SIGINT - 1) & 1
 
 
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_end_when_their_parent_is_killed(
+    with_database: WithDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Elsewhere any service that starts meanwhile removes the folder too.
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with Daemon(tmp_path / "var", "--workers", "2") as daemon:
+    with Daemon(with_database(tmp_path / "var"), "--workers", "2") as daemon:
         daemon.wait_until_ready()
         workers = workers_of(daemon)
         assert len(workers) == 2
@@ -239,8 +242,10 @@ def accepts(url: str) -> bool:
     return True
 
 
-def test_sighup_reaches_all_workers_and_sigterm_drains_them(tmp_path: Path) -> None:
-    data_dir, config = tmp_path / "var", tmp_path / "c.toml"
+def test_sighup_reaches_all_workers_and_sigterm_drains_them(
+    with_database: WithDatabase, tmp_path: Path
+) -> None:
+    data_dir, config = with_database(tmp_path / "var"), tmp_path / "c.toml"
     config.write_text('[server]\nworkers = 2\ncors_origins = ["https://old.test"]\n')
     with Daemon(data_dir, "--config", str(config)) as daemon:
         url = daemon.wait_until_ready()

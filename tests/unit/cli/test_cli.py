@@ -54,6 +54,15 @@ def command(name: str) -> click.Command:
 ALL = [leaf for name in COMMANDS for leaf in leaves(command(name), (name,))]
 
 
+class Imports(TestCase):
+    def test_commands_on_the_database_alone_do_not_load_storage(self) -> None:
+        loaded = "import project_service.cli.database, sys; print(*sys.modules)"
+        names = subprocess.check_output([sys.executable, "-c", loaded], text=True).split()
+        self.assertIn("project_service.embedded.assemble", names)
+        for name in ("project_service.storage.assemble", "project_service.storage.s3.client", "botocore"):
+            self.assertNotIn(name, names)
+
+
 class EveryCommand(TestCase):
     def test_has_the_common_options(self) -> None:
         for path, command in ALL:

@@ -41,10 +41,12 @@ class TheFiles(TestCase):
         """Otherwise a program of the version before, which starts beside this one, would put its own back."""
         known = definitions()
         text = "".join(f"{one.name} {one.sha256}\n" for one in known.files)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        new = max(EDITIONS) + 1
         self.assertEqual(
-            (known.edition, hashlib.sha256(text.encode()).hexdigest()),
+            (known.edition, digest),
             (max(EDITIONS), EDITIONS[max(EDITIONS)]),
-            "add one to EDITION in database/migrate.py, and the line of the new edition above",
+            f'the next edition: EDITION = {new} in database/migrate.py, and in EDITIONS here  {new}: "{digest}",',
         )
 
     def test_numbered_files_define_nothing_that_can_be_replaced(self) -> None:

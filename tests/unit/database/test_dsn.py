@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
 from project_service.dsn import read_dsn
@@ -33,3 +35,53 @@ class Addresses(TestCase):
             )
         for dsn in ("postgresql://u@h/d@e", "host=@abstract dbname=a@b/c", "postgresql://%40abstract/d"):
             read_dsn(dsn)
+
+
+class Dsns(TestCase):
+    """Connection strings of PostgreSQL."""
+
+    def test_several_hosts_are_tried_in_order(self) -> None:
+        target = read_dsn("postgresql://u:p@a:1,b:2/db?target_session_attrs=read-write")
+        self.assertEqual(
+            [(c.params["host"], c.params["port"]) for c in target.candidates], [("a", "1"), ("b", "2")]
+        )
+        self.assertTrue(target.writable)
+        self.assertTrue(all(c.params["password"] == "p" for c in target.candidates))
+
+    def test_unix_sockets_and_addresses_are_not_resolved(self) -> None:
+        self.assertFalse(read_dsn("host=/run/pg dbname=d").candidates[0].needs_resolving)
+        self.assertFalse(read_dsn("dbname=d").candidates[0].needs_resolving)
+        self.assertFalse(read_dsn("host=a hostaddr=10.0.0.1").candidates[0].needs_resolving)
+        self.assertTrue(read_dsn("host=a").candidates[0].needs_resolving)
+
+    def test_the_numbers_of_hosts_and_ports_must_match(self) -> None:
+        for text in ("host=a,b,c port=1,2", "host=a,b hostaddr=10.0.0.1,10.0.0.2,10.0.0.3"):
+            with self.assertRaisesRegex(ValueError, "different number"):
+                read_dsn(text)
+        addresses = read_dsn("hostaddr=10.0.0.1,10.0.0.2 port=1").candidates
+        self.assertEqual(
+            [(each.host, each.params["hostaddr"]) for each in addresses],
+            [(None, "10.0.0.1"), (None, "10.0.0.2")],
+        )
+        one_port = read_dsn("host=a,b port=1").candidates
+        self.assertEqual([each.params["port"] for each in one_port], ["1", "1"])
+
+    @given(st.text())
+    def test_any_other_text_is_refused_without_repeating_it(self, text: str) -> None:
+        if "\0" in text or not _utf8(text):
+            return
+        try:
+            read_dsn(text)
+        except ValueError as fault:
+            self.assertRegex(
+                str(fault),
+                "^(is not a PostgreSQL connection string; in a URI|names a different number of hosts and ports)",
+            )
+
+
+def _utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""The edge's pure parts: queries, origins, request ids, redaction, heads, DSNs, migrations in order."""
+"""The edge's pure parts: queries, origins, request ids, redaction, heads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service import dsn, log
-from project_service.database.migrate import Migration, MigrationRefused, pending, shipped
+from project_service import log
 from project_service.errors import ApiError
 from project_service.http import head, response
 from project_service.http.head import HeaderView
@@ -206,74 +205,6 @@ class Targets(TestCase):
             b"/\xc3\xa4": None,
         }.items():
             self.assertEqual(head.origin_form(target), path, target)
-
-
-class Dsns(TestCase):
-    """Connection strings of PostgreSQL."""
-
-    def test_several_hosts_are_tried_in_order(self) -> None:
-        target = dsn.read_dsn("postgresql://u:p@a:1,b:2/db?target_session_attrs=read-write")
-        self.assertEqual(
-            [(c.params["host"], c.params["port"]) for c in target.candidates], [("a", "1"), ("b", "2")]
-        )
-        self.assertTrue(target.writable)
-        self.assertTrue(all(c.params["password"] == "p" for c in target.candidates))
-
-    def test_unix_sockets_and_addresses_are_not_resolved(self) -> None:
-        self.assertFalse(dsn.read_dsn("host=/run/pg dbname=d").candidates[0].needs_resolving)
-        self.assertFalse(dsn.read_dsn("dbname=d").candidates[0].needs_resolving)
-        self.assertFalse(dsn.read_dsn("host=a hostaddr=10.0.0.1").candidates[0].needs_resolving)
-        self.assertTrue(dsn.read_dsn("host=a").candidates[0].needs_resolving)
-
-    def test_the_numbers_of_hosts_and_ports_must_match(self) -> None:
-        for text in ("host=a,b,c port=1,2", "host=a,b hostaddr=10.0.0.1,10.0.0.2,10.0.0.3"):
-            with self.assertRaisesRegex(ValueError, "different number"):
-                dsn.read_dsn(text)
-        addresses = dsn.read_dsn("hostaddr=10.0.0.1,10.0.0.2 port=1").candidates
-        self.assertEqual(
-            [(each.host, each.params["hostaddr"]) for each in addresses],
-            [(None, "10.0.0.1"), (None, "10.0.0.2")],
-        )
-        one_port = dsn.read_dsn("host=a,b port=1").candidates
-        self.assertEqual([each.params["port"] for each in one_port], ["1", "1"])
-
-    @given(st.text())
-    def test_any_other_text_is_refused_without_repeating_it(self, text: str) -> None:
-        if "\0" in text or not _utf8(text):
-            return
-        try:
-            dsn.read_dsn(text)
-        except ValueError as fault:
-            self.assertRegex(
-                str(fault),
-                "^(is not a PostgreSQL connection string; in a URI|names a different number of hosts and ports)",
-            )
-
-
-class Migrations(TestCase):
-    known = (Migration(1, "0001_a.sql", "a"), Migration(2, "0002_b.sql", "b"))
-
-    def applied(self, *migrations: Migration) -> list[tuple[int, str, str]]:
-        return [(one.number, one.name, one.sha256) for one in migrations]
-
-    def test_migrations_not_yet_applied_are_pending_in_order(self) -> None:
-        self.assertEqual(pending(self.known, []), self.known)
-        self.assertEqual(pending(self.known, self.applied(self.known[0])), self.known[1:])
-        self.assertEqual(pending(self.known, self.applied(*self.known)), ())
-
-    def test_a_database_with_newer_migrations_is_refused(self) -> None:
-        newer = self.applied(*self.known, Migration(3, "0003_c.sql", "c"))
-        with self.assertRaisesRegex(MigrationRefused, "newer than this program.*0003_c.sql"):
-            pending(self.known, newer)
-
-    def test_a_changed_migration_is_refused(self) -> None:
-        with self.assertRaisesRegex(MigrationRefused, "another form"):
-            pending(self.known, [(1, "0001_a.sql", "other")])
-        with self.assertRaisesRegex(MigrationRefused, "0001_a.sql was applied in another form"):
-            pending(self.known[1:], self.applied(*self.known))
-
-    def test_shipped_migrations_are_numbered_without_gaps(self) -> None:
-        self.assertEqual([one.number for one in shipped()], list(range(1, len(shipped()) + 1)))
 
 
 def _utf8(text: str) -> bool:

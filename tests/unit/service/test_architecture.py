@@ -49,14 +49,14 @@ PURE = [
     "cli/sql_statements.py",
     "storage/access.py",
     "storage/presentation.py",
-    "storage/requests/conditions.py",
+    "storage/parsing/conditions.py",
     "storage/durations.py",
     "storage/errors.py",
-    "storage/requests/form.py",
+    "storage/parsing/form.py",
     "storage/keys.py",
     "storage/links.py",
     "storage/objects.py",
-    "storage/requests/parameters.py",
+    "storage/parsing/parameters.py",
     "storage/values.py",
     "storage/s3/errors.py",
     "storage/s3/signing.py",
@@ -245,6 +245,17 @@ class Architecture(TestCase):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
                     length = node.end_lineno - node.lineno + 1
                     self.assertLessEqual(length, LONGEST_FUNCTION, f"{path.relative_to(ROOT)}: {node.name}")
+
+    def test_modules_that_docstrings_and_comments_name_exist(self) -> None:
+        """Those below a package by a slash, or by a dot where no schema of the database has the package's name."""
+        packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+        dotted = "|".join(sorted(packages - {"auth", "storage"}))
+        name = re.compile(rf"``((?:{'|'.join(sorted(packages))})/[a-z_0-9/]+|(?:{dotted})\.[a-z_0-9]+)\b")
+        for path in sources("."):
+            for found in name.findall(path.read_text("utf-8")):
+                wanted = PACKAGE / found.replace(".", "/")
+                there = wanted.exists() or wanted.with_suffix(".py").exists()
+                self.assertTrue(there, f"{path.relative_to(ROOT)}: {found}")
 
     def test_the_page_names_every_module_and_no_other(self) -> None:
         page = (ROOT / "docs" / "architecture.rst").read_text("utf-8")

@@ -14,7 +14,7 @@ from project_service.database.sql_lexer import Unreadable, tokens
 from project_service.errors import ApiError
 from project_service.http.head import RequestParser
 from project_service.http.json_body import depth_of, strict_loads
-from project_service.storage.requests.form import FormReader
+from project_service.storage.parsing.form import FormReader
 from project_service.storage.s3.connection import ResponseParser
 from project_service.storage.s3.errors import StoreUnreachable
 from project_service.storage.s3.xml import error_text, parse_objects

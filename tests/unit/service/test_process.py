@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import subprocess
@@ -9,7 +10,7 @@ import sys
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from project_service.process import MAX_DESCRIPTORS, allow_descriptors, room_for_clients
+from project_service.process import MAX_DESCRIPTORS, NICENESS, allow_descriptors, room_for_clients
 
 
 def output_of(program: str) -> str:
@@ -53,6 +54,17 @@ class Clients(SynchronousTestCase):
 
     def test_otherwise_two_descriptors_are_kept_for_each_client(self) -> None:
         self.assertEqual(self.room(10_000, 1256), 500)
+
+
+class Threads(SynchronousTestCase):
+    def test_threads_give_way_to_the_one_that_made_their_pool(self) -> None:
+        program = (
+            "import os, threading as t; from twisted.python.threadpool import ThreadPool; "
+            "from project_service import process; pool = ThreadPool(0, 1); process.let_threads_yield(pool); "
+            "seen = []; look = lambda: seen.append(os.getpriority(os.PRIO_PROCESS, t.get_native_id())); "
+            "look(); pool.start(); pool.callInThread(look); pool.stop(); print(seen[1] - seen[0])"
+        )
+        self.assertEqual(output_of(program), str(min(NICENESS, 19 - os.getpriority(os.PRIO_PROCESS, 0))))
 
 
 class Settled(SynchronousTestCase):

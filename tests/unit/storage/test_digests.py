@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 
 from project_service.errors import ApiError
 from project_service.http.head import HeaderView
-from project_service.storage.requests.digests import BodyDigests, repr_digest, wants_sha256
+from project_service.storage.parsing.digests import BodyDigests, repr_digest, wants_sha256
 
 
 def headers(name: str, value: bytes) -> HeaderView:

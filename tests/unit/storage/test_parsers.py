@@ -19,10 +19,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from project_service.errors import ApiError
 from project_service.storage import keys
 from project_service.storage.links import UploadPass
-from project_service.storage.presentation import content_disposition
-from project_service.storage.requests import parameters
-from project_service.storage.requests.conditions import parse_range
-from project_service.storage.requests.form import (
+from project_service.storage.parsing import parameters
+from project_service.storage.parsing.conditions import parse_range
+from project_service.storage.parsing.form import (
     MAX_AROUND_BYTES,
     Event,
     Field,
@@ -30,6 +29,7 @@ from project_service.storage.requests.form import (
     FormReader,
     boundary_of,
 )
+from project_service.storage.presentation import content_disposition
 from project_service.storage.values import ObjectRow, UploadTerms
 from tests.fakes.storage import START, some_link
 from tests.strategies import good_keys, short, text

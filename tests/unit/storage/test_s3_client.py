@@ -29,7 +29,7 @@ from project_service.storage.s3.errors import (
     StoreUnreachable,
 )
 from project_service.storage.s3.parts import PartSizes
-from project_service.storage.s3.signing import INLINE_DIGEST_BYTES
+from project_service.storage.s3.signing import EMPTY_SHA256, INLINE_DIGEST_BYTES
 from project_service.storage.s3.xml import OpenMultipart
 from project_service.storage.upload import COPY_PART_BYTES, SizeLimit, Upload, Uploads
 from project_service.storage.values import ObjectRow, store_path
@@ -54,6 +54,14 @@ class Bytes(Case):
                 self.assertEqual(headers["content-md5"], b64encode(md5(payload).digest()).decode())
                 asked.cancel()
                 self.failureResultOf(asked, CancelledError)
+
+    def test_a_digest_that_is_known_is_not_computed_again(self) -> None:
+        """Whoever gives one that is not of these bytes has them refused by the store."""
+        for payload in (b"few", b"many" * INLINE_DIGEST_BYTES):
+            asked = self.ask(self.store.put("k", payload, "text/plain", {}, EMPTY_SHA256))
+            self.assertIn(f"\r\nX-Amz-Content-SHA256: {EMPTY_SHA256}\r\n", self.wire.value().decode())
+            asked.cancel()
+            self.failureResultOf(asked, CancelledError)
 
 
 class Documents(Case):

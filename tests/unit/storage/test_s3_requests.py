@@ -245,6 +245,23 @@ class Refusals(Case):
                 self.answer(200, ETag="e")
                 self.successResultOf(asked)
 
+    def test_the_allowed_time_counts_from_the_last_byte_that_moved(self) -> None:
+        for moved in (False, True):
+            asked = self.ask(self.store.put("k", b"x" * (4 * SLICE), "a/b", {}))
+            self.clock.advance(RETRY - 0.1)
+            if moved:
+                self.wire.producer.resumeProducing()
+            self.clock.advance(1)
+            opened = len(self.endpoint.connections)
+            self.endpoint.connections[-1].connectionLost(Failure(ConnectionLost()))
+            self.clock.advance(0.1)
+            if moved:
+                self.assertEqual(len(self.endpoint.connections), opened + 1)
+                asked.cancel()
+                self.failureResultOf(asked, CancelledError)
+            else:
+                self.failureResultOf(asked, StoreUnreachable)
+
     def test_another_checksum_is_accepted_only_with_the_stores_own_encryption_keys(self) -> None:
         for encryption, kind in (("", CorruptTransfer), ("AES256", CorruptTransfer), ("aws:kms", None)):
             asked = self.ask(self.store.put("k", b"x", "a/b", {"key": "a%20b"}))

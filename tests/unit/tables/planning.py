@@ -48,7 +48,7 @@ def planned(
     )
     shape, operands = planner.shape(incoming)
     payload = payload_of(shape.head, shape.query, body) if method in WRITING else None
-    return planner.plan(cache, shape, pairs, payload, operands, config.max_rows)
+    return planner.plan(shape, pairs, payload, operands, config.max_rows, cache)
 
 
 async def waited(answer: Awaitable[T]) -> T:

@@ -15,8 +15,8 @@ from attrs import evolve
 from project_service.errors import ApiError, require_text, validation_failed
 from project_service.http.head import HeaderView
 from project_service.http.json_body import MAX_DEPTH, Kind, or_null, read_document, strict_loads, whole
-from project_service.storage.requests import cache_control
-from project_service.storage.requests.cache_control import MAX_AGE_SECONDS
+from project_service.storage import cache_control
+from project_service.storage.cache_control import MAX_AGE_SECONDS
 from project_service.storage.values import Details
 
 MAX_METADATA_BYTES = 16 * 1024

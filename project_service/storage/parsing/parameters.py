@@ -8,21 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
 from urllib.parse import unquote, urlencode
 from uuid import UUID
 
 import orjson
-from attrs import astuple, define
+from attrs import astuple, define, frozen
 
 from project_service import base64url, whole_numbers
 from project_service.errors import ApiError, unsupported_media_type, validation_failed
 from project_service.http.head import HeaderView
 from project_service.http.request import Request
 from project_service.storage import access, errors, keys
-from project_service.storage.requests.details import with_field
-from project_service.storage.requests.form import Field, FileStart
-from project_service.storage.values import Bucket, Details, Link, ObjectRow, Sorting, Writer
+from project_service.storage.parsing.details import details_of, with_field
+from project_service.storage.parsing.digests import Expected, expected_digests
+from project_service.storage.parsing.form import Field, FileStart
+from project_service.storage.values import SORTS, Bucket, Details, Link, ObjectRow, Sorting, Writer
 
 DEFAULT_PAGE_KEYS = 100
 MAX_PAGE_KEYS = 1000
@@ -80,14 +80,15 @@ def sorting_of(request: Request) -> Sorting | None:
     ``validation_failed``."""
     by, order = request.query_value("sort"), request.query_value("order")
     search = request.query_value("search")
-    if by not in (None, "key", "size", "last_modified"):
-        raise validation_failed({"sort": "must be key, size or last_modified"})
+    if by is not None and by not in SORTS:
+        *first, last = SORTS
+        raise validation_failed({"sort": f"must be {', '.join(first)} or {last}"})
     if order not in (None, "asc", "desc"):
         raise validation_failed({"order": "must be asc or desc"})
     if search and (len(search) > MAX_SEARCH_LENGTH or _CONTROL.search(search)):
         why = f"must be up to {MAX_SEARCH_LENGTH} characters, without control characters"
         raise validation_failed({"search": why})
-    sorting = Sorting(cast(Any, by or "key"), order == "desc", search or "")
+    sorting = Sorting(by or "key", order == "desc", search or "")
     return None if sorting == Sorting() else sorting
 
 
@@ -104,24 +105,9 @@ def decode_sorted_token(token: str, prefix: str, sorting: Sorting) -> tuple[str,
         same = version == _TOKEN_VERSION and listing == [prefix, *astuple(sorting)]
         if not same or not isinstance(value, str) or not isinstance(key, str):
             raise bad
-        return _sorted_by(sorting, value), keys.parse_prefix(key)
+        return SORTS[sorting.by](value), keys.parse_prefix(key)
     except (ValueError, TypeError, OverflowError, ApiError):
         raise bad from None
-
-
-def _sorted_by(sorting: Sorting, text: str) -> str:
-    """``text`` as the database can compare it. Raises ``ValueError``."""
-    if sorting.by == "key":
-        return ""
-    if sorting.by == "last_modified":
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            raise ValueError("it has no time zone")
-        return moment.astimezone(UTC).isoformat()
-    number = whole_numbers.from_digits(text)
-    if number is None or not 0 <= number < 2**63:
-        raise ValueError("it is no size")
-    return str(number)
 
 
 def encode_page_token(last: str, prefix: str, recursive: bool) -> str:
@@ -175,17 +161,29 @@ def refuse_partial(headers: HeaderView) -> None:
         raise errors.bad_request_content_range()
 
 
-def refuse_form(headers: HeaderView) -> None:
-    """Raise for a form where the body is the object: it would be stored with its boundaries and part headers."""
-    if keys.essence(headers.text(b"content-type") or "") == "multipart/form-data":
+@frozen
+class BodyHead:
+    """What the headers of a request say of the object that its body is. ``declared`` is its media type, None if they
+    do not say; ``expected`` are its digests."""
+
+    declared: str | None
+    details: Details
+    expected: tuple[Expected, ...]
+
+
+def body_head(headers: HeaderView) -> BodyHead:
+    """For ``HeaderView.derived``. Raises what refuses such a request whatever its body is: ``bad_request``,
+    ``unsupported_media_type``, ``length_required``, ``validation_failed``, ``bad_digest``."""
+    refuse_partial(headers)
+    content_type = headers.text(b"content-type")
+    if keys.essence(content_type or "") == "multipart/form-data":
+        # It would be stored with its boundaries and part headers.
         raise unsupported_media_type("the object itself; a form is sent by POST")
-
-
-def require_body(request: Request) -> None:
-    """Raise if the request has no body at all: it was probably forgotten, and would replace the object by an empty
-    one. That takes ``Content-Length: 0``, or an empty chunked body."""
-    if request.body.length == 0 and b"content-length" not in request.headers:
+    if b"content-length" not in headers and b"transfer-encoding" not in headers:
+        # The body was probably forgotten, and would replace the object by an empty one. That takes
+        # ``Content-Length: 0``, or an empty chunked body.
         raise errors.length_required()
+    return BodyHead(keys.content_type_of_body(content_type), details_of(headers), expected_digests(headers))
 
 
 def least_size(length: int | None, overhead: int = 0) -> int:
@@ -202,7 +200,8 @@ def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     parsed = keys.parse_content_type(declared) if declared else None
     chosen = parsed or keys.guess_content_type(key or "")
     known = parsed is not None or key is not None
-    if known and not keys.is_allowed_type(chosen, bucket.rules.allowed_content_types):
+    allowed = bucket.rules.allowed_content_types
+    if known and allowed is not None and not keys.is_allowed_type(chosen, allowed):
         raise errors.unsupported_media_type_of_object(keys.essence(chosen))
     return chosen
 

@@ -46,9 +46,9 @@ from project_service.storage.durations import (
     HOLD_TIMEOUT_SECONDS,
     REMOVAL_TIMEOUT_SECONDS,
 )
-from project_service.storage.requests import parameters
-from project_service.storage.requests.digests import BodyDigests
-from project_service.storage.requests.tus import Checksum
+from project_service.storage.parsing import parameters
+from project_service.storage.parsing.digests import BodyDigests
+from project_service.storage.parsing.tus import Checksum
 from project_service.storage.rows.resumables import ResumableRows
 from project_service.storage.s3.errors import NoSuchObject, kind_of
 from project_service.storage.s3.parts import Parts, PartSizes

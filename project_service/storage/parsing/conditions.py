@@ -44,8 +44,7 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
         raise errors.range_not_satisfiable(size)
     if specs.count(",") > _MAX_RANGES:
         return None
-    pieces = [piece.strip() for piece in specs.split(",") if piece.strip()]
-    ranges = [_resolve(piece, size) for piece in pieces]
+    ranges = [_resolve(stripped, size) for spec in specs.split(",") if (stripped := spec.strip())]
     if not any(ranges):
         raise errors.range_not_satisfiable(size)
     return ranges[0] if len(ranges) == 1 else None
@@ -56,21 +55,16 @@ def _resolve(spec: str, size: int) -> ByteRange | None:
     match = _SPEC.fullmatch(spec)
     if match is None or spec == "-":
         raise errors.range_not_satisfiable(size)
-    if not match[1]:
-        length = min(_position(match[2]), size)
+    # Section 14.1.2 allows any number of digits, or none on one side.
+    first, last = whole_numbers.from_digits(match[1]), whole_numbers.from_digits(match[2])
+    if last is None:
+        last = whole_numbers.BEYOND
+    if first is None:
+        length = min(last, size)
         return ByteRange(size - length, length) if length else None
-    first = _position(match[1])
-    last = _position(match[2]) if match[2] else whole_numbers.BEYOND
     if last < first:
         raise errors.range_not_satisfiable(size)
     return ByteRange(first, min(last, size - 1) - first + 1) if first < size else None
-
-
-def _position(digits: str) -> int:
-    """Section 14.1.2 allows any number of digits."""
-    number = whole_numbers.from_digits(digits)
-    assert number is not None
-    return number
 
 
 _CONDITIONAL = frozenset({b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since"})

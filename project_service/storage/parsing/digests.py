@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import md5, sha256, sha512
 from typing import Any
@@ -29,24 +29,32 @@ _WANTED = re.compile(r"sha-256=0*(?:[1-9]|10)")
 
 
 @frozen
-class _Expected:
+class Expected:
+    """A digest in the header ``field``, and what computes it."""
+
     field: str
     digest: bytes
-    actual: Any
+    algorithm: Callable[[], Any]
 
 
-@frozen
+def expected_digests(headers: HeaderView) -> tuple[Expected, ...]:
+    """What the body must have by its headers. Raises ``bad_digest``."""
+    expected = [*_content_md5(headers)]
+    for field in _FIELDS:
+        expected += _digests_in(headers, field)
+    return tuple(expected)
+
+
 class BodyDigests:
-    """Checks a body against the digests that its headers name, if any. Raises ``bad_digest``."""
+    """Checks a body against the digests that are ``expected`` of it. Raises ``bad_digest``."""
 
-    _expected: tuple[_Expected, ...]
+    def __init__(self, expected: Sequence[Expected]) -> None:
+        self._running = [(one, one.algorithm()) for one in expected]
 
     @classmethod
     def of(cls, headers: HeaderView) -> BodyDigests:
-        expected = [*_content_md5(headers)]
-        for field in _FIELDS:
-            expected += _digests_in(headers, field)
-        return cls(tuple(expected))
+        """Of those that the body's ``headers`` name, if any."""
+        return cls(expected_digests(headers))
 
     @classmethod
     def of_content(cls, headers: HeaderView) -> BodyDigests | None:
@@ -55,16 +63,16 @@ class BodyDigests:
         return cls(expected) if expected else None
 
     def update(self, data: bytes) -> None:
-        for one in self._expected:
-            one.actual.update(data)
+        for _, actual in self._running:
+            actual.update(data)
 
     def check(self) -> None:
-        for one in self._expected:
-            if one.digest != one.actual.digest():
+        for one, actual in self._running:
+            if one.digest != actual.digest():
                 raise errors.bad_digest(one.field, "is not that of the body")
 
 
-def _content_md5(headers: HeaderView) -> list[_Expected]:
+def _content_md5(headers: HeaderView) -> list[Expected]:
     header = headers.first.get(b"content-md5")
     if header is None:
         return []
@@ -74,18 +82,18 @@ def _content_md5(headers: HeaderView) -> list[_Expected]:
 def whole_sha256(headers: HeaderView) -> str | None:
     """The SHA-256 in ``Repr-Digest``, in hexadecimal; None if the request has none. Raises ``bad_digest`` also where
     there is a SHA-512 alone, which nobody computes of what comes in several requests."""
-    digests = {one.actual.name: one.digest for one in _digests_in(headers, "Repr-Digest")}
+    digests = {one.algorithm().name: one.digest for one in _digests_in(headers, "Repr-Digest")}
     if digests and "sha256" not in digests:
         raise errors.bad_digest("Repr-Digest", "must have a sha-256 for a resumable upload")
     return digests["sha256"].hex() if digests else None
 
 
-def _digests_in(headers: HeaderView, field: str) -> list[_Expected]:
+def _digests_in(headers: HeaderView, field: str) -> list[Expected]:
     values = headers.all(field.lower().encode())
     return _members(field, b", ".join(values).decode("latin-1")) if values else []
 
 
-def _members(field: str, text: str) -> list[_Expected]:
+def _members(field: str, text: str) -> list[Expected]:
     members = [_MEMBER.fullmatch(one) for one in _BETWEEN.split(text.strip(" \t"))]
     pairs = [(one[1], one[2]) for one in members if one is not None]
     if len(pairs) < len(members):
@@ -98,15 +106,15 @@ def _members(field: str, text: str) -> list[_Expected]:
     ]
 
 
-def _expected(field: str, encoded: str, algorithm: Callable[[], Any]) -> _Expected:
-    actual = algorithm()
+def _expected(field: str, encoded: str, algorithm: Callable[[], Any]) -> Expected:
     try:
         digest = b64decode(encoded, validate=True)
     except ValueError:
         digest = b""
-    if len(digest) != actual.digest_size:
-        raise errors.bad_digest(field, f"is not the base64 of {actual.digest_size} bytes")
-    return _Expected(field, digest, actual)
+    size = algorithm().digest_size
+    if len(digest) != size:
+        raise errors.bad_digest(field, f"is not the base64 of {size} bytes")
+    return Expected(field, digest, algorithm)
 
 
 def wants_sha256(headers: HeaderView) -> bool:
