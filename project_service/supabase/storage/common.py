@@ -18,15 +18,16 @@ from project_service.http.describe import (
     Named,
     RequestBody,
     Schema,
+    array,
     in_path,
     obj,
 )
-from project_service.http.json_body import M
+from project_service.http.json_body import Kind, M
 from project_service.http.request import Request
 from project_service.lifecycle import timestamp
 from project_service.storage import access
 from project_service.storage.buckets import Buckets
-from project_service.storage.routes.descriptions import KEY_IN_PATH
+from project_service.storage.routes.descriptions import KEY_IN_PATH, KEYS, MAX_BULK_KEYS
 from project_service.storage.values import Bucket, ObjectRow, Viewer, Writer
 
 TAG = "supabase"
@@ -53,6 +54,10 @@ FILE = Named(
     ),
 )
 UPLOADED = Named("ClientUploaded", obj(("Id", "Key"), False, Id=UUID, Key=STRING))
+
+
+# Keys as they are sent: what no object can have is not there, and no fault.
+PATHS = Kind(array(STRING, minItems=1, maxItems=MAX_BULK_KEYS), KEYS.read)
 
 
 def ok(summary: str, schema: Schema | Named) -> tuple[Answer, ...]:

@@ -46,7 +46,6 @@ from project_service.storage.routes.descriptions import (
     DOWNLOAD_NAME,
     DOWNLOAD_REFUSED,
     DOWNLOADED,
-    KEYS,
     NO_OBJECT,
     READ_IF,
     READ_REFUSED,
@@ -69,6 +68,7 @@ from project_service.supabase.storage.common import (
     IN_BUCKET,
     IN_OBJECT,
     MESSAGE,
+    PATHS,
     TAG,
     UPLOADED,
     body_of,
@@ -221,7 +221,7 @@ class ToCopy(FromTo):
 class Prefixes:
     """Whole keys, whatever the name."""
 
-    prefixes: list[str] = member(KEYS)
+    prefixes: list[str] = member(PATHS)
 
 
 _FROM_TO_REFUSED = (

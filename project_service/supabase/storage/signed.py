@@ -33,7 +33,6 @@ from project_service.storage.routes.descriptions import (
     DOWNLOAD_NAME,
     DOWNLOAD_REFUSED,
     DOWNLOADED,
-    KEYS,
     NO_OBJECT,
     READ_IF,
     READ_REFUSED,
@@ -45,6 +44,7 @@ from project_service.supabase.storage import pictures
 from project_service.supabase.storage.common import (
     IN_BUCKET,
     IN_OBJECT,
+    PATHS,
     TAG,
     UPLOADED,
     body_of,
@@ -100,7 +100,7 @@ class ToSign:
 @frozen
 class SeveralToSign:
     seconds: int = member(_SECONDS, name="expiresIn")
-    paths: list[str] = member(KEYS)
+    paths: list[str] = member(PATHS)
 
 
 _ADDRESS = {"type": "string", "description": "Below the base of these paths, with the token."}
