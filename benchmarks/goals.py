@@ -16,14 +16,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import storage, storage_images, tables
 from benchmarks.auth import PASSWORD, SETTINGS, Client
 from benchmarks.load import CLIENTS, Costed, Request, beside_slow, wrk
 from benchmarks.report import HEADING, Row, interleaved, show
-from benchmarks.running import ROOT, Running, service
+from benchmarks.running import ROOT, Running, service, yardstick
 from tests.temporary import free_port
 
 # Of the yardstick's requests a second.
@@ -57,7 +56,9 @@ def _beside_yardstick(running: Running, rounds: int, seconds: float) -> Iterator
     if not folder:
         print("YARDSTICK does not name the yardstick's folder: nothing is measured beside it")
         return
-    with _yardstick(running, Path(folder)) as address:
+    command = [str(Path(folder, "straight.py").resolve()), running.dsn]
+    command += ["--port", str(free_port()), "--key", running.anon_key]
+    with yardstick(command) as (address, _):
         for case, goal in _BESIDE:
             here, there = case.request(running), case.request(running, address)
             rate, limit = _side_by_side(here, there, rounds, seconds)
@@ -68,22 +69,6 @@ def _side_by_side(one: Request, other: Request, rounds: int, seconds: float) -> 
     """Requests a second of both."""
     wrk(one, 1), wrk(other, 1)
     return interleaved(rounds, lambda: wrk(one, seconds).rate, lambda: wrk(other, seconds).rate)
-
-
-@contextmanager
-def _yardstick(running: Running, folder: Path) -> Iterator[str]:
-    """Its address."""
-    command = [sys.executable, str(folder / "straight.py"), running.dsn]
-    command += ["--port", str(free_port()), "--key", running.anon_key]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line.startswith("http://"):
-                raise SystemExit("the yardstick did not start")
-            yield line.split()[0]
-        finally:
-            process.kill()
 
 
 def _signed_in(running: Running, rounds: int, seconds: float) -> Row:

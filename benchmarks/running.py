@@ -103,6 +103,20 @@ def service(
             process.wait(60)
 
 
+@contextmanager
+def yardstick(command: list[str]) -> Iterator[tuple[str, int]]:
+    """The address and the pid of a yardstick, which prints its address."""
+    with subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line.startswith("http://"):
+                raise SystemExit("the yardstick did not start")
+            yield line.split()[0], process.pid
+        finally:
+            process.kill()
+
+
 def _address(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     lines = []

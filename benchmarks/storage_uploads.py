@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from attrs import frozen
 
 from benchmarks.load import CLIENTS, Costed, Request, wrk
 from benchmarks.report import HEADING, Row, interleaved, show
-from benchmarks.running import ROOT, Running, cpu_seconds, service
+from benchmarks.running import Running, cpu_seconds, service, yardstick
 from benchmarks.storage_memory import OBJECTS
 
 SMALL = 4096
@@ -54,29 +51,14 @@ class Uploads:
 def measure(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
     """The yardstick is one process; several workers have more CPUs than it."""
     ours = Uploads(running.url, running.service_key, running.cpu_seconds)
-    with yardstick(running) as (address, clock):
-        straight = Uploads(address, running.service_key, clock)
+    with yardstick(["-m", "benchmarks.straight_upload", str(running.data_dir)]) as (address, pid):
+        straight = Uploads(address, running.service_key, lambda: cpu_seconds(pid))
         wrk(NewKeys(f"{running.url}{OBJECTS}warm/", {"X-Service-Key": running.service_key}, "PUT", "x"), 1)
         rate, limit = interleaved(rounds, lambda: ours.rate(seconds), lambda: straight.rate(seconds))
     cost, least = ours.microseconds, straight.microseconds
     yield Row("object: 4 KiB PUT", f"{rate:.0f}/s", f"yardstick {limit:.0f}/s", rate / limit, 0.7)
     yield Row("object: 4 KiB PUTs a second", f"{rate:.0f}/s", f"{CLIENTS} clients", rate, 400)
     yield Row("CPU of a 4 KiB PUT", f"{cost:.0f} us", f"yardstick {least:.0f} us", cost, 900, "at most")
-
-
-@contextmanager
-def yardstick(running: Running) -> Iterator[tuple[str, Callable[[], float]]]:
-    """Its address, and its seconds of CPU."""
-    command = [sys.executable, "-m", "benchmarks.straight_upload", str(running.data_dir)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line.startswith("http://"):
-                raise SystemExit("the yardstick did not start")
-            yield line.strip(), lambda: cpu_seconds(process.pid)
-        finally:
-            process.kill()
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
@@ -17,7 +18,7 @@ from project_service.auth.context import Context
 from project_service.auth.limits import Throttle
 from project_service.auth.mail_templates import Mail
 from project_service.auth.passwords import Candidates, Hashes
-from project_service.auth.tokens import OpaqueToken
+from project_service.auth.tokens import OpaqueToken, signed_in_at
 from project_service.auth.values import (
     Account,
     Email,
@@ -29,7 +30,9 @@ from project_service.auth.values import (
     Purpose,
     Reservation,
     User,
+    check_metadata,
     email_of,
+    merged,
 )
 from project_service.errors import ApiError, session_revoked, validation_failed
 from project_service.http.caller import Claims
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 TOKEN_LIFETIME = timedelta(hours=1)
 # An address gets at most one e-mail in this time. Whoever asks more often gets the same response.
 MAIL_PAUSE = timedelta(minutes=1)
+# For how long after signing in a password may be replaced without the current one.
+RECENT = timedelta(hours=24)
 
 
 @frozen
@@ -63,6 +68,32 @@ class Accounts:
         Raises ``signup_disabled``, ``validation_failed``, ``weak_password``, ``email_taken``, ``rate_limited``,
         ``overloaded`` and, if addresses have to be confirmed but there is no mail server, ``email_not_configured``.
         """
+        made = await self._sign_up(email, password, metadata, origin)
+        if made is None:
+            raise errors.email_taken()
+        if isinstance(made, User):
+            await self._send_mail(email_of(made), "confirmation", origin)
+        return made
+
+    @shielded
+    async def sign_up_unseen(
+        self, email: str, password: str, metadata: Mapping[str, Any], origin: Origin
+    ) -> IssuedSession | User | None:
+        """As ``sign_up``, but if addresses have to be confirmed nobody can tell that one is taken: then it is None,
+        after the same time."""
+        confirm = self.context.settings.confirm_email
+        made = await self._sign_up(email, password, metadata, origin)
+        if made is None and not confirm:
+            raise errors.email_taken()
+        if not isinstance(made, IssuedSession):
+            # For a taken address too: whoever has yet to confirm it gets another e-mail.
+            await self._send_mail(Email.parse_new(email), "confirmation", origin)
+        return made
+
+    async def _sign_up(
+        self, email: str, password: str, metadata: Mapping[str, Any], origin: Origin
+    ) -> IssuedSession | User | None:
+        """As ``sign_up``, but without the e-mail, and None if the address is taken."""
         settings = self.context.settings
         if not settings.allow_signup:
             raise errors.signup_disabled()
@@ -84,12 +115,9 @@ class Accounts:
         )
         # An attempt with a taken address counts too, because it tells who has an account.
         await self.throttle.finish(reservation, "failed")
-        if account is None:
-            raise errors.email_taken()
-        if confirm:
-            await self._send_mail(address, "confirmation", origin)
-            return account.user
-        return self.context.issued(account.user, session.id, refresh, session.created_at)
+        if account is None or confirm:
+            return None if account is None else account.user
+        return self.context.issued(account.user, session.id, session.began, refresh, session.created_at)
 
     # Shielded, so that an attempt is counted even if the client hangs up.
     @shielded
@@ -120,14 +148,12 @@ class Accounts:
         await self.throttle.finish(reservation, "cleared" if user is not None else "released")
         if user is None:
             raise errors.invalid_credentials()
-        return self.context.issued(user, session.id, refresh, session.created_at)
+        return self.context.issued(user, session.id, session.began, refresh, session.created_at)
 
     def _login_refusal(self, account: Account) -> ApiError | None:
         if account.disabled_at is not None:
             return errors.user_disabled()
-        # Users who have logged in before ``confirm_email`` was switched on are not locked out by it.
-        unconfirmed = account.confirmed_at is None and account.last_login_at is None
-        if self.context.settings.confirm_email and unconfirmed:
+        if self.context.settings.confirm_email and account.user.awaits_confirmation:
             return errors.email_not_confirmed()
         return None
 
@@ -175,6 +201,60 @@ class Accounts:
             event = self.context.user_event("set_metadata", caller, origin)
             account = _active(await self.repository.set_metadata(caller.sub, metadata, event))
         return account.user
+
+    @shielded
+    async def revise(
+        self,
+        caller: Claims,
+        origin: Origin,
+        *,
+        metadata: Mapping[str, Any],
+        password: str | None,
+        current_password: str | None,
+    ) -> User:
+        """Merge ``metadata`` into the user's (``values.merged``), set ``password``, or both. Returns the user as it
+        is then.
+
+        A password has to differ from the one before, and ends the other sessions. Unless
+        ``auth.secure_password_change`` is off it needs a session that began within ``RECENT``, or
+        ``current_password``. Raises ``validation_failed``, ``weak_password``, ``same_password``,
+        ``reauthentication_needed``, ``invalid_credentials`` and ``rate_limited``.
+        """
+        account = await self._account_of(caller)
+        _merge(metadata, account.user)  # refused before anything is changed
+        if password is not None:
+            raw = self._check_new_password(password, email_of(account.user))
+            if current_password is not None:
+                if raw in passwords.candidates(current_password):
+                    raise errors.same_password()
+                account = await self._set_password(caller, account, current_password, raw, origin)
+            elif self._signed_in_recently(caller):
+                account = await self._replace_password(caller, account, raw, origin)
+            else:
+                raise errors.reauthentication_needed()
+        if metadata:
+            event = self.context.user_event("set_metadata", caller, origin)
+            account = _active(await self.repository.revise(caller.sub, partial(_merge, metadata), event))
+        return account.user
+
+    def _signed_in_recently(self, caller: Claims) -> bool:
+        secure = self.context.settings.secure_password_change
+        return not secure or self.context.clock() - signed_in_at(caller) <= RECENT.total_seconds()
+
+    async def _replace_password(
+        self, caller: Claims, account: Account, new: bytes, origin: Origin
+    ) -> Account:
+        # Whoever tries out passwords in this way changes it at the first one that is wrong.
+        if account.password_hash and await self.hashes.matches((new,), account.password_hash):
+            raise errors.same_password()
+        hashed = await self.hashes.hash(new)
+        event = self.context.user_event("set_password", caller, origin)
+        proof = Proof(account.password_hash, caller.sid)
+        changed = await self.repository.set_password(caller.sub, hashed, proof, event)
+        if changed is None:
+            # It was changed at the same moment, or the session has ended.
+            raise session_revoked()
+        return changed
 
     async def _set_password(
         self, caller: Claims, account: Account, current: str | None, new: bytes, origin: Origin
@@ -314,12 +394,12 @@ class Accounts:
 
     async def confirm_email(self, token: str, origin: Origin) -> IssuedSession:
         """Confirm an address and log its owner in. Raises ``invalid_one_time_token``."""
-        session, refresh = self.context.new_session(origin)
+        session, refresh = self.context.new_session(origin, "otp")
         event = Event(session.created_at, "confirm_email", origin=origin)
         user = await self.repository.confirm_email(_digest(token), session, event)
         if user is None:
             raise errors.invalid_one_time_token()
-        return self.context.issued(user, session.id, refresh, session.created_at)
+        return self.context.issued(user, session.id, session.began, refresh, session.created_at)
 
 
 def _digest(text: str) -> bytes:
@@ -328,6 +408,13 @@ def _digest(text: str) -> bytes:
     if token is None:
         raise errors.invalid_one_time_token()
     return token.digest
+
+
+def _merge(metadata: Mapping[str, Any], user: User) -> User:
+    """Metadata that SQL made larger than allowed may stay as it is."""
+    return (
+        evolve(user, metadata=check_metadata("data", merged(user.metadata, metadata))) if metadata else user
+    )
 
 
 def _active(account: Account | None) -> Account:

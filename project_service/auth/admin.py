@@ -7,13 +7,25 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service import base64url, whole_numbers
 from project_service.auth import errors, passwords
 from project_service.auth.passwords import Hashes
 from project_service.auth.postgres import Repository
-from project_service.auth.values import Account, Actor, Email, Event, Origin, email_of
+from project_service.auth.values import (
+    APP_METADATA,
+    Account,
+    Actor,
+    Email,
+    Event,
+    Origin,
+    User,
+    check_app_metadata,
+    check_metadata,
+    email_of,
+    merged,
+)
 from project_service.errors import ApiError, validation_failed
 from project_service.lifecycle import shielded
 
@@ -50,6 +62,10 @@ class Administration:
             return Page(accounts, None)
         return Page(accounts[:size], cursor_after(accounts[size - 1]))
 
+    async def numbered_page(self, page: int, size: int) -> tuple[list[Account], int]:
+        """The users of a page, which are counted from 1, the newest first; and how many users there are at all."""
+        return await self.repository.users_from((page - 1) * size, size)
+
     async def find(self, id_or_email: str) -> Account:
         """The account of an id or an address. Raises ``user_not_found``."""
         if "@" not in id_or_email:
@@ -69,6 +85,7 @@ class Administration:
         password: str | None = None,
         password_hash: bytes | None = None,
         metadata: Mapping[str, Any] | None = None,
+        app_metadata: Mapping[str, Any] | None = None,
         confirmed: bool = True,
     ) -> Account:
         """Create a user with a ``password``, with an imported bcrypt ``password_hash``, or with neither; then the
@@ -86,6 +103,7 @@ class Administration:
             email=address,
             password_hash=password_hash,
             metadata=metadata or {},
+            app_metadata=merged(APP_METADATA, app_metadata or {}),
             confirmed=confirmed,
             session=None,
             event=self._event("create_user", None, origin, address.address),
@@ -125,6 +143,41 @@ class Administration:
         if disabled is not None:
             event = self._event("disable_user" if disabled else "enable_user", key, origin, address)
             account = _existing(await self.repository.set_disabled(key, disabled, event))
+        return account
+
+    @shielded
+    async def revise(
+        self,
+        user_id: str,
+        origin: Origin,
+        *,
+        metadata: Mapping[str, Any],
+        app_metadata: Mapping[str, Any],
+        confirm: bool,
+        password: str | None,
+        disabled: bool | None,
+    ) -> Account:
+        """As ``change``, but ``metadata`` and ``app_metadata`` are merged into the user's (``values.merged``), and
+        with ``confirm`` the address counts as confirmed. If one of several changes is refused none is made.
+
+        Raises ``user_not_found``, ``weak_password`` and ``validation_failed``.
+        """
+        account = await self.find(user_id)
+        event = self._event("change_user", account.user.id, origin, account.user.email)
+
+        def revised(user: User) -> User:
+            # What SQL made larger than allowed may stay as it is.
+            if metadata:
+                user = evolve(user, metadata=check_metadata("user_metadata", merged(user.metadata, metadata)))
+            if app_metadata:
+                both = merged(user.app_metadata, app_metadata)
+                user = evolve(user, app_metadata=check_app_metadata("app_metadata", both))
+            return evolve(user, confirmed_at=user.confirmed_at or (event.at if confirm else None))
+
+        revised(account.user)
+        account = await self.change(user_id, origin, password=password, disabled=disabled)
+        if metadata or app_metadata or confirm:
+            account = _existing(await self.repository.revise(account.user.id, revised, event))
         return account
 
     async def delete(self, id_or_email: str, origin: Origin) -> None:

@@ -9,7 +9,7 @@ from attrs import define
 
 from project_service.auth.mail_templates import MailTemplates
 from project_service.auth.tokens import OpaqueToken, Randomness, Verifier
-from project_service.auth.values import Event, IssuedSession, NewSession, Origin, User, moment
+from project_service.auth.values import Event, IssuedSession, Method, NewSession, Origin, SignIn, User, moment
 from project_service.http.caller import Claims
 from project_service.settings.model import Auth as AuthSettings
 
@@ -40,7 +40,7 @@ class Context:
         """When an access token that is made ``now`` expires."""
         return now + timedelta(seconds=self.verifier.issuer.seconds)
 
-    def new_session(self, origin: Origin) -> tuple[NewSession, OpaqueToken]:
+    def new_session(self, origin: Origin, method: Method = "password") -> tuple[NewSession, OpaqueToken]:
         """A new session, to be stored, and its refresh token."""
         now, refresh = self.now(), OpaqueToken.new(self.randomness)
         session = NewSession(
@@ -50,6 +50,7 @@ class Context:
             expires_at=now + self.refresh_lifetime(),
             access_expires_at=self.access_expires(now),
             origin=origin,
+            method=method,
         )
         return session, refresh
 
@@ -57,7 +58,9 @@ class Context:
         """The entry of the audit for what a user did to their own account."""
         return Event(self.now(), action, actor="user", user_id=caller.sub, email=caller.email, origin=origin)
 
-    def issued(self, user: User, session_id: str, refresh: OpaqueToken, now: datetime) -> IssuedSession:
+    def issued(
+        self, user: User, session_id: str, began: SignIn, refresh: OpaqueToken, now: datetime
+    ) -> IssuedSession:
         """The session as it is returned to the client, with a new access token."""
-        access = self.verifier.issuer.mint(user, session_id, now.timestamp(), self.new_id())
+        access = self.verifier.issuer.mint(user, session_id, now.timestamp(), self.new_id(), began)
         return IssuedSession(user, access.text, refresh.text, access.expires_at)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from project_service.errors import ApiError, challenge
+
+Weakness = Literal["length", "characters", "pwned"]
 
 
 def _challenged(code: str, message: str) -> ApiError:
@@ -48,8 +52,31 @@ def id_taken() -> ApiError:
     return ApiError(409, "id_taken", "There is already a user with this id.")
 
 
-def weak_password(why: str) -> ApiError:
-    return ApiError(422, "weak_password", f"This password is not allowed: it {why}.", {"password": why})
+class WeakPassword(ApiError):
+    """``weakness`` says why for programs: its length, its characters, or that it is widely known."""
+
+    def __init__(self, why: str, weakness: Weakness) -> None:
+        message = f"This password is not allowed: it {why}."
+        super().__init__(422, "weak_password", message, {"password": why})
+        self.why_not = why
+        self.weakness = weakness
+
+
+def weak_password(why: str, weakness: Weakness = "characters") -> ApiError:
+    return WeakPassword(why, weakness)
+
+
+def same_password() -> ApiError:
+    return ApiError(422, "same_password", "The new password is the one that the user has already.")
+
+
+def reauthentication_needed() -> ApiError:
+    """The session began too long ago to set a password without the current one."""
+    return ApiError(
+        400,
+        "reauthentication_needed",
+        "Signing in was too long ago: send the current password too, or sign in again first.",
+    )
 
 
 def invalid_one_time_token() -> ApiError:

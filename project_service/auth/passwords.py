@@ -50,19 +50,19 @@ def check_new(password: str, email: Email, min_characters: int) -> bytes:
     if _encoded(password) is None:
         raise validation_failed({"password": "is not valid Unicode"})
     if len(password) > MAX_CHARACTERS:
-        raise weak_password(_TOO_LONG)
+        raise weak_password(_TOO_LONG, "length")
     prepared = _prepared(password)
     if prepared is None:
         raise weak_password("contains a character that no password may contain, such as a control character")
     if len(prepared) < min_characters:
-        raise weak_password(f"must have at least {min_characters} characters")
+        raise weak_password(f"must have at least {min_characters} characters", "length")
     raw = prepared.encode("utf-8")
     if len(raw) > MAX_BYTES:
-        raise weak_password(_TOO_LONG)
+        raise weak_password(_TOO_LONG, "length")
     if folded(prepared) == email.key:
         raise weak_password("must not be the e-mail address")
     if prepared.casefold() in common_passwords():
-        raise weak_password("is one of the most common passwords")
+        raise weak_password("is one of the most common passwords", "pwned")
     return raw
 
 

@@ -6,7 +6,7 @@ The logic of counters and of refresh tokens is in functions of the database (``d
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from psycopg2.errors import ForeignKeyViolation, NotNullViolation, RestrictViola
 
 from project_service.auth import errors
 from project_service.auth.values import (
+    APP_METADATA,
     MAX_LISTED_SESSIONS,
     Account,
     Email,
@@ -28,6 +29,7 @@ from project_service.auth.values import (
     Reservation,
     Rotation,
     SessionInfo,
+    SignIn,
     User,
     load_metadata,
 )
@@ -39,9 +41,10 @@ from project_service.database.pool import Pool, Transaction
 Change = Literal["insert", "update", "delete"]
 
 # The columns that ``_account`` and ``_user`` take, from a table or a subquery called u.
-ACCOUNT = """u.id::text, u.email, u.created_at, u.metadata::text,
-    u.password_hash, u.disabled_at, u.confirmed_at, u.last_login_at"""
-USER = "u.id::text, u.email, u.created_at, u.metadata::text"
+USER = """u.id::text, u.email, u.created_at, u.metadata::text, u.raw_app_meta_data::text, u.updated_at,
+    u.confirmed_at, u.last_login_at"""
+USER_COLUMNS = 8
+ACCOUNT = f"{USER}, u.password_hash, u.disabled_at"
 
 # Writes one entry of the audit. ``{user_id}`` and ``{result}`` are SQL expressions.
 AUDIT = """insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
@@ -52,9 +55,9 @@ RECORD = AUDIT.format(user_id="%(audit_user)s::uuid", result="%(result)s")
 # CTEs, to follow one called u that has the user's id, which insert a session and its first refresh token.
 ADD_SESSION = """s as (
     insert into auth.sessions (id, user_id, created_at, refreshed_at, rotated_at, expires_at,
-        access_expires_at, current_hash, user_agent, address)
+        access_expires_at, current_hash, user_agent, address, method)
     select %(sid)s::uuid, u.id, %(started)s, %(started)s, %(started)s, %(expires)s, %(access_expires)s,
-        %(digest)s::bytea, %(user_agent)s, %(address)s
+        %(digest)s::bytea, %(user_agent)s, %(address)s, %(method)s
     from u where %(sid)s is not null
     returning id, current_hash, created_at),
 t as (insert into auth.refresh_tokens (token_hash, session_id, issued_at)
@@ -68,9 +71,10 @@ _OK_OR_TAKEN = "case when exists (select from u) then 'ok' else 'email_taken' en
 _CREATE = f"""
 with u as (
     insert into auth.users
-        (id, email, email_key, password_hash, metadata, created_at, confirmed_at, last_login_at)
+        (id, email, email_key, password_hash, metadata, raw_app_meta_data, created_at, updated_at, confirmed_at,
+         last_login_at)
     values (coalesce(%(id)s::uuid, gen_random_uuid()), %(email)s, %(email_key)s, %(hash)s, %(metadata)s::jsonb,
-        %(at)s, case when %(confirmed)s then %(at)s::timestamptz end, %(started)s)
+        %(app_metadata)s::jsonb, %(at)s, %(at)s, case when %(confirmed)s then %(at)s::timestamptz end, %(started)s)
     on conflict (email_key) do nothing
     returning *),
 {ADD_SESSION},
@@ -86,8 +90,25 @@ select {ACCOUNT} from auth.users u
 where %(after)s is null or (created_at, id) > (%(after)s::timestamptz, %(after_id)s::uuid)
 order by created_at, id limit %(limit)s
 """
+# Users from the newest on, each with how many there are; without any, a row that has only that.
+_PAGE_FROM = f"""
+with page as (select * from auth.users order by created_at desc, id desc limit %(limit)s offset %(offset)s)
+select total.n, {ACCOUNT} from (select count(*) from auth.users) total (n) left join page u on true
+order by u.created_at desc, u.id desc
+"""
 _SET_METADATA = f"""
-with u as (update auth.users set metadata = %(metadata)s::jsonb where id = %(id)s::uuid returning *),
+with u as (
+    update auth.users set metadata = %(metadata)s::jsonb, updated_at = %(at)s where id = %(id)s::uuid returning *),
+a as ({RECORD} from u)
+select {ACCOUNT} from u
+"""
+# Nobody else changes the user until the transaction ends.
+_FIND_AND_LOCK = f"select {ACCOUNT} from auth.users u where id = %(id)s::uuid for no key update"
+_REVISE = f"""
+with u as (
+    update auth.users set metadata = %(metadata)s::jsonb, raw_app_meta_data = %(app_metadata)s::jsonb,
+        confirmed_at = %(confirmed_at)s, updated_at = %(at)s
+    where id = %(id)s::uuid returning *),
 a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
@@ -98,13 +119,13 @@ _END_SESSIONS = """update auth.sessions set ended_at = %(at)s, end_reason = %(ac
     where user_id = %(id)s::uuid and ended_at is null and (%(keep)s is null or id <> %(keep)s::uuid)"""
 # If there are two changes at once, the second waits for the user's row, and its proof is checked against what the
 # first has made of it.
-_PROVEN = """(%(known_hash)s is null or password_hash = %(known_hash)s and disabled_at is null
+_PROVEN = """(%(known_hash)s is null or coalesce(password_hash, '') = %(known_hash)s and disabled_at is null
         and not exists (select from auth.sessions where id = %(keep)s::uuid and ended_at is not null))"""
 # Hashes are salted, so this cannot be true because of somebody else's change.
 _IS_SET = "exists (select from auth.users where id = %(id)s::uuid and password_hash = %(hash)s)"
 # A new password ends the other sessions, and guesses at the old one do not count any more.
 _SET_PASSWORD = f"""
-update auth.users set password_hash = %(hash)s where id = %(id)s::uuid and {_PROVEN};
+update auth.users set password_hash = %(hash)s, updated_at = %(at)s where id = %(id)s::uuid and {_PROVEN};
 {_END_SESSIONS} and {_IS_SET} and not %(keep_sessions)s;
 delete from auth.one_time_tokens where user_id = %(id)s::uuid and purpose = 'recovery' and {_IS_SET};
 update auth.throttle set failed = '{{}}'
@@ -114,13 +135,13 @@ select {ACCOUNT} from auth.users u where id = %(id)s::uuid and password_hash = %
 """
 # A disabled user has no sessions.
 _DISABLE = f"""
-update auth.users set disabled_at = coalesce(disabled_at, %(at)s) where id = %(id)s::uuid;
+update auth.users set disabled_at = coalesce(disabled_at, %(at)s), updated_at = %(at)s where id = %(id)s::uuid;
 {_END_SESSIONS};
 {RECORD} where exists (select from auth.users where id = %(id)s::uuid);
 select {ACCOUNT} from auth.users u where id = %(id)s::uuid
 """
 _ENABLE = f"""
-with u as (update auth.users set disabled_at = null where id = %(id)s::uuid returning *),
+with u as (update auth.users set disabled_at = null, updated_at = %(at)s where id = %(id)s::uuid returning *),
 a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
@@ -138,7 +159,7 @@ select id::text from u
 # disabling, at the same time is safe: it ends a session that was started before it, and none is started after it.
 _START = f"""
 with u as (
-    update auth.users set last_login_at = %(started)s,
+    update auth.users set last_login_at = %(started)s, updated_at = %(started)s,
         password_hash = coalesce(%(new_hash)s, password_hash)
     where id = %(id)s::uuid and password_hash = %(old_hash)s and disabled_at is null
     returning *),
@@ -149,10 +170,11 @@ select {USER} from u
 
 # Exchanges a refresh token: rotates, repeats or revokes (see the function in ``sessions.sql``).
 _ROTATE = f"""
-select {USER}, r.session_id::text, r.outcome, r.salts::text
+select {USER}, r.session_id::text, r.outcome, s.created_at, s.method, r.salts::text
 from auth.rotate_refresh_token(%(digest)s, %(successor)s, %(salt)s, %(now)s, %(reuse_window)s, %(expires)s,
     %(access_expires)s, %(address)s, %(user_agent)s, %(request_id)s) r
 join auth.users u on u.id = r.user_id
+join auth.sessions s on s.id = r.session_id
 """
 
 # The newest active sessions of a user, the newest first.
@@ -243,7 +265,7 @@ where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
 """
 # A new password by e-mail ends all sessions and other tokens; whoever reads the e-mail owns the address.
 _RESET = f"""
-update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s)
+update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s), updated_at = %(at)s
     where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
     where user_id = %(id)s::uuid and ended_at is null;
@@ -255,7 +277,8 @@ update auth.throttle set failed = '{{}}'
 # The address is confirmed, and the first session begins.
 _CONFIRM = f"""
 with u as (
-    update auth.users set confirmed_at = coalesce(confirmed_at, %(at)s), last_login_at = %(started)s
+    update auth.users set confirmed_at = coalesce(confirmed_at, %(at)s), last_login_at = %(started)s,
+        updated_at = %(at)s
     where id = %(id)s::uuid and disabled_at is null returning *),
 {ADD_SESSION},
 a as ({RECORD} from u)
@@ -329,6 +352,7 @@ class Repository:
         session: NewSession | None,
         event: Event,
         user_id: str | None = None,
+        app_metadata: Mapping[str, Any] = APP_METADATA,
     ) -> Account | None:
         """Create an account, with ``session`` as its first if there is one. None if the address is taken. Raises
         ``id_taken`` if somebody has the ``user_id`` that is given."""
@@ -341,6 +365,7 @@ class Repository:
                 email_key=email.key,
                 hash=None if password_hash is None else password_hash.decode("ascii"),
                 metadata=_jsonb(metadata),
+                app_metadata=_jsonb(app_metadata),
                 confirmed=confirmed,
                 **_session_params(session),
                 **_event_params(event),
@@ -364,9 +389,34 @@ class Repository:
         rows = await self.database.query(_PAGE, {"after": created, "after_id": user_id, "limit": limit})
         return [account for row in rows if (account := _account(row))]
 
+    async def users_from(self, offset: int, limit: int) -> tuple[list[Account], int]:
+        """``limit`` users, the newest first, after ``offset`` others; and how many there are at all."""
+        rows = await self.database.query(_PAGE_FROM, {"offset": offset, "limit": limit})
+        return [account for row in rows if row[1] is not None and (account := _account(row[1:]))], rows[0][0]
+
     async def set_metadata(self, user_id: str, metadata: Mapping[str, Any], event: Event) -> Account | None:
         params = {"id": user_id, "metadata": _jsonb(metadata), **_event_params(event)}
         return _account(await self._changed("update", _SET_METADATA, **params))
+
+    async def revise(self, user_id: str, revise: Callable[[User], User], event: Event) -> Account | None:
+        """Store the metadata, the ``app_metadata`` and ``confirmed_at`` that ``revise`` makes of the user as it is
+        then, which no one else changes meanwhile. Raises what ``revise`` raises."""
+
+        async def revised(transaction: Transaction) -> Account | None:
+            known = _account(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
+            if known is None:
+                return None
+            user = revise(known.user)
+            params = {
+                "id": user_id,
+                "metadata": _jsonb(user.metadata),
+                "app_metadata": _jsonb(user.app_metadata),
+                "confirmed_at": user.confirmed_at,
+                **_event_params(event),
+            }
+            return _account(_first(await transaction.query(_REVISE, params)))
+
+        return await self._pool_for("update").transaction(revised)
 
     async def set_password(
         self,
@@ -451,12 +501,13 @@ class Repository:
         user = _user(row)
         if row is None or user is None:
             return None
-        session_id, outcome, salts = row[4:]
+        session_id, outcome, began_at, method, salts = row[USER_COLUMNS:]
         by_digest = json.loads(salts) if salts is not None else {}
         return Rotation(
             outcome,
             session_id,
             user,
+            SignIn(began_at, method),
             {bytes.fromhex(digest): bytes.fromhex(salt) for digest, salt in by_digest.items()},
         )
 
@@ -644,9 +695,11 @@ class Repository:
 
     async def _changed(self, change: Change, sql: str, **params: Any) -> Row | None:
         """As ``_row``, for an insert, update or delete of a user, which triggers of the project may be about."""
+        return _first(await self._pool_for(change).query(sql, params))
+
+    def _pool_for(self, change: Change) -> Pool:
         fires = self.actor is not None and f"auth.users {change}" in self.actor.trust().triggers
-        pool = self.actor.pool if self.actor is not None and fires else self.database
-        return _first(await pool.query(sql, params))
+        return self.actor.pool if self.actor is not None and fires else self.database
 
 
 async def _use_up(transaction: Transaction, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
@@ -669,8 +722,8 @@ def _user(row: Row | None) -> User | None:
     """The user in the columns ``USER``, or None without a row."""
     if row is None:
         return None
-    user_id, email, created_at, metadata = row[:4]
-    return User(user_id, email, created_at, load_metadata(metadata))
+    user_id, email, created_at, metadata, app_metadata, *times = row[:USER_COLUMNS]
+    return User(user_id, email, created_at, load_metadata(metadata), load_metadata(app_metadata), *times)
 
 
 def _account(row: Row | None) -> Account | None:
@@ -678,11 +731,12 @@ def _account(row: Row | None) -> Account | None:
     user = _user(row)
     if row is None or user is None:
         return None
-    return Account(user, (row[4] or "").encode("ascii"), *row[5:8])
+    password_hash, disabled_at = row[USER_COLUMNS : USER_COLUMNS + 2]
+    return Account(user, (password_hash or "").encode("ascii"), disabled_at)
 
 
 def _jsonb(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(dict(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def _event_params(event: Event) -> dict[str, Any]:
@@ -707,6 +761,7 @@ def _session_params(session: NewSession | None) -> dict[str, Any]:
         "started": session and session.created_at,
         "expires": session and session.expires_at,
         "access_expires": session and session.access_expires_at,
+        "method": session and session.method,
     }
 
 

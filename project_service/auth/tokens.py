@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import secrets
 import uuid
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jwt
+import orjson
 from attrs import field, frozen
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt import PyJWK
@@ -24,7 +26,7 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
 
 from project_service import base64url, files, whole_numbers
-from project_service.auth.values import User
+from project_service.auth.values import SignIn, User
 from project_service.errors import invalid_token, invalid_token_expired, session_revoked
 from project_service.files import regular
 from project_service.http.caller import Claims
@@ -215,8 +217,10 @@ def load_or_create_keys(path: Path, algorithm: str) -> KeySet:
 AUDIENCE = "authenticated"
 ROLE = "authenticated"
 LEEWAY_SECONDS = 30
-# Our tokens have about 500 characters. Headers are limited anyway; this limits tokens that come in other ways.
+# Our own have at most ``MAX_BYTES``. Headers are limited anyway; this limits tokens that come in other ways.
 MAX_TOKEN_CHARACTERS = 8192
+# How long the tokens that we make may be: servers and proxies limit headers, cookies among them, to 8 KiB and less.
+MAX_BYTES = 4 * 1024
 # The library's own checks of times are off, because times are checked here, by the clock that was passed in.
 _OPTIONS: Any = {
     "require": ["exp", "iat", "iss", "aud", "sub", "sid", "role"],
@@ -243,10 +247,18 @@ class Issuer:
     name: str
     seconds: int
 
-    def mint(self, user: User, session_id: str, now: float, token_id: str) -> Minted:
-        """A token for a session of ``user``, valid from ``now``, in Unix time. ``token_id`` becomes its ``jti``."""
+    def mint(
+        self, user: User, session_id: str, now: float, token_id: str, began: SignIn | None = None
+    ) -> Minted:
+        """A token for a session of ``user``, valid from ``now``, in Unix time. ``token_id`` becomes its ``jti``. The
+        session ``began`` by password and now if nothing else is said.
+
+        If the token would have more than ``MAX_BYTES``, ``user_metadata`` is left out of it, and then
+        ``app_metadata``, which only SQL can make so large.
+        """
         issued = int(now)
         expires = issued + self.seconds
+        method, moment = ("password", issued) if began is None else (began.method, int(began.at.timestamp()))
         claims = {
             "iss": self.name,
             "sub": user.id,
@@ -257,9 +269,40 @@ class Issuer:
             "iat": issued,
             "exp": expires,
             "jti": token_id,
+            # What clients of the Supabase family, and policies written for it, read.
+            "session_id": session_id,
+            "aal": "aal1",
+            "amr": [{"method": method, "timestamp": moment}],
+            "phone": "",
+            "is_anonymous": False,
+            "app_metadata": _writable(user.app_metadata),
+            "user_metadata": _writable(user.metadata),
         }
+        text = self._signed(claims)
+        for optional in ("user_metadata", "app_metadata"):
+            if len(text) > MAX_BYTES:
+                del claims[optional]
+                text = self._signed(claims)
+        return Minted(text, expires)
+
+    def _signed(self, claims: Mapping[str, Any]) -> str:
         key = self.keys.signing
-        return Minted(jwt.encode(claims, key.private, key.algorithm, {"kid": key.kid}), expires)
+        return jwt.encode(dict(claims), key.private, key.algorithm, {"kid": key.kid})
+
+
+def _writable(metadata: Mapping[str, Any]) -> Any:
+    """``metadata`` without the numbers that JSON has no form for, which SQL may have written; they become null."""
+    return orjson.loads(orjson.dumps(dict(metadata)))
+
+
+def signed_in_at(claims: Claims) -> float:
+    """When the caller last proved who they are, in Unix time, by the claim ``amr`` (RFC 8176); -inf if it does not
+    say."""
+    proofs = claims.raw.get("amr")
+    times: list[Any] = (
+        [one.get("timestamp") for one in proofs if isinstance(one, dict)] if isinstance(proofs, list) else []
+    )
+    return max([float(one) for one in times if whole_numbers.is_finite(one)], default=-math.inf)
 
 
 class Verifier:

@@ -21,10 +21,16 @@ from project_service.lifecycle import timestamp
 # The whole address (RFC 5321 section 4.5.3.1.3, without the angle brackets).
 EMAIL_MAX_BYTES = 254
 METADATA_MAX_BYTES = 16 * 1024
+# It is in every access token, which has to fit into a header (``tokens.MAX_BYTES``).
+APP_METADATA_MAX_BYTES = 1536
+# What a new user's ``app_metadata`` says: how the user signs in.
+APP_METADATA: Mapping[str, Any] = {"provider": "email", "providers": ["email"]}
 Actor = Literal["anonymous", "user", "service", "operator"]
 Verdict = Literal["free", "busy", "refused"]
 Outcome = Literal["failed", "released", "cleared"]
 Purpose = Literal["recovery", "confirmation"]
+# How a session began, as the claim ``amr`` names it: "otp" is a token that was e-mailed.
+Method = Literal["password", "otp"]
 # Sessions of one user that are listed. Each login starts one, for a month, so a client that never refreshes has any
 # number of them.
 MAX_LISTED_SESSIONS = 1000
@@ -80,6 +86,20 @@ def check_metadata(name: str, value: object) -> dict[str, Any]:
     return {} if value is None else read_document(name, value, METADATA_MAX_BYTES)[0]
 
 
+def check_app_metadata(name: str, value: object) -> dict[str, Any]:
+    """As ``check_metadata``, of at most ``APP_METADATA_MAX_BYTES``."""
+    return {} if value is None else read_document(name, value, APP_METADATA_MAX_BYTES)[0]
+
+
+def merged(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``before`` with the members of ``changes``; one that is None there is removed."""
+    return {
+        name: value
+        for name, value in {**before, **changes}.items()
+        if value is not None or name not in changes
+    }
+
+
 def load_metadata(text: str) -> dict[str, Any]:
     """The metadata ``text`` of the database. If it was written by SQL it may contain any number: an integer beyond 64
     bits becomes the nearest float, and one beyond all floats infinity, which is sent as null."""
@@ -101,12 +121,25 @@ def _integer(digits: str) -> int | float:
 
 @frozen
 class User:
-    """A user, without what only the service and its operator may see (``Account``)."""
+    """A user, without what only the service and its operator may see (``Account``).
+
+    ``metadata`` is the user's own to change; ``app_metadata`` only operators change.
+    """
 
     id: str
     email: str
     created_at: datetime
     metadata: Mapping[str, Any] = field(factory=dict)
+    app_metadata: Mapping[str, Any] = APP_METADATA
+    updated_at: datetime | None = None
+    confirmed_at: datetime | None = None
+    last_login_at: datetime | None = None
+
+    @property
+    def awaits_confirmation(self) -> bool:
+        """Whether the address has to be confirmed where that is asked for. Who has logged in before is not locked
+        out."""
+        return self.confirmed_at is None and self.last_login_at is None
 
     def view(self) -> dict[str, Any]:
         return {
@@ -124,8 +157,14 @@ class Account:
     user: User
     password_hash: bytes = field(repr=False, default=b"")
     disabled_at: datetime | None = None
-    confirmed_at: datetime | None = None
-    last_login_at: datetime | None = None
+
+    @property
+    def confirmed_at(self) -> datetime | None:
+        return self.user.confirmed_at
+
+    @property
+    def last_login_at(self) -> datetime | None:
+        return self.user.last_login_at
 
     def view(self) -> dict[str, Any]:
         """What ``/admin/users`` and the command line show. It never contains the hash."""
@@ -216,6 +255,14 @@ class Event:
 
 
 @frozen
+class SignIn:
+    """How and when a session began."""
+
+    at: datetime
+    method: Method = "password"
+
+
+@frozen
 class NewSession:
     """A session to be stored. ``digest`` is that of its first refresh token."""
 
@@ -225,6 +272,11 @@ class NewSession:
     expires_at: datetime
     access_expires_at: datetime
     origin: Origin = field(factory=Origin)
+    method: Method = "password"
+
+    @property
+    def began(self) -> SignIn:
+        return SignIn(self.created_at, self.method)
 
 
 @frozen
@@ -272,6 +324,7 @@ class Rotation:
     outcome: Literal["rotated", "repeated", "stolen"]
     session_id: str
     user: User
+    began: SignIn
     salts: Mapping[bytes, bytes] = field(factory=dict, repr=False)
 
 

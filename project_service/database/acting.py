@@ -201,8 +201,17 @@ class Session:
         return await self.connection.query(sql, values)
 
     async def execute(self, sql: str) -> None:
-        """Run ``sql``, such as COMMIT, in the transaction that is open."""
+        """Run ``sql`` in the transaction that is open."""
         await self.connection.execute(sql)
+
+    async def end(self, commits: bool) -> None:
+        """End the open transaction: commit it, or undo it, with the errors that a commit would have raised."""
+        if commits:
+            await self.connection.execute("COMMIT")
+            return
+        # A violated deferred constraint raises its error now.
+        await self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        await self.rollback()
 
     async def rollback(self) -> None:
         """Undo what has not been committed, if anything."""
@@ -309,24 +318,21 @@ class Recycler:
     """Makes connections as new between two callers, where SQL of the application may have left something.
 
     A connection is also made as new when the trust has changed, because what was made possible meanwhile may have
-    been done before it was known. The members are those of ``Actor``.
+    been done before it was known. The members are those of ``Actor``, the methods those of ``pool.Recycles``.
     """
 
     trust: Callable[[], Trust]
     changes_role: bool = False
 
     def made(self, connection: Connection) -> None:
-        """``connection`` is new."""
         connection.recycled = self.trust().version
 
     def due(self, connection: Connection) -> bool:
-        """Whether ``connection``, which a caller has used, must not go to the next one as it is."""
         trust = self.trust()
         changed = connection.recycled != trust.version
         return changed or not trust.clean or (trust.sets_role and self.changes_role)
 
     def outdated(self, connection: Connection) -> bool:
-        """Whether the trust has changed since ``connection`` was made, or made as new."""
         return connection.recycled != self.trust().version
 
     async def recycle(self, connection: Connection) -> None:

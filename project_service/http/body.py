@@ -44,15 +44,16 @@ OVER = Source()
 
 class Body:
     """``length`` is the Content-Length, None for a chunked body, 0 if there is none. ``whole`` is all of the body, if
-    it has come already. ``complete``: every byte has arrived, read or not."""
+    it has come already. ``complete``: every byte has arrived, read or not. ``awaits_continue`` while the client waits
+    for ``100 Continue`` before it sends its body."""
 
     __slots__ = (
         "_buffered",
         "_chunks",
-        "_expects_continue",
         "_failure",
         "_paused",
         "_waiting",
+        "awaits_continue",
         "complete",
         "length",
         "received",
@@ -65,7 +66,7 @@ class Body:
         self.length = length
         self.received = 0
         self.source = source
-        self._expects_continue = expects_continue
+        self.awaits_continue = expects_continue
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
         self.complete = length == 0 or whole is not None
@@ -78,11 +79,6 @@ class Body:
             self._buffered = len(whole) + PIECE_BYTES
 
     @property
-    def awaits_continue(self) -> bool:
-        """True while the client waits for ``100 Continue`` before it sends its body."""
-        return self._expects_continue
-
-    @property
     def awaited(self) -> bool:
         """True while a reader waits for the client to send more."""
         return self._waiting is not None
@@ -93,15 +89,15 @@ class Body:
         The first call sends ``100 Continue`` if the client waits for one. Raises ``ClientGone`` if the connection is
         lost before the end, ``ApiError`` if the framing turns out to be broken.
         """
-        if self._expects_continue or not (self._chunks or self.complete):
+        if self.awaits_continue or not (self._chunks or self.complete):
             await self._wait()
             self.source.body_awaited(False)
         return self._take()
 
     async def _wait(self) -> None:
         """Until there is a chunk, or no more will come."""
-        if self._expects_continue:
-            self._expects_continue = False
+        if self.awaits_continue:
+            self.awaits_continue = False
             self.source.send_continue()
         while not self._chunks and not self.complete:
             if self._failure is not None:
@@ -131,7 +127,7 @@ class Body:
         """
         if self.length is not None and self.length > limit:
             raise errors.payload_too_large(limit)
-        if self.complete and not self._expects_continue:
+        if self.complete and not self.awaits_continue:
             body, self._buffered = b"".join(self._chunks), 0
             self._chunks.clear()
             if self._paused:
@@ -142,7 +138,7 @@ class Body:
         chunks: list[bytes] = []
         size = 0
         while True:
-            if self._expects_continue or not (self._chunks or self.complete):
+            if self.awaits_continue or not (self._chunks or self.complete):
                 await self._wait()
             chunk = self._take()
             if not chunk:

@@ -94,8 +94,8 @@ class Access:
     """What a route demands of its caller before its handler runs.
 
     ``key="service"`` demands the service key, and with ``key="ignored"`` none is looked at, not even a wrong one.
-    ``bearer="own"`` leaves the Authorization header to the route itself.
-    With ``key_anywhere`` the key may also be the bearer token, or be in the query (``with_key``).
+    ``bearer="own"`` leaves the Authorization header to the route itself. With ``key_anywhere`` the key may also be
+    the bearer token, or be in the query (``Callers.with_key``).
     """
 
     key: KeyDemand = "required"
@@ -128,14 +128,6 @@ def presented_key(headers: HeaderView) -> str | None:
     if len(values) > 1:
         raise errors.project_key_invalid("There are two project keys, and they differ.")
     return values.pop().decode("latin-1")
-
-
-def with_key(headers: HeaderView, in_query: str | None) -> HeaderView:
-    """The headers, with the project key in ``apikey`` where it is in the query alone, or in the place of a bearer
-    token. It is not left in Authorization, where what reads headers would take it for a token."""
-    if in_query is not None:
-        return _with_apikey(headers, in_query.encode("utf-8"))
-    return headers if b"apikey" in headers or b"x-service-key" in headers else headers.derived(_bearer_as_key)
 
 
 def _bearer_as_key(headers: HeaderView) -> HeaderView:
@@ -204,6 +196,22 @@ class Callers:
     keys: KeyRing
     tokens: TokenVerifier
     revocations: Revocations
+
+    def with_key(self, access: Access, headers: HeaderView, in_query: str | None) -> HeaderView:
+        """The headers, with the project key in ``apikey`` where it is in the query alone, or in the place of a bearer
+        token. It is not left in Authorization, where what reads headers would take it for a token.
+
+        Where no key is needed, a bearer that is no key is left as the token that it may be.
+        """
+        if in_query is not None:
+            return _with_apikey(headers, in_query.encode("utf-8"))
+        if b"apikey" in headers or b"x-service-key" in headers:
+            return headers
+        moved = headers.derived(_bearer_as_key)
+        if access.key == "optional" and moved is not headers:
+            presented = moved.derived(presented_key)
+            return headers if presented is None or self.keys.kind_of(presented) is None else moved
+        return moved
 
     def at_once(self, access: Access, headers: HeaderView) -> Caller | None:
         """As ``identify``, but without waiting. None if the list of revocations has to be refreshed first, which is

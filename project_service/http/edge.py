@@ -20,7 +20,7 @@ from project_service.errors import ApiError, Headers, has_header
 from project_service.http import cors
 from project_service.http.admission import AdmissionClass, LimitedSlot, Limits, Refusals, Slot
 from project_service.http.body import ClientGone
-from project_service.http.caller import Callers, with_key
+from project_service.http.caller import Callers
 from project_service.http.exchange import Exchange
 from project_service.http.head import Forwarded, HeaderView, Network, locate, origin_form
 from project_service.http.metrics import Metrics
@@ -187,21 +187,17 @@ class Edge:
         turn.addBoth(self._turned, exchange, request, match, fault)
 
     def refusal(self, error: ApiError, peer: IAddress, target: bytes) -> bytes:
-        """The response, as bytes, to what could not be read as a request; it is logged like any other.
-
-        ``target`` is as much of the request's target as could be read. The connection closes afterwards.
-        """
+        """As ``Dispatch.refusal``; it is logged like any other response."""
         path, _, _ = (origin_form(target) or target).partition(b"?")
         if error.status == 405:
             error = self._router.unknown_method(path)
-        reply = _policy_of(self._router.at(path)).error_form.reply(error)
+        reply = _policy_of(self._router.at(path)).error_form.answer(error)
         request_id, client = self._new_id(), getattr(peer, "host", "-")
         self._access.append(request_id, "-", "-", error.status, len(reply.body), 0.0, client)
         return self._unrouted(reply, request_id)
 
     def rejection(self) -> bytes:
-        """The response, as bytes, to a connection for which there is no room. It is not logged, since there may be
-        very many."""
+        """As ``Dispatch.rejection``. It is not logged, since there may be very many."""
         self._refusals.count("-", "connections")
         self._metrics.failed(errors.overloaded())
         return self._unrouted(error_reply(errors.overloaded()), self._new_id())
@@ -338,7 +334,7 @@ class Edge:
         request.path_args = match.path_args
         access = match.route.access
         if access.key_anywhere:
-            request.headers = with_key(request.headers, request.query_key)
+            request.headers = self._callers.with_key(access, request.headers, request.query_key)
         headers = request.headers
         caller = self._callers.at_once(access, headers)
         if not request.body.complete:
@@ -388,7 +384,7 @@ class Edge:
             )
             error = errors.internal_error(request.request_id)
         self._metrics.failed(error)
-        return _policy_of(match).error_form.reply(error)
+        return _policy_of(match).error_form.answer(error, request.headers)
 
     def _api_error(self, failure: Exception, request: Request) -> ApiError | None:
         """The error to answer with; None for a fault of ours. The reason behind it (``why``) is only logged here."""

@@ -287,11 +287,6 @@ class Exchange(Source):
         late = self._clock.seconds() - self._invited_at >= self._idle_seconds
         return self.body.awaits_continue or not late
 
-    @property
-    def whole(self) -> bool:
-        """Whether the request has been read to its end."""
-        return self._received
-
     def input_ended(self) -> None:
         """The client sends nothing more: it may wait for its answer, or have left.
 

@@ -95,7 +95,7 @@ class Metrics:
         self._classes: Mapping[str, AdmissionClass] = {}
         # The requests that are being answered, or that wait for their turn; the edge sets and changes it.
         self.requests: Collection[object] = ()
-        self._connections: Collection[object] | None = None
+        self._connections: Collection[object] = ()
         self._series: dict[tuple[str, str, int], _Series] = {}
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
@@ -164,8 +164,7 @@ class Metrics:
         for part, limited in self._classes.items():
             self._taken.labels(part).set(limited.served)
             self._queued.labels(part).set(limited.waiting)
-        if self._connections is not None:
-            self._clients.set(len(self._connections))
+        self._clients.set(len(self._connections))
         for (method, route, status), series in self._series.items():
             if series.requests:
                 # ``labels`` makes a series, which is shown from then on, also by other processes. So it is made only

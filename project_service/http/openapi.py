@@ -132,7 +132,7 @@ class _Document:
         """A reference to the response with these codes, which is made when it is first asked for."""
         headers = {name: {"schema": STRING} for error in errors for name, _ in error.headers}
         response: dict[str, Any] = {
-            "description": "\n".join(f"- `{error.code}`: {error.message}" for error in errors),
+            "description": "\n".join(dict.fromkeys(f"- `{error.code}`: {error.message}" for error in errors)),
             "headers": {**headers, **_REQUEST_ID},
         }
         if method != "HEAD":

@@ -14,7 +14,7 @@ from attrs import frozen
 from project_service.errors import ApiError, Headers, has_header
 from project_service.frozen import quick
 from project_service.http.describe import STRING, Named, obj
-from project_service.http.head import TCHAR
+from project_service.http.head import TCHAR, HeaderView
 
 JSON = "application/json; charset=utf-8"
 NO_STORE = ("Cache-Control", "no-store")
@@ -36,11 +36,17 @@ class Reply:
 @frozen
 class ErrorForm:
     """How a part writes errors: each as a response, and for ``/openapi.json`` the schema of those with given codes,
-    which are sorted. ``sent`` is an error with the status and code that the response has."""
+    which are sorted. ``sent`` is an error with the status and code that the response has. ``asked`` replaces
+    ``reply`` where the form also depends on the headers of the request."""
 
     reply: Callable[[ApiError], Reply]
     schema: Callable[[Sequence[str]], Any]
     sent: Callable[[ApiError], ApiError] = lambda error: error
+    asked: Callable[[ApiError, HeaderView], Reply] | None = None
+
+    def answer(self, error: ApiError, headers: HeaderView | None = None) -> Reply:
+        """The response with ``error``, to a request with ``headers``, or to what could not be read as one."""
+        return self.reply(error) if self.asked is None or headers is None else self.asked(error, headers)
 
 
 def error_reply(error: ApiError) -> Reply:

@@ -121,6 +121,7 @@ class Auth:
     require_project_key: bool = key(flag, False)
     confirm_email: bool = key(flag, False, reloads=True)
     allow_signup: bool = key(flag, True, reloads=True)
+    secure_password_change: bool = key(flag, True, reloads=True)
     issuer: str | None = key(optional(text), None)
     jwt_algorithm: str = key(choice("ES256", "HS256", "RS256", "EdDSA"), "ES256")
     jwt_keys_file: str | None = key(optional(text), None)

@@ -72,9 +72,8 @@ class Relation:
     """A table, view, materialised view, foreign or partitioned table.
 
     ``row_bytes`` is the size of a row on disk by the last ANALYZE, 0 where it is not known. ``inherited`` says that
-    other tables inherit from it; the primary key does not hold for their rows. ``expands`` says that reading it makes
-    PostgreSQL read other tables as well (partitions, heirs, tables behind functions of a view).
-    ``has_system_columns`` holds for all but views.
+    other tables inherit from it; the primary key does not hold for their rows. ``has_system_columns`` holds for all
+    but views.
     """
 
     schema: str
@@ -88,7 +87,6 @@ class Relation:
     description: str | None = None
     row_bytes: int = 0
     inherited: bool = False
-    expands: bool = False
     has_system_columns: bool = False
 
     @property

@@ -37,7 +37,7 @@ class Reading(Threads):
     that ended early, ``wrong`` everything else.
     """
 
-    def __init__(self, load: Load, pace: float, seed: int = 1) -> None:
+    def __init__(self, load: Load, pace: float) -> None:
         self._load = load
         self._pace = pace
         self.counted: Counter[str] = Counter()
@@ -51,7 +51,7 @@ class Reading(Threads):
             self._rows,
             self._session,
         )
-        super().__init__(partial(self._run, work, Random(seed + n)) for n, work in enumerate(works))
+        super().__init__(partial(self._run, work, Random(n)) for n, work in enumerate(works, 1))
 
     def _run(self, work: Callable[[requests.Session, Random], str], random: Random) -> None:
         with requests.Session() as session:

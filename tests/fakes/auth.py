@@ -17,6 +17,7 @@ from project_service.auth import errors
 from project_service.auth.passwords import Bcrypt, Candidates
 from project_service.auth.postgres import Repository
 from project_service.auth.values import (
+    APP_METADATA,
     MAX_LISTED_SESSIONS,
     Account,
     Email,
@@ -71,6 +72,10 @@ class OneTimeToken:
     expires_at: datetime
 
 
+def _with(account: Account, **changes: Any) -> Account:
+    return evolve(account, user=evolve(account.user, **changes))
+
+
 class MemoryRepository:
     """``events`` is the audit. ``ended`` are the ended sessions that workers are notified of: until when
     access tokens of theirs may be valid, and when the entry was added."""
@@ -94,6 +99,7 @@ class MemoryRepository:
         return None
 
     def _changed(self, account: Account, event: Event) -> Account:
+        account = _with(account, updated_at=event.at)
         self.accounts[account.user.id] = account
         self.events.append(event)
         return account
@@ -144,6 +150,7 @@ class MemoryRepository:
         session: NewSession | None,
         event: Event,
         user_id: str | None = None,
+        app_metadata: Mapping[str, Any] = APP_METADATA,
     ) -> Account | None:
         if self._by_key(email.key) is not None:
             self.events.append(evolve(event, result="email_taken"))
@@ -152,10 +159,17 @@ class MemoryRepository:
             raise errors.id_taken()
         key = user_id or f"00000000-0000-4000-8000-{next(self.ids):012}"
         account = Account(
-            User(key, email.address, event.at, dict(metadata)),
+            User(
+                key,
+                email.address,
+                event.at,
+                dict(metadata),
+                dict(app_metadata),
+                event.at,
+                event.at if confirmed else None,
+                session.created_at if session else None,
+            ),
             password_hash or b"",
-            confirmed_at=event.at if confirmed else None,
-            last_login_at=session.created_at if session else None,
         )
         self.accounts[key] = account
         if session is not None:
@@ -173,11 +187,25 @@ class MemoryRepository:
         ordered = sorted(self.accounts.values(), key=lambda one: (one.user.created_at, one.user.id))
         return [one for one in ordered if after is None or (one.user.created_at, one.user.id) > after][:limit]
 
+    async def users_from(self, offset: int, limit: int) -> tuple[list[Account], int]:
+        ordered = sorted(
+            self.accounts.values(), key=lambda one: (one.user.created_at, one.user.id), reverse=True
+        )
+        return ordered[offset : offset + limit], len(ordered)
+
     async def set_metadata(self, user_id: str, metadata: Mapping[str, Any], event: Event) -> Account | None:
         account = self.accounts.get(user_id)
         if account is None:
             return None
-        return self._changed(evolve(account, user=evolve(account.user, metadata=dict(metadata))), event)
+        return self._changed(_with(account, metadata=dict(metadata)), event)
+
+    async def revise(self, user_id: str, revise: Callable[[User], User], event: Event) -> Account | None:
+        account = self.accounts.get(user_id)
+        if account is None:
+            return None
+        user = revise(account.user)
+        kept = {"metadata": dict(user.metadata), "app_metadata": dict(user.app_metadata)}
+        return self._changed(_with(account, **kept, confirmed_at=user.confirmed_at), event)
 
     async def set_password(
         self,
@@ -235,9 +263,9 @@ class MemoryRepository:
         if known is None or known.disabled_at or known.password_hash != account.password_hash:
             return None
         hashed = new_hash or known.password_hash
-        self._changed(evolve(known, password_hash=hashed, last_login_at=session.created_at), event)
+        started = _with(evolve(known, password_hash=hashed), last_login_at=session.created_at)
         self._add(known.user.id, session)
-        return known.user
+        return self._changed(started, event).user
 
     async def rotate_refresh_token(
         self,
@@ -267,7 +295,7 @@ class MemoryRepository:
             session.address = origin.address
             self.by_digest[successor] = session.id
             self.issued[successor] = now
-            return Rotation("rotated", session.id, account.user)
+            return Rotation("rotated", session.id, account.user, session.new.began)
         if (session.previous == digest and session.salt) or session.older.get(digest, (b"", since))[
             1
         ] > since:
@@ -277,11 +305,11 @@ class MemoryRepository:
             salts = {one: kept[0] for one, kept in session.older.items() if kept[1] > since - reuse_window}
             if session.previous and session.salt:
                 salts[session.previous] = session.salt
-            return Rotation("repeated", session.id, account.user, salts)
+            return Rotation("repeated", session.id, account.user, session.new.began, salts)
         self._end_one(session, now)
         event = Event(now, "refresh", "refresh_token_reused", user_id=session.user_id, origin=origin)
         self.events.append(evolve(event, email=account.user.email))
-        return Rotation("stolen", session.id, account.user)
+        return Rotation("stolen", session.id, account.user, session.new.began)
 
     async def list_sessions(
         self, user_id: str, now: datetime, maximum: int = MAX_LISTED_SESSIONS
@@ -411,7 +439,7 @@ class MemoryRepository:
         self.counters["login", folded(user.email)].failed = []
         confirmed = account.confirmed_at or event.at
         self._changed(
-            evolve(account, password_hash=password_hash, confirmed_at=confirmed),
+            _with(evolve(account, password_hash=password_hash), confirmed_at=confirmed),
             evolve(event, user_id=user.id, email=user.email),
         )
         return user
@@ -420,10 +448,10 @@ class MemoryRepository:
         user = await self._use_up(digest, "confirmation", event.at)
         if user is None or self.accounts[user.id].disabled_at is not None:
             return None
-        account = evolve(self.accounts[user.id], confirmed_at=event.at, last_login_at=session.created_at)
-        self._changed(account, evolve(event, user_id=user.id, email=user.email))
+        times = {"confirmed_at": event.at, "last_login_at": session.created_at}
+        account = _with(self.accounts[user.id], **times)
         self._add(user.id, session)
-        return user
+        return self._changed(account, evolve(event, user_id=user.id, email=user.email)).user
 
     async def _use_up(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
         user = await self.owner_of_token(digest, purpose, now)

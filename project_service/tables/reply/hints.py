@@ -19,6 +19,7 @@ from attrs import frozen
 
 from project_service.database.connection import DatabaseGone
 from project_service.database.pool import Pool
+from project_service.database.quoting import ident
 from project_service.errors import ApiError
 from project_service.tables.access import Identity
 from project_service.tables.errors import TableError
@@ -238,10 +239,9 @@ def _commands(plan: WritePlan) -> tuple[str, ...]:
 
 
 def _membership(role: str) -> str:
-    quoted = '"' + role.replace('"', '""') + '"'
     return (
         "The role of the token has to be one that the service may act in: "
-        f"GRANT {quoted} TO the role that the service connects as."
+        f"GRANT {ident(role)} TO the role that the service connects as."
     )
 
 

@@ -164,10 +164,8 @@ def _json(body: bytes, routine: bool) -> Payload:
 
 
 def parse_csv(body: bytes, columns: tuple[str, ...] | None = None) -> Payload:
-    """CSV (RFC 4180) with a line of names, as a JSON array with one object for each line below it. The cell ``NULL``
-    is null, unless it is quoted; empty lines are left out. Raises PGRST102."""
+    """CSV as of ``CsvLines``, as a JSON array with one object for each line below the names. Raises PGRST102."""
     try:
-        # Spreadsheets begin the CSV that they write with a byte order mark. It is no part of the first column's name.
         text = marked(body.decode("utf-8-sig"))
         lines = filter(None, csv.reader(io.StringIO(text, newline=""), strict=True))
         names = next(lines, None)

@@ -201,7 +201,7 @@ def _path(text: str) -> Path:
     if not text:
         return ()
     scanner = Scanner(text, "tree path", text)
-    path = scanner.names(".")
+    path = scanner.names()
     scanner.end()
     return tuple(path)
 
@@ -213,7 +213,7 @@ def _filter_target(text: str) -> tuple[Path, Field]:
     writes ranges that way.
     """
     scanner = Scanner(text, "tree path", text)
-    *path, name = scanner.names(".")
+    *path, name = scanner.names()
     steps = scanner.json_path()
     scanner.match(_LIST_INDEX)
     scanner.end()

@@ -175,10 +175,10 @@ class Scanner:
             self.fail("letter", "digit")
         self.expect("letter", "digit", '"-"')
 
-    def names(self, separator: str) -> list[str]:
-        """One or more names."""
+    def names(self) -> list[str]:
+        """One or more names, with dots between."""
         names = [self.name()]
-        while self.take(separator):
+        while self.take("."):
             names.append(self.name())
         return names
 

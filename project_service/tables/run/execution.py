@@ -167,7 +167,7 @@ class _Alone:
                     rows = await session.text(sql.for_driver, values, "BEGIN" if begins else "")
                 outcome = self._checked(rows)
                 if begins:
-                    await self._end(session)
+                    await session.end(self.planned.compiled.ending == "commit")
             except BaseException as error:
                 if begins:
                     await session.rollback()
@@ -179,14 +179,6 @@ class _Alone:
             if prepared and compiled.shares:
                 compiled.history.ran(run.took, len(outcome.body))
             return outcome
-
-    async def _end(self, session: Session) -> None:
-        if self.planned.compiled.ending == "commit":
-            await session.execute("COMMIT")
-            return
-        # A violated deferred constraint raises its error now, as it would at a commit.
-        await session.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        await session.rollback()
 
     def _is_prepared(self, session: Session) -> bool:
         return (

@@ -238,14 +238,9 @@ class Import:
 
     async def finish(self) -> None:
         """End the transaction: commit it, unless the request or the database wants a trial only."""
-        execute = self.session.execute
+        trial = rolls_back(self.streams.config, self.planned.request)
         try:
-            if rolls_back(self.streams.config, self.planned.request):
-                # A violated deferred constraint raises its error now, as it would at a commit.
-                await execute("SET CONSTRAINTS ALL IMMEDIATE")
-                await execute("ROLLBACK")
-            else:
-                await execute("COMMIT")
+            await self.session.end(commits=not trial)
         except (psycopg2.Error, DatabaseGone) as error:
             raise self._mapped(error) from error
 

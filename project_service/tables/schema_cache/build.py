@@ -97,7 +97,6 @@ def _relation(
         description=row["description"],
         row_bytes=row["row_bytes"] or 0,
         inherited=row["inherited"],
-        expands=row["expands"],
         has_system_columns=row["kind"] != "v",
     )
 

@@ -33,31 +33,24 @@ with recursive base as (
 )
 """
 
-# Relation.expands: partitioned tables, tables with heirs, and views that read such or a function that may be inlined.
-_EXPANDING = """
+# The relations that each relation reads: itself, and those behind a view.
+_READING = """
 , reads as (
-  select c.oid as relation, 'pg_class'::regclass::oid as class, c.oid as object
+  select c.oid as relation, c.oid as object
   from pg_class c join pg_namespace n on n.oid = c.relnamespace
   where c.relkind in ('r', 'v', 'f', 'p') and n.nspname = any(%(schemas)s)
   union
-  select reads.relation, d.refclassid, d.refobjid
-  from reads join pg_rewrite r on r.ev_class = reads.object and reads.class = 'pg_class'::regclass
+  select reads.relation, d.refobjid
+  from reads join pg_rewrite r on r.ev_class = reads.object
   join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
-  where d.refclassid in ('pg_class'::regclass, 'pg_proc'::regclass)
-), expanding as (
-  select distinct reads.relation
-  from reads
-  left join pg_class c on reads.class = 'pg_class'::regclass and c.oid = reads.object
-  left join pg_proc p on reads.class = 'pg_proc'::regclass and p.oid = reads.object
-  where c.relkind = 'p' or c.relhassubclass
-    or p.proretset and p.prolang = (select oid from pg_language where lanname = 'sql')
+  where d.refclassid = 'pg_class'::regclass
 )
 """
 
 _RELATIONS = _json(
     """
 select n.nspname as schema, c.relname as name, c.relkind as kind, obj_description(c.oid, 'pg_class') as description,
-  c.relhassubclass and c.relkind <> 'p' as inherited, expanding.relation is not null as expands,
+  c.relhassubclass and c.relkind <> 'p' as inherited,
   case when c.relkind in ('r', 'p') then 28 when c.oid in (select reads.relation from reads
          join pg_foreign_table f on f.ftrelid = reads.object join pg_foreign_server s on s.oid = f.ftserver
          join pg_foreign_data_wrapper w on w.oid = s.srvfdw where w.fdwhandler = 0) then 0
@@ -88,11 +81,10 @@ select n.nspname as schema, c.relname as name, c.relkind as kind, obj_descriptio
    left join pg_attrdef ad on ad.adrelid = a.attrelid and ad.adnum = a.attnum
    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) as columns
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
-left join expanding on expanding.relation = c.oid
 where c.relkind in ('r', 'v', 'm', 'f', 'p') and n.nspname = any(%(schemas)s) and not c.relispartition
 order by n.nspname, c.relname
 """,
-    _BASES + _EXPANDING,
+    _BASES + _READING,
 )
 
 # By relation: the columns of its keys, and all columns of views.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+from attrs import evolve
+
 from project_service.auth.postgres import Repository
 from project_service.auth.values import Limit, Proof
 from tests.contracts.auth.users import (
@@ -135,7 +137,8 @@ async def test_unknown_disabled_and_confirmed_users_get_no_mail(repository: Repo
     key, user = await issue(repository, email, purpose="confirmation")
     assert user == account.user
     begun = session(NOW + SECOND)
-    assert await repository.confirm_email(key, begun, event()) == account.user
+    started = evolve(account.user, confirmed_at=NOW, last_login_at=begun.created_at)
+    assert await repository.confirm_email(key, begun, event()) == started
     assert await repository.confirm_email(key, session(), event()) is None
     assert [one.id for one in await repository.list_sessions(account.user.id, NOW)] == [begun.id]
     confirmed = await repository.find_user(account.user.id)
@@ -143,7 +146,7 @@ async def test_unknown_disabled_and_confirmed_users_get_no_mail(repository: Repo
     assert (confirmed.confirmed_at, confirmed.last_login_at) == (NOW, begun.created_at)
     assert (await issue(repository, email, NOW + HOUR, "confirmation"))[1] is None
     key, user = await issue(repository, email, NOW + HOUR)
-    assert user == account.user
+    assert user == started
     await repository.reset_password(key, OTHER_HASH, event(at=NOW + HOUR))
     reset = await repository.find_user(account.user.id)
     # The date of the first confirmation is kept.

@@ -8,7 +8,7 @@ import uuid
 from attrs import evolve
 
 from project_service.auth.postgres import Repository
-from project_service.auth.values import Origin, Proof
+from project_service.auth.values import Origin, Proof, SignIn
 from tests.contracts.auth.users import (
     HASH,
     HOUR,
@@ -32,10 +32,11 @@ THIRD_HASH = b"$2b$04$" + b"c" * 53
 @contract
 async def test_a_session_starts_only_with_the_password_that_was_checked(repository: Repository) -> None:
     account = await made(repository)
-    assert await repository.start_session(account, None, session(), event()) == account.user
+    started = evolve(account.user, last_login_at=NOW)
+    assert await repository.start_session(account, None, session(), event()) == started
     stale = evolve(account, password_hash=OTHER_HASH)
     assert await repository.start_session(stale, None, session(), event()) is None
-    assert await repository.start_session(account, OTHER_HASH, session(), event()) == account.user
+    assert await repository.start_session(account, OTHER_HASH, session(), event()) == started
     again = await repository.find_user(account.user.id)
     assert again is not None
     assert (again.password_hash, again.last_login_at) == (OTHER_HASH, NOW)
@@ -52,6 +53,7 @@ async def test_a_refresh_token_is_rotated_then_repeated_then_taken_for_stolen(re
     child, grandchild, unneeded = digest(), digest(), digest()
     rotated = await rotate(repository, first.digest, child, salt=b"1" * 32)
     assert (rotated.outcome, rotated.session_id, rotated.user) == ("rotated", first.id, account.user)
+    assert rotated.began == SignIn(NOW)
     repeated = await rotate(repository, first.digest, unneeded, NOW + 9 * SECOND, salt=b"2" * 32)
     assert (repeated.outcome, repeated.salts) == ("repeated", {first.digest: b"1" * 32})
     assert (repeated.session_id, repeated.user) == (first.id, account.user)
@@ -276,7 +278,8 @@ async def test_disabling_and_deleting_end_sessions_for_every_worker(repository: 
     await made(repository, first=unrelated)
     account = await repository.set_disabled(disabled.user.id, True, event())
     assert account is not None and account.disabled_at == NOW
-    assert await repository.set_disabled(disabled.user.id, True, event(at=NOW + HOUR)) == account
+    later = evolve(account, user=evolve(account.user, updated_at=NOW + HOUR))
+    assert await repository.set_disabled(disabled.user.id, True, event(at=NOW + HOUR)) == later
     assert await repository.delete_user(deleted.user.id, event()) is True
     assert await repository.delete_user(deleted.user.id, event()) is False
     assert await repository.find_user(deleted.user.id) is None

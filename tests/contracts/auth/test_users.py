@@ -8,8 +8,8 @@ import orjson
 from attrs import evolve
 
 from project_service.auth.postgres import Repository
-from project_service.auth.values import Account, Email
-from project_service.errors import ApiError
+from project_service.auth.values import Account, Email, Proof, User
+from project_service.errors import ApiError, validation_failed
 from tests.contracts.auth.users import (
     HASH,
     HOUR,
@@ -102,11 +102,90 @@ async def test_a_change_of_one_user_affects_nobody_else(repository: Repository) 
     assert await repository.set_disabled(one, True, event()) is not None
     assert await repository.set_disabled(before.user.id, True, event()) is not None
     assert await repository.set_disabled(before.user.id, False, event()) == before
+    assert await repository.revise(one, lambda user: evolve(user, metadata={"c": 3}), event()) is not None
     stored = await repository.find_user(one)
     assert stored is not None and stored.disabled_at == NOW
     assert await repository.delete_user(one, event()) is True
     for other in (before, after):
         assert await repository.find_user(other.user.id) == other
+
+
+@contract
+async def test_a_user_is_revised_as_a_function_says(repository: Repository) -> None:
+    account = await made(repository)
+    assert account.user.app_metadata == {"provider": "email", "providers": ["email"]}
+    assert account.user.updated_at == NOW
+
+    def revise(user: User) -> User:
+        assert user == account.user
+        return evolve(
+            user, metadata={"b": 2}, app_metadata={"role": "x"}, confirmed_at=NOW, email="not changed"
+        )
+
+    changed = await repository.revise(account.user.id, revise, event(at=NOW + MINUTE))
+    assert changed is not None and changed == await repository.find_user(account.user.id)
+    assert (changed.user.metadata, changed.user.app_metadata) == ({"b": 2}, {"role": "x"})
+    assert (changed.confirmed_at, changed.user.updated_at) == (NOW, NOW + MINUTE)
+    assert (changed.user.email, changed.password_hash) == (account.user.email, HASH)
+    assert await repository.revise(str(uuid.uuid4()), revise, event()) is None
+
+
+@contract
+async def test_a_revision_that_is_refused_changes_nothing(repository: Repository) -> None:
+    account = await made(repository)
+
+    def refuse(user: User) -> User:
+        raise validation_failed({})
+
+    try:
+        await repository.revise(account.user.id, refuse, event())
+    except ApiError as refusal:
+        assert refusal.code == "validation_failed"
+    else:
+        raise AssertionError("it was revised")
+    assert await repository.find_user(account.user.id) == account
+
+
+@contract
+async def test_simultaneous_revisions_lose_nothing(repository: Repository) -> None:
+    account = await made(repository)
+
+    async def add(name: str) -> None:
+        def revise(user: User) -> User:
+            return evolve(user, metadata={**user.metadata, name: True})
+
+        await repository.revise(account.user.id, revise, event())
+
+    await all_of(*(add(f"name{number}") for number in range(6)))
+    stored = await repository.find_user(account.user.id)
+    assert stored is not None and len(stored.user.metadata) == 7
+
+
+@contract
+async def test_who_has_no_password_sets_one_on_proof_of_having_none(repository: Repository) -> None:
+    account = await repository.create_user(
+        email=address(), password_hash=None, metadata={}, confirmed=True, session=None, event=event()
+    )
+    assert account is not None
+    key, sid = account.user.id, str(uuid.uuid4())
+    assert await repository.set_password(key, HASH, Proof(OTHER_HASH, sid), event()) is None
+    changed = await repository.set_password(key, HASH, Proof(b"", sid), event())
+    assert changed is not None and changed.password_hash == HASH
+    assert await repository.set_password(key, OTHER_HASH, Proof(b"", sid), event()) is None
+
+
+@contract
+async def test_pages_by_number_have_the_newest_users_first_and_how_many_there_are(
+    repository: Repository,
+) -> None:
+    _, before = await repository.users_from(0, 1)
+    # Newer than all others.
+    ids = [(await made(repository, at=NOW + 24 * HOUR + n * SECOND)).user.id for n in range(3)]
+    first, total = await repository.users_from(0, 2)
+    assert ([one.user.id for one in first], total) == ([ids[2], ids[1]], before + 3)
+    second, _ = await repository.users_from(2, 1)
+    assert [one.user.id for one in second] == [ids[0]]
+    assert await repository.users_from(total, 5) == ([], total)
 
 
 @contract

@@ -22,8 +22,8 @@ class Busy:
     """An app whose handlers wait until a test lets them respond. ``begun`` are the requests that they have
     received."""
 
-    def __init__(self, slots: int = 1, max_waiting_bytes: int = MAX_WAITING_BYTES) -> None:
-        limits = Limits(slots, TIMEOUT, max_waiting_bytes)
+    def __init__(self, max_waiting_bytes: int = MAX_WAITING_BYTES) -> None:
+        limits = Limits(1, TIMEOUT, max_waiting_bytes)
         router = Router()
         self.begun: list[Deferred[None]] = []
         storage = router.of_part(Policy(admission="storage"))

@@ -85,25 +85,6 @@ class Crowded(TestCase):
         served[0].hang_up()
         self.assertTrue(self.is_open(self.connect()))
 
-    def test_a_connection_makes_room_only_once(self) -> None:
-        for leaves in (True, False):
-            self.setUp()
-            first, second, third = (self.connect() for _ in range(3))
-            self.connect()
-            self.assertEqual([self.is_open(one) for one in (first, second, third)], [False, True, True])
-            if leaves:
-                first.hang_up()
-            self.connect()
-            self.assertEqual([self.is_open(one) for one in (second, third)], [False, True])
-
-    def test_connections_being_closed_do_not_count(self) -> None:
-        first, second, third = (self.connect() for _ in range(3))
-        self.connect()
-        self.assertFalse(self.is_open(first), "it was closed, and is not gone yet")
-        second.hang_up()
-        self.connect()
-        self.assertTrue(self.is_open(third))
-
     def test_being_told_to_close_twice_does_not_extend_the_time(self) -> None:
         client = self.connect()
         self.app.close_connections()

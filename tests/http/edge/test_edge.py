@@ -254,19 +254,12 @@ class Failures(TestCase):
         self.assertIn(b"made-here", response.body)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
-    def test_a_header_that_would_break_the_framing_is_500(self) -> None:
-        async def splitting(request: Request) -> Reply:
-            return Reply(200, (("X-A", "a\r\nSet-Cookie: b"),))
-
-        response = app_of(splitting).request("GET", "/x")
-        self.assertEqual(response.status, 500)
-        self.assertIsNone(response.header("set-cookie"))
-
     def test_framing_headers_and_odd_statuses_of_a_handler_are_500(self) -> None:
         for reply in (
             Reply(200, (("Content-Length", "1"),), b"abc"),
             Reply(200, (("transfer-encoding", "chunked"),), b"abc"),
             Reply(200, (("X A", "b"),), b"abc"),
+            Reply(200, (("X-A", "a\r\nSet-Cookie: b"),)),
             Reply(200, (("X-A", "a\nb"),)),
             Reply(200, (("X-A", "a\rb"),)),
             Reply(200, (("X-A", "a\0b"),)),

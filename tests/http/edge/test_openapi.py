@@ -27,6 +27,8 @@ from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from project_service.storage import errors as storage_errors
+from project_service.supabase.auth import ClientAuth
+from project_service.supabase.tables import ClientTables
 from project_service.tables import errors as table_errors
 from project_service.tables.api import TableRoutes
 from tests.fakes.common import App
@@ -40,6 +42,10 @@ PACKAGE = Path(__file__).parents[3] / "project_service"
 NOWHERE = {"method_not_allowed", "refused_by_project"}
 
 
+# Of the clients of the Supabase family, who send members that mean nothing here.
+CLIENT_PATHS = ("/auth/v1/",)
+
+
 async def nothing(request: Request) -> Reply:
     return Reply(204)
 
@@ -47,9 +53,12 @@ async def nothing(request: Request) -> Reply:
 def whole(test: TestCase, **auth: Any) -> Router:
     """A router with all routes of the service, on parts in memory."""
     router = Router()
-    AuthApp(test, **auth).auth.mount(router)
+    accounts = AuthApp(test, **auth).auth
+    accounts.mount(router)
     StorageApp().storage.mount(router)
     TableRoutes({}).mount(router)
+    ClientTables(TableRoutes({}), None).mount(router)
+    ClientAuth(accounts, ()).mount(router)
     Health({}, Metrics(), Clock()).mount(router)
     OpenApi("1.2.3", INTRODUCTION).mount(router)
     return router
@@ -76,6 +85,8 @@ def read_by_handlers(part: str, *functions: str) -> set[str]:
     """The literal names that the part's modules pass to these functions."""
     names: set[str] = set()
     for path in (PACKAGE / part).rglob("*.py"):
+        if "supabase/storage" in path.as_posix():
+            continue  # tests/http/supabase/test_storage_errors.py has the document of these
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -134,10 +145,16 @@ class Documents(TestCase):
             )
 
     def test_query_parameters_read_by_handlers_are_those_described(self) -> None:
-        for part, urls in (("auth", ("/auth", "/admin/users")), ("storage", ("/storage", "/admin/buckets"))):
+        for part, urls in (
+            ("auth", ("/auth", "/admin/users")),
+            ("storage", ("/storage", "/admin/buckets")),
+            ("supabase", CLIENT_PATHS),
+        ):
             told_of = self.parameters("query", urls)
             self.assertEqual(
-                read_by_handlers(part, "query_value", "one_value", "flag", "page_limit"), told_of, part
+                read_by_handlers(part, "query_value", "one_value", "flag", "page_limit", "_from_one"),
+                told_of,
+                part,
             )
 
     def test_headers_read_by_handlers_are_those_described(self) -> None:
@@ -176,6 +193,7 @@ class Documents(TestCase):
             for path, _, operation in self.operations()
             for parameter in operation.get("parameters", ())
             if path.startswith(beginnings) and parameter["in"] == place
+            if beginnings == CLIENT_PATHS or not path.startswith(CLIENT_PATHS)
         }
 
     def test_security_requirements(self) -> None:
@@ -233,11 +251,26 @@ class Documents(TestCase):
             (path, method): operation["requestBody"]["content"].get("application/json")
             for path, method, operation in self.operations()
             if path.startswith(("/auth", "/storage", "/admin")) and "requestBody" in operation
+            if not path.startswith(CLIENT_PATHS)
         }
         taken = {one: content["schema"] for one, content in bodies.items() if content is not None}
         self.assertGreater(len(taken), 15)
         for one, schema in taken.items():
             self.assertIs(schema["additionalProperties"], False, one)
+
+    def test_bodies_of_clients_are_open(self) -> None:
+        for path, method, operation in self.operations():
+            if path.startswith(CLIENT_PATHS) and "requestBody" in operation:
+                schema = operation["requestBody"]["content"]["application/json"]["schema"]
+                self.assertIs(schema["additionalProperties"], True, (path, method))
+
+    def test_errors_of_clients_have_the_statuses_and_codes_that_they_know(self) -> None:
+        responses = self.document["paths"]["/auth/v1/token"]["post"]["responses"]
+        reference = responses["400"]["$ref"].rpartition("/")[2]
+        told = self.document["components"]["responses"][reference]["content"]["application/json"]["schema"]
+        codes = told["allOf"][1]["anyOf"][0]["properties"]["code"]["enum"]
+        self.assertLessEqual({"invalid_credentials", "bad_json", "email_not_confirmed"}, {*codes})
+        self.assertEqual(told["allOf"][0], {"$ref": "#/components/schemas/ClientAuthError"})
 
     def test_created_resources_have_a_location(self) -> None:
         for path, method, operation in self.operations():

@@ -59,9 +59,9 @@ class _Crowded(TestCase):
         client.send(raw_request("PUT", path, {"Content-Length": str(length), **named}, None))
         return client
 
-    def busy(self, path: str = "/wait") -> Client:
+    def busy(self) -> Client:
         client = self.app.connect()
-        client.send(raw_request("GET", path, {}, None))
+        client.send(raw_request("GET", "/wait", {}, None))
         return client
 
     def trickle(self, *clients: Client, times: int = 4) -> None:
@@ -101,15 +101,6 @@ class Slow(_Crowded):
         self.stays(third)
         self.goes(slowest)
 
-    def test_one_is_closed_for_each_new_connection(self) -> None:
-        slow = [self.send() for _ in range(3)]
-        self.trickle(*slow)
-        for left in (2, 1, 0):
-            self.assertEqual(self.busy().received(), b"", "let in")
-            self.assertEqual(sum(not one.received() for one in slow), left)
-            slow = [one for one in slow if not one.transport.value()]
-        self.assertFalse(self.is_let_in())
-
     def test_one_byte_chunks_count_as_slow(self) -> None:
         client = self.app.connect()
         client.send(raw_request("PUT", "/read", {"Transfer-Encoding": "chunked"}, None))
@@ -121,54 +112,6 @@ class Slow(_Crowded):
         self.goes(client)
         for other in others:
             self.stays(other)
-
-    def test_none_is_closed_while_there_is_room(self) -> None:
-        slow = [self.send(length=5) for _ in range(2)]
-        self.trickle(*slow)
-        self.assertTrue(self.is_let_in())
-        for one in slow:
-            self.stays(one)
-            one.send(b"x")
-            self.assertEqual(parse_response(one.received()).status, 200)
-
-    def test_none_is_closed_in_its_first_seconds(self) -> None:
-        slow = [self.send() for _ in range(3)]
-        self.app.clock.advance(GRACE_SECONDS - 2 * SEARCH_SECONDS)
-        self.assertFalse(self.is_let_in())
-        for one in slow:
-            self.stays(one)
-        self.app.clock.advance(2 * SEARCH_SECONDS)
-        self.assertTrue(self.is_let_in())
-
-    def test_a_fast_sender_is_kept_though_it_is_slow_for_a_while(self) -> None:
-        quick = [self.send() for _ in range(3)]
-        for one in quick:
-            one.send(b"x" * 500_000)
-        self.trickle(*quick)
-        self.assertFalse(self.is_let_in())
-        for one in quick:
-            self.stays(one)
-
-    def test_a_slow_one_is_closed_before_a_new_one(self) -> None:
-        slow, other = self.send(), self.busy()
-        self.trickle(slow)
-        new = self.app.connect()
-        self.app.clock.advance(GRACE_SECONDS / 2)
-        self.assertTrue(self.is_let_in())
-        self.goes(slow)
-        self.stays(other)
-        self.assertEqual(new.request("GET", "/quick").status, 200)
-
-    def test_an_idle_one_is_closed_before_a_slow_one(self) -> None:
-        slow, idle, half = self.send(), self.app.connect(), self.app.connect()
-        self.trickle(slow, times=1)
-        half.send(b"GET /quick HT")
-        self.assertTrue(self.is_let_in())
-        self.app.clock.advance(GRACE_SECONDS)
-        self.assertEqual(self.busy().received(), b"")
-        self.stays(slow)
-        self.assertTrue(idle.transport.ended)
-        self.assertTrue(half.transport.ended)
 
 
 class NotItsFault(_Crowded):

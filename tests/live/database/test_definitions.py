@@ -29,14 +29,14 @@ F = "create or replace function public.f() returns text language sql as $$ selec
 NAMES = "select public.f()"
 
 
-def edition(number: int, text: str, name: str = "public/f.sql") -> Definitions:
+def edition(number: int, text: str) -> Definitions:
     """An edition in which the last file makes ``public.f`` return ``text``."""
-    return Definitions(number, (*definitions().files, Definition(name, F.format(text))))
+    return Definitions(number, (*definitions().files, Definition("public/f.sql", F.format(text))))
 
 
-async def upgraded(dsn: str, *, by: str | None = None, defining: Definitions | None = None) -> list[str]:
+async def upgraded(dsn: str, *, defining: Definitions | None = None) -> list[str]:
     """The names of what a migration of the database has applied."""
-    connection = await connection_to(by or dsn, 0)
+    connection = await connection_to(dsn, 0)
     try:
         return [one.name for one in await migrate(connection, shipped(), defining=defining)]
     finally:

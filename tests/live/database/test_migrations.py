@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -88,13 +89,14 @@ def notifications(database: str) -> Iterator[Notifications]:
         yield after
 
 
-def who(dsn: str, claims: str, role: str = "anon") -> tuple[Any, ...]:
-    return run_each(dsn, f"set request.jwt.claims = '{claims}'", f"set role {role}", WHO)[0]
+def who(dsn: str, claims: str) -> tuple[Any, ...]:
+    return run_each(dsn, f"set request.jwt.claims = '{claims}'", "set role anon", WHO)[0]
 
 
 def test_without_claims_there_is_no_user(database: str) -> None:
     assert run_each(database, WHO) == [(None, "none", None, {})]
-    assert run_each(database, "set role authenticated", WHO) == [(None, "authenticated", None, {})]
+    for role in ("authenticated", "service_role"):
+        assert run_each(database, f"set role {role}", WHO) == [(None, role, None, {})]
     assert who(database, "") == (None, "anon", None, {})
 
 
@@ -111,10 +113,8 @@ def test_a_subject_is_a_user_only_if_it_is_a_uuid(database: str) -> None:
         "": None,
     }.items():
         assert who(database, f'{{"sub": "{subject}"}}')[:2] == (user, "anon"), subject
-    assert who(database, '{"role": "authenticated", "email": "a@b.test"}')[1:3] == (
-        "authenticated",
-        "a@b.test",
-    )
+    claims = {"role": "authenticated", "email": "a@b.test"}
+    assert who(database, json.dumps(claims)) == (None, *claims.values(), claims)
 
 
 def test_the_identity_functions_are_stable_and_parallel_safe(database: str) -> None:
@@ -137,6 +137,8 @@ def test_the_api_roles_may_use_two_schemas_and_create_nothing(database: str) -> 
         # Policies on storage.objects are judged in the callers' roles.
         storage = [] if role == "service_role" else [("storage", "usage")]
         assert found == [("auth", "usage"), ("public", "usage"), *storage], role
+        reads = f"select has_table_privilege('{role}', 'auth.project_keys', 'select')"
+        assert run_each(database, reads) == [(False,)]
 
 
 def test_columns_and_constraints_of_project_keys(database: str) -> None:

@@ -19,7 +19,6 @@ from project_service.database.connection import Connection, DatabaseGone
 from project_service.database.pipeline import Pipeline, Run, Step, as_text
 from project_service.database.pool import Pool
 from project_service.database.sharing import Pipelines
-from project_service.lifecycle import start
 from tests.live.sql import connection_to, connector, run_sql
 from tests.live.waiting import until
 
@@ -330,21 +329,6 @@ async def test_what_is_under_way_fails_when_the_connection_is_closed(database: s
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_does_not_answer_is_given_up(database: str) -> None:
-    pool = Pool(connector(database, 0.2), 4, 5.0, reactor)
-    await shares(pool)
-    (shared,) = pool.pipelines._connections
-    shared.answer_seconds = 0.5
-    run = pool.pipelines.submit(
-        1, [Step("set statement_timeout = 0", once=True), Step("select pg_sleep(60)")]
-    )
-    assert run is not None
-    with pytest.raises(DatabaseGone):
-        await run.done
-    await pool.close()
-
-
-@pytest_twisted.ensureDeferred
 async def test_a_server_that_has_ended_is_noticed_by_who_sends_more_on_its_last_answer(database: str) -> None:
     """libpq has no more results of what it could not send, and says so as often as it is asked: for ever, once."""
     async with connection(database) as made:
@@ -405,20 +389,6 @@ async def test_waiting_for_what_has_to_be_ended_does_not_become_usual(database: 
             with pytest.raises(psycopg2.errors.QueryCanceled):
                 await run.done
         assert shared.typical == before
-
-
-@pytest_twisted.ensureDeferred
-async def test_the_pool_closes_when_what_is_under_way_is_done(database: str) -> None:
-    pool = Pool(connector(database), 4, 5.0, reactor)
-    await shares(pool)
-    run = pool.pipelines.submit(1, [Step("select pg_sleep(0.02)::text")])
-    assert run is not None
-    closed = start(pool.close())
-    await run.done
-    assert run.rows == [[b""]]
-    await closed
-    assert pool.pipelines.submit(1, [Step("select 1")]) is None
-    assert not pool._busy
 
 
 ASKED = "select note, 'a%%' from public.notes where id = %s"

@@ -153,7 +153,7 @@ def _of_clients(path: str, name: str, schema: Json, existing: Existing) -> Json:
         return either(schema, existing.takes if "/upload/" in path else existing.signed)
     if name == "key":
         reads = signed or any(word in path for word in ("/public/", "/info/", "/authenticated/"))
-        return {"enum": [READ_KEYS[0]]} if signed else either(schema, *(READ_KEYS if reads else KEYS))
+        return either(schema, *(READ_KEYS[:1] if signed else READ_KEYS if reads else KEYS))
     if "/v1/bucket/" in path:
         return {"enum": [*MADE_BUCKETS]}
     return {"enum": [OPEN_BUCKET] if "/public/" in path else ["public"] if signed else [*BUCKETS]}
@@ -293,6 +293,9 @@ def fuzz(document: Json, base_url: str, anon_key: str, service_key: str, example
     return found
 
 
+_ENDING = ("logOut", "deleteUser", "endSession", "clientLogOut", "databaseClientLogOut")
+
+
 class _Callers:
     """Chooses the caller of each case, in turn, and restores what a case needs and another has deleted or ended."""
 
@@ -320,7 +323,7 @@ class _Callers:
         if security == [{"serviceKey": []}]:
             return (*[self._service] * 4, self._user)
         # These operations end the session that they are called with.
-        user = self._signed_in() if name in ("logOut", "deleteUser", "endSession") else self._user
+        user = self._signed_in() if name in _ENDING else self._user
         if {"userToken": []} in security:
             return (*[user] * 4, self._anon)
         return self._service, user, self._anon

@@ -48,9 +48,9 @@ async def send(tables: Tables, body: bytes, query: str = "", **more: Any) -> tup
     return await tables.request("POST", f"/imported{query}", headers=headers, data=body, **more)
 
 
-def csv(count: int, width: int = 1000, first: int = 0) -> list[str]:
-    """The lines of a body of about ``count * width`` bytes."""
-    return ["id,note", *(f"{number},{'n' * width}" for number in range(first, first + count))]
+def csv(count: int, first: int = 0) -> list[str]:
+    """The lines of a body of about ``count`` KB."""
+    return ["id,note", *(f"{number},{'n' * 1000}" for number in range(first, first + count))]
 
 
 def joined(lines: list[str]) -> bytes:

@@ -38,14 +38,6 @@ GOODS = (
     *("price=lt(all).{3,4}", "tags=cs.{y}", "tags=ov.{x}", "tags=eq.{}", "tags->>0=eq.x", "data->k=eq.2"),
     *("data->>k=gte.1", "data->1->>k=eq.z", "data=cs.[1]", "data->n=is.null"),
 )
-SHOPS = (
-    "id=lt.6",
-    "name=eq.shop 1",
-    "opened=gt.1990",
-    "opened=is.null",
-    "above=not.is.null",
-    "name=neq.shop 3",
-)
 ORDERS = ("price.desc,id", "name.asc.nullsfirst,id.desc", "data->>k.desc.nullslast,id", "shop_id,price,id")
 EXACT = {"Prefer": "count=exact"}
 Verdicts = dict[int, bool | None]
@@ -164,34 +156,6 @@ async def test_embedded_rows_are_those_read_by_their_key(lawful: Tables) -> None
         assert {row["id"]: row["own"] for row in result} == {
             shop: [row["id"] for row in some] for shop, some in expected.items()
         }, inside
-
-
-@pytest_twisted.ensureDeferred
-async def test_filters_and_orders_by_an_embedded_row_equal_those_of_a_join(lawful: Tables) -> None:
-    random = Random(3)
-    every = {row["id"]: row for row in await rows(lawful, "/shops")}
-    goods = {row["id"]: row["shop_id"] for row in await rows(lawful, "/goods?select=id,shop_id&order=id")}
-    for _ in range(25):
-        condition = random.choice(SHOPS)
-        kept = set(await ids(lawful, f"/shops?{condition}"))
-        of: dict[int, dict[str, Any]] = {id_: every[key] if key in kept else {} for id_, key in goods.items()}
-        direction, nulls = random.choice((("asc", 1), ("desc", -1))), random.choice(("first", "last"))
-        years = {id_: shop.get("opened") for id_, shop in of.items()}
-        unknown = [id_ for id_, year in years.items() if year is None]
-        known = sorted((direction[1] * year, id_) for id_, year in years.items() if year is not None)
-        sequence = (
-            [id_ for _, id_ in known] + unknown if nulls == "last" else unknown + [id_ for _, id_ in known]
-        )
-        for select, wanted in (
-            ("shops(name)", [{"shops": {"name": of[id_]["name"]} if of[id_] else None} for id_ in sequence]),
-            ("shops!inner()", [{} for id_ in sequence if of[id_]]),
-            ("...shops(shop:name)", [{"shop": of[id_].get("name")} for id_ in sequence]),
-        ):
-            order = f"shops(opened).{direction[0]}.nulls{nulls},id"
-            result = await rows(lawful, f"/goods?select=id,{select}&shops.{condition}&order={order}")
-            expected = [id_ for id_ in sequence if of[id_] or "inner" not in select]
-            assert [row.pop("id") for row in result] == expected, (select, condition, order)
-            assert result == wanted, (select, condition, order)
 
 
 @pytest_twisted.ensureDeferred

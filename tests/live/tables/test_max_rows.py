@@ -79,9 +79,3 @@ async def test_streams_say_it_wherever_the_limit_applies(tables: Tables) -> None
         assert await read(tables, "/grains", "count=exact") == (2, "2")
         assert await read(tables, "/grains?id=gt.3", "count=exact") == (2, None)
         assert await read(tables, "/grains", key=tables.api.service_key) == (5, None)
-
-
-@pytest_twisted.ensureDeferred
-async def test_pages_may_read_the_header(tables: Tables) -> None:
-    _, headers, _ = await tables.request("GET", "/heaps", base=FEW, headers={"Origin": "http://app.test"})
-    assert any("X-Max-Rows" in line for line in headers.getRawHeaders("Access-Control-Expose-Headers"))

@@ -176,15 +176,6 @@ def assert_timed_out_together(slow: Sequence[Answer], limit: float = STATEMENT_S
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_reads_a_locked_table_holds_up_nobody_who_reads_another(api: Api) -> None:
-    await warm(api, LOCKED)
-    with lock(api):
-        slow, *others = await asked(api, LOCKED, *[OTHER] * 7)
-    assert_timed_out_together([slow])
-    assert_not_held_up(others)
-
-
-@pytest_twisted.ensureDeferred
 async def test_those_who_read_a_locked_table_wait_all_at_the_same_time(api: Api) -> None:
     await warm(api, LOCKED)
     with lock(api):

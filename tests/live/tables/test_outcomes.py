@@ -25,7 +25,6 @@ create type pair as (a int, b int);
 create function pairs() returns table (name text, both_ pair) language sql stable
   as $$ values ('x', row(1, 2)::pair), ('y', row(3, 4)::pair) $$;
 create function shown(name text) returns text language sql stable as $$ select current_setting(name, true) $$;
-create function silent() returns void language sql as '';
 create function several(n int) returns setof int language sql stable as $$ select generate_series(1, n) $$;
 create table others (id int primary key references counted); grant select on others to anon; analyze others;
 create function speak() returns trigger language plpgsql as $$ begin
@@ -53,7 +52,7 @@ def outcomes(tables: Tables) -> Iterator[Tables]:
     tables.sql(SCHEMA)
     yield tables
     tables.sql(
-        "drop function several, pairs, shown, silent, left_alone, full_disk, in_vain, inserting, raising, answering;"
+        "drop function several, pairs, shown, left_alone, full_disk, in_vain, inserting, raising, answering;"
         "drop type pair; drop table counted, others; drop function speak"
     )
 
@@ -73,14 +72,6 @@ async def test_every_empty_object_is_a_row(outcomes: Tables) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_put_with_return_headers_only_has_no_body(outcomes: Tables) -> None:
-    more = {"headers": {"Prefer": "return=headers-only"}, "json": {"id": 77, "note": "put"}}
-    asked = ["return=headers-only"]
-    for _ in ("inserted", "updated"):
-        assert await answered(outcomes, "PUT", "/counted?id=eq.77", **more) == (204, b"", asked)
-
-
-@pytest_twisted.ensureDeferred
 async def test_a_put_writes_the_row_with_the_key_in_the_url(outcomes: Tables) -> None:
     body = [{"id": 79, "note": "other"}, {"id": 78, "note": "named"}, {"id": 78, "note": "again"}]
     more = {"headers": {"Prefer": "return=representation"}, "json": body}
@@ -93,14 +84,6 @@ async def test_a_put_writes_the_row_with_the_key_in_the_url(outcomes: Tables) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_upsert_of_an_empty_list_is_200_or_201_by_its_resolution(outcomes: Tables) -> None:
-    for how, status in (("merge", 200), ("ignore", 201)):
-        more = {"headers": {"Prefer": f"resolution={how}-duplicates"}, "json": []}
-        result = await answered(outcomes, "POST", "/counted", **more)
-        assert result == (status, b"", [f"resolution={how}-duplicates"])
-
-
-@pytest_twisted.ensureDeferred
 async def test_whether_an_upsert_inserted_is_told_although_the_rows_are_filtered(outcomes: Tables) -> None:
     """Joined with an empty table, the written rows would not be read first by PostgreSQL."""
     merged, path = "return=representation, resolution=merge-duplicates", "/counted?select=id,others!inner()"
@@ -108,17 +91,6 @@ async def test_whether_an_upsert_inserted_is_told_although_the_rows_are_filtered
     for expected in (201, 200):
         status, headers, body = await outcomes.request("POST", path, **more)
         assert (status, headers.getRawHeaders("x-said"), body) == (expected, ["yes"], [])
-
-
-@pytest_twisted.ensureDeferred
-async def test_rows_written_are_counted_exactly_and_by_estimate(outcomes: Tables) -> None:
-    for how, total in (("exact", "2"), ("estimated", "2"), ("planned", "*")):
-        outcomes.sql("insert into counted (note) values ('count'), ('count')")
-        for method, rows in (("PATCH", "0-1"), ("DELETE", "*")):
-            more: dict[str, Any] = {"headers": {"Prefer": f"count={how}"}}
-            more |= {"json": {"note": "count"}} if method == "PATCH" else {}
-            _, headers, _ = await outcomes.request(method, "/counted?note=eq.count", **more)
-            assert headers.getRawHeaders("content-range") == [f"{rows}/{total}"]
 
 
 @pytest_twisted.ensureDeferred
@@ -177,21 +149,6 @@ async def test_json_that_postgresql_reads_can_be_written_and_read_back(outcomes:
 
 
 @pytest_twisted.ensureDeferred
-async def test_max_affected_applies_where_rows_are_changed(outcomes: Tables) -> None:
-    strict = {"Prefer": "handling=strict, max-affected=5"}
-    both, one = ["handling=strict, max-affected=5"], ["handling=strict"]
-    posted = await answered(outcomes, "POST", "/counted", headers=strict, json={"note": "x"})
-    assert posted == (201, b"", one)
-    patched = await answered(outcomes, "PATCH", "/counted?note=eq.x", headers=strict, json={"note": "y"})
-    assert patched == (204, b"", both)
-    called = await answered(outcomes, "GET", "/rpc/several?n=5", headers=strict)
-    assert called == (200, [1, 2, 3, 4, 5], both)
-    asked = {"Prefer": "return=representation, missing=default, count=exact"}
-    called = await answered(outcomes, "POST", "/rpc/several", headers=asked, json={"n": 1})
-    assert called == (200, [1], ["count=exact"])
-
-
-@pytest_twisted.ensureDeferred
 async def test_one_value_asked_of_several_or_none_is_406(outcomes: Tables) -> None:
     one = {"headers": {"Accept": "application/vnd.pgrst.object+json"}}
     assert (await answered(outcomes, "GET", "/rpc/several?n=1", **one))[:2] == (200, b"1")
@@ -211,12 +168,6 @@ async def test_the_object_media_type_requires_one_row_with_return_minimal_too(ou
     assert (await answered(outcomes, "DELETE", "/counted?note=eq.twin", headers=asked))[0] == 406
     assert outcomes.sql("select count(*) from counted where note = 'twin'") == [(2,)]
     assert (await answered(outcomes, "POST", "/counted", headers=asked, json={"note": "one"}))[0] == 201
-
-
-@pytest_twisted.ensureDeferred
-async def test_a_void_function_is_204(outcomes: Tables) -> None:
-    status, headers, body = await outcomes.request("POST", "/rpc/silent", json={})
-    assert (status, body or b"", headers.getRawHeaders("content-type")) == (204, b"", None)
 
 
 @pytest_twisted.ensureDeferred

@@ -283,13 +283,3 @@ async def test_aggregates_gather_no_rows_for_an_order_or_of_a_function(reading: 
         assert (status, body["code"]) == (400, "42703"), path
     path = "/rpc/gathered?select=json_agg&json_agg=gt.3&order=json_agg.desc&limit=2"
     assert (await reading.request("GET", path))[2] == [{"json_agg": 9}, {"json_agg": 8}]
-
-
-@pytest_twisted.ensureDeferred
-async def test_headers_exposed_to_browsers_are_postgrests(tables: Tables) -> None:
-    _, headers, _ = await tables.request("GET", "/books?limit=1", headers={"Origin": "http://a.test"})
-    exposed = headers.getRawHeaders("access-control-expose-headers")
-    assert any("Content-Encoding" in line and "Range-Unit" in line for line in exposed)
-    assert any("Preference-Applied" in line for line in exposed)
-    _, headers, _ = await tables.request("GET", "/books?limit=1")
-    assert headers.getRawHeaders("access-control-expose-headers") is None

@@ -422,27 +422,6 @@ async def test_the_log_says_why_postgresql_refused_to_read_it(database: str) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_is_known_which_tables_are_read_through_views_and_functions(database: str) -> None:
-    pool = Pool(raw(connector(database)), 1, 5.0, reactor)
-    run_sql(
-        database,
-        "create table plain (id int); create table parted (id int) partition by list (id);"
-        " create table above (id int); create table heir () inherits (above);"
-        " create function rows_of() returns setof plain language sql stable as 'select * from plain';"
-        " create function one_of() returns int language sql stable as 'select 1';"
-        " create schema inside; create view inside.part as select * from parted;"
-        " create view of_plain as select id, one_of() from plain; create view of_part as select * from inside.part;"
-        " create view of_above as select count(*) from above; create view of_rows as select * from rows_of();"
-        " create materialized view stored as select * from parted",
-    )
-    holder = CacheHolder(loader(reactor, pool, TablesConfig()), reactor)
-    await holder.reload()
-    expanding = {name for (_, name), result in holder.current.relations.items() if result.expands}
-    assert expanding == {"parted", "above", "of_part", "of_above", "of_rows"}
-    await pool.close()
-
-
-@pytest_twisted.ensureDeferred
 async def test_foreign_keys_over_periods_are_no_relationships(database: str, holder: CacheHolder) -> None:
     """The ranges of both sides are seldom equal, so embedded rows would be missing."""
     run_sql(

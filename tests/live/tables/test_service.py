@@ -129,18 +129,6 @@ async def test_rights_and_policies_are_those_of_the_role(tables: Tables) -> None
 
 
 @pytest_twisted.ensureDeferred
-async def test_errors_without_authentication_have_the_four_members(tables: Tables) -> None:
-    for expected, more in (
-        (401, {"key": None}),
-        (401, {"key": "psk_anon_wrong"}),
-        (401, {"token": "not.a.token"}),
-        (404, {"base": "/dev/db/nowhere/rest"}),
-    ):
-        status, _, body = await tables.request("GET", "/books", **more)
-        assert (status, set(body)) == (expected, {"code", "message", "details", "hint"}), body
-
-
-@pytest_twisted.ensureDeferred
 async def test_each_database_has_its_own_settings(tables: Tables) -> None:
     careful = BASE.replace("main", "careful")
     _, _, body = await tables.request("GET", "/books?select=id&order=id", base=careful)

@@ -172,34 +172,6 @@ async def test_prepared_requests_give_sql_the_same_settings(tables: Tables, func
     assert prepared >= 1
 
 
-@pytest.mark.parametrize("name", ["rates", "rpc/all_rates"])
-@pytest_twisted.ensureDeferred
-async def test_prepared_requests_see_rows_that_came_while_they_waited(
-    tables: Tables, functions: None, name: str
-) -> None:
-    """EXECUTE takes its snapshot before its locks, so it would find a table that was refilled empty."""
-    tables.sql(
-        "create table rates (id int primary key); insert into rates values (1); grant select on rates to anon;"
-        "create function all_rates() returns setof rates language sql stable as 'select * from rates'"
-    )
-
-    async def prepared() -> bool:
-        assert (await tables.request("GET", f"/{name}?order=id", base=NARROW))[0] == 200
-        stated = name.rpartition("/")[2]
-        return int((await tables.request("GET", f"/rpc/prepared?said={stated}", base=NARROW))[2]) > 0
-
-    await until(prepared)
-    with closing(psycopg2.connect(tables.api.dsn)) as filling:
-        filling.cursor().execute("truncate rates; insert into rates values (2), (3)")
-        asked = start(tables.request("GET", f"/{name}?order=id", base=NARROW))
-        waits = "select 1 from pg_locks where not granted and relation = 'rates'::regclass"
-        await until(lambda: bool(tables.sql(waits)))
-        filling.commit()
-        status, _, rows = await asked
-    assert (status, rows) == (200, [{"id": 2}, {"id": 3}])
-    tables.sql("drop table rates cascade")
-
-
 @pytest_twisted.ensureDeferred
 async def test_a_policy_that_catches_all_errors_waits_for_its_locks(tables: Tables, functions: None) -> None:
     """It would take the short lock timeout of prepared requests for a refusal, and show no rows."""

@@ -49,24 +49,6 @@ async def written(tables: Tables, method: str, path: str, **more: Any) -> list[i
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_excluded_by_an_inner_embedding_are_not_written(writes: Tables) -> None:
-    await until_answered(writes, "GET", "/held?select=id,kept(id)", 200)
-    path = "/held?select=id,kept!inner(name)&kept.name=eq.one"
-    assert await written(writes, "PATCH", path, json={"note": "x"}) == [1, 2]
-    assert writes.sql("select id from held where note = 'x' order by id") == [(1,), (2,)]
-    # The same without a returned representation, and with filters and limits of the relation itself.
-    assert (await writes.request("PATCH", f"{path}&id=gt.1", json={"note": "y"}))[0] == 204
-    assert writes.sql("select id from held where note = 'y'") == [(2,)]
-    path = "/kept?select=id,held!inner()&held.note=eq.y&order=id&limit=1"
-    assert await written(writes, "PATCH", path, json={"name": "uno"}) == [1]
-    path = "/held?select=id,kept!inner()&kept.name=eq.uno&order=id.desc&limit=1"
-    assert await written(writes, "DELETE", path) == [2]
-    # Without inner the filter only limits the embedded rows.
-    assert await written(writes, "DELETE", "/held?id=gt.2&select=id,kept(name)&kept.name=eq.uno") == [3, 4]
-    assert writes.sql("select id from held") == [(1,)]
-
-
-@pytest_twisted.ensureDeferred
 async def test_tests_of_embedded_relations_select_the_rows_of_a_read(writes: Tables) -> None:
     writes.sql(
         "create table trees (id int primary key, name text);"
@@ -258,13 +240,6 @@ async def test_rows_without_a_key_are_limited_by_their_ctid(writes: Tables) -> N
 async def test_a_role_that_may_only_insert_may_insert_nothing_too(writes: Tables) -> None:
     for rows in ([{"n": 1}], []):
         assert (await writes.request("POST", "/dropped_in", json=rows))[0] == 201, rows
-
-
-@pytest_twisted.ensureDeferred
-async def test_a_put_without_the_key_in_its_body_writes_nothing(writes: Tables) -> None:
-    status, _, body = await writes.request("PUT", "/jobs?id=eq.1", json={"state": "done"})
-    assert (status, body["code"]) == (400, "PGRST115")
-    assert writes.sql("select 1 from jobs where state = 'done'") == []
 
 
 @pytest_twisted.ensureDeferred

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import math
 import stat
 from typing import Any
 
@@ -30,9 +31,11 @@ from project_service.auth.tokens import (
     KeySet,
     KeySetError,
     Verifier,
+    signed_in_at,
 )
-from project_service.auth.values import User, moment
+from project_service.auth.values import APP_METADATA_MAX_BYTES, SignIn, User, check_app_metadata, moment
 from project_service.errors import ApiError
+from project_service.http.caller import Claims
 from tests.temporary import temporary_directory
 
 NOW = 1_795_230_245.678
@@ -99,8 +102,55 @@ class Good(Base):
                 "iat": int(NOW),
                 "exp": int(NOW) + 3600,
                 "jti": "token-1",
+                "session_id": SESSION,
+                "aal": "aal1",
+                "amr": [{"method": "password", "timestamp": int(NOW)}],
+                "phone": "",
+                "is_anonymous": False,
+                "app_metadata": {"provider": "email", "providers": ["email"]},
+                "user_metadata": {},
             }
             assert made.expires_at == int(NOW) + 3600
+
+    def read(self, user: User, began: SignIn | None = None, algorithm: str = "ES256") -> Any:
+        text = issuer(algorithm).mint(user, SESSION, NOW, "token-1", began).text
+        assert len(text) <= 4096
+        return jwt.decode(text, options={"verify_signature": False})
+
+    def test_it_says_how_and_when_the_session_began(self) -> None:
+        claims = self.read(USER, SignIn(moment(NOW - 1000), "otp"))
+        assert claims["amr"] == [{"method": "otp", "timestamp": int(NOW) - 1000}]
+
+    def test_metadata_is_in_a_token_as_long_as_that_has_at_most_4_kib(self) -> None:
+        for algorithm in tokens.ALGORITHMS:
+            user = evolve(USER, metadata={"a": "x" * 1500}, app_metadata={"role": "admin"})
+            claims = self.read(user, algorithm=algorithm)
+            assert claims["user_metadata"] == user.metadata
+            claims = self.read(evolve(user, metadata={"a": "x" * 4000}), algorithm=algorithm)
+            assert "user_metadata" not in claims and claims["app_metadata"] == {"role": "admin"}
+            claims = self.read(evolve(user, app_metadata={"a": "x" * 4000}), algorithm=algorithm)
+            assert "user_metadata" not in claims and "app_metadata" not in claims
+
+    def test_what_operators_may_write_is_always_in_a_token(self) -> None:
+        largest = {"a": "x" * (APP_METADATA_MAX_BYTES - len('{"a":""}'))}
+        address = "a" * 64 + "@" + ".".join(["b" * 60] * 3) + ".test"
+        user = evolve(USER, email=address, app_metadata=check_app_metadata("x", largest), metadata=largest)
+        for algorithm in tokens.ALGORITHMS:
+            assert self.read(user, algorithm=algorithm)["app_metadata"] == largest
+
+    def test_numbers_that_json_cannot_write_become_null(self) -> None:
+        assert self.read(evolve(USER, metadata={"a": [float("inf"), 1.5]}))["user_metadata"] == {
+            "a": [None, 1.5]
+        }
+
+    def test_when_a_caller_signed_in_is_the_latest_of_the_proofs(self) -> None:
+        def at(amr: Any) -> float:
+            return signed_in_at(Claims("", "", "", "", 0, {"amr": amr}))
+
+        assert at([{"method": "password", "timestamp": 5}, {"method": "totp", "timestamp": 7}]) == 7
+        silent: list[Any] = [None, [], {}, "password", [{}], ["password"]]
+        for nothing in (*silent, [{"timestamp": "5"}], [{"timestamp": 1e999}]):
+            assert at(nothing) == -math.inf
 
     def test_a_minted_token_verifies(self) -> None:
         for algorithm in tokens.ALGORITHMS:

@@ -76,6 +76,11 @@ class Case(TestCase):
     def busy(self) -> int:
         return len(self.pool._busy)
 
+    def answer_all(self) -> None:
+        for connection in self.made:
+            if connection.answer is not None and not connection.answer.called:
+                connection.answer.callback([])
+
     def failure(self, waiting: Deferred[Any], kind: type[Exception]) -> Exception:
         failed: Exception = self.failureResultOf(waiting, kind).value
         return failed
@@ -85,9 +90,7 @@ class Lending(Case):
     def test_a_long_queue_answered_at_once_does_not_exhaust_the_stack(self) -> None:
         first = [start(self.pool.query("wait")) for _ in range(2)]
         queued = [start(self.pool.query("a")) for _ in range(2000)]
-        for connection in self.made:
-            assert connection.answer is not None
-            connection.answer.callback([])
+        self.answer_all()
         for done in (*first, *queued):
             self.successResultOf(done)
         self.assertEqual(self.busy, 0)
@@ -132,9 +135,7 @@ class Lending(Case):
             answer.callback([])
         self.assertEqual([one.called for one in slow], [True] * 8 + [False] * 2)
         self.assertEqual(self.busy, 2)
-        for connection in self.made:
-            if connection.answer is not None and not connection.answer.called:
-                connection.answer.callback([])
+        self.answer_all()
         self.assertEqual([self.successResultOf(one) for one in slow], [[]] * 10)
         self.assertEqual(self.busy, 0)
         self.assertEqual(self.pool._room_for_slow, 8)
@@ -156,9 +157,7 @@ class Lending(Case):
         error = self.failure(late, ApiError)
         assert isinstance(error, ApiError)
         self.assertEqual((error.status, error.code), (503, "shutting_down"))
-        for connection in self.made:
-            assert connection.answer is not None
-            connection.answer.callback([])
+        self.answer_all()
         self.assertEqual([self.successResultOf(one) for one in running], [[]] * 8)
         self.successResultOf(closing)
 
@@ -166,9 +165,7 @@ class Lending(Case):
         *running, given_up = self.slow_reads(9)
         given_up.cancel()
         self.failureResultOf(given_up, CancelledError)
-        for connection in self.made:
-            assert connection.answer is not None
-            connection.answer.callback([])
+        self.answer_all()
         self.assertEqual([self.successResultOf(one) for one in running], [[]] * 8)
         self.assertEqual(self.pool._room_for_slow, 8)
         self.away = True

@@ -276,13 +276,6 @@ class TestLine(SynchronousTestCase):
         self.clock.advance(seconds)
         return self.line.join()
 
-    def test_waiters_are_served_in_order(self) -> None:
-        first, second = self.line.join(), self.line.join()
-        self.line.serve("a")
-        self.assertEqual(self.successResultOf(first), "a")
-        self.assertNoResult(second)
-        self.assertEqual(len(self.line), 1)
-
     def test_each_waiter_has_its_own_timeout(self) -> None:
         first = self.line.join()
         second = self.joined_after(2.0)
@@ -315,13 +308,6 @@ class TestLine(SynchronousTestCase):
         self.clock.advance(0.1)
         self.failureResultOf(late, TooLate)
 
-    def test_a_cancelled_waiter_is_not_served(self) -> None:
-        first, second = self.line.join(), self.line.join()
-        first.cancel()
-        self.failureResultOf(first, CancelledError)
-        self.line.serve("a")
-        self.assertEqual(self.successResultOf(second), "a")
-
     def test_a_waiter_may_join_again_from_its_timeout(self) -> None:
         again: list[Deferred[str]] = []
         self.line.join().addErrback(lambda _: again.append(self.line.join()))
@@ -334,14 +320,6 @@ class TestLine(SynchronousTestCase):
         for one in waiting:
             self.failureResultOf(one, Closed)
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_clients_take_turns(self) -> None:
-        served: list[str] = []
-        for name in ("a1", "a2", "a3", "b1", "c1", "b2"):
-            self.line.join(name[0]).addCallback(partial(lambda name, _: served.append(name), name))
-        for _ in range(6):
-            self.line.serve("x")
-        self.assertEqual(served, ["a1", "b1", "c1", "a2", "b2", "a3"])
 
     def test_a_client_whose_only_caller_has_left_has_no_turn(self) -> None:
         self.line.join("a")

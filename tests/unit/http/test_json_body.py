@@ -116,6 +116,7 @@ class Json(TestCase):
             b"\xef\xbb\xbf1e400",
         ):
             self.assertRaises(ApiError, strict_loads, raw)
+            self.assertRaises(ApiError, strict_loads, raw.replace(b"1e400", b"1"))
 
     def test_many_values_are_refused(self) -> None:
         most = json_body.MAX_VALUES

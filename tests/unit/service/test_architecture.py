@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Container, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -137,6 +138,7 @@ def sources(*names: str) -> Iterator[Path]:
         yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
 
+@cache
 def imports(path: Path, *, inner: bool = True) -> set[str]:
     """Every module that a file imports; without ``inner`` only those imported when it is loaded."""
     tree = ast.parse(path.read_text("utf-8"))

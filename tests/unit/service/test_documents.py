@@ -295,8 +295,14 @@ class News(TestCase):
 
 
 # The module that raises them, and the page that lists them beside the shared ones.
-PAGES = {"errors.py": "errors", "http/health.py": "errors", "auth": "auth", "storage": "storage"}
-MAKERS = ("ApiError", "_challenged")
+PAGES = {
+    "errors.py": "errors",
+    "http/health.py": "errors",
+    "auth": "auth",
+    "storage": "storage",
+    "supabase": "supabase",
+}
+MAKERS = ("ApiError", "_challenged", "_refused")
 
 
 def codes(path: Path) -> set[str]:

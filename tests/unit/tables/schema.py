@@ -46,7 +46,6 @@ def _relation(name: str, columns: list[list[object]], kind: str = "r", events: i
         "events": events,
         "row_bytes": None,
         "inherited": False,
-        "expands": False,
         "columns": columns,
     }
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import psycopg2
 from attrs import define, evolve
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from project_service.database.acting import Actor
@@ -20,14 +21,34 @@ from project_service.tables.errors import TableError
 from project_service.tables.planner import Planned, Planner
 from project_service.tables.reply.outcome import MAX_PROBED_ROWS, UNKNOWN_ROWS, Outcome, Probe
 from project_service.tables.run.execution import Executor
+from project_service.tables.values import TablesConfig
 from tests.unit.tables.planning import CONFIG, planned, preamble, waited
 
 UNPREPARED = evolve(CONFIG, prepare=False)
 ROW = b'{"id": 1, "title": "a", "author_id": 1, "editor_id": 1, "data": {}}'
 
 
+@define
+class Lender:
+    """A pool of one connection."""
+
+    session: Any
+    recycler: Any = None
+
+    def may_share(self, quickness: Quickness) -> bool:
+        return False
+
+    async def use(self, function: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
+        return await function(self.session)
+
+
+def executing(result: Planned, session: object, config: TablesConfig = UNPREPARED) -> Deferred[Outcome]:
+    executor = Executor(config, Actor(cast(Any, Lender(session))))
+    return start(waited(executor.execute(result, preamble(), "/works", Slot())))
+
+
 class FakeConnection:
-    """A pool of one connection that returns ``row``, and for an EXPLAIN a plan of ``likely`` rows."""
+    """A connection that returns ``row``, and for an EXPLAIN a plan of ``likely`` rows."""
 
     usable, in_transaction = True, True
     plans_of: object = None
@@ -36,12 +57,6 @@ class FakeConnection:
     def __init__(self, row: tuple[Any, ...], likely: int = 0) -> None:
         self.row, self.likely, self.statements = row, likely, Statements()
         self.sent: list[str] = []
-
-    def may_share(self, quickness: Quickness) -> bool:
-        return False
-
-    async def use(self, function: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
-        return await function(self)
 
     async def query(self, sql: str, params: object = None) -> list[tuple[Any, ...]]:
         self.sent.append(sql)
@@ -54,8 +69,7 @@ class FakeConnection:
 
 class Case(SynchronousTestCase):
     def executed(self, result: Planned, connection: FakeConnection, **settings: Any) -> Outcome:
-        executor = Executor(evolve(UNPREPARED, **settings), Actor(cast(Any, connection)))
-        return self.successResultOf(start(waited(executor.execute(result, preamble(), "/works", Slot()))))
+        return self.successResultOf(executing(result, connection, evolve(UNPREPARED, **settings)))
 
 
 class Endings(Case):
@@ -186,20 +200,6 @@ class Refusing:
         raise self.fault
 
 
-@define
-class Lender:
-    """A pool of one connection."""
-
-    session: Any
-    recycler: Any = None
-
-    def may_share(self, quickness: Quickness) -> bool:
-        return False
-
-    async def use(self, function: Callable[[Any], Awaitable[Outcome]]) -> Outcome:
-        return await function(self.session)
-
-
 class Runs(SynchronousTestCase):
     """How often PostgreSQL is asked for the rows of a view, whose size is not known."""
 
@@ -209,10 +209,7 @@ class Runs(SynchronousTestCase):
         for asked in ("0", "1", "2"):
             result = planned("GET", "works", ("id", f"gt.{asked}"), planner=planner)
             session = Database(rows=3000, size_of_row=50)
-            executor = Executor(UNPREPARED, Actor(cast(Any, Lender(session))))
-            outcome = self.successResultOf(
-                start(waited(executor.execute(result, preamble(), "/works", Slot())))
-            )
+            outcome = self.successResultOf(executing(result, session))
             self.assertEqual((outcome.whole, outcome.rows), (True, 3000))
             statements.append(len(session.asked))
         self.assertEqual(statements, [2, 1, 1])
@@ -220,8 +217,7 @@ class Runs(SynchronousTestCase):
     def test_rows_too_large_for_one_postgresql_value_are_streamed(self) -> None:
         result = planned("GET", "works", planner=Planner(CONFIG))
         session = Database(rows=3000, size_of_row=20_000_000)
-        executor = Executor(UNPREPARED, Actor(cast(Any, Lender(session))))
-        outcome = self.successResultOf(start(waited(executor.execute(result, preamble(), "/works", Slot()))))
+        outcome = self.successResultOf(executing(result, session))
         self.assertEqual((outcome.whole, session.asked), (False, [101, 2]))
         assert result.compiled.probe is not None
         self.assertEqual(result.compiled.probe.rows, 1)
@@ -233,9 +229,7 @@ class Runs(SynchronousTestCase):
             assert result.compiled.probe is not None
             result.compiled.probe.rows = rows
             session = Refusing(fault)
-            executor = Executor(UNPREPARED, Actor(cast(Any, Lender(session))))
-            refused = start(waited(executor.execute(result, preamble(), "/works", Slot())))
-            self.failureResultOf(refused, TableError)
+            self.failureResultOf(executing(result, session), TableError)
             self.assertEqual(session.asked, [rows + 1])
 
 

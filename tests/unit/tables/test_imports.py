@@ -107,9 +107,9 @@ class WhichBodies(SynchronousTestCase):
         self.assertIn("3000 bytes that the database's max_import_bytes allows", error.message)
 
 
-def streams_of(clock: Clock, bytes_per_second: int = 1000) -> Streams:
+def streams_of(clock: Clock) -> Streams:
     pool: Any = None
-    return Streams(CONFIG, pool, DeferredSemaphore(1), clock, 5.0, Pace(60.0, bytes_per_second))
+    return Streams(CONFIG, pool, DeferredSemaphore(1), clock, 5.0, Pace(60.0, 1000))
 
 
 class Slow(SynchronousTestCase):

@@ -18,7 +18,11 @@ CLAIMS = {
         {"name": "b", "level": 2.5, "role": "two", "main": True},
         {"name": "c", "level": "9", "role": "three", "main": None, "of": "top"},
         "loose",
+        {"name": "d's", "role": "four"},
     ],
+    "it's": "a",
+    'q"q': "b",
+    "n": 5,
     "ärzte": "umlaut",
     "https://a.example/role": "claimed",
     "path": "/group",
@@ -41,6 +45,10 @@ class Paths(SynchronousTestCase):
             (f'{NAMES}[?@ == "no" && @ == "no" || @ == "app_admin"]', "app_admin"),
             (f'{NAMES}[?@ == "app_admin" || @ == "no" && @ == "no"]', "app_admin"),
             (f'{NAMES}[?(@ == "app_admin" || @ == "no") && @ == "no"]', None),
+            (f'{NAMES}[? @  ==  "app_admin" ]', "app_admin"),
+            (f"{NAMES}[?match(@, 'app')]", None),
+            ('$.groups[?search(@.name, "^c")].role', "three"),
+            ('$.groups[?@.name.nothing == "x"].role', None),
         )
 
     def test_existence_and_comparison_conditions(self) -> None:
@@ -76,7 +84,13 @@ class Paths(SynchronousTestCase):
         self.each(
             (f"{NAMES}[7, 3]", "app_admin"),
             (f"{NAMES}[3,0]", "app_admin"),
+            (f"{NAMES}[7]", None),
+            (f"{NAMES}[-1]", "app_admin"),
+            (f"{NAMES}[-7]", None),
+            (f"{NAMES}[*]", "offline_access"),
             (f"{NAMES}[1::2]", "uma_authorization"),
+            (f"{NAMES}[:1]", "offline_access"),
+            (f"{NAMES}[ 2 : ]", "app_editor"),
             (f"{NAMES}[::-1]", "app_admin"),
             (f"{NAMES}[5:]", None),
             (f"{NAMES}[::0]", None),
@@ -85,8 +99,19 @@ class Paths(SynchronousTestCase):
             ("$..roles[2]", "app_editor"),
             ("$..[?@.name == 'c'].role", "three"),
             ("$..*", "top"),
+            ("$..['roles'][?search(@, '^uma')]", "uma_authorization"),
+            ("$..[2].name", "c"),
+            ("$..nothing", None),
+            ("$.groups..role", "one"),
+            ("$.groups.*.tags[0]", "x"),
+            ("$.groups[1:].role", "two"),
+            ("$.groups[*].nothing", None),
             ("$ .realm_access [ 'roles' ] [ 2 ]", "app_editor"),
         )
+
+    def test_only_lists_have_elements_and_strings_no_slices(self) -> None:
+        for path in ("$.realm_access[0]", "$.realm_access[0:]", "$.n[0]", "$.n[0:]", "$.n[*]", "$.path[1:]"):
+            self.each((path, None))
 
     def test_names_may_be_quoted_escaped_and_of_any_script(self) -> None:
         self.each(
@@ -94,6 +119,11 @@ class Paths(SynchronousTestCase):
             ("$['\\u00e4rzte']", "umlaut"),
             ('$["https:\\/\\/a.example\\/role"]', "claimed"),
             ("$['https://a.example/role']", "claimed"),
+            ('."it\'s"', "a"),
+            ("$['it\\'s']", "a"),
+            ('$["q\\"q"]', "b"),
+            ("$['q\"q']", "b"),
+            ('$.groups[?@.name == "d\'s"].role', "four"),
             (f"{NAMES}[?search(@, '^app_\\\\w+n$')]", "app_admin"),
         )
 
@@ -108,6 +138,8 @@ class Paths(SynchronousTestCase):
             ('.realm_access.roles[?(@ ^== "app")]', "app_editor"),
             ('.realm_access.roles[?(@ ==^ "min")]', "app_admin"),
             ('.realm_access.roles[?(@ *== "edit")]', "app_editor"),
+            (".realm_access.roles[1]", "uma_authorization"),
+            (".realm_access.nothing[3]", None),
             (".path[1:]", "group"),
             (".path[1:-1]", "grou"),
             (".path[5:2]", None),
@@ -116,7 +148,7 @@ class Paths(SynchronousTestCase):
     def test_invalid_paths_are_refused(self) -> None:
         shapes = (
             *("role", "$role", "$.", "$..", "$...a", "$[", "$[]", "$[1", "$[1,]", "$['a]", "$", "$$"),
-            *(".", ".a[", ".a[1:", ".a[1:2:3]"),
+            *(".", ".a[", ".a[1:", ".a[1:2:3]", ".'a", "$.a.."),
         )
         blanks = ("", "$.a b", "$.role ", " $.role")
         conditions = (
@@ -132,6 +164,7 @@ class Paths(SynchronousTestCase):
             ),
             *("$[?@.* == 1]", "$[?@..a == 1]", "$[?1 == @[0,1]]", "$[?@ == 01]", "$[?@ == nil]"),
             *("$[?search(@)]", "$[?search(@.*, 'a')]", "$[?search(@, 'a'", "$[?search(@, '\\w')]"),
+            *('.a[?(@ == "a"]', '.a[?@ == "a")]', ".a[?@ == \"a']"),
             *('$.a[?(@ ^== "x")]', '.a[?(@ = "x")]', '.a[?@ == "x"]', "$[::::]", "$[1:2:3:4]"),
         )
         for bad in (*shapes, *blanks, *conditions, "$" + "[?" * 5000):

@@ -1,0 +1,48 @@
+"""``/auth/v1`` in memory: as ``AuthApp``, with requests like those of supabase-js."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import TestCase
+
+from project_service.http.routing import Router
+from project_service.supabase.auth import ClientAuth
+from tests.fakes.common import ANON_KEY, SERVICE_KEY, App
+from tests.http.auth.app import PASSWORD, Answer, AuthApp
+
+EMAIL = "ada@example.test"
+
+
+class ClientApp(AuthApp):
+    def __init__(self, test: TestCase, **more: Any) -> None:
+        super().__init__(test, **more)
+        router = Router()
+        self.auth.mount(router)
+        ClientAuth(self.auth, [("dev", "main")]).mount(router)
+        self.app = App(router, tokens=self.auth.verifier)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str = ANON_KEY,
+        key: str = ANON_KEY,
+        **more: Any,
+    ) -> Answer:
+        """A request as supabase-js sends it: with nobody signed in, the key is the bearer token too."""
+        headers = {"apikey": key, "X_Supabase_Api_Version": "2024-01-01", **more}
+        return self.call(method, f"/auth/v1{path}", body, token=token, **headers)
+
+    def operate(self, method: str, path: str = "", body: Any = None, **more: Any) -> Answer:
+        return self.ask(method, f"/admin/users{path}", body, SERVICE_KEY, SERVICE_KEY, **more)
+
+    def begin_session(self, email: str = EMAIL, password: str = PASSWORD, **more: Any) -> Any:
+        """The session of a new user."""
+        answer = self.ask("POST", "/signup", {"email": email, "password": password, **more})
+        assert answer.status == 200, answer.body
+        return answer.body
+
+    def again(self, email: str = EMAIL, password: str = PASSWORD) -> Answer:
+        return self.ask("POST", "/token?grant_type=password", {"email": email, "password": password})

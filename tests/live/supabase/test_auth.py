@@ -1,0 +1,238 @@
+"""``createClient(url, key).auth`` of supabase-js, unconfigured: sessions, users, operators, and tables with row-level
+security read as the user who signed in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest_twisted
+from attrs import evolve
+from twisted.internet.threads import deferToThread
+
+from project_service.settings.model import Stage, StageDatabase, Store
+from tests.live.application import NOTES, serving, settings_for
+from tests.live.npm import install, run_node
+from tests.live.sql import run_sql
+
+# As Supabase's guides write it: a profile for each user, made by a trigger.
+PROFILES = """
+create table profiles (id uuid primary key references auth.users on delete cascade, name text, email text);
+alter table profiles enable row level security;
+create policy own on profiles for select to authenticated using ((select auth.uid()) = id);
+grant select on profiles to authenticated;
+create function handle_new_user() returns trigger language plpgsql security definer set search_path = '' as $$
+begin
+  insert into public.profiles (id, name, email) values (new.id, new.raw_user_meta_data ->> 'name', new.email);
+  return new;
+end $$;
+create trigger on_auth_user_created after insert on auth.users for each row execute function handle_new_user();
+create table staff (id int primary key);
+insert into staff values (1);
+alter table staff enable row level security;
+create policy staff on staff for select to authenticated
+  using ((auth.jwt() -> 'app_metadata' ->> 'role') = 'admin');
+grant select on staff to authenticated;
+"""
+START = """
+import { createClient } from '@supabase/supabase-js'
+import ws from 'ws'
+
+globalThis.WebSocket ??= ws  // Node has one since version 22
+const [url, key, service] = process.argv.slice(2)
+const out = {}
+const client = (of = key) => createClient(url, of, { auth: { persistSession: false, autoRefreshToken: false } })
+const told = ({ error }) => error && [error.status, error.code, error.name]
+const ada = { email: 'ada@example.test', password: 'correct horse battery' }
+const finish = () => process.stdout.write(JSON.stringify(out))
+"""
+USERS = (
+    START
+    + """
+const one = client()
+const events = []
+one.auth.onAuthStateChange(event => { events.push(event) })
+const made = await one.auth.signUp({ ...ada, options: { data: { name: 'Ada', n: 1 } } })
+out.made = [made.error, made.data.session.token_type, made.data.user.identities.length]
+out.taken = told(await client().auth.signUp(ada))
+out.weak = (await client().auth.signUp({ email: 'b@example.test', password: 'short' })).error.reasons
+out.anonymous = told(await client().auth.signInAnonymously())
+out.wrong = told(await client().auth.signInWithPassword({ ...ada, password: 'x' }))
+out.me = (await one.auth.getUser()).data.user.user_metadata
+out.same = (await one.auth.getSession()).data.session.user.id === made.data.user.id
+const claims = (await one.auth.getClaims()).data.claims
+out.claims = [claims.role, claims.aal, claims.amr[0].method, claims.session_id === claims.sid]
+out.profile = (await one.from('profiles').select('name, email')).data
+const note = await one.from('notes').insert({ words: 'mine' }).select('owner').single()
+out.note = note.data.owner === made.data.user.id
+const two = client()
+await two.auth.signInWithPassword(ada)
+out.read = (await two.from('notes').select('words')).data
+out.nobody = (await client().from('notes').select('words')).data
+const before = (await two.auth.getSession()).data.session
+const refreshed = (await two.auth.refreshSession()).data.session
+out.refreshed = [before.refresh_token !== refreshed.refresh_token, refreshed.user.id === before.user.id]
+const three = client()
+out.set = (await three.auth.setSession(refreshed)).data.user.email
+out.merged = (await one.auth.updateUser({ data: { n: null, colour: 'blue' } })).data.user.user_metadata
+out.password = told(await one.auth.updateUser({ password: 'another battery horse' }))
+out.again = told(await one.auth.updateUser({ password: 'another battery horse' }))
+out.ended = told(await two.auth.getUser())
+ada.password = 'another battery horse'
+out.identities = (await one.auth.getUserIdentities()).data.identities.map(each => each.provider)
+out.level = (await one.auth.mfa.getAuthenticatorAssuranceLevel()).data.currentLevel
+out.factors = (await one.auth.mfa.listFactors()).data.all
+out.enroll = told(await one.auth.mfa.enroll({ factorType: 'totp' }))
+out.address = told(await one.auth.updateUser({ email: 'new@example.test' }))
+out.recover = []
+for (const email of [ada.email, 'no@example.test']) out.recover.push(await one.auth.resetPasswordForEmail(email))
+out.resend = (await one.auth.resend({ type: 'signup', email: ada.email })).error
+out.otp = told(await client().auth.signInWithOtp({ email: ada.email }))
+out.verify = told(await client().auth.verifyOtp({ email: ada.email, token: '123456', type: 'email' }))
+out.sso = told(await client().auth.signInWithSSO({ domain: 'example.test' }))
+out.code = told(await client().auth.signInWithIdToken({ provider: 'google', token: 'x' }))
+for (const scope of ['others', 'local', 'global', undefined]) {
+  const here = client(), there = client()
+  for (const each of [here, there]) await each.auth.signInWithPassword(ada)
+  const token = (await here.auth.getSession()).data.session.access_token
+  const left = await here.auth.signOut(scope && { scope })
+  out[`out ${scope}`] = [told(left), told(await client().auth.getUser(token)), told(await there.auth.getUser())]
+}
+out.events = events
+finish()
+"""
+)
+# What the client makes of 403 session_not_found.
+MISSING = [400, None, "AuthSessionMissingError"]
+SEEN: dict[str, Any] = {
+    "made": [None, "bearer", 1],
+    "taken": [422, "user_already_exists", "AuthApiError"],
+    "weak": ["length"],
+    "anonymous": [422, "anonymous_provider_disabled", "AuthApiError"],
+    "wrong": [400, "invalid_credentials", "AuthApiError"],
+    "me": {"name": "Ada", "n": 1},
+    "same": True,
+    "claims": ["authenticated", "aal1", "password", True],
+    "profile": [{"name": "Ada", "email": "ada@example.test"}],
+    "note": True,
+    "read": [{"words": "mine"}],
+    "nobody": [],
+    "refreshed": [True, True],
+    "set": "ada@example.test",
+    "merged": {"name": "Ada", "colour": "blue"},
+    "password": None,
+    "again": [422, "same_password", "AuthApiError"],
+    "identities": ["email"],
+    "level": "aal1",
+    "factors": [],
+    "enroll": [422, "mfa_totp_enroll_not_enabled", "AuthApiError"],
+    "address": [422, "feature_disabled", "AuthApiError"],
+    "recover": [{"data": {}, "error": None}] * 2,
+    "resend": None,
+    "otp": [422, "otp_disabled", "AuthApiError"],
+    "verify": [403, "otp_expired", "AuthApiError"],
+    "sso": [404, "saml_provider_disabled", "AuthApiError"],
+    "code": [400, "provider_disabled", "AuthApiError"],
+}
+OPERATORS = (
+    START
+    + """
+const admin = client(service).auth.admin
+const metadata = { user_metadata: { a: 1 }, app_metadata: { role: 'admin' } }
+const made = await admin.createUser({ ...ada, email_confirm: true, ...metadata })
+const { id } = made.data.user
+out.made = [made.error, made.data.user.app_metadata.role, Boolean(made.data.user.email_confirmed_at)]
+out.taken = told(await admin.createUser(ada))
+for (const n of [1, 2, 3]) await admin.createUser({ email: `user${n}@example.test` })
+const page = (await admin.listUsers({ page: 1, perPage: 2 })).data
+out.page = [page.users.map(each => each.email), page.total, page.nextPage, page.lastPage]
+out.all = (await admin.listUsers()).data.users.length
+out.read = (await admin.getUserById(id)).data.user.email
+out.unknown = told(await admin.getUserById('00000000-0000-4000-8000-00000000ffff'))
+const user = client()
+const session = (await user.auth.signInWithPassword(ada)).data.session
+out.staff = (await user.from('staff').select()).data
+const changed = (await admin.updateUserById(id, { app_metadata: { role: null }, user_metadata: { b: 2 } })).data.user
+out.changed = [changed.app_metadata, changed.user_metadata]
+await user.auth.refreshSession()
+out.former = (await user.from('staff').select()).data
+out.password = told(await admin.updateUserById(id, { password: 'another battery horse' }))
+out.ended = told(await user.auth.getUser())
+out.banned = told(await admin.updateUserById(id, { ban_duration: '876000h' }))
+out.kept = told(await client().auth.signInWithPassword({ ...ada, password: 'another battery horse' }))
+out.unbanned = told(await admin.updateUserById(id, { ban_duration: 'none' }))
+const back = (await client().auth.signInWithPassword({ ...ada, password: 'another battery horse' })).data.session
+out.signOut = [(await admin.signOut(back.access_token)).error, told(await client().auth.getUser(back.access_token))]
+out.factors = (await admin.mfa.listFactors({ userId: id })).data.factors
+out.link = told(await admin.generateLink({ type: 'magiclink', email: ada.email }))
+out.invite = told(await admin.inviteUserByEmail('new@example.test'))
+out.soft = told(await admin.deleteUser(id, true))
+out.deleted = (await admin.deleteUser(id)).error
+out.gone = told(await admin.getUserById(id))
+out.profiles = (await client(service).from('profiles').select('email')).data.length
+out.anybody = told(await client().auth.admin.listUsers())
+finish()
+"""
+)
+OPERATED = {
+    "made": [None, "admin", True],
+    "taken": [422, "email_exists", "AuthApiError"],
+    "page": [["user3@example.test", "user2@example.test"], 4, 2, 2],
+    "all": 4,
+    "read": "ada@example.test",
+    "unknown": [404, "user_not_found", "AuthApiError"],
+    "staff": [{"id": 1}],
+    "changed": [{"provider": "email", "providers": ["email"]}, {"a": 1, "b": 2}],
+    "former": [],
+    "password": None,
+    "ended": MISSING,
+    "banned": None,
+    "kept": [400, "user_banned", "AuthApiError"],
+    "unbanned": None,
+    "signOut": [None, MISSING],
+    "factors": [],
+    "link": [404, "feature_disabled", "AuthApiError"],
+    "invite": [404, "feature_disabled", "AuthApiError"],
+    "soft": [422, "feature_disabled", "AuthApiError"],
+    "deleted": None,
+    "gone": [404, "user_not_found", "AuthApiError"],
+    "profiles": 3,
+    "anybody": [403, "not_admin", "AuthApiError"],
+}
+
+
+async def ran(database: str, store: Store, folder: Path, program: str) -> Any:
+    """What the program says that it saw, at the root of a service with one database."""
+    for text in (NOTES, PROFILES):
+        run_sql(database, text)
+    settings = settings_for(database, store, folder, smtp={"mail_dir": str(folder / "mails")})
+    settings = evolve(settings, stages={"dev": Stage(databases={"main": StageDatabase()})})
+    async with serving(settings) as api:
+
+        def run() -> Any:
+            install(folder, "@supabase/supabase-js@2", "ws@8")
+            return run_node(folder, program, api.base_url, api.anon_key, api.service_key)
+
+        return await deferToThread(run)
+
+
+@pytest_twisted.ensureDeferred
+async def test_supabase_js_signs_users_up_in_and_out(
+    database: str, store_settings: Store, tmp_path: Path
+) -> None:
+    seen = await ran(database, store_settings, tmp_path, USERS)
+    assert seen.pop("events")[:2] == ["INITIAL_SESSION", "SIGNED_IN"]
+    assert seen.pop("ended") == MISSING
+    for scope, own, other in (
+        ("others", None, MISSING),
+        ("local", MISSING, None),
+        ("global", MISSING, MISSING),
+        ("undefined", MISSING, MISSING),
+    ):
+        assert seen.pop(f"out {scope}") == [None, own, other]
+    assert seen == SEEN
+
+
+@pytest_twisted.ensureDeferred
+async def test_supabase_js_operates(database: str, store_settings: Store, tmp_path: Path) -> None:
+    assert await ran(database, store_settings, tmp_path, OPERATORS) == OPERATED
