@@ -143,6 +143,7 @@ def _parameter(path: str, operation: str, parameter: Json, existing: Existing) -
         "user_id": (*existing.ids, *existing.emails, "no@address@x"),
         "token": existing.tokens,
         "key": READ_KEYS if operation.startswith("download") else KEYS,
+        **({"x-metadata": ("e30=",), "cache-control": ("max-age=5",)} if "/storage/v1/" in path else {}),
     }
     return either(schema, *known[name]) if name in known else schema
 
@@ -192,6 +193,10 @@ def _body(path: str, kind: str, schema: Json, existing: Existing) -> Json:
             schema["properties"][name] = either(schema["properties"][name], *values)
     # Together with a password it would be refused, and so would every case.
     schema.get("properties", {}).pop("password_hash", None)
+    if "/storage/v1/" in path:
+        # Most of what these may be is refused, and then so would every case be.
+        for name in ("id", "metadata", "file_size_limit", "allowed_mime_types", "transform"):
+            schema.get("properties", {}).pop(name, None)
     if path == "/admin/buckets" or path.endswith("/storage/v1/bucket"):
         schema["properties"]["name"] = {"enum": list(MADE_BUCKETS)}
     return schema
