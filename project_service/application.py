@@ -59,6 +59,8 @@ from project_service.settings.model import Settings, StageDatabase
 from project_service.storage import assemble as storage
 from project_service.storage.pictures.renditions import Renditions
 from project_service.supabase.auth import ClientAuth
+from project_service.supabase.storage.mounting import ClientStorage
+from project_service.supabase.storage.signatures import Signatures
 from project_service.supabase.tables import ClientTables
 from project_service.tables import assemble as tables
 from project_service.tables.api import admission_class
@@ -349,7 +351,7 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
 
     return Assembled(
         callers=Callers(ring, accounts.verifier, revocations),
-        mounted=[accounts, store, rest, *_for_clients(settings, accounts, rest)],
+        mounted=[accounts, store, rest, *_for_clients(settings, accounts, store, rest)],
         components=[
             *(
                 ClosedLast(partial(each.close, POOL_GRACE_SECONDS))
@@ -373,12 +375,19 @@ def assemble(reactor: Any, settings: Settings, processes: int) -> Assembled:
     )
 
 
-def _for_clients(settings: Settings, accounts: auth.Auth, rest: tables.Tables) -> list[Mounted]:
+def _for_clients(
+    settings: Settings, accounts: auth.Auth, store: storage.Storage, rest: tables.Tables
+) -> list[Mounted]:
     """What the clients of the Supabase family call."""
     if not settings.server.client_paths:
         return []
     databases = [(stage, name) for stage, name, _ in settings.stage_databases()]
-    return [ClientTables(rest.routes, settings.client_database()), ClientAuth(accounts, databases)]
+    signatures = Signatures(lambda: accounts.verifier.issuer.keys, time.time)
+    return [
+        ClientTables(rest.routes, settings.client_database()),
+        ClientAuth(accounts, databases),
+        ClientStorage(store, databases, signatures),
+    ]
 
 
 def _trimming(reactor: Any) -> Every:

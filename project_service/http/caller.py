@@ -85,7 +85,7 @@ class KeyRing(Protocol):
         """Whether the text itself shows, by its checksum, that it was never a key of any project."""
 
 
-KeyDemand = Literal["optional", "required", "service"]
+KeyDemand = Literal["ignored", "optional", "required", "service"]
 BearerDemand = Literal["optional", "required", "own"]
 
 
@@ -93,8 +93,9 @@ BearerDemand = Literal["optional", "required", "own"]
 class Access:
     """What a route demands of its caller before its handler runs.
 
-    ``key="service"`` demands the service key. ``bearer="own"`` leaves the Authorization header to the route itself.
-    With ``key_anywhere`` the key may also be the bearer token, or be in the query (``Callers.with_key``).
+    ``key="service"`` demands the service key, and with ``key="ignored"`` none is looked at, not even a wrong one.
+    ``bearer="own"`` leaves the Authorization header to the route itself. With ``key_anywhere`` the key may also be
+    the bearer token, or be in the query (``Callers.with_key``).
     """
 
     key: KeyDemand = "required"
@@ -146,6 +147,8 @@ def _with_apikey(headers: HeaderView, key: bytes) -> HeaderView:
 
 def identify(access: Access, headers: HeaderView, keys: KeyRing, tokens: TokenVerifier) -> Caller:
     """The caller; raises the ``ApiError`` that says what is missing or wrong. Keys are checked before tokens."""
+    if access.key == "ignored":
+        return Caller()
     presented = headers.derived(presented_key)
     kind = _key_kind(access.key, presented, keys)
     if access.bearer == "own":
@@ -226,7 +229,7 @@ class Callers:
             return self._identified(access, headers)
         if not any(name in headers for name in (b"x-service-key", b"apikey", b"authorization")):
             return self._identified(access, headers)
-        if access.key == "optional" and access.bearer == "own":
+        if access.key == "ignored" or (access.key == "optional" and access.bearer == "own"):
             # Anybody may call: ``/live`` never waits, nor does it refuse a key that cannot be looked up now.
             return Caller()
         return None
@@ -242,8 +245,9 @@ class Callers:
         each time that these lines come."""
         caller = identify(access, headers, self.keys, self.tokens)
         token = None if caller.user is None else headers.derived(bearer_token)
-        presented = headers.derived(presented_key)
-        use = KeyUse() if caller.key is None or presented is None else self.keys.use_of(presented)
+        # Looked at only where it counts: a key that is ignored may be anything.
+        presented = None if caller.key is None else headers.derived(presented_key)
+        use = KeyUse() if presented is None else self.keys.use_of(presented)
         use.used = True
         headers.caller = _Cached(access, self.keys.active, token, caller, use)
         return caller

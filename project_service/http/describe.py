@@ -200,9 +200,10 @@ def reads_token(access: Access, described: Operation) -> bool:
 
 
 def _of_access(access: Access, described: Operation) -> Iterator[ApiError]:
-    if access.key != "optional":
+    if access.key not in ("ignored", "optional"):
         yield errors.project_key_required()
-    yield errors.project_key_invalid()
+    if access.key != "ignored":
+        yield errors.project_key_invalid()
     if access.key == "service":
         yield errors.service_key_required()
     if access.bearer == "required":
@@ -245,5 +246,5 @@ def _of_everything() -> Iterator[ApiError]:
 
 def _of_needs(access: Access, described: Operation) -> Iterator[ApiError]:
     yield from described.needs
-    if access.key != "optional" or reads_token(access, described):
+    if access.key not in ("ignored", "optional") or reads_token(access, described):
         yield errors.database_unavailable()

@@ -195,12 +195,14 @@ class Router:
         endpoints: object,
         key: KeyDemand | None = None,
         wrap: Callable[[Handler], Handler] = lambda handler: handler,
+        place: Callable[[Endpoint], Endpoint] = lambda declared: declared,
     ) -> None:
         """Declare every ``endpoint`` of the object ``endpoints``, in their order. ``key`` replaces their demand for a
-        project key; ``wrap`` is applied to each handler."""
+        project key; ``wrap`` is applied to each handler, and ``place`` to each declaration."""
         for name, value in vars(type(endpoints)).items():
             declared: Endpoint | None = getattr(value, "endpoint", None)
             if declared is not None:
+                declared = place(declared)
                 self.route(
                     declared.url,
                     declared.described,

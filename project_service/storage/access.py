@@ -69,6 +69,33 @@ def check_anonymous_read(bucket: Bucket) -> Viewer | None:
     return check_read(Caller(), bucket)
 
 
+def check_open_read(bucket: Bucket) -> Viewer | None:
+    """As ``check_anonymous_read``, at the address of a bucket that is ``open``, where policies are not asked."""
+    if bucket.open and bucket.rules.anonymous_reads:
+        return None
+    return check_anonymous_read(bucket)
+
+
+# For clients of the Supabase family, to which policies are all: they let callers in who have the anon key alone, into
+# private buckets too, and let them write. Rules about owners are kept, so there callers are users.
+
+
+def check_read_by_policies(caller: Caller, bucket: Bucket) -> Viewer | None:
+    """As ``check_read``, but where policies decide, they decide alone."""
+    if _policies_alone(bucket.rules):
+        return viewer_of(bucket.rules, _unchecked_writer(caller))
+    return check_read(caller, bucket)
+
+
+def writer_by_policies(caller: Caller, bucket: Bucket) -> Writer:
+    """As ``writer_of``, but where policies decide, they decide alone."""
+    return _unchecked_writer(caller) if _policies_alone(bucket.rules) else writer_of(caller)
+
+
+def _policies_alone(rules: BucketRules) -> bool:
+    return rules.policies and not (rules.owner_only_reads or rules.owner_only_writes)
+
+
 def viewer_of(rules: BucketRules, writer: Writer) -> Viewer | None:
     """What ``writer`` may see; None: everything. What may not be seen is treated as if it were not there.
 

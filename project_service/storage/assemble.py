@@ -110,8 +110,8 @@ class Storage:
     digesting: IService
     live: Live
     downloads: Downloads
-    _receiver: Receiver = field(repr=False)
-    _rows: Rows = field(repr=False)
+    receiver: Receiver = field(repr=False)
+    rows: Rows = field(repr=False)
     reservations: Reservations = field(repr=False)
     _store: S3Store = field(repr=False)
     _clock: Any = field(repr=False)
@@ -120,7 +120,7 @@ class Storage:
 
     def mount(self, router: Router) -> None:
         part = router.of_part(Policy(admission=ADMISSION))
-        objects, receiver, downloads = self._rows.objects, self._receiver, self.downloads
+        objects, receiver, downloads = self.rows.objects, self.receiver, self.downloads
         part.mount(ListingRoutes(self.buckets, objects), wrap=translated)
         part.mount(
             ObjectRoutes(self.buckets, objects, self.objects, receiver, downloads, self.live), wrap=translated

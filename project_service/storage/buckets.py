@@ -81,15 +81,15 @@ class Buckets:
     async def all(self) -> list[Bucket]:
         return await self.rows.all()
 
-    async def create(self, name: str, rules: BucketRules) -> Bucket:
+    async def create(self, name: str, rules: BucketRules, is_open: bool = False) -> Bucket:
         """Raises ``bucket_exists``, and ``validation_failed`` for a name that is not allowed."""
-        return await self.rows.create(read_bucket_name("name", name), rules)
+        return await self.rows.create(read_bucket_name("name", name), rules, is_open)
 
-    async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
-        """Raises ``bucket_not_found``."""
+    async def change(self, name: str, changes: Mapping[str, Any], is_open: bool | None = None) -> Bucket:
+        """``changes`` are rules; None for ``is_open`` leaves that. Raises ``bucket_not_found``."""
         if not keys.is_bucket_name(name):
             raise errors.bucket_not_found()
-        bucket = await self.rows.change(name, changes)
+        bucket = await self.rows.change(name, changes, is_open)
         self._cache.pop(name, None)
         return bucket
 

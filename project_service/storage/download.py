@@ -65,9 +65,15 @@ class Downloads:
     now: Callable[[], datetime]
 
     async def answer(self, request: Request, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
+        """As ``send``, in the size and format that the parameters of the request ask for."""
+        wanted = self.renditions.wanted(request) if request.raw_query else None
+        return await self.send(request, bucket, key, terms, wanted)
+
+    async def send(
+        self, request: Request, bucket: str, key: str, terms: Terms, wanted: Wanted | None = None
+    ) -> Reply | StreamReply:
         """200, 206 or 304; raises ``object_not_found``, ``precondition_failed``, ``range_not_satisfiable``, and for a
         picture in another size or format what ``Renditions`` raises."""
-        wanted = self.renditions.wanted(request) if request.raw_query else None
         missing: UUID | None = None
         for _ in range(MAX_READS):
             row = await self.rows.find(bucket, key, terms.viewer)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from project_service.errors import ApiError
 from project_service.lifecycle import shield, to_its_end
@@ -51,15 +51,18 @@ class Objects:
         target: str,
         writer: Writer,
         conditions: Conditions,
+        changes: Mapping[str, Any] | None = None,
     ) -> Switched:
         """Copy the object at ``source`` to ``target`` in the bucket ``to``, which may be the same, inside the store.
+        ``changes`` are the content type and members of ``Details`` in which the copy differs.
+
         Raises ``object_not_found`` where the caller may not see the source, and what an upload of the target
         raises."""
-        viewer = access.viewer_of(bucket.rules, writer)
+        viewer, changes = access.viewer_of(bucket.rules, writer), changes or {}
         row = await self._existing(bucket, source, viewer)
-        await self._check_target(bucket, to, target, row, writer, conditions)
+        await self._check_target(bucket, to, target, evolve(row, **changes), writer, conditions)
         async with await self.uploads.begin(to.name, SizeLimit(row.size)) as upload:
-            row = await self._copied(upload, bucket, row, viewer, to)
+            row = evolve(await self._copied(upload, bucket, row, viewer, to), **changes)
             return await upload.commit(target, row.content_type, row.details, writer, conditions)
 
     async def move_to_bucket(

@@ -14,19 +14,31 @@ from project_service.storage.links import UploadPass
 from project_service.storage.parsing import parameters
 from project_service.storage.parsing.details import details_of
 from project_service.storage.parsing.digests import BodyDigests
-from project_service.storage.parsing.form import FIELDS, FIELDS_BY_LINK, FileStart, FormReader, boundary_of
+from project_service.storage.parsing.form import (
+    FIELDS,
+    FIELDS_BY_LINK,
+    FileStart,
+    FormReader,
+    Names,
+    boundary_of,
+)
 from project_service.storage.upload import SizeLimit, Uploads
 from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Details, Live, Switched, Writer
 
 
 @frozen
 class Destination:
-    """Where an upload goes, and on whose behalf; with ``link`` by that link, which narrows the bucket's rules."""
+    """Where an upload goes, and on whose behalf; with ``link`` by that link, which narrows the bucket's rules.
+
+    ``key`` is the object's, where a form does not choose it, and ``names`` are those of the form's fields, if they
+    are not the usual ones."""
 
     bucket: Bucket
     writer: Writer
     conditions: Conditions
     link: UploadPass | None = None
+    key: str | None = None
+    names: Names | None = None
 
     def content_type(self, declared: str | None, key: str | None) -> str:
         """As ``parameters.chosen_type``, by the rules of bucket and link. A declared type such as ``undefined`` is
@@ -39,8 +51,8 @@ class Destination:
 
     @property
     def fixed_key(self) -> str | None:
-        """The object's key, where a link decides that."""
-        return None if self.link is None else self.link.fixed_key
+        """The object's key, where the form does not choose it."""
+        return self.key if self.link is None else self.link.fixed_key
 
     def key_of(self, chosen: str) -> str:
         """The object's key, given what the client chose. Raises ``invalid_key``."""
@@ -52,8 +64,8 @@ class Destination:
         return None if self.link is None else self.link.digest
 
     @property
-    def form_fields(self) -> tuple[str, ...]:
-        return FIELDS if self.link is None else FIELDS_BY_LINK
+    def form_names(self) -> Names:
+        return self.names or (FIELDS if self.link is None else FIELDS_BY_LINK)
 
 
 @frozen(eq=False)
@@ -108,7 +120,7 @@ class Receiver:
         parameters.refuse_partial(headers)
         limit, least = self._limit(to), parameters.least_size(body.length, parameters.FORM_OVERHEAD_BYTES)
         limit.check(least)
-        form = FormReader(boundary_of(headers.text(b"content-type")), to.form_fields)
+        form = FormReader(boundary_of(headers.text(b"content-type")), to.form_names)
         fields, digests = parameters.FormFields(details_of(headers), to.fixed_key), BodyDigests.of(headers)
         await self._check_form(to, fields, least)
         async with await self.uploads.begin(to.bucket.name, limit, body.length) as upload:
@@ -120,7 +132,7 @@ class Receiver:
                         continue
                     if isinstance(event, FileStart):
                         fields.start_file(event)
-                        upload.describe(to.content_type(event.content_type, fields.key), fields.key)
+                        upload.describe(to.content_type(fields.content_type, fields.key), fields.key)
                     elif event.name == "key":
                         fields.key = to.key_of(event.value)
                     else:

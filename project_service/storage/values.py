@@ -133,13 +133,23 @@ NOT_SEEN = frozenset({"max_bucket_bytes"})
 
 @frozen
 class Bucket:
-    """A bucket with its rules and its counters."""
+    """A bucket with its rules and its counters.
+
+    ``open``: whoever asks at ``/storage/v1/object/public`` gets every object of it, whatever policies show to others,
+    as long as it has ``anonymous_reads``.
+    """
 
     name: str
     rules: BucketRules
     object_count: int
     total_bytes: int
     created_at: datetime
+    open: bool = False
+    updated_at: datetime = field()
+
+    @updated_at.default
+    def _not_changed(self) -> datetime:
+        return self.created_at
 
     @property
     def public(self) -> bool:
@@ -191,6 +201,7 @@ class ObjectRow:
     The members from ``cache_control`` to ``content_language``, and ``max_age_seconds``, are its ``Details``.
     ``changed_twice``: the key had other bytes earlier in the second of ``updated_at``, so this date does not tell
     them apart. ``sha256``, in hexadecimal, is of the whole object; None if it was not computed when the bytes came.
+    ``id`` and ``created_at`` stay when the object is replaced or moved.
     """
 
     bucket: str
@@ -207,6 +218,16 @@ class ObjectRow:
     metadata: str | None = None
     content_language: str | None = None
     sha256: str | None = None
+    created_at: datetime = field()
+    id: UUID = field()
+
+    @created_at.default
+    def _not_replaced(self) -> datetime:
+        return self.updated_at
+
+    @id.default
+    def _first_version(self) -> UUID:
+        return self.version
 
     @property
     def details(self) -> Details:
@@ -492,6 +513,19 @@ class Sorting:
     by: str = "key"
     descending: bool = False
     search: str = ""
+
+
+@frozen
+class Entries:
+    """Which entries of a bucket a listing by offset has: objects, and without ``recursive`` the folders in place of
+    what is in them, whose names end with a slash. ``search`` is how what follows the prefix begins, in either case.
+    Sorted by a time the folders come first, by their names."""
+
+    prefix: str
+    by: Literal["name", "created_at", "updated_at"] = "name"
+    descending: bool = False
+    search: str = ""
+    recursive: bool = False
 
 
 @frozen

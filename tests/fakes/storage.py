@@ -27,6 +27,7 @@ from project_service.storage.values import (
     BucketRules,
     Conditions,
     Details,
+    Entries,
     Identity,
     Link,
     NewObject,
@@ -65,6 +66,9 @@ class Tables:
 
     now: Callable[[], datetime] = lambda: START
     buckets: dict[str, tuple[BucketRules, datetime]] = field(factory=dict)
+    # Those that are ``open``, and when rules were changed.
+    open_buckets: set[str] = field(factory=set)
+    changed: dict[str, datetime] = field(factory=dict)
     objects: dict[tuple[str, str], ObjectRow] = field(factory=dict)
     uploads: dict[UUID, tuple[str, datetime]] = field(factory=dict)
     garbage: dict[UUID, tuple[str, datetime]] = field(factory=dict)
@@ -116,28 +120,38 @@ class FakeBuckets:
             return None
         rules, created_at = self.tables.buckets[name]
         mine = self.tables.of(name)
-        return Bucket(name, rules, len(mine), sum(row.size for row in mine), created_at)
+        size, changed = sum(row.size for row in mine), self.tables.changed.get(name, created_at)
+        return Bucket(name, rules, len(mine), size, created_at, name in self.tables.open_buckets, changed)
 
     async def all(self) -> list[Bucket]:
         buckets = [await self.find(name) for name in sorted(self.tables.buckets)]
         return [bucket for bucket in buckets if bucket is not None]
 
-    async def create(self, name: str, rules: BucketRules) -> Bucket:
+    async def create(self, name: str, rules: BucketRules, is_open: bool = False) -> Bucket:
         if name in self.tables.buckets:
             raise errors.bucket_exists()
         self.tables.buckets[name] = (rules, self.tables.now())
+        self._set_open(name, is_open)
         return await self._existing(name)
 
-    async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
+    async def change(self, name: str, changes: Mapping[str, Any], is_open: bool | None = None) -> Bucket:
         bucket = await self._existing(name)
         self.tables.buckets[name] = (evolve(bucket.rules, **changes), bucket.created_at)
+        if changes or is_open is not None:
+            self.tables.changed[name] = self.tables.now()
+        self._set_open(name, bucket.open if is_open is None else is_open)
         return await self._existing(name)
+
+    def _set_open(self, name: str, is_open: bool) -> None:
+        (self.tables.open_buckets.add if is_open else self.tables.open_buckets.discard)(name)
 
     async def delete(self, name: str) -> None:
         await self._existing(name)
         if self.tables.of(name):
             raise errors.bucket_not_empty()
         del self.tables.buckets[name]
+        self.tables.changed.pop(name, None)
+        self._set_open(name, False)
         self.tables.links = {t: link for t, link in self.tables.links.items() if link.bucket != name}
         for upload in list(self.tables.resumables.values()):
             if upload.bucket == name:
@@ -249,6 +263,35 @@ class FakeObjects:
             orjson.dumps([row.as_json() for row in shown]), None if last is None else (value, last.key)
         )
 
+    async def entries(
+        self,
+        bucket: str,
+        wanted: Entries,
+        offset: int,
+        limit: int,
+        after: str | None = None,
+        viewer: Viewer | None = None,
+    ) -> list[ObjectRow | str]:
+        entries: dict[str, ObjectRow | str] = {}
+        for row in self.tables.of(bucket):
+            if row.key.startswith(wanted.prefix) and self._sees(row, viewer, errors.not_allowed):
+                folder = None if wanted.recursive else _folder_of(row.key, wanted.prefix)
+                entries[folder or row.key] = folder or row
+        if after is not None:
+            start = keys.position_after(after).encode()
+            entries = {name: entry for name, entry in entries.items() if name.encode() >= start}
+        search, begin = wanted.search.lower(), len(wanted.prefix)
+        found = [one for one in entries.items() if one[0][begin:].lower().startswith(search)]
+        found.sort(key=lambda one: one[0].encode(), reverse=wanted.descending)
+        if wanted.by != "name":
+
+            def moment(entry: ObjectRow | str) -> datetime:
+                return getattr(entry, wanted.by) if isinstance(entry, ObjectRow) else START
+
+            found.sort(key=lambda one: moment(one[1]), reverse=wanted.descending)
+            found.sort(key=lambda one: isinstance(one[1], ObjectRow))
+        return [entry for _, entry in found[offset : offset + limit]]
+
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
         return [row.key for row in self.tables.of(bucket) if row.key.startswith(prefix)][:limit]
 
@@ -290,12 +333,14 @@ class FakeObjects:
         if self.tables.uploads.pop(new.version, None) is None:
             raise errors.request_timeout_of_upload()
         if link is not None:
-            used = evolve(self.tables.links[link], uses_left=0, used_at=self.tables.now())
-            self.tables.links[link] = used
+            there = self.tables.links[link]
+            left = None if there.uses_left is None else there.uses_left - 1
+            self.tables.links[link] = evolve(there, uses_left=left, used_at=self.tables.now())
         return self._insert(self._row(new, writer, old), old)
 
     def _row(self, new: NewObject, writer: Writer, old: ObjectRow | None) -> ObjectRow:
         keeps = writer.is_service and writer.user_id is None
+        now = self.tables.now()
         return ObjectRow(
             new.bucket,
             new.key,
@@ -304,13 +349,15 @@ class FakeObjects:
             new.content_type,
             new.etag,
             old.owner if keeps and old is not None else writer.user_id,
-            self.tables.now(),
+            now,
             new.details.max_age_seconds,
             False,
             new.details.cache_control,
             new.details.metadata,
             new.details.content_language,
             new.sha256,
+            now if old is None else old.created_at,
+            new.version if old is None else old.id,
         )
 
     async def move_to_bucket(

@@ -1,6 +1,15 @@
 -- What processes of earlier versions call while a newer one runs beside them, during an upgrade. Each may go with the
 -- version that its comment names: then the newest version that calls it is not the previous one any more.
 
+-- 0.3.0: called by versions between 0.1.0 and 0.2.0.
+create or replace function storage.create_bucket(
+    p_name text, p_visibility text, p_max_object bigint, p_max_bucket bigint, p_types text[], p_owner_only_writes boolean,
+    p_owner_only_reads boolean, p_anonymous_reads boolean, p_policies boolean, p_cache_control text
+) returns boolean language sql as $$
+    select storage.create_bucket(p_name, p_visibility, p_max_object, p_max_bucket, p_types, p_owner_only_writes,
+                                 p_owner_only_reads, p_anonymous_reads, p_policies, p_cache_control, false)
+$$;
+
 -- 0.2.0: called by versions before 0.1.0.
 create or replace function storage.create_bucket(
     p_name text, p_visibility text, p_max_object bigint, p_max_bucket bigint, p_types text[], p_owner_only boolean

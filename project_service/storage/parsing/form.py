@@ -6,10 +6,10 @@ No I/O: bytes go in, events come out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
-from attrs import frozen
+from attrs import evolve, frozen
 from multipart import content_disposition_unquote, header_unquote
 
 from project_service.errors import unsupported_media_type
@@ -50,11 +50,32 @@ class FileStart:
 
 
 Event = Field | FileStart | bytes
-# The fields that an upload may have besides its file, each once; all others are ignored. One by a link must not name
-# an owner, whatever rights its link has.
-DETAILS = ("max_age_seconds", "cache_control", "content_language", "metadata")
-FIELDS = ("key", "owner", *DETAILS)
-FIELDS_BY_LINK = ("key", "redirect", *DETAILS)
+
+
+@frozen
+class Names:
+    """What the parts of a form are called. ``fields`` are those that an upload may have besides its file, each once,
+    by the names that they are sent under; all others are ignored. ``file`` None: the file is the first part that has
+    a file name."""
+
+    fields: Mapping[str, str]
+    file: str | None = "file"
+
+
+_DETAILS = ("max_age_seconds", "cache_control", "content_language", "metadata")
+
+
+def _as_sent(*names: str) -> Names:
+    return Names({name: name for name in (*names, *_DETAILS)})
+
+
+FIELDS = _as_sent("key", "owner")
+# One by a link must not name an owner, whatever rights its link has.
+FIELDS_BY_LINK = _as_sent("key", "redirect")
+# Those of Supabase's clients. The cacheControl is an age.
+FIELDS_OF_CLIENTS = Names(
+    {"cacheControl": "max_age_seconds", "metadata": "metadata", "contentType": "content_type"}, None
+)
 
 
 def boundary_of(content_type: str | None) -> str:
@@ -75,8 +96,8 @@ def boundary_of(content_type: str | None) -> str:
 
 @frozen
 class _Part:
-    """The headers of a part that count; ``name`` is "" if it has none. Others are ignored, Content-Length among them
-    (RFC 7578 section 4.8)."""
+    """The headers of a part that count; ``name`` is that of ``Event``s, "file" for the file and "" for what is read
+    past. Others are ignored, Content-Length among them (RFC 7578 section 4.8)."""
 
     name: str
     filename: str | None
@@ -87,12 +108,12 @@ class _Part:
 class FormReader:
     """Feed it chunks, then call ``finish``. Raises ``invalid_multipart`` as soon as the form cannot be parsed.
 
-    Parts other than ``file`` and ``fields`` give no events, but their length is limited all the same. A file or key
+    Parts that ``names`` does not know give no events, but their length is limited all the same. A file or key
     in base64 or quoted-printable raises ``unsupported_media_type``, because it would be stored encoded.
     """
 
-    def __init__(self, boundary: str, fields: tuple[str, ...] = FIELDS) -> None:
-        self._fields = fields
+    def __init__(self, boundary: str, names: Names = FIELDS) -> None:
+        self._names = names
         self._delimiter = b"\r\n--" + boundary.encode("ascii")
         # What has been fed but not parsed yet begins at ``_at``. The first boundary may be the first line.
         self._data = b"\r\n"
@@ -228,16 +249,22 @@ class FormReader:
         self._lines.append(line)
 
     def _begin_part(self) -> None:
-        part = self._part = _part_of(self._lines)
+        sent = _part_of(self._lines)
+        part = self._part = evolve(sent, name=self._known_as(sent))
         self._value = bytearray()
         if part.encoding in ENCODED and part.name in ("file", "key"):
             raise unsupported_media_type("sent without a transfer encoding of its parts")
         if part.name in self._seen:
-            raise errors.invalid_multipart(f"it has more than one part named {part.name}")
-        if part.name in ("file", *self._fields):
+            raise errors.invalid_multipart(f"it has more than one part named {sent.name}")
+        if part.name:
             self._seen.add(part.name)
         if part.name == "file":
             self._events.append(FileStart(part.filename, part.content_type))
+
+    def _known_as(self, part: _Part) -> str:
+        if self._names.file is None and part.filename is not None:
+            return "" if "file" in self._seen else "file"
+        return "file" if part.name == self._names.file else self._names.fields.get(part.name, "")
 
     def _take(self, data: bytes) -> None:
         if self._part.name == "file":
@@ -250,7 +277,7 @@ class FormReader:
 
     def _end_part(self) -> None:
         name = self._part.name
-        if name in self._fields:
+        if name not in ("", "file"):
             try:
                 self._events.append(Field(name, self._value.decode("utf-8")))
             except UnicodeDecodeError:

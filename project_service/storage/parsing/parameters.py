@@ -217,12 +217,15 @@ class FormFields:
     filename: str | None = None
     content_type: str | None = None
     redirect: str | None = None
+    # A field that names the type of the file, which counts before the type of its part.
+    named_type: str | None = None
     # Whether the bytes of the file have begun, and whether the rules have been asked about it.
     has_file: bool = False
     checked: bool = False
 
     def start_file(self, file: FileStart) -> None:
-        self.filename, self.content_type, self.has_file = file.filename, file.content_type, True
+        self.filename, self.content_type = file.filename, self.named_type or file.content_type
+        self.has_file = True
 
     def add(self, sent: Field, writer: Writer, redirect_urls: Sequence[str]) -> None:
         """A field other than ``key``. Raises ``service_key_required``, ``validation_failed``."""
@@ -230,6 +233,9 @@ class FormFields:
             self.owner = access.parse_owner(sent.value, writer)
         elif sent.name == "redirect":
             self.redirect = parse_redirect(sent.value, redirect_urls)
+        elif sent.name == "content_type":
+            self.named_type = keys.said(sent.value)
+            self.content_type = self.named_type or self.content_type
         else:
             self.details = with_field(self.details, sent.name, sent.value)
 

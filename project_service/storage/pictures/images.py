@@ -44,13 +44,15 @@ _AVIF_BELOW = 25
 
 @frozen(cache_hash=True)
 class Wanted:
-    """The parameters as they were sent; None for those that were not."""
+    """The parameters as they were sent; None for those that were not. ``by_key``: an object whose content type is not
+    that of a picture may be one by the ending of its key."""
 
     width: int | None
     height: int | None
     fit: str
     format: str | None
     quality: int | None
+    by_key: bool = False
 
 
 @frozen
@@ -124,9 +126,14 @@ def _choice(name: str, text: str | None, choices: tuple[str, ...]) -> str | None
     return text
 
 
-def rendition(wanted: Wanted, content_type: str, headers: HeaderView, settings: Images) -> Rendition:
-    """Decide what is still open, given the object's content type and what the client accepts. Parameters that make no
-    difference are left out of the result, so that each picture is made once. Raises ``image_type_unsupported``."""
+def rendition(
+    wanted: Wanted, content_type: str, key: str, headers: HeaderView, settings: Images
+) -> Rendition:
+    """Decide what is still open, given the object's content type and key and what the client accepts. Parameters that
+    make no difference are left out of the result, so that each picture is made once. Raises
+    ``image_type_unsupported``."""
+    if wanted.by_key and keys.registered_type(content_type) not in _OF_TYPE:
+        content_type = keys.guess_content_type(key)
     accept = b",".join(headers.all(b"accept")) if wanted.format == "auto" else b""
     return _rendition(wanted, content_type, accept, settings)
 

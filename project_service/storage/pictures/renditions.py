@@ -149,7 +149,7 @@ class Renditions:
         """The one of ``row`` that the request wants. Raises ``images_not_installed``, ``image_type_unsupported``."""
         if not self.installed:
             raise errors.images_not_installed()
-        return images.rendition(wanted, row.content_type, request.headers, self.settings)
+        return images.rendition(wanted, row.content_type, row.key, request.headers, self.settings)
 
     async def stored(self, row: ObjectRow, rendition: Rendition) -> Picture | None:
         """The rendition, if it has been made."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from twisted.logger import Logger
 
 from project_service.errors import ApiError, Headers
@@ -10,11 +12,15 @@ from project_service.http.response import Reply, StreamReply, json_reply
 from project_service.http.routing import Handler
 from project_service.storage import access, errors
 from project_service.storage.buckets import Buckets
+from project_service.storage.cache_control import Caching, for_caller, for_everybody
 from project_service.storage.presentation import NO_SNIFFING
 from project_service.storage.s3.errors import kind_of
-from project_service.storage.values import Bucket, ObjectRow, Viewer, Writer
+from project_service.storage.values import Bucket, Live, ObjectRow, Viewer, Writer
 
 _log = Logger()
+
+# What tells callers from each other, where the service key may be what lets one in.
+VARY_BY_KEY = "Authorization, apikey, X-Service-Key"
 
 
 def translated(handler: Handler, headers: Headers = ()) -> Handler:
@@ -58,6 +64,14 @@ async def changeable(buckets: Buckets, request: Request) -> tuple[Bucket, Writer
     if b"x-object-owner" in request.headers:
         raise errors.bad_request_object_owner()
     return bucket_and_writer
+
+
+def caching_of(bucket: Bucket, viewer: Viewer | None, live: Live, vary: str) -> Caching:
+    """How what ``viewer`` downloads may be cached. ``vary`` are the headers that tell callers from each other."""
+    # With policies, what the service key or a user sees need not be for everybody.
+    if bucket.public and (not bucket.rules.policies if viewer is None else viewer.is_anybody):
+        return partial(for_everybody, bucket.rules.cache_control, live.settings.public_max_age_seconds)
+    return partial(for_caller, bucket.rules.cache_control, vary)
 
 
 def created(request: Request, row: ObjectRow, headers: Headers = ()) -> Reply:

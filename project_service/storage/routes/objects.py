@@ -4,7 +4,6 @@ description and the model of its body beside it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from uuid import UUID
 
 from attrs import evolve, frozen
@@ -31,14 +30,21 @@ from project_service.http.response import NO_STORE, Reply, StreamReply, json_rep
 from project_service.http.routing import endpoint
 from project_service.storage import access, errors, keys
 from project_service.storage.buckets import Buckets
-from project_service.storage.cache_control import CACHE_CONTROL, NOT_SHARED, for_caller, for_everybody
+from project_service.storage.cache_control import CACHE_CONTROL, NOT_SHARED
 from project_service.storage.download import Downloads, Terms
 from project_service.storage.objects import Objects
 from project_service.storage.parsing import parameters
 from project_service.storage.parsing.conditions import making_conditions, write_conditions
 from project_service.storage.parsing.details import DOCUMENT, LANGUAGE, MAX_AGE, as_columns, details_of
 from project_service.storage.receiving import Destination, Receiver
-from project_service.storage.routes.common import changeable, created, readable, writable
+from project_service.storage.routes.common import (
+    VARY_BY_KEY,
+    caching_of,
+    changeable,
+    created,
+    readable,
+    writable,
+)
 from project_service.storage.routes.descriptions import (
     BAD_KEY,
     BINARY,
@@ -76,8 +82,8 @@ from project_service.storage.values import Bucket, Live, Viewer
 
 # Up to here every JSON parser reads whole numbers exactly (RFC 8259 section 6).
 MAX_SAFE_INTEGER = 2**53 - 1
-# What tells the callers of a private bucket from each other: users, and those who have the service key.
-_VARY, _VARY_BY_KEY = "Authorization", "Authorization, apikey, X-Service-Key"
+# What tells the users of a private bucket from each other.
+_VARY = "Authorization"
 
 _OWNER = or_null(Kind(describe.UUID, access.read_user_id))
 
@@ -261,13 +267,8 @@ class ObjectRoutes:
             # Refuses parameters that it would refuse for the bytes.
             self.downloads.renditions.wanted(request)
             return await self._info(request, bucket, key, viewer)
-        # With policies, what the service key or a user sees need not be for everybody.
-        if bucket.public and (not bucket.rules.policies if viewer is None else viewer.is_anybody):
-            max_age = self.live.settings.public_max_age_seconds
-            caching = partial(for_everybody, bucket.rules.cache_control, max_age)
-        else:
-            vary = _VARY_BY_KEY if request.caller.is_service else _VARY
-            caching = partial(for_caller, bucket.rules.cache_control, vary)
+        vary = VARY_BY_KEY if request.caller.is_service else _VARY
+        caching = caching_of(bucket, viewer, self.live, vary)
         terms = Terms(inline, caching, viewer=viewer, filename=filename)
         return await self.downloads.answer(request, bucket.name, key, terms)
 

@@ -56,7 +56,7 @@ from project_service.storage.routes.descriptions import (
     WRITE_REFUSED,
     json_answer,
 )
-from project_service.storage.values import ResumableUpload, Writer
+from project_service.storage.values import Bucket, Conditions, ResumableUpload, Writer
 
 UPLOADS = f"{BUCKET}/resumable"
 UPLOAD = f"{UPLOADS}/<upload>"
@@ -143,6 +143,17 @@ def with_tus(handler: Handler) -> Handler:
         return evolve(reply, headers=(*reply.headers, *tus.OF_RESPONSES))
 
     return handling
+
+
+@frozen
+class Target:
+    """Where a new upload goes, and what its ``Upload-Metadata`` says."""
+
+    bucket: Bucket
+    key: str
+    writer: Writer
+    conditions: Conditions
+    described: tus.Described
 
 
 @frozen(eq=False)
@@ -239,11 +250,9 @@ class ResumableRoutes:
         writer = access.writer_of(request.caller, headers.text(b"x-object-owner"))
         # Counters that are a second old would let a whole file come that does not fit into the quota.
         bucket = await resumables.buckets.fresh(request.path_args["bucket"])
-        length, described = tus.length_of_new(headers), tus.Described.of(headers)
-        conditions = making_conditions(headers)
+        described, conditions = tus.Described.of(headers), making_conditions(headers)
         if described.upsert is not None:
             conditions = with_upsert(conditions, described.upsert)
-        checks = _checks(headers)
         if described.bucket not in (None, bucket.name):
             raise validation_failed({"bucketName": "is not the bucket of this path"})
         named = described.key or request.query_value("key")
@@ -252,24 +261,33 @@ class ResumableRoutes:
                 "there is no key or filename in Upload-Metadata, and no key in the query"
             )
         key = keys.parse_new_key(named)
+        return await self.begin_at(request, Target(bucket, key, writer, conditions, described))
+
+    async def begin_at(self, request: Request, to: Target) -> Reply:
+        """Begin the upload, with the bytes that the body has of it."""
+        headers, resumables, described = request.headers, self.resumables, to.described
+        length, checks = tus.length_of_new(headers), _checks(headers)
         details = details_of(headers)
         if described.max_age is not None:
             age = cache_control.max_age(described.max_age, "cacheControl")
             details = evolve(details, max_age_seconds=age, cache_control=None)
         if described.metadata is not None:
             details = with_field(details, "metadata", described.metadata)
-        content_type = parameters.chosen_type(bucket, described.content_type, key)
-        new = NewUpload(
-            key, content_type, length, conditions, details, described.text, digests.whole_sha256(headers)
-        )
+        content_type = parameters.chosen_type(to.bucket, described.content_type, to.key)
+        sha256 = digests.whole_sha256(headers)
+        new = NewUpload(to.key, content_type, length, to.conditions, details, described.text, sha256)
         has_bytes = length == 0 or (tus.has_bytes(headers) and request.body.length != 0)
         if not has_bytes:
             _refuse_digest(headers)
-        upload = await resumables.begin(bucket, new, writer)
-        location = request.location(f"/storage/buckets/{bucket.name}/resumable/{upload.version}")
+        upload = await resumables.begin(to.bucket, new, to.writer)
+        location = request.location(self.path_of(request, upload))
         if has_bytes:
-            upload = await resumables.append(upload, request, Piece(0, None, checks), writer)
+            upload = await resumables.append(upload, request, Piece(0, None, checks), to.writer)
         return Reply(201, (location, *_progress(request, upload)))
+
+    def path_of(self, request: Request, upload: ResumableUpload) -> str:
+        """Where the upload goes on, given the request that began it."""
+        return f"/storage/buckets/{upload.bucket}/resumable/{upload.version}"
 
     @endpoint(
         "GET",
@@ -289,7 +307,7 @@ class ResumableRoutes:
     async def status(self, request: Request) -> Reply:
         if request.method != "GET":
             tus.check_version(request.headers)
-        upload, writer = await self._upload(request)
+        upload, writer = await self.find(request)
         upload = await self.resumables.current(upload, request, writer)
         length = ("Upload-Defer-Length", "1")
         if upload.length is not None:
@@ -325,7 +343,7 @@ class ResumableRoutes:
         piece = Piece(
             tus.offset(headers), tus.length(headers), _checks(headers), digests.whole_sha256(headers)
         )
-        upload, writer = await self._upload(request)
+        upload, writer = await self.find(request)
         upload = await self.resumables.append(upload, request, piece, writer)
         return Reply(204, _progress(request, upload))
 
@@ -346,7 +364,7 @@ class ResumableRoutes:
     )
     async def terminate(self, request: Request) -> Reply:
         tus.check_version(request.headers)
-        upload, _ = await self._upload(request)
+        upload, _ = await self.find(request)
         await self.resumables.terminate(upload, request)
         return Reply(204)
 
@@ -385,16 +403,22 @@ class ResumableRoutes:
             return evolve(await self.status(request), body=b"")
         raise method_not_allowed(tuple(one for one in _METHODS if one != "POST"))
 
-    async def _upload(self, request: Request) -> tuple[ResumableUpload, Writer]:
+    async def find(self, request: Request) -> tuple[ResumableUpload, Writer]:
+        """The upload of the path, and the caller as its writer."""
         writer = access.writer_of(request.caller)
-        text = request.path_args["upload"]
-        try:
-            version = UUID(text)
-        except ValueError:
-            raise errors.upload_not_found() from None
-        if str(version) != text:
-            raise errors.upload_not_found()
+        version = version_of(request.path_args["upload"])
         return await self.resumables.find(request.path_args["bucket"], version, writer), writer
+
+
+def version_of(text: str) -> UUID:
+    """The id in the path of an upload. Raises ``upload_not_found``."""
+    try:
+        version = UUID(text)
+    except ValueError:
+        raise errors.upload_not_found() from None
+    if str(version) != text:
+        raise errors.upload_not_found()
+    return version
 
 
 def _checks(headers: HeaderView) -> tuple[tus.Checksum | BodyDigests, ...]:

@@ -20,7 +20,10 @@ from project_service.storage.values import (
 )
 
 _RULE_COLUMNS = ", ".join(f"b.{rule}" for rule in RULE_SCHEMAS)
-_BUCKET_COLUMNS = f"b.name, {_RULE_COLUMNS}, u.object_count, u.total_bytes, b.created_at"
+_BUCKET_COLUMNS = (
+    f"b.name, {_RULE_COLUMNS}, u.object_count, u.total_bytes, b.created_at, b.public,"
+    " coalesce(b.updated_at, b.created_at)"
+)
 _BUCKETS_AND_USAGE = """
     storage.buckets b cross join lateral (
         select sum(object_count)::bigint as object_count, sum(total_bytes)::bigint as total_bytes
@@ -30,9 +33,9 @@ _BUCKETS_AND_USAGE = """
 
 
 def _bucket(row: Row) -> Bucket:
-    name, *rules, count, size, created_at = row
+    name, *rules, count, size, created_at, is_open, updated_at = row
     values: Iterator[Any] = (tuple(value) if isinstance(value, list) else value for value in rules)
-    return Bucket(name, BucketRules(*values), count, size, created_at)
+    return Bucket(name, BucketRules(*values), count, size, created_at, is_open, updated_at)
 
 
 # Rules that do not go with the visibility, by the constraint that says so.
@@ -66,10 +69,10 @@ class BucketRows:
             )
         ]
 
-    async def create(self, name: str, rules: BucketRules) -> Bucket:
+    async def create(self, name: str, rules: BucketRules, is_open: bool = False) -> Bucket:
         """Raises ``bucket_exists``."""
         made = await self.database.query(
-            "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s, %s, %s, %s)",
+            "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s, %s, %s, %s, %s)",
             (
                 name,
                 rules.visibility,
@@ -81,22 +84,27 @@ class BucketRows:
                 rules.anonymous_reads,
                 rules.policies,
                 rules.cache_control,
+                is_open,
             ),
         )
         if not made[0][0]:
             raise errors.bucket_exists()
         return await self._existing(name)
 
-    async def change(self, name: str, changes: Mapping[str, Any]) -> Bucket:
-        """``changes`` are names of ``BucketRules`` with their new values."""
+    async def change(self, name: str, changes: Mapping[str, Any], is_open: bool | None = None) -> Bucket:
+        """``changes`` are names of ``BucketRules`` with their new values; None for ``is_open`` leaves that."""
         if not changes.keys() <= RULE_SCHEMAS.keys():
             raise ValueError("not a rule of a bucket")
-        if changes:
-            settings = ", ".join(f"{rule} = %({rule})s" for rule in sorted(changes))
-            values = {rule: _plain(value) for rule, value in changes.items()}
+        values = {rule: _plain(value) for rule, value in changes.items()}
+        if is_open is not None:
+            values["public"] = is_open
+        if values:
+            settings = ", ".join(f"{rule} = %({rule})s" for rule in sorted(values))
             try:
                 await self.database.query(
-                    f"update storage.buckets set {settings} where name = %(name)s", {**values, "name": name}
+                    f"update storage.buckets set {settings}, updated_at = date_trunc('milliseconds', now())"
+                    " where name = %(name)s",
+                    {**values, "name": name},
                 )
             except CheckViolation as violated:
                 # The other values have been checked. What the visibility is by now only the database knows.

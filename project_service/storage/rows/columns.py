@@ -24,13 +24,17 @@ COLUMNS = (
     "metadata::text",
     "content_language",
     "sha256",
+    "created_at",
+    "id",
 )
 ALL_COLUMNS = ", ".join(COLUMNS)
 
 
 def object_row(row: Row) -> ObjectRow:
-    bucket, key, version, size, content_type, etag, owner, *more = row
+    bucket, key, version, size, content_type, etag, owner, *more, first = row
     owner_id = None if owner is None else UUID(owner)
+    # One that was never replaced may have no id of its own.
+    more.append(UUID(version if first is None else first))
     return ObjectRow(bucket, key, UUID(version), size, content_type, etag, owner_id, *more)
 
 

@@ -7,6 +7,9 @@ Sorted or searched (``sorted_query``) there are none. Rows are looked at in the 
 page before ended. Without a search each of them is shown. With one, or with a prefix that the index does not know,
 most may not be: a page looks at ``SCANNED_ROWS`` at most, and says where to go on. So every page costs the same,
 without an extension for searching in texts.
+
+By offset (``entries_query``) a page is what clients ask for that count entries. It costs as much as the entries that
+it passes, of which there may be ``MAX_PASSED``.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from functools import lru_cache
 from uuid import UUID
 
 from project_service.storage import keys
-from project_service.storage.values import Sorting
+from project_service.storage.rows.columns import COLUMNS
+from project_service.storage.values import Entries, Sorting
 
 Params = tuple[str, ...]
 
@@ -103,30 +107,96 @@ def page_query(
 ) -> tuple[str, Params]:
     """SQL and parameters, all as text; one row: the objects and the folders as JSON arrays, and the last entry if
     more follow."""
+    more = str(limit + 1)
+    entries, params = _in_order_of_keys(bucket, prefix, after, limit + 1, recursive, owner, _COLUMNS)
+    return _page_sql(entries), (*params, more, more, more, more)
+
+
+@lru_cache
+def _page_sql(entries: str) -> str:
+    return _PAGE.format(entries=entries, object=_OBJECT)
+
+
+def _in_order_of_keys(
+    bucket: str,
+    prefix: str,
+    after: str | None,
+    count: int,
+    recursive: bool,
+    owner: UUID | None,
+    columns: str,
+) -> tuple[str, Params]:
+    """SQL and parameters of the first ``count`` entries after the entry ``after``: ``folder``, null for an object,
+    and the ``columns`` of an object, which for a folder are those of the first one in it."""
     end = keys.end_of_prefix(prefix)
     start = prefix if after is None else keys.position_after(after)
     scope: Params = (bucket,) if owner is None else (bucket, str(owner))
     below: Params = () if end is None else (end,)
     if owner is not None:
         below = (*scope, *below)
-    sql = _page_sql(recursive, end is not None, owner is not None)
-    more = str(limit + 1)
-    entries: Params = (*scope, start, *below, more)
-    if not recursive:
-        length, behind = str(len(prefix)), str(len(prefix) + 1)
-        first = (behind, *scope, start, *below)
-        following = (behind, *scope, length, keys.AFTER_SLASH, keys.LEAST_CHARACTER, *below, more)
-        entries = (*first, *following, length)
-    return sql, (*entries, more, more, more, more)
+    sql = _entries_sql(recursive, end is not None, owner is not None, columns)
+    if recursive:
+        return sql, (*scope, start, *below, str(count))
+    length, behind = str(len(prefix)), str(len(prefix) + 1)
+    first = (behind, *scope, start, *below)
+    following = (behind, *scope, length, keys.AFTER_SLASH, keys.LEAST_CHARACTER, *below, str(count))
+    return sql, (*first, *following, length)
 
 
 @lru_cache
-def _page_sql(recursive: bool, bounded: bool, owned: bool) -> str:
+def _entries_sql(recursive: bool, bounded: bool, owned: bool, columns: str) -> str:
     first, following = (_within(start, bounded, owned) for start in ("%s", _AFTER))
     order = "o.bucket, o.owner, o.key" if owned else "o.key"
     query = _FLAT if recursive else _WALK
-    entries = query.format(columns=_COLUMNS, first=first, next=following, order=order)
-    return _PAGE.format(entries=entries, object=_OBJECT)
+    return query.format(columns=columns, first=first, next=following, order=order)
+
+
+# By offset. In the order of keys no more is passed than the page needs; else all entries that there are.
+
+# So many take about a second.
+MAX_PASSED = 50_000
+_WHOLE = ", ".join(f"o.{column.partition(':')[0]}" for column in COLUMNS)
+_NAME = "coalesce(folder, key)"
+
+_BY_OFFSET = """
+with entries as ({entries}), found as (
+    select e.*, row_number() over (order by {order}) as position from entries e where {wanted}
+), passed as (select count(*) as n from entries)
+select passed.n, f.folder, {columns}
+from passed left join (
+    select * from found where position > %s::integer and position <= %s::integer
+) f on true order by f.position
+"""
+
+
+def entries_query(
+    bucket: str, wanted: Entries, offset: int, limit: int, after: str | None, owner: UUID | None
+) -> tuple[str, Params]:
+    """SQL and parameters, all as text. Each row has the number of entries that were passed, a folder or null, and the
+    columns of an object; where there is no entry there is one row, with nulls. ``MAX_PASSED`` is how many are passed
+    at most, but for one."""
+    in_order = wanted.by == "name" and not wanted.descending and not wanted.search
+    count = offset + limit if in_order else MAX_PASSED + 1
+    entries, params = _in_order_of_keys(bucket, wanted.prefix, after, count, wanted.recursive, owner, _WHOLE)
+    tests: Params = ()
+    if wanted.search:
+        # The collation of keys knows no letters but those of ASCII.
+        tests = (str(len(wanted.prefix) + 1), wanted.search)
+    sql = _by_offset_sql(entries, wanted.by, wanted.descending, bool(tests))
+    return sql, (*params, *tests, str(offset), str(offset + limit))
+
+
+@lru_cache
+def _by_offset_sql(entries: str, by: str, descending: bool, searched: bool) -> str:
+    direction = " desc" if descending else ""
+    order = f"{_NAME}{direction}"
+    if by != "name":
+        order = f"(folder is null), case when folder is null then {by} end{direction}, {order}"
+    wanted = "true"
+    if searched:
+        wanted = f'starts_with(lower(substr({_NAME}, %s::integer) collate "default"), lower(%s))'
+    columns = ", ".join(f"f.{column}" for column in COLUMNS)
+    return _BY_OFFSET.format(entries=entries, order=order, wanted=wanted, columns=columns)
 
 
 # Sorted or searched.

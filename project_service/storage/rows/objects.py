@@ -29,6 +29,7 @@ from project_service.database.pool import Pool
 from project_service.database.quickness import Quickness
 from project_service.database.sharing import answered
 from project_service.database.trust import Trust
+from project_service.errors import ApiError, validation_failed
 from project_service.storage import errors, keys
 from project_service.storage.rows.columns import (
     ALL_COLUMNS,
@@ -39,11 +40,12 @@ from project_service.storage.rows.columns import (
     uuid_array,
     uuid_of,
 )
-from project_service.storage.rows.listing import page_query, sorted_query
+from project_service.storage.rows.listing import MAX_PASSED, entries_query, page_query, sorted_query
 from project_service.storage.values import (
     UNCONDITIONAL,
     Conditions,
     Details,
+    Entries,
     Identity,
     NewObject,
     ObjectRow,
@@ -138,6 +140,11 @@ def _as_columns(changes: Mapping[str, Any]) -> str:
         for name, value in changes.items()
     }
     return dumps(columns).decode()
+
+
+def _validation_failed_too_many_entries() -> ApiError:
+    why = f"cannot be sorted, searched or counted here: there are more than {MAX_PASSED} entries"
+    return validation_failed({"prefix": why})
 
 
 def _owner_of(viewer: Viewer | None) -> UUID | None:
@@ -255,6 +262,34 @@ class ObjectRows:
         sql, params = sorted_query(bucket, prefix, sorting, after, limit, _owner_of(viewer))
         objects, last = await self._page(sql, params, viewer, quick=False)
         return SortedPage(objects.encode(), None if last is None else (last[0][0], last[0][1]))
+
+    async def entries(
+        self,
+        bucket: str,
+        wanted: Entries,
+        offset: int,
+        limit: int,
+        after: str | None = None,
+        viewer: Viewer | None = None,
+    ) -> list[ObjectRow | str]:
+        """Up to ``limit`` objects, and folders as text, ``offset`` entries after the entry ``after``.
+
+        With ``viewer`` as if there were only what this one may see. Raises ``not_allowed`` if a policy fails, and
+        ``validation_failed`` where more than ``MAX_PASSED`` entries would have to be passed.
+        """
+        if offset + limit > MAX_PASSED:
+            raise _validation_failed_too_many_entries()
+        sql, params = entries_query(bucket, wanted, offset, limit, after, _owner_of(viewer))
+        rows: list[Row] | None
+        if viewer is not None and viewer.identity is not None:
+            rows = await self._policed(viewer.identity, sql, params)
+        else:
+            rows = await self.database.prepared(sql, params)
+        if rows is None:
+            raise errors.not_allowed()
+        if rows[0][0] > MAX_PASSED:
+            raise _validation_failed_too_many_entries()
+        return [folder or object_row(tuple(row)) for _, folder, *row in rows if row[0] is not None]
 
     async def _page(self, sql: str, params: Sequence[str], viewer: Viewer | None, quick: bool) -> Row:
         rows: list[Row] | None

@@ -13,11 +13,14 @@ from attrs import asdict, evolve
 from project_service.errors import ApiError
 from project_service.storage.assemble import Rows
 from project_service.storage.rows import listing
+from project_service.storage.rows import objects as postgres_rows
+from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.values import (
     UNCONDITIONAL,
     BucketRules,
     Conditions,
     Details,
+    Entries,
     NewObject,
     ObjectRow,
     Sorting,
@@ -625,3 +628,92 @@ async def test_a_private_bucket_cannot_have_anonymous_reads(rows: Rows) -> None:
         )
     closed = await rows.buckets.change("pages", {"visibility": "private", "anonymous_reads": False})
     assert closed.rules == BucketRules()
+
+
+async def _entries(
+    rows: Rows, wanted: Entries, offset: int = 0, limit: int = 99, after: str | None = None
+) -> list[str]:
+    found = await rows.objects.entries("b", wanted, offset, limit, after)
+    return [one if isinstance(one, str) else one.key for one in found]
+
+
+@pytest_twisted.ensureDeferred
+async def test_entries_by_offset(rows: Rows) -> None:
+    for key in ("f/b", "f/a/1", "f/a/2", "f/Ab", "f/c", "g/x", "f/Äpfel"):
+        await put(rows, key)
+    replaced = (await put(rows, "f/b")).row
+    names = ["f/Ab", "f/a/", "f/b", "f/c", "f/Äpfel"]
+    assert await _entries(rows, Entries("f/")) == names
+    assert await _entries(rows, Entries("f/", descending=True)) == names[::-1]
+    assert await _entries(rows, Entries("")) == ["f/", "g/"]
+    for wanted in (Entries("f/"), Entries("f/", search="")):
+        assert await _entries(rows, wanted, 1, 2) == names[1:3]
+    assert await _entries(rows, Entries("f/"), 9) == []
+    assert await _entries(rows, Entries("none/"), 0) == []
+    assert await _entries(rows, Entries("none/", descending=True), 0) == []
+    # By when they were made and changed, folders first.
+    made = ["f/a/", "f/b", "f/Ab", "f/c", "f/Äpfel"]
+    times = {row.key: row for row in (await rows.objects.find_many("b", [*made, "f/a/1"])).values()}
+    assert times["f/b"].created_at <= times["f/b"].updated_at == replaced.updated_at
+    by_made = sorted(made[1:], key=lambda key: (times[key].created_at, key.encode()))
+    by_changed = sorted(made[1:], key=lambda key: (times[key].updated_at, key.encode()))
+    assert await _entries(rows, Entries("f/", "created_at")) == ["f/a/", *by_made]
+    assert await _entries(rows, Entries("f/", "updated_at")) == ["f/a/", *by_changed]
+    assert await _entries(rows, Entries("f/", "updated_at", descending=True)) == ["f/a/", *by_changed[::-1]]
+    # What names begin with, in either case; folders too.
+    assert await _entries(rows, Entries("f/", search="A")) == ["f/Ab", "f/a/"]
+    assert await _entries(rows, Entries("f/", search="ä")) == ["f/Äpfel"]
+    assert await _entries(rows, Entries("f/", search="pf")) == []
+    everything = ["f/Ab", "f/a/1", "f/a/2", "f/b", "f/c", "f/Äpfel"]
+    assert await _entries(rows, Entries("f/", recursive=True)) == everything
+    assert await _entries(rows, Entries("f/"), after="f/a/") == ["f/b", "f/c", "f/Äpfel"]
+    assert await _entries(rows, Entries("f/", recursive=True), after="f/a/1") == everything[2:]
+    # Those of one user.
+    await put(rows, "f/z", writer=BOB)
+    mine = await rows.objects.entries("b", Entries("f/"), 0, 9, None, Viewer(BOB.user_id))
+    assert [one if isinstance(one, str) else one.key for one in mine] == ["f/z"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_more_entries_are_not_passed_than_a_limit(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not isinstance(rows.objects, ObjectRows):
+        pytest.skip("the fake passes any number")
+    monkeypatch.setattr(listing, "MAX_PASSED", 3)
+    monkeypatch.setattr(postgres_rows, "MAX_PASSED", 3)
+    for number in range(4):
+        await put(rows, f"k{number}")
+    assert await _entries(rows, Entries(""), 1, 2) == ["k1", "k2"]
+    assert await refused(_entries(rows, Entries(""), 2, 2)) == "validation_failed"
+    assert await refused(_entries(rows, Entries("", descending=True), 0, 1)) == "validation_failed"
+    await rows.objects.delete("b", ["k3"], SERVICE)
+    assert await _entries(rows, Entries("", descending=True), 0, 1) == ["k2"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_object_keeps_its_id_and_the_time_when_it_was_made(rows: Rows) -> None:
+    first = (await put(rows, "k")).row
+    assert first.id == first.version
+    assert first.created_at == first.updated_at
+    second = (await put(rows, "k")).row
+    assert second.version != first.version
+    moved = (await rows.objects.move("b", "k", "l", SERVICE)).row
+    await rows.buckets.create("c", BucketRules())
+    version = uuid4()
+    await rows.objects.reserve_uploads([version], "c")
+    new = NewObject("c", "m", version, moved.size, moved.content_type, ETAG)
+    there = (await rows.objects.move_to_bucket(moved, new, SERVICE)).row
+    for row in (second, moved, there):
+        assert (row.id, row.created_at) == (first.id, first.created_at)
+    assert there.version == version
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_bucket_may_be_open_and_knows_when_it_was_changed(rows: Rows) -> None:
+    made = await rows.buckets.create("o", BucketRules("public"), is_open=True)
+    assert (made.open, made.updated_at) == (True, made.created_at)
+    changed = await rows.buckets.change("o", {"policies": True})
+    assert changed.open
+    assert changed.rules.policies
+    assert changed.updated_at >= made.created_at
+    assert not (await rows.buckets.change("o", {}, is_open=False)).open
+    assert not (await rows.buckets.create("p", BucketRules())).open

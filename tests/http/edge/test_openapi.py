@@ -85,6 +85,8 @@ def read_by_handlers(part: str, *functions: str) -> set[str]:
     """The literal names that the part's modules pass to these functions."""
     names: set[str] = set()
     for path in (PACKAGE / part).rglob("*.py"):
+        if "supabase/storage" in path.as_posix():
+            continue  # tests/http/supabase/test_storage_errors.py has the document of these
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))

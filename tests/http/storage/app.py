@@ -71,7 +71,7 @@ class StorageApp(App):
         self.tables.buckets["shut"] = (BucketRules("private"), START)
         self.steps: list[str] = []
         self.image_pool = FakeImagePool()
-        router = Router()
+        self.router = router = Router()
         super().__init__(router, limits=limits or {})
         self.storage = build(
             self.clock,

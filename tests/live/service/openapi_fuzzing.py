@@ -40,6 +40,8 @@ PASSWORD = "correct horse battery"
 KEYS = ("a.txt", "folder/b c.txt")
 READ_KEYS = tuple(f"kept/{key}" for key in KEYS)
 BUCKETS, MADE_BUCKETS = ("public", "private"), ("made-1", "made-2")
+# One that a client has made, which everybody may download from.
+OPEN_BUCKET = "open"
 
 _PATH = {
     "stage": ("dev",),
@@ -98,10 +100,16 @@ class Existing:
     ids: tuple[str, ...]
     emails: tuple[str, ...]
     tokens: tuple[str, ...]
+    # For addresses of /storage/v1, all of the same object: what downloads it, and what takes it.
+    signed: str
+    takes: str
 
 
 def narrowed(document: Json, existing: Existing) -> Json:
-    """Changes the document in place. What SQL could set is left out, since the SQL here sets nothing."""
+    """Changes the document in place. What SQL could set is left out, since the SQL here sets nothing; so are paths
+    that refuse everything."""
+    for path in [path for path in document["paths"] if path.endswith("/{below}") and "/storage/v1/" in path]:
+        del document["paths"][path]
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("default", None)
@@ -118,6 +126,8 @@ def either(schema: Json, *values: str) -> Json:
 
 def _parameter(path: str, operation: str, parameter: Json, existing: Existing) -> Json:
     name, schema = parameter["name"], parameter["schema"]
+    if "/storage/v1/" in path and name in ("bucket", "key", "token"):
+        return _of_clients(path, name, schema, existing)
     fixed = {**_PATH, "bucket": MADE_BUCKETS if path.startswith("/admin/") else BUCKETS}
     if parameter["in"] == "path" and name in fixed:
         return {"enum": list(fixed[name])}
@@ -133,8 +143,21 @@ def _parameter(path: str, operation: str, parameter: Json, existing: Existing) -
         "user_id": (*existing.ids, *existing.emails, "no@address@x"),
         "token": existing.tokens,
         "key": READ_KEYS if operation.startswith("download") else KEYS,
+        **({"x-metadata": ("e30=",), "cache-control": ("max-age=5",)} if "/storage/v1/" in path else {}),
     }
     return either(schema, *known[name]) if name in known else schema
+
+
+def _of_clients(path: str, name: str, schema: Json, existing: Existing) -> Json:
+    signed = path.endswith("sign/{bucket}/{key}")
+    if name == "token":
+        return either(schema, existing.takes if "/upload/" in path else existing.signed)
+    if name == "key":
+        reads = signed or any(word in path for word in ("/public/", "/info/", "/authenticated/"))
+        return either(schema, *(READ_KEYS[:1] if signed else READ_KEYS if reads else KEYS))
+    if "/v1/bucket/" in path:
+        return {"enum": [*MADE_BUCKETS]}
+    return {"enum": [OPEN_BUCKET] if "/public/" in path else ["public"] if signed else [*BUCKETS]}
 
 
 def _pairs(known: Known, filtered: bool) -> Json:
@@ -160,13 +183,21 @@ def _body(path: str, kind: str, schema: Json, existing: Existing) -> Json:
         "key": KEYS,
         "from": READ_KEYS,
         "to": KEYS,
+        "bucketId": BUCKETS,
+        "sourceKey": READ_KEYS,
+        "destinationKey": KEYS,
+        "destinationBucket": BUCKETS,
     }
     for name, values in known.items():
         if name in schema.get("properties", {}):
             schema["properties"][name] = either(schema["properties"][name], *values)
     # Together with a password it would be refused, and so would every case.
     schema.get("properties", {}).pop("password_hash", None)
-    if path == "/admin/buckets":
+    if "/storage/v1/" in path:
+        # Most of what these may be is refused, and then so would every case be.
+        for name in ("id", "metadata", "file_size_limit", "allowed_mime_types", "transform"):
+            schema.get("properties", {}).pop(name, None)
+    if path == "/admin/buckets" or path.endswith("/storage/v1/bucket"):
         schema["properties"]["name"] = {"enum": list(MADE_BUCKETS)}
     return schema
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 import pytest_twisted
@@ -14,7 +15,16 @@ from twisted.internet.threads import deferToThread
 from project_service.settings.model import Smtp, Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.auth.mail_server import mail_server
-from tests.live.service.openapi_fuzzing import KEYS, PASSWORD, READ_KEYS, SCHEMA_SQL, Existing, fuzz, narrowed
+from tests.live.service.openapi_fuzzing import (
+    KEYS,
+    OPEN_BUCKET,
+    PASSWORD,
+    READ_KEYS,
+    SCHEMA_SQL,
+    Existing,
+    fuzz,
+    narrowed,
+)
 from tests.live.sql import run_sql
 
 # Random cases for each operation, besides the few thousand at the limits of the schemas.
@@ -35,7 +45,22 @@ async def existing(api: Api) -> Existing:
         body = {"key": READ_KEYS[0], "uses": 0}
         _, _, link = await api.request("POST", f"{objects}/presign", key="service", json=body)
         tokens.append(link["url"].partition("token=")[2])
-    return Existing(tuple(user["user"]["id"] for user in users), emails, tuple(tokens))
+    signed, takes = await of_clients(api)
+    return Existing(tuple(user["user"]["id"] for user in users), emails, tuple(tokens), signed, takes)
+
+
+async def of_clients(api: Api) -> tuple[str, str]:
+    """Creates a bucket that is open, and the tokens of ``Existing.signed`` and ``takes``."""
+    await api.request("POST", "/storage/v1/bucket", key="service", json={"name": OPEN_BUCKET, "public": True})
+    for key in READ_KEYS:
+        path = f"/storage/v1/object/{OPEN_BUCKET}/{quote(key)}"
+        await api.request("POST", path, key="service", data=b"hello")
+    of_object = f"public/{READ_KEYS[0]}"
+    sign = f"/storage/v1/object/sign/{of_object}"
+    _, _, download = await api.request("POST", sign, key="service", json={"expiresIn": 3600})
+    sign, upsert = f"/storage/v1/object/upload/sign/{of_object}", {"x-upsert": "true"}
+    _, _, upload = await api.request("POST", sign, key="service", headers=upsert)
+    return download["signedURL"].partition("token=")[2], upload["token"]
 
 
 @pytest_twisted.ensureDeferred

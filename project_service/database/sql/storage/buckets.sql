@@ -8,13 +8,13 @@ $$;
 -- False, and no change, where there is one of this name.
 create or replace function storage.create_bucket(
     p_name text, p_visibility text, p_max_object bigint, p_max_bucket bigint, p_types text[], p_owner_only_writes boolean,
-    p_owner_only_reads boolean, p_anonymous_reads boolean, p_policies boolean, p_cache_control text
+    p_owner_only_reads boolean, p_anonymous_reads boolean, p_policies boolean, p_cache_control text, p_public boolean
 ) returns boolean language plpgsql as $$
 begin
     insert into storage.buckets (name, visibility, max_object_bytes, max_bucket_bytes, allowed_content_types,
-                                 owner_only_writes, owner_only_reads, anonymous_reads, policies, cache_control)
+                                 owner_only_writes, owner_only_reads, anonymous_reads, policies, cache_control, public)
     values (p_name, p_visibility, p_max_object, p_max_bucket, p_types, p_owner_only_writes, p_owner_only_reads,
-            p_anonymous_reads, p_policies, p_cache_control)
+            p_anonymous_reads, p_policies, p_cache_control, p_public)
     on conflict do nothing;
     if not found then
         return false;

@@ -42,7 +42,11 @@ begin
         end if;
         n.version := null;
         if p_command = 'insert' then
-            insert into storage.objects values (n.*);
+            insert into storage.objects (bucket, key, version, size, content_type, etag, owner, created_at, updated_at,
+                                         max_age_seconds, changed_twice, cache_control, metadata, content_language,
+                                         sha256, id)
+            values (n.bucket, n.key, n.version, n.size, n.content_type, n.etag, n.owner, n.created_at, n.updated_at,
+                    n.max_age_seconds, n.changed_twice, n.cache_control, n.metadata, n.content_language, n.sha256, n.id);
         elsif p_command = 'update' then
             update storage.objects
             set (key, version, size, content_type, etag, owner, updated_at, max_age_seconds, cache_control,

@@ -86,16 +86,16 @@ begin
         owner_now := o.owner;
     end if;
     insert into storage.objects as t (bucket, key, version, size, content_type, etag, owner, max_age_seconds,
-                                      cache_control, metadata, content_language, sha256, changed_twice)
+                                      cache_control, metadata, content_language, sha256, changed_twice, id)
     values (p_bucket, p_key, p_version, p_size, p_content_type, p_etag, owner_now, p_max_age,
             p_cache_control, p_metadata, p_content_language, p_sha256,
-            storage.same_second(coalesce(o.updated_at, u.removed_at)))
+            storage.same_second(coalesce(o.updated_at, u.removed_at)), coalesce(o.id, o.version, p_version))
     on conflict (bucket, key) do update
     set version = excluded.version, size = excluded.size, content_type = excluded.content_type,
         etag = excluded.etag, owner = excluded.owner, updated_at = excluded.updated_at,
         max_age_seconds = excluded.max_age_seconds, cache_control = excluded.cache_control,
         metadata = excluded.metadata, content_language = excluded.content_language, sha256 = excluded.sha256,
-        changed_twice = excluded.changed_twice
+        changed_twice = excluded.changed_twice, id = excluded.id
     returning t.* into stored;
     if o.version is not null then
         insert into storage.garbage (version, bucket) values (o.version, p_bucket);
@@ -326,7 +326,8 @@ begin
     insert into storage.garbage (version, bucket) values (o.version, p_bucket);
     select removed_at into removed_before from storage.usage where bucket = p_to_bucket and slot = storage.slot(p_to);
     update storage.objects
-    set bucket = p_to_bucket, key = p_to, version = p_new_version, etag = p_etag, updated_at = n.updated_at,
+    set bucket = p_to_bucket, key = p_to, version = p_new_version, id = coalesce(o.id, o.version), etag = p_etag,
+        updated_at = n.updated_at,
         changed_twice = storage.same_second(coalesce(t.updated_at, removed_before))
     where bucket = p_bucket and key = p_from returning * into moved;
     update storage.usage

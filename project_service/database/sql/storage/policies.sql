@@ -7,6 +7,10 @@ create or replace function storage.folder(key text) returns text[] language sql 
 comment on function storage.folder(text) is
     'The folders of a key from the outermost: {a,b} for a/b/c.png; an empty array for a key in no folder.';
 
+create or replace function storage.foldername(name text) returns text[] language sql immutable parallel safe
+    return storage.folder(name);
+comment on function storage.foldername(text) is 'storage.folder, as Supabase calls it.';
+
 create or replace function storage.filename(key text) returns text language sql immutable parallel safe
     return split_part(key, '/', -1);
 comment on function storage.filename(text) is 'What follows the last slash of a key: c.png for a/b/c.png.';
@@ -40,5 +44,5 @@ create policy through_the_service on storage.objects as restrictive to anon, aut
 
 revoke all on all functions in schema storage from public;
 grant execute on function
-    storage.folder(text), storage.filename(text), storage.extension(text), storage.through_the_service()
+    storage.folder(text), storage.foldername(text), storage.filename(text), storage.extension(text), storage.through_the_service()
     to anon, authenticated;

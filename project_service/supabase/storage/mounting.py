@@ -1,0 +1,132 @@
+"""The routes at ``/storage/v1``, and below the URL of every database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+from attrs import evolve, frozen
+
+from project_service.errors import Headers, not_found
+from project_service.http.describe import Operation, Parameter, in_path
+from project_service.http.request import Request
+from project_service.http.response import Reply, StreamReply
+from project_service.http.routing import Endpoint, Handler, Policy, Router
+from project_service.storage.assemble import ADMISSION, Storage
+from project_service.storage.links import NO_REFERRER
+from project_service.storage.routes.common import translated
+from project_service.storage.routes.resumables import with_tus
+from project_service.supabase import storage_errors
+from project_service.supabase.storage.buckets import BucketRoutes
+from project_service.supabase.storage.common import TAG
+from project_service.supabase.storage.listing import ListingRoutes
+from project_service.supabase.storage.objects import ObjectRoutes, PublicRoutes
+from project_service.supabase.storage.pictures import PictureRoutes, PublicPictureRoutes
+from project_service.supabase.storage.resumables import ClientUploads
+from project_service.supabase.storage.signatures import Signatures
+from project_service.supabase.storage.signed import SignedRoutes, SigningRoutes
+
+BASE = "/storage/v1"
+# Clients resolve their paths against any URL, so the URL of a database has them too. Storage is the same there.
+OF_DATABASE = f"/<stage>/db/<database>{BASE}"
+_IN_DATABASE = (
+    in_path("stage", "A stage of the configuration."),
+    in_path("database", "One of its databases."),
+)
+_METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+
+
+@frozen(eq=False)
+class ClientStorage:
+    """``databases`` are the stages and names of those whose URLs have these paths."""
+
+    storage: Storage
+    databases: Collection[tuple[str, str]]
+    signatures: Signatures
+
+    def mount(self, router: Router) -> None:
+        self._mount(router, BASE, "client", ())
+        self._mount(router, OF_DATABASE, "databaseClient", _IN_DATABASE)
+
+    def _mount(self, router: Router, base: str, prefix: str, arguments: tuple[Parameter, ...]) -> None:
+        def place(declared: Endpoint) -> Endpoint:
+            return evolve(declared, url=base + declared.url, described=described(declared.described))
+
+        def described(operation: Operation) -> Operation:
+            name = prefix + operation.name[0].upper() + operation.name[1:]
+            return evolve(operation, name=name, parameters=(*arguments, *operation.parameters))
+
+        def wrap(handler: Handler, headers: Headers = ()) -> Handler:
+            return self._of_known_databases(translated(handler, headers))
+
+        storage, form = self.storage, storage_errors.FORM
+        part = router.of_part(Policy(admission=ADMISSION, error_form=form, key_anywhere=True))
+        buckets, rows, downloads, live = (
+            storage.buckets,
+            storage.rows.objects,
+            storage.downloads,
+            storage.live,
+        )
+        part.mount(BucketRoutes(buckets, storage.objects), wrap=wrap, place=place)
+        part.mount(ListingRoutes(buckets, rows), wrap=wrap, place=place)
+        objects = ObjectRoutes(buckets, rows, storage.objects, storage.receiver, downloads, live)
+        part.mount(objects, wrap=wrap, place=place)
+        part.mount(PictureRoutes(objects), wrap=wrap, place=place)
+        part.mount(
+            SigningRoutes(buckets, rows, storage.receiver, downloads, storage.links, self.signatures),
+            wrap=wrap,
+            place=place,
+        )
+        opened = router.of_part(Policy(admission=ADMISSION, error_form=form))
+        opened.mount(
+            SignedRoutes(buckets, storage.receiver, downloads, storage.links, self.signatures),
+            wrap=partial(wrap, headers=(NO_REFERRER,)),
+            place=place,
+        )
+        resumable = router.of_part(
+            Policy(admission=ADMISSION, error_form=storage_errors.TUS_FORM, key_anywhere=True)
+        )
+
+        def with_known_database(handler: Handler) -> Handler:
+            return self._of_known_databases(with_tus(handler))
+
+        resumable.mount(ClientUploads(storage.resumables), wrap=with_known_database, place=place)
+        pages = router.of_part(Policy(admission=ADMISSION, error_form=form, any_origin=True))
+        public = PublicRoutes(buckets, rows, downloads, live)
+        pages.mount(public, wrap=wrap, place=place)
+        pages.mount(PublicPictureRoutes(public), wrap=wrap, place=place)
+        # Everything else: protocols that are not spoken here, and paths that nobody knows.
+        other = router.of_part(Policy(error_form=form))
+        other.route(
+            f"{base}/<path:below>",
+            *(described(_unknown_path(method)) for method in _METHODS),
+            methods=_METHODS,
+            key="ignored",
+            bearer="own",
+        )(_unknown)
+
+    def _of_known_databases(self, handler: Handler) -> Handler:
+        async def handling(request: Request) -> Reply | StreamReply:
+            stage = request.path_args.get("stage")
+            if stage is not None and (stage, request.path_args["database"]) not in self.databases:
+                raise not_found()
+            return await handler(request)
+
+        return handling
+
+
+def _unknown_path(method: str) -> Operation:
+    return Operation(
+        f"{method.title()}UnknownPath",
+        TAG,
+        "Refused: there are no vectors, no Iceberg catalogues, no CDN and no S3 protocol here",
+        (),
+        (in_path("below", "Any path."),),
+        errors=(not_found(),),
+        needs=(),
+        methods=(method,),
+    )
+
+
+async def _unknown(request: Request) -> Reply:
+    raise not_found()
