@@ -182,7 +182,7 @@ def log_failed_policy(reason: str) -> None:
 
 
 # What ``storage.judge`` says; after ": " may come why a policy failed. Another outcome may have another value there.
-_JUDGED = ("not_allowed", "object_not_found")
+_JUDGED = ("not_allowed", "object_not_found", "missing")
 
 
 def _outcomes(*outcomes: str) -> list[str]:

@@ -123,7 +123,7 @@ def test_the_api_roles_may_call_only_the_documented_functions(database: str) -> 
     )
     assert {name for (name,) in found} == {
         *("jwt", "uid", "role", "email"),
-        *("folder", "filename", "extension", "pass", "through_the_service"),
+        *("folder", "foldername", "filename", "extension", "pass", "through_the_service"),
     }
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from typing import Any
 
@@ -107,17 +108,26 @@ class Existing:
 
 def narrowed(document: Json, existing: Existing) -> Json:
     """Changes the document in place. What SQL could set is left out, since the SQL here sets nothing; so are paths
-    that refuse everything."""
-    for path in [path for path in document["paths"] if path.endswith("/{below}") and "/storage/v1/" in path]:
-        del document["paths"][path]
+    that refuse everything, and those by which the handlers of ``/rest/v1`` and the like are reached once more."""
+    for path in list(document["paths"]):
+        refuses = path.endswith("/{below}") and "/storage/v1/" in path
+        if refuses or re.match(r"/\{stage\}/db/\{database\}/\w+/v1\b", path):
+            del document["paths"][path]
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("default", None)
             for parameter in operation.get("parameters", ()):
-                parameter["schema"] = _parameter(path, operation["operationId"], parameter, existing)
+                name = _as_of_tables(operation["operationId"])
+                parameter["schema"] = _parameter(path, name, parameter, existing)
             for kind, content in operation.get("requestBody", {}).get("content", {}).items():
                 content["schema"] = _body(path, kind, content["schema"], existing)
     return document
+
+
+def _as_of_tables(operation: str) -> str:
+    """What is done at ``/rest/v1`` under the name that it has at the database's own path."""
+    name = operation.removeprefix("client")
+    return operation if name == operation else name[0].lower() + name[1:]
 
 
 def either(schema: Json, *values: str) -> Json:

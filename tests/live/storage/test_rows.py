@@ -156,7 +156,7 @@ def test_names_and_keys_are_ordered_bytewise_in_any_database(database: str) -> N
         " join pg_class c on c.oid = a.attrelid where c.relnamespace = 'storage'::regnamespace and c.relkind = 'r'"
         " and a.attname in ('name', 'bucket', 'key')",
     )
-    assert len(ordered) == 11
+    assert len(ordered) == 12
     assert all(bytewise for _, _, bytewise in ordered), ordered
 
 

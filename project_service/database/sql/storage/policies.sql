@@ -8,7 +8,7 @@ comment on function storage.folder(text) is
     'The folders of a key from the outermost: {a,b} for a/b/c.png; an empty array for a key in no folder.';
 
 create or replace function storage.foldername(name text) returns text[] language sql immutable parallel safe
-    return storage.folder(name);
+    return trim_array(string_to_array(name, '/'), 1);
 comment on function storage.foldername(text) is 'storage.folder, as Supabase calls it.';
 
 create or replace function storage.filename(key text) returns text language sql immutable parallel safe
