@@ -19,9 +19,7 @@ from project_service.settings.model import Stage, StageDatabase, Store
 from tests.live.application import Api, serving, settings_for
 from tests.live.sql import run_sql
 
-# PostgreSQL plans a statement anew for the first five executions; then each user asks by the plan that is kept three
-# times and more. ``make chaos`` goes on for longer (``tests/chaos/apart.py``).
-ROUNDS = 12
+ROUNDS = 20
 ONE = {"pool_size": 1, "policy_pool_size": 1}
 OBJECTS = "/storage/buckets/judged/objects"
 RESUMABLE = "/storage/buckets/judged/resumable"
