@@ -80,6 +80,12 @@ def validation_failed_owner_only_reads() -> ApiError:
     )
 
 
+def validation_failed_too_many_entries(most: int) -> ApiError:
+    """The refusal of a listing by offset that would have to pass more than ``most`` entries."""
+    why = f"cannot be sorted, searched or counted here: there are more than {most} entries"
+    return validation_failed({"prefix": why})
+
+
 def validation_failed_anonymous_reads() -> ApiError:
     """The refusal of ``anonymous_reads`` in a private bucket."""
     return validation_failed(
@@ -526,6 +532,11 @@ class Entries:
     descending: bool = False
     search: str = ""
     recursive: bool = False
+
+    @property
+    def in_order(self) -> bool:
+        """Whether they come in the order of keys, so that no more are passed than a page needs."""
+        return self.by == "name" and not self.descending and not self.search
 
 
 @frozen

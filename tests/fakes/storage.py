@@ -15,6 +15,7 @@ from project_service.errors import ApiError
 from project_service.storage import access, errors, keys
 from project_service.storage.assemble import Rows
 from project_service.storage.durations import WAITING_SECONDS
+from project_service.storage.rows import listing
 from project_service.storage.rows.buckets import BucketRows
 from project_service.storage.rows.garbage import GarbageRows
 from project_service.storage.rows.links import LinkRows
@@ -41,6 +42,7 @@ from project_service.storage.values import (
     Switched,
     Viewer,
     Writer,
+    validation_failed_too_many_entries,
 )
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
@@ -280,6 +282,8 @@ class FakeObjects:
         if after is not None:
             start = keys.position_after(after).encode()
             entries = {name: entry for name, entry in entries.items() if name.encode() >= start}
+        if offset + limit > listing.MAX_PASSED or (not wanted.in_order and len(entries) > listing.MAX_PASSED):
+            raise validation_failed_too_many_entries(listing.MAX_PASSED)
         search, begin = wanted.search.lower(), len(wanted.prefix)
         found = [one for one in entries.items() if one[0][begin:].lower().startswith(search)]
         found.sort(key=lambda one: one[0].encode(), reverse=wanted.descending)

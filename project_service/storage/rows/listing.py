@@ -175,8 +175,7 @@ def entries_query(
     """SQL and parameters, all as text. Each row has the number of entries that were passed, a folder or null, and the
     columns of an object; where there is no entry there is one row, with nulls. ``MAX_PASSED`` is how many are passed
     at most, but for one."""
-    in_order = wanted.by == "name" and not wanted.descending and not wanted.search
-    count = offset + limit if in_order else MAX_PASSED + 1
+    count = offset + limit if wanted.in_order else MAX_PASSED + 1
     entries, params = _in_order_of_keys(bucket, wanted.prefix, after, count, wanted.recursive, owner, _WHOLE)
     tests: Params = ()
     if wanted.search:

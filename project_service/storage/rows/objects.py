@@ -29,8 +29,8 @@ from project_service.database.pool import Pool
 from project_service.database.quickness import Quickness
 from project_service.database.sharing import answered
 from project_service.database.trust import Trust
-from project_service.errors import ApiError, validation_failed
 from project_service.storage import errors, keys
+from project_service.storage.rows import listing
 from project_service.storage.rows.columns import (
     ALL_COLUMNS,
     COLUMNS,
@@ -40,7 +40,7 @@ from project_service.storage.rows.columns import (
     uuid_array,
     uuid_of,
 )
-from project_service.storage.rows.listing import MAX_PASSED, entries_query, page_query, sorted_query
+from project_service.storage.rows.listing import entries_query, page_query, sorted_query
 from project_service.storage.values import (
     UNCONDITIONAL,
     Conditions,
@@ -55,6 +55,7 @@ from project_service.storage.values import (
     Switched,
     Viewer,
     Writer,
+    validation_failed_too_many_entries,
 )
 
 _log = Logger()
@@ -140,11 +141,6 @@ def _as_columns(changes: Mapping[str, Any]) -> str:
         for name, value in changes.items()
     }
     return dumps(columns).decode()
-
-
-def _validation_failed_too_many_entries() -> ApiError:
-    why = f"cannot be sorted, searched or counted here: there are more than {MAX_PASSED} entries"
-    return validation_failed({"prefix": why})
 
 
 def _owner_of(viewer: Viewer | None) -> UUID | None:
@@ -275,10 +271,10 @@ class ObjectRows:
         """Up to ``limit`` objects, and folders as text, ``offset`` entries after the entry ``after``.
 
         With ``viewer`` as if there were only what this one may see. Raises ``not_allowed`` if a policy fails, and
-        ``validation_failed`` where more than ``MAX_PASSED`` entries would have to be passed.
+        ``validation_failed`` where more than ``listing.MAX_PASSED`` entries would have to be passed.
         """
-        if offset + limit > MAX_PASSED:
-            raise _validation_failed_too_many_entries()
+        if offset + limit > listing.MAX_PASSED:
+            raise validation_failed_too_many_entries(listing.MAX_PASSED)
         sql, params = entries_query(bucket, wanted, offset, limit, after, _owner_of(viewer))
         rows: list[Row] | None
         if viewer is not None and viewer.identity is not None:
@@ -287,8 +283,8 @@ class ObjectRows:
             rows = await self.database.prepared(sql, params)
         if rows is None:
             raise errors.not_allowed()
-        if rows[0][0] > MAX_PASSED:
-            raise _validation_failed_too_many_entries()
+        if rows[0][0] > listing.MAX_PASSED:
+            raise validation_failed_too_many_entries(listing.MAX_PASSED)
         return [folder or object_row(tuple(row)) for _, folder, *row in rows if row[0] is not None]
 
     async def _page(self, sql: str, params: Sequence[str], viewer: Viewer | None, quick: bool) -> Row:

@@ -66,10 +66,8 @@ class Dsns(TestCase):
         one_port = read_dsn("host=a,b port=1").candidates
         self.assertEqual([each.params["port"] for each in one_port], ["1", "1"])
 
-    @given(st.text())
+    @given(st.text(st.characters(codec="utf-8", exclude_characters="\0")))
     def test_any_other_text_is_refused_without_repeating_it(self, text: str) -> None:
-        if "\0" in text or not _utf8(text):
-            return
         try:
             read_dsn(text)
         except ValueError as fault:
@@ -77,11 +75,3 @@ class Dsns(TestCase):
                 str(fault),
                 "^(is not a PostgreSQL connection string; in a URI|names a different number of hosts and ports)",
             )
-
-
-def _utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
