@@ -103,7 +103,8 @@ Authentication, object storage and a table REST API of one project.
 Every response has `X-Request-Id`; a request may bring its own (1 to 128 of `A-Za-z0-9._-`). `OPTIONS` is answered \
 on every path, for preflights too. Unknown paths return 404 `not_found`, and methods that a path lacks return \
 405 `method_not_allowed` with `Allow`. What each database of the table API holds is described at the database's own \
-root, `/{stage}/db/{database}/rest/`, to whoever may use it."""
+root, `/{stage}/db/{database}/rest/`, to whoever may use it. What is at `/auth/v1`, `/rest/v1` and `/storage/v1` is \
+below `/{stage}/db/{database}` too."""
 
 
 class Application:

@@ -43,7 +43,7 @@ def document(
     the description of the whole."""
     gathered = _Document()
     for url, methods, route in routes:
-        for described in route.described:
+        for described in route.described if route.policy.documented else ():
             answered = _with_head(described.methods or tuple(methods)) & methods
             for method in sorted(answered):
                 gathered.add(described.path or path_of(url), method, route, described)

@@ -46,7 +46,7 @@ class Policy:
     read responses, whatever ``server.cors_origins`` says. Pages that may read a response may read the headers in
     ``exposed`` too, which go out as a line by themselves besides ``cors.EXPOSED``. ``reads_by_own_rules``: the part
     reads queries and bodies itself, so that the errors of ``Request``'s methods do not occur. ``key_anywhere``: as in
-    ``Access``.
+    ``Access``. ``documented``: whether its routes are in ``/openapi.json``, and not others to the same handlers.
     """
 
     admission: str = ""
@@ -57,6 +57,7 @@ class Policy:
     exposed: str = ""
     reads_by_own_rules: bool = False
     key_anywhere: bool = False
+    documented: bool = True
 
 
 class _RawPath(BaseConverter):
@@ -143,6 +144,10 @@ class Router:
         part._policy = policy
         return part
 
+    def undocumented(self) -> Router:
+        """The same router and policy, for routes by which handlers are reached once more."""
+        return self.of_part(evolve(self._policy, documented=False))
+
     @property
     def routes(self) -> list[tuple[str, frozenset[str], Route]]:
         """Every declaration: pattern, methods, route."""
@@ -173,8 +178,9 @@ class Router:
         ``described`` is what ``/openapi.json`` says. Raises ``ValueError`` if it lacks one of ``methods`` or an
         argument of the path.
         """
-        describe.check(url, methods, described)
         policy = self._policy if admission is None else evolve(self._policy, admission=admission)
+        if policy.documented:
+            describe.check(url, methods, described)
 
         def declare(handler: Handler) -> Handler:
             endpoint = f"{'|'.join(methods)} {url}"

@@ -49,9 +49,10 @@ from project_service.http.describe import (
 )
 from project_service.http.head import METHODS, HeaderView
 from project_service.http.request import Request
-from project_service.http.response import NO_STORE, Reply, StreamReply, json_reply
+from project_service.http.response import NO_STORE, Reply, json_reply
 from project_service.http.routing import Endpoint, Handler, Policy, Router, endpoint
 from project_service.supabase import errors as theirs
+from project_service.supabase.databases import OF_DATABASE, of_known
 from project_service.supabase.errors import FOR_MAILS, FOR_OPERATORS, VERSION_HEADER, form
 from project_service.supabase.users import (
     SESSION,
@@ -73,7 +74,6 @@ from project_service.supabase.users import (
 TAG = "supabase"
 BASE = "/auth/v1"
 # Clients resolve their paths against any URL, that of a database too. Accounts are the same everywhere.
-OF_DATABASE = "/<stage>/db/<database>/auth/v1"
 # What pages may read of responses, besides what they may read of all.
 EXPOSED = f"{VERSION_HEADER}, X-Total-Count, Link"
 # How long a user is disabled who is "banned": for good. Shorter times are not kept.
@@ -665,18 +665,14 @@ class ClientAuth:
     ) -> None:
         """Declare an endpoint below both bases."""
 
-        async def of_database(request: Request) -> Reply | StreamReply:
-            if (request.path_args["stage"], request.path_args["database"]) not in self.databases:
-                raise not_found()
-            return await handler(request)
-
-        for base, prefix, handles in (
-            (BASE, "client", handler),
-            (OF_DATABASE, "databaseClient", of_database),
+        described = evolve(declared.described, name=f"client{declared.described.name}")
+        for router, base, handles in (
+            (part, BASE, handler),
+            (part.undocumented(), OF_DATABASE + BASE, of_known(self.databases, handler)),
         ):
-            part.route(
+            router.route(
                 base + declared.url,
-                _at(declared.described, base, prefix),
+                described,
                 methods=(declared.method,),
                 key=self._key(declared),
                 bearer=declared.bearer,
@@ -688,13 +684,6 @@ class ClientAuth:
         """Whoever verifies tokens may read the keys without one."""
         optional = declared.key == "optional" and not declared.url.startswith("/.well-known/")
         return "required" if optional and self.auth.context.settings.require_project_key else declared.key
-
-
-def _at(described: Operation, base: str, prefix: str) -> Operation:
-    """An operation below ``base``, with the arguments of that."""
-    arguments = (in_path("stage", "A stage."), in_path("database", "A database of the stage."))
-    more = arguments if base == OF_DATABASE else ()
-    return evolve(described, name=prefix + described.name, parameters=(*more, *described.parameters))
 
 
 def _elsewhere(methods: tuple[str, ...], request: Request) -> Reply:

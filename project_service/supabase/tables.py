@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 from project_service.http.request import Request
 from project_service.http.response import Reply, StreamReply
 from project_service.http.routing import Router
+from project_service.supabase import databases
 from project_service.tables import errors
 from project_service.tables.api import POLICY, TableRoutes, admission_class
 from project_service.tables.endpoints import AT_ROOT, BELOW, at
@@ -17,8 +18,8 @@ from project_service.tables.request.request import READING, WRITING
 
 TAG = "supabase"
 BASE = "/rest/v1"
-# Clients resolve their paths against any URL, so the URL of a database serves that database.
-OF_DATABASE = "/<stage>/db/<database>/rest/v1"
+# Below the URL of a database it is that database.
+OF_DATABASE = f"{databases.OF_DATABASE}{BASE}"
 # The parameter that may have the key. It is no filter.
 KEY = "apikey"
 _AT_ROOT = (*READING, "OPTIONS")
@@ -42,11 +43,8 @@ class ClientTables:
         for url, described, methods in ((BASE, AT_ROOT, _AT_ROOT), (f"{BASE}/<path:below>", BELOW, _BELOW)):
             operations = [at(one, BASE, TAG, "client") for one in described]
             only.route(url, *operations, methods=methods, any_method=True, bearer="own")(self._only)
-        path = OF_DATABASE.replace("<", "{").replace(">", "}")
-        operations = [at(one, path, TAG, "databaseClient") for one in BELOW]
-        router.of_part(policy).route(
-            f"{OF_DATABASE}/<path:below>", *operations, methods=_BELOW, any_method=True, bearer="own"
-        )(self._named)
+        named = router.of_part(policy).undocumented()
+        named.route(f"{OF_DATABASE}/<path:below>", methods=_BELOW, any_method=True, bearer="own")(self._named)
 
     async def _only(self, request: Request) -> Reply | StreamReply:
         if self.database is None:

@@ -250,11 +250,8 @@ BELOW = (READ, INSERT, UPDATE, UPSERT, REMOVE, RELATION_OPTIONS, CALL, CALL_WITH
 
 
 def at(operation: Operation, base: str, tag: str, prefix: str) -> Operation:
-    """The same operation where ``base``, a path with braces or without, is that of the database. ``prefix`` makes its
-    name another one."""
+    """The same operation where ``base`` is the path of the one database. ``prefix`` makes its name another one."""
     path = (operation.path or BASE).replace(BASE, base, 1)
-    parameters = tuple(
-        one for one in operation.parameters if one.location != "path" or f"{{{one.name}}}" in path
-    )
+    parameters = tuple(one for one in operation.parameters if one not in _DATABASE)
     name = prefix + operation.name[0].upper() + operation.name[1:]
     return evolve(operation, name=name, tag=tag, path=path, parameters=parameters)

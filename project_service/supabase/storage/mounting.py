@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 
 from attrs import evolve, frozen
 
 from project_service.errors import Headers, not_found
-from project_service.http.describe import Operation, Parameter, in_path
+from project_service.http.describe import Operation, in_path
 from project_service.http.request import Request
-from project_service.http.response import Reply, StreamReply
+from project_service.http.response import Reply
 from project_service.http.routing import Endpoint, Handler, Policy, Router
 from project_service.storage.assemble import ADMISSION, Storage
 from project_service.storage.links import NO_REFERRER
 from project_service.storage.routes.common import translated
 from project_service.storage.routes.resumables import with_tus
 from project_service.supabase import storage_errors
+from project_service.supabase.databases import OF_DATABASE, of_known
 from project_service.supabase.storage.buckets import BucketRoutes
 from project_service.supabase.storage.common import TAG
 from project_service.supabase.storage.listing import ListingRoutes
@@ -27,12 +28,6 @@ from project_service.supabase.storage.signatures import Signatures
 from project_service.supabase.storage.signed import SignedRoutes, SigningRoutes
 
 BASE = "/storage/v1"
-# Clients resolve their paths against any URL, so the URL of a database has them too. Storage is the same there.
-OF_DATABASE = f"/<stage>/db/<database>{BASE}"
-_IN_DATABASE = (
-    in_path("stage", "A stage of the configuration."),
-    in_path("database", "One of its databases."),
-)
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
@@ -45,22 +40,24 @@ class ClientStorage:
     signatures: Signatures
 
     def mount(self, router: Router) -> None:
-        self._mount(router, BASE, "client", ())
-        self._mount(router, OF_DATABASE, "databaseClient", _IN_DATABASE)
+        self._mount(router, BASE, lambda handler: handler)
+        self._mount(router, OF_DATABASE + BASE, partial(of_known, self.databases))
 
-    def _mount(self, router: Router, base: str, prefix: str, arguments: tuple[Parameter, ...]) -> None:
+    def _mount(self, router: Router, base: str, placed: Callable[[Handler], Handler]) -> None:
+        def part_of(policy: Policy) -> Router:
+            return router.of_part(evolve(policy, documented=base == BASE))
+
         def place(declared: Endpoint) -> Endpoint:
             return evolve(declared, url=base + declared.url, described=described(declared.described))
 
         def described(operation: Operation) -> Operation:
-            name = prefix + operation.name[0].upper() + operation.name[1:]
-            return evolve(operation, name=name, parameters=(*arguments, *operation.parameters))
+            return evolve(operation, name=f"client{operation.name[0].upper()}{operation.name[1:]}")
 
         def wrap(handler: Handler, headers: Headers = ()) -> Handler:
-            return self._of_known_databases(translated(handler, headers))
+            return placed(translated(handler, headers))
 
         storage, form = self.storage, storage_errors.FORM
-        part = router.of_part(Policy(admission=ADMISSION, error_form=form, key_anywhere=True))
+        part = part_of(Policy(admission=ADMISSION, error_form=form, key_anywhere=True))
         buckets, rows, downloads, live = (
             storage.buckets,
             storage.rows.objects,
@@ -77,26 +74,26 @@ class ClientStorage:
             wrap=wrap,
             place=place,
         )
-        opened = router.of_part(Policy(admission=ADMISSION, error_form=form))
+        opened = part_of(Policy(admission=ADMISSION, error_form=form))
         opened.mount(
             SignedRoutes(buckets, storage.receiver, downloads, storage.links, self.signatures),
             wrap=partial(wrap, headers=(NO_REFERRER,)),
             place=place,
         )
-        resumable = router.of_part(
+        resumable = part_of(
             Policy(admission=ADMISSION, error_form=storage_errors.TUS_FORM, key_anywhere=True)
         )
 
         def with_known_database(handler: Handler) -> Handler:
-            return self._of_known_databases(with_tus(handler))
+            return placed(with_tus(handler))
 
         resumable.mount(ClientUploads(storage.resumables), wrap=with_known_database, place=place)
-        pages = router.of_part(Policy(admission=ADMISSION, error_form=form, any_origin=True))
+        pages = part_of(Policy(admission=ADMISSION, error_form=form, any_origin=True))
         public = PublicRoutes(buckets, rows, downloads, live)
         pages.mount(public, wrap=wrap, place=place)
         pages.mount(PublicPictureRoutes(public), wrap=wrap, place=place)
         # Everything else: protocols that are not spoken here, and paths that nobody knows.
-        other = router.of_part(Policy(error_form=form))
+        other = part_of(Policy(error_form=form))
         other.route(
             f"{base}/<path:below>",
             *(described(_unknown_path(method)) for method in _METHODS),
@@ -104,15 +101,6 @@ class ClientStorage:
             key="ignored",
             bearer="own",
         )(_unknown)
-
-    def _of_known_databases(self, handler: Handler) -> Handler:
-        async def handling(request: Request) -> Reply | StreamReply:
-            stage = request.path_args.get("stage")
-            if stage is not None and (stage, request.path_args["database"]) not in self.databases:
-                raise not_found()
-            return await handler(request)
-
-        return handling
 
 
 def _unknown_path(method: str) -> Operation:

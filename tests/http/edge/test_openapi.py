@@ -115,7 +115,12 @@ class Documents(TestCase):
 
     def test_every_method_of_every_route_is_described(self) -> None:
         there = {(path, method) for path, method, _ in self.operations()}
+        documented = {(url, methods) for url, methods, route in self.router.routes if route.policy.documented}
         for url, methods, route in self.router.routes:
+            if not route.policy.documented:
+                # The same is there without what comes first.
+                self.assertIn((url.removeprefix("/<stage>/db/<database>"), methods), documented)
+                continue
             for one in route.described:
                 path = one.path or url.replace("<path:", "<").replace("<", "{").replace(">", "}")
                 for method in one.methods or methods:

@@ -110,7 +110,7 @@ class Errors(TestCase):
         name = create["responses"]["400"]["$ref"].rpartition("/")[2]
         schema = described["components"]["responses"][name]["content"]["application/json"]["schema"]
         self.assertIn("BucketAlreadyExists", schema["allOf"][1]["properties"]["code"]["enum"])
-        self.assertIn("/{stage}/db/{database}/storage/v1/bucket", described["paths"])
+        self.assertNotIn("/{stage}/db/{database}/storage/v1/bucket", described["paths"])
 
 
 class Databases(TestCase):

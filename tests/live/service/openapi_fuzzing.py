@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from typing import Any
 
@@ -108,11 +107,9 @@ class Existing:
 
 def narrowed(document: Json, existing: Existing) -> Json:
     """Changes the document in place. What SQL could set is left out, since the SQL here sets nothing; so are paths
-    that refuse everything, and those by which the handlers of ``/rest/v1`` and the like are reached once more."""
-    for path in list(document["paths"]):
-        refuses = path.endswith("/{below}") and "/storage/v1/" in path
-        if refuses or re.match(r"/\{stage\}/db/\{database\}/\w+/v1\b", path):
-            del document["paths"][path]
+    that refuse everything."""
+    for path in [path for path in document["paths"] if path.endswith("/{below}") and "/storage/v1/" in path]:
+        del document["paths"][path]
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("default", None)
@@ -308,7 +305,7 @@ def fuzz(document: Json, base_url: str, anon_key: str, service_key: str, example
     return found
 
 
-_ENDING = ("logOut", "deleteUser", "endSession", "clientLogOut", "databaseClientLogOut")
+_ENDING = ("logOut", "deleteUser", "endSession", "clientLogOut")
 
 
 class _Callers:
