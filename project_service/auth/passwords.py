@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import threading
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
@@ -22,6 +20,7 @@ from project_service.auth.errors import weak_password
 from project_service.auth.values import Email, folded
 from project_service.errors import validation_failed
 from project_service.lifecycle import shield
+from project_service.process import let_threads_yield
 
 # bcrypt ignores all further bytes. A longer password is rejected, never truncated.
 MAX_BYTES = 72
@@ -140,8 +139,6 @@ T = TypeVar("T")
 
 # At cost 12 a core makes about four hashes a second, so the last one waits for eight seconds. Beyond that it is 503.
 QUEUE_PER_THREAD = 32
-# Hashing uses all the CPU time that it gets, so the reactor and the database go first.
-NICENESS = 10
 
 
 class Hashes(Protocol):
@@ -168,7 +165,8 @@ class Hashing(Service):
         # Hashes that are being made or are waiting.
         self._pending = 0
         self._pool = ThreadPool(minthreads=0, maxthreads=threads, name="bcrypt")
-        self._thread = threading.local()
+        # Hashing uses all the CPU time that it gets, so the reactor and the database go first.
+        let_threads_yield(self._pool)
 
     def startService(self) -> None:
         super().startService()
@@ -196,13 +194,6 @@ class Hashing(Service):
     async def _in_thread(self, function: Callable[..., T], *args: object) -> T:
         self._pending += 1
         try:
-            return await deferToThreadPool(self._reactor, self._pool, self._with_niceness, function, *args)
+            return await deferToThreadPool(self._reactor, self._pool, function, *args)
         finally:
             self._pending -= 1
-
-    def _with_niceness(self, function: Callable[..., T], *args: object) -> T:
-        if not getattr(self._thread, "is_nice", False):
-            self._thread.is_nice = True
-            # On Linux each thread has a niceness of its own.
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        return function(*args)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import string
 import unicodedata
 from typing import Any
@@ -11,6 +10,7 @@ import bcrypt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
+from twisted.python.threadpool import ThreadPool
 from twisted.trial.unittest import TestCase
 
 from project_service.auth import passwords
@@ -18,6 +18,7 @@ from project_service.auth.values import Email, moment
 from project_service.errors import ApiError
 from project_service.http.head import address_block
 from project_service.lifecycle import start, timestamp
+from project_service.process import let_threads_yield
 
 ADA = Email.parse("ada@example.test")
 
@@ -222,15 +223,12 @@ class Hashing(TestCase):
         self.threads = FakeThreads()
         self.hashing = passwords.Hashing(AtOnceReactor(), passwords.Bcrypt(4), threads=2, queue_per_thread=2)
         self.hashing._pool = self.threads  # type: ignore[assignment]  # what is used of it
-        # The thread here is the one that all tests run in; it would stay so, and all that they start.
-        self.niceness: list[int] = []
-        self.patch(os, "setpriority", lambda _which, _who, niceness: self.niceness.append(niceness))
 
-    def test_each_hashing_thread_lowers_its_priority_once(self) -> None:
-        for _ in range(2):
-            start(self.hashing.matches((b"x",), None))
-            self.threads.finish_one()
-        assert self.niceness == [passwords.NICENESS]
+    def test_hashing_threads_give_way_to_the_reactors(self) -> None:
+        hashing = passwords.Hashing(AtOnceReactor(), passwords.Bcrypt(4), threads=1)
+        yielding = ThreadPool()
+        let_threads_yield(yielding)
+        assert hashing._pool.threadFactory is yielding.threadFactory is not ThreadPool.threadFactory
 
     def test_the_queue_is_bounded_and_a_cancelled_request_keeps_its_place_until_its_thread_is_done(
         self,
