@@ -73,7 +73,6 @@ from project_service.supabase.users import (
 
 TAG = "supabase"
 BASE = "/auth/v1"
-# Clients resolve their paths against any URL, that of a database too. Accounts are the same everywhere.
 # What pages may read of responses, besides what they may read of all.
 EXPOSED = f"{VERSION_HEADER}, X-Total-Count, Link"
 # How long a user is disabled who is "banned": for good. Shorter times are not kept.
