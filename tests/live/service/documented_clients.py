@@ -10,6 +10,7 @@ import tempfile
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 from tests.live.programs import program
@@ -17,6 +18,15 @@ from tests.live.programs import program
 DOCS = Path(__file__).parents[3] / "docs" / "clients.rst"
 BLOCK = re.compile(r"\.\. code-block:: (\w+)\n(?:   :name: (\S+)\n)?\n((?:   .*\n|\n)+)")
 ADDRESS, KEY = "http://127.0.0.1:8080", "psk_anon_…"
+
+
+class Pages(SimpleHTTPRequestHandler):
+    """Serves a folder whose pages may be written anew."""
+
+    def end_headers(self) -> None:
+        # Its Last-Modified has whole seconds, so that a browser would keep a page that is written twice in one.
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
 
 
 def examples(language: str, *names: str) -> str:

@@ -8,7 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
@@ -17,7 +17,7 @@ from attrs import frozen
 
 from tests.live.daemon import eventually
 from tests.live.service.documented import blocks, service, write_files
-from tests.live.service.documented_clients import browser
+from tests.live.service.documented_clients import Pages, browser
 
 PAGE = "howto/accounts.rst"
 FIRST, SECOND = "correct horse battery", "staple battery horse"
@@ -89,7 +89,7 @@ class Visitor:
 @pytest.fixture
 def visitor(tmp_path: Path) -> Iterator[Visitor]:
     browser()
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    handler = partial(Pages, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         here = {"localhost:3000": f"localhost:{server.server_port}"}

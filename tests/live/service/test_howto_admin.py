@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -16,7 +16,7 @@ import requests
 from tests.live.cli.command_line import cli
 from tests.live.daemon import Daemon, eventually
 from tests.live.service.documented import blocks, write_files
-from tests.live.service.documented_clients import browser, examples, filled_in, opened
+from tests.live.service.documented_clients import Pages, browser, examples, filled_in, opened
 from tests.live.services import WithDatabase
 
 PAGE = "howto/admin-page.rst"
@@ -81,7 +81,7 @@ class Site:
 @pytest.fixture
 def site(with_database: WithDatabase, tmp_path: Path) -> Iterator[Site]:
     browser()
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    handler = partial(Pages, directory=str(tmp_path))
     with (
         ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
         Daemon(with_database(tmp_path / "var")) as daemon,
