@@ -113,3 +113,8 @@ create or replace function storage.keep_rendition(
 $$;
 
 revoke all on all functions in schema storage from public;
+
+-- 0.3.0: read and written by versions up to 0.1.0.
+create or replace view auth.one_time_tokens as
+    select token_hash, user_id, purpose, created_at, expires_at from auth.challenges;
+revoke all on auth.one_time_tokens from public;
