@@ -152,8 +152,7 @@ _EXEMPT = [
     for one in _SHIPPED
     if one.startswith("_project_service.") or one in ("storage.judge", "storage.through_the_service")
 ]
-_OWN_SCHEMAS = ("auth", "storage", "_project_service")
-_SCHEMAS = f"{_OWN_SCHEMAS}"
+_SCHEMAS = "('auth', 'storage', '_project_service')"
 _NOT_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_t(emp|oast)'"
 
 

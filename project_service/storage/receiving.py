@@ -63,10 +63,6 @@ class Destination:
         """What names the link to the commit."""
         return None if self.link is None else self.link.digest
 
-    @property
-    def form_names(self) -> Names:
-        return self.names or (FIELDS if self.link is None else FIELDS_BY_LINK)
-
 
 @frozen(eq=False)
 class Receiver:
@@ -118,9 +114,10 @@ class Receiver:
         ``invalid_multipart``, and ``bad_digest``: digests in headers are of the whole form."""
         headers, body, writer = request.headers, request.body, to.writer
         parameters.refuse_partial(headers)
-        limit, least = self._limit(to), parameters.least_size(body.length, parameters.FORM_OVERHEAD_BYTES)
+        limit, least = self._limit(to), max(0, (body.length or 0) - parameters.FORM_OVERHEAD_BYTES)
         limit.check(least)
-        form = FormReader(boundary_of(headers.text(b"content-type")), to.form_names)
+        names = to.names or (FIELDS if to.link is None else FIELDS_BY_LINK)
+        form = FormReader(boundary_of(headers.text(b"content-type")), names)
         fields, digests = parameters.FormFields(details_of(headers), to.fixed_key), BodyDigests.of(headers)
         await self._check_form(to, fields, least)
         async with await self.uploads.begin(to.bucket.name, limit, body.length) as upload:

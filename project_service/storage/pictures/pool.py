@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -240,9 +239,9 @@ class ImagePool:
         self._idle: list[ImageProcess] = []
         self._closing: IDelayedCall | None = None
         self._stopped = False
-        late, full = (partial(common.overloaded) for _ in range(2))
+        busy = common.overloaded
         self._queue: WaitQueue[ImageProcess] = WaitQueue(
-            reactor, settings.wait_seconds, late, full, settings.max_waiting
+            reactor, settings.wait_seconds, busy, busy, settings.max_waiting
         )
 
     def acquire(self, client: str) -> Deferred[ImageProcess]:
