@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from project_service.database.sql_facts import LEAVING, Facts, facts_of, settings_form, settings_leave, words
 
@@ -111,10 +111,11 @@ class Trust:
     has_constants: bool = False
     sets_role: bool = False
     triggers: frozenset[str] = frozenset()
+    # Whether nothing has to be done between two callers.
+    clean: bool = field(init=False)
 
-    @property
-    def clean(self) -> bool:
-        """Whether nothing has to be done between two callers."""
+    @clean.default
+    def _leaves_nothing(self) -> bool:
         return not (self.leaves or self.closes or self.false_constants)
 
 

@@ -58,11 +58,6 @@ class Destination:
         """The object's key, given what the client chose. Raises ``invalid_key``."""
         return keys.parse_new_key(chosen) if self.link is None else self.link.key_of(chosen)
 
-    @property
-    def digest(self) -> bytes | None:
-        """What names the link to the commit."""
-        return None if self.link is None else self.link.digest
-
 
 @frozen(eq=False)
 class Receiver:
@@ -107,7 +102,8 @@ class Receiver:
                 digests.check()
             await self._check_again(to, key, content_type, upload.size)
             await upload.store()
-            return await upload.commit(key, content_type, details, to.writer, to.conditions, to.digest)
+            digest = None if to.link is None else to.link.digest
+            return await upload.commit(key, content_type, details, to.writer, to.conditions, digest)
 
     async def form(self, request: Request, to: Destination) -> tuple[Switched, str | None]:
         """Upload the file of the request's form; also the URL that the form wants to lead to. Also raises
@@ -150,9 +146,8 @@ class Receiver:
             await upload.store()
             if fields.owner is not None:
                 writer = evolve(writer, user_id=fields.owner)
-            switched = await upload.commit(
-                key, content_type, fields.details, writer, to.conditions, to.digest
-            )
+            digest = None if to.link is None else to.link.digest
+            switched = await upload.commit(key, content_type, fields.details, writer, to.conditions, digest)
         return switched, fields.redirect
 
     async def _check_form(self, to: Destination, fields: parameters.FormFields, size: int) -> None:
