@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from project_service.database.sql_facts import LEAVING, Facts, facts_of, settings_form, settings_leave, words
 
@@ -111,10 +111,11 @@ class Trust:
     has_constants: bool = False
     sets_role: bool = False
     triggers: frozenset[str] = frozenset()
+    # Whether nothing has to be done between two callers.
+    clean: bool = field(init=False)
 
-    @property
-    def clean(self) -> bool:
-        """Whether nothing has to be done between two callers."""
+    @clean.default
+    def _leaves_nothing(self) -> bool:
         return not (self.leaves or self.closes or self.false_constants)
 
 
@@ -142,7 +143,7 @@ _SHIPPED = words("""
     storage.advance_upload storage.change_object storage.check_put storage.create_bucket storage.delete
     storage.delete_bucket storage.delete_objects storage.discard_renditions storage.discard_uploads
     storage.extension storage.filename storage.folder storage.foldername storage.judge storage.judge_put
-    storage.keep_rendition storage.move_object storage.move_to_bucket storage.pass storage.put_object storage.refusal
+    storage.move_object storage.move_to_bucket storage.pass storage.put_object storage.refusal
     storage.row_to_put storage.same_second storage.sees storage.slot storage.store_rendition
     storage.through_the_service storage.use_upload_link
 """)
@@ -152,8 +153,7 @@ _EXEMPT = [
     for one in _SHIPPED
     if one.startswith("_project_service.") or one in ("storage.judge", "storage.through_the_service")
 ]
-_OWN_SCHEMAS = ("auth", "storage", "_project_service")
-_SCHEMAS = f"{_OWN_SCHEMAS}"
+_SCHEMAS = "('auth', 'storage', '_project_service')"
 _NOT_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_t(emp|oast)'"
 
 

@@ -173,8 +173,6 @@ class Images:
     sizes: tuple[int, ...] = key(list_of(integer(1, 10000)), ())
     quality: int = key(integer(1, 100), 80)
     max_per_object: int = key(integer(0, 100000), 100)
-    max_waiting: int = key(integer(0, 100000), 100)
-    wait_seconds: float = key(seconds(), 30.0)
 
 
 @frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import astuple, frozen
 from psycopg2.errors import CheckViolation, ForeignKeyViolation, RestrictViolation
 
 from project_service.database.connection import Row
@@ -73,19 +73,7 @@ class BucketRows:
         """Raises ``bucket_exists``."""
         made = await self.database.query(
             "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s, %s, %s, %s, %s)",
-            (
-                name,
-                rules.visibility,
-                rules.max_object_bytes,
-                rules.max_bucket_bytes,
-                _plain(rules.allowed_content_types),
-                rules.owner_only_writes,
-                rules.owner_only_reads,
-                rules.anonymous_reads,
-                rules.policies,
-                rules.cache_control,
-                is_open,
-            ),
+            (name, *map(_plain, astuple(rules, recurse=False)), is_open),
         )
         if not made[0][0]:
             raise errors.bucket_exists()
