@@ -1,6 +1,21 @@
 -- What processes of earlier versions call while a newer one runs beside them, during an upgrade. Each may go with the
 -- version that its comment names: then the newest version that calls it is not the previous one any more.
 
+-- 0.3.0: called by versions between 0.1.0 and 0.2.0. False, and no change, where there is one of this name.
+create or replace function storage.create_bucket(
+    p_name text, p_visibility text, p_max_object bigint, p_max_bucket bigint, p_types text[], p_owner_only_writes boolean,
+    p_owner_only_reads boolean, p_anonymous_reads boolean, p_policies boolean, p_cache_control text, p_public boolean
+) returns boolean language plpgsql as $$
+begin
+    insert into storage.buckets (name, visibility, max_object_bytes, max_bucket_bytes, allowed_content_types,
+                                 owner_only_writes, owner_only_reads, anonymous_reads, policies, cache_control, public)
+    values (p_name, p_visibility, p_max_object, p_max_bucket, p_types, p_owner_only_writes, p_owner_only_reads,
+            p_anonymous_reads, p_policies, p_cache_control, p_public)
+    on conflict do nothing;
+    return found;
+end
+$$;
+
 -- 0.3.0: called by versions between 0.1.0 and 0.2.0.
 create or replace function storage.create_bucket(
     p_name text, p_visibility text, p_max_object bigint, p_max_bucket bigint, p_types text[], p_owner_only_writes boolean,
