@@ -1,13 +1,18 @@
 -- What processes of the previous release call while a newer one runs beside them, during an upgrade. Each may go with the
 -- version that its comment names: then that release is not the previous one any more.
 
--- 0.3.0: called by 0.1.0.
+-- 0.3.0: called by 0.1.0. False, and no change, where there is one of this name.
 create or replace function storage.create_bucket(
     p_name text, p_visibility text, p_max_object bigint, p_max_bucket bigint, p_types text[], p_owner_only_writes boolean,
     p_owner_only_reads boolean
-) returns boolean language sql as $$
-    select storage.create_bucket(p_name, p_visibility, p_max_object, p_max_bucket, p_types, p_owner_only_writes,
-                                 p_owner_only_reads, false, false, null, false)
+) returns boolean language plpgsql as $$
+begin
+    insert into storage.buckets (name, visibility, max_object_bytes, max_bucket_bytes, allowed_content_types,
+                                 owner_only_writes, owner_only_reads)
+    values (p_name, p_visibility, p_max_object, p_max_bucket, p_types, p_owner_only_writes, p_owner_only_reads)
+    on conflict do nothing;
+    return found;
+end
 $$;
 
 -- What follows does not say who calls, so policies allow nothing.

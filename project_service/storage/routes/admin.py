@@ -135,8 +135,11 @@ class BucketRoutes:
         ),
     )
     async def delete(self, request: Request) -> Reply:
-        delete = self.objects.delete_bucket if parameters.flag(request, "force") else self.buckets.delete
-        await delete(request.path_args["bucket"])
+        name = request.path_args["bucket"]
+        if parameters.flag(request, "force"):
+            await self.objects.delete_bucket((await self.buckets.fresh(name)).name)
+        else:
+            await self.buckets.delete(name)
         return Reply(204)
 
     @endpoint(

@@ -249,7 +249,7 @@ class ResumableRoutes:
         tus.check_version(headers)
         writer = access.writer_of(request.caller, headers.text(b"x-object-owner"))
         # Counters that are a second old would let a whole file come that does not fit into the quota.
-        bucket = await resumables.buckets.fresh(request.path_args["bucket"])
+        bucket = await resumables.buckets.named().fresh(request.path_args["bucket"])
         described, conditions = tus.Described.of(headers), making_conditions(headers)
         if described.upsert is not None:
             conditions = with_upsert(conditions, described.upsert)

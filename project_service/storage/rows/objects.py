@@ -172,9 +172,14 @@ def acting_as(identity: Identity, trust: Trust) -> Preamble:
 _QUICK_RUNS = 20
 
 
-def log_failed_policy(reason: str) -> None:
+def log_failed_policy(reason: str, table: str = "storage.objects") -> None:
     """The caller is refused without the reason."""
-    _log.warn("A policy on storage.objects failed: {reason}", reason=reason)
+    _log.warn("A policy on {table} failed: {reason}", table=table, reason=reason)
+
+
+def is_outage(fault: psycopg2.Error) -> bool:
+    """Whether it is the database's own fault, and not that of a policy."""
+    return fault.pgcode is None or fault.pgcode.startswith(_OUTAGES)
 
 
 # What ``storage.judge`` says; after ": " may come why a policy failed. Another outcome may have another value there.
@@ -489,7 +494,7 @@ class ObjectRows:
             return await self.actor.use(preamble, "", run)
         except psycopg2.Error as fault:
             self._quickness.failed()
-            if fault.pgcode is None or fault.pgcode.startswith(_OUTAGES):
+            if is_outage(fault):
                 raise
             log_failed_policy(describe(fault))
             return None
