@@ -93,7 +93,7 @@ LAYERS = [
         "whole_numbers",
     ],
     ["certificates", "lifecycle", "log", "settings"],
-    ["network", "shares", "wait_queue"],
+    ["network", "outgoing", "shares", "wait_queue"],
     ["splicing"],
     ["http", "database"],
     ["keys", "project_rules"],
