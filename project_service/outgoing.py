@@ -45,6 +45,7 @@ from twisted.web.iweb import IAgent, IAgentEndpointFactory, IPolicyForHTTPS
 from zope.interface import implementer
 
 from project_service.lifecycle import cancel, start
+from project_service.public_addresses import Address, is_loopback, is_nowhere, is_public, why_not_url
 
 # All of a call: waiting for its turn, name, connection, request and reply.
 TOTAL_SECONDS = 10.0
@@ -58,7 +59,6 @@ MAX_CALLS_PER_HOST = 10
 USER_AGENT = "project-service"
 
 GetAddresses = Callable[[str, int], Iterable[str]]
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 T = TypeVar("T")
 
 
@@ -86,64 +86,6 @@ class Reply:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError:
             raise OutgoingFailed(self.host, f"answered {self.status} without JSON") from None
-
-
-def is_public(address: Address) -> bool:
-    """Whether ``address`` is one of the internet's, also as far as it stands for an IPv4 address: neither private nor
-    shared, loopback, link-local, multicast, reserved or unspecified."""
-    inner = _inside(address)
-    if inner is not None:
-        return is_public(inner)
-    if address.version == 6 and address not in _UNICAST:
-        return False
-    return address.is_global and not address.is_multicast and not address.is_reserved
-
-
-# What has been given out of IPv6 (RFC 4291 section 2.4).
-_UNICAST = ipaddress.ip_network("2000::/3")
-# RFC 6052 section 2.1: the IPv4 address is in the last four bytes.
-_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-
-
-def _inside(address: Address) -> Address | None:
-    """The IPv4 address that an IPv6 address stands for on some networks: mapped (RFC 4291), 6to4 (RFC 3056), Teredo
-    (RFC 4380) or translated (RFC 6052)."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return None
-    if address in _TRANSLATED:
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    teredo = address.teredo
-    return address.ipv4_mapped or address.sixtofour or (None if teredo is None else teredo[1])
-
-
-def _is_loopback(address: Address) -> bool:
-    inner = _inside(address)
-    return address.is_loopback if inner is None else inner.is_loopback
-
-
-def _never(address: Address) -> bool:
-    """Whether nobody can be at ``address``, whatever is allowed."""
-    inner = _inside(address) or address
-    return inner.is_multicast or inner.is_unspecified or address.is_unspecified
-
-
-def why_not_url(url: str, allow_private_hosts: bool) -> str | None:
-    """Why ``url`` can never be called, whatever its host resolves to; None if it may be."""
-    try:
-        parsed = urlsplit(url)
-        usable = bool(parsed.hostname) and parsed.port != 0
-    except ValueError:
-        return "is not an address"
-    fault = None
-    if not usable or not url.isascii() or not url.isprintable() or " " in url:
-        fault = "is not an address"
-    elif parsed.username is not None or parsed.password is not None:
-        fault = "must not hold a user name or password"
-    elif parsed.scheme not in ("https", "http"):
-        fault = "must begin with https://"
-    elif parsed.scheme == "http" and not allow_private_hosts:
-        fault = "must begin with https:// (http only to this host, and with auth.allow_private_hosts)"
-    return fault
 
 
 def resolved(host: str, port: int) -> Iterable[str]:
@@ -216,8 +158,8 @@ class Outgoing:
             pool = HTTPConnectionPool(self.reactor, persistent=False)
             agent = Agent.usingEndpointFactory(self.reactor, _Always(endpoint), pool)
             client = HTTPClient(_Plain(agent))
-            given: dict[bytes | str, bytes | str] = {"Accept": "application/json", "User-Agent": USER_AGENT}
-            given |= headers
+            all_headers = {"Accept": "application/json", "User-Agent": USER_AGENT, **headers}
+            given = Headers({name: [value] for name, value in all_headers.items()})
             response = await client.request(
                 method, url, headers=given, data=body, allow_redirects=False, reactor=self.reactor
             )
@@ -252,11 +194,11 @@ class Outgoing:
         for text in texts:
             with suppress(ValueError):
                 allowed.append(ipaddress.ip_address(text))
-        allowed = [one for one in allowed if not _never(one)]
+        allowed = [one for one in allowed if not is_nowhere(one)]
         if not self.allow_private_hosts():
             allowed = [one for one in allowed if is_public(one)]
         if not secure:
-            allowed = [one for one in allowed if _is_loopback(one)]
+            allowed = [one for one in allowed if is_loopback(one)]
         if not allowed:
             why = (
                 "has no public address; auth.allow_private_hosts would allow others"

@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.outgoing import (
-    DEFAULT_SECONDS,
-    LEAST_SECONDS,
-    MOST_SECONDS,
-    is_public,
-    kept_seconds,
-    why_not_url,
-)
+from project_service.outgoing import DEFAULT_SECONDS, LEAST_SECONDS, MOST_SECONDS, kept_seconds
+from project_service.public_addresses import is_public, why_not_url
 
 NOT_PUBLIC = [
     *("10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "169.254.169.254", "127.0.0.1", "127.9.9.9"),
