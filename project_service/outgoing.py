@@ -330,6 +330,7 @@ class _Counted:
     line: _Line
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
+        protocolFactory.noisy = False
         connecting: Deferred[Any] = self.endpoint.connect(_CountingFactory(protocolFactory, self.line))
         # The agent talks to its own protocol, not to what is around it.
         return connecting.addCallback(lambda counting: counting.wrappedProtocol)
