@@ -111,7 +111,7 @@ def provider_disabled() -> ApiError:
 
 def provider_unavailable() -> ApiError:
     """The provider cannot be reached, or its answers cannot be used; the log says why."""
-    return ApiError(502, "provider_unavailable", "The provider cannot be used at the moment.", counted=True)
+    return ApiError(503, "provider_unavailable", "The provider cannot be used at the moment.", counted=True)
 
 
 def provider_refused() -> ApiError:

@@ -49,6 +49,8 @@ from project_service.settings.model import Auth, Provider
 
 _log = Logger()
 
+# Where somebody comes back to, below server.public_url.
+CALLBACK = "/auth/v1/callback"
 _DISCOVERY = "/.well-known/openid-configuration"
 # How long the secret that is signed for Apple is valid; it is made for each call.
 _SIGNED_SECRET_SECONDS = 300
@@ -60,6 +62,10 @@ OURS = frozenset(
         *("registration", "request", "request_uri", "response_mode", "response_type", "scope", "state"),
     }
 )
+# As long as a verifier has to be (RFC 7636 section 4.1).
+_NOBODYS_VERIFIER = "0" * 43
+# The error codes that say that the client is not known, or its secret is wrong.
+_OF_CLIENTS = frozenset({"invalid_client", "unauthorized_client", "incorrect_client_credentials"})
 # Error codes of the token endpoint (RFC 6749 section 5.2, and GitHub's own) that may be logged.
 _KNOWN_CODES = frozenset(
     {
@@ -200,24 +206,24 @@ class Providers:
             claims = await self._verified(provider, metadata, id_token, nonce, False, access_token)
             return from_claims(name, claims)
 
-    async def faults(self, name: str) -> list[str]:
-        """What is wrong with a provider, as sentences without a capital; everything but signing in is tried. Raises
-        ``provider_disabled``."""
+    async def faults(self, name: str, redirect_uri: str) -> list[str]:
+        """What is wrong with a provider, as sentences without a capital. Its documents are read, and it is sent a
+        code that it cannot know, which shows whether it knows the client. Raises ``provider_disabled``."""
         preset, provider = self._found(name)
         found: list[str] = []
         if provider.secret is None and provider.private_key_file is None:
             found.append("client_secret is missing, which most providers need for a code")
         try:
             metadata = await self._metadata(name, preset, provider)
-            if metadata.keys_url is not None:
-                keys = await self.documents.read(metadata.keys_url)
-                if usable_keys(keys) == 0:
-                    found.append("it publishes no key that could sign an ID token")
+            if metadata.keys_url is not None and not usable_keys(
+                await self.documents.read(metadata.keys_url)
+            ):
+                found.append("it publishes no key that could sign an ID token")
+            nobody = CameBack(redirect_uri, "not-a-code", nonce="", verifier=_NOBODYS_VERIFIER)
+            tokens = await self._answer_to(preset, provider, metadata, nobody)
+            if isinstance(code := tokens.get("error"), str) and code in _OF_CLIENTS:
+                found.append(f"it does not take client_id and client_secret: {code}")
         except (OutgoingFailed, _Unusable) as fault:
-            found.append(str(fault))
-        try:
-            self._client_secret(provider)
-        except _Unusable as fault:
             found.append(str(fault))
         return found
 
@@ -262,6 +268,17 @@ class Providers:
     async def _tokens(
         self, name: str, preset: Preset, provider: Provider, metadata: _Metadata, back: CameBack
     ) -> Mapping[str, Any]:
+        tokens = await self._answer_to(preset, provider, metadata, back)
+        if (code := tokens.get("error")) is not None:
+            shown = code if isinstance(code, str) and code in _KNOWN_CODES else "an error of its own"
+            _log.warn("the provider {name} refuses a code: {code}", name=name, code=shown)
+            raise errors.provider_refused()
+        return tokens
+
+    async def _answer_to(
+        self, preset: Preset, provider: Provider, metadata: _Metadata, back: CameBack
+    ) -> Mapping[str, Any]:
+        """What the token endpoint answers to a code: tokens, or an ``error``."""
         form = {"grant_type": "authorization_code", "code": back.code, "redirect_uri": back.redirect_uri}
         if preset.pkce:
             form["code_verifier"] = back.verifier
@@ -274,17 +291,7 @@ class Providers:
         else:
             form |= {"client_id": client_id} | ({} if secret is None else {"client_secret": secret})
         body = urlencode(form).encode()
-        reply = await self.outgoing.call("POST", metadata.exchange_url, headers=headers, body=body)
-        tokens = _json_of(reply, refusals=True)
-        code = tokens.get("error")
-        if code is not None or reply.status >= 400:
-            _log.warn(
-                "the provider {name} refuses a code: {code}",
-                name=name,
-                code=code if code in _KNOWN_CODES else f"status {reply.status}",
-            )
-            raise errors.provider_refused()
-        return tokens
+        return _answer_in(await self.outgoing.call("POST", metadata.exchange_url, headers=headers, body=body))
 
     def _client_secret(self, provider: Provider) -> str | None:
         """The secret, or one signed by the key in its place (Apple, "Creating a client secret")."""
@@ -389,14 +396,24 @@ def _is_of_microsoft(name: str, stated: str, issuer: str) -> bool:
     )
 
 
-def _json_of(reply: Reply, refusals: bool = False) -> Mapping[str, Any]:
-    """The object in a reply, of status 200 or, with ``refusals``, of 400 or 401."""
-    if reply.status != 200 and not (refusals and reply.status in (400, 401, 403)):
+def _json_of(reply: Reply) -> Mapping[str, Any]:
+    """The object in a reply of status 200."""
+    if reply.status != 200:
         raise _Unusable(f"{reply.host} answered {reply.status}")
     content = reply.json()
     if not isinstance(content, dict):
         raise _Unusable(f"{reply.host} answered with something else than a JSON object")
     return content
+
+
+def _answer_in(reply: Reply) -> Mapping[str, Any]:
+    """As ``_json_of``, also for a refusal (RFC 6749 section 5.2), which then has an ``error`` that can be told apart
+    from others only if it is a text."""
+    if reply.status not in (400, 401, 403):
+        return _json_of(reply)
+    content = reply.json()
+    code = content.get("error") if isinstance(content, dict) else None
+    return {"error": code if isinstance(code, str) else ""}
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:

@@ -69,6 +69,9 @@ class Signing:
         came = CameBack(REDIRECT, back["code"], SENT.nonce, SENT.verifier)
         return await self.providers.exchange(self.name, evolve(came, **changes))
 
+    async def faults(self) -> list[str]:
+        return await self.providers.faults(self.name, REDIRECT)
+
     async def refused(self, error: str, **changes: Any) -> str:
         """Why, for the one who signs in and for the operator; neither is told what is secret."""
         with captured_logs() as logs, pytest.raises(ApiError) as caught:
@@ -273,7 +276,7 @@ async def test_a_provider_that_answers_what_cannot_be_used_is_unavailable(
         one.there.replaced[path] = reply
         with captured_logs() as logs, pytest.raises(ApiError) as caught:
             await one.providers.exchange("keycloak", CameBack(REDIRECT, code, SENT.nonce, SENT.verifier))
-        assert (caught.value.status, caught.value.code) == (502, "provider_unavailable")
+        assert (caught.value.status, caught.value.code) == (503, "provider_unavailable")
         assert why in str(logs) and "hush" not in str(logs)
 
 
@@ -337,7 +340,7 @@ async def test_a_provider_that_is_not_configured_is_disabled() -> None:
             one.providers.authorization_url("google", SENT),
             one.providers.exchange("google", CameBack(REDIRECT, "x", "n", "v")),
             one.providers.by_id_token("google", "x"),
-            one.providers.faults("google"),
+            one.providers.faults("google", REDIRECT),
         ):
             with pytest.raises(ApiError) as caught:
                 await call
@@ -447,9 +450,7 @@ async def test_apple_gets_a_signed_secret_and_answers_by_a_form() -> None:
         assert (found.profile.data["name"], found.profile.email) == ("Ada L", "ada@example.test")
     async with signing("apple", **{**signs, "private_key_file": model.Secret("hush")}) as one:
         assert "no private key in PEM" in await one.refused("provider_unavailable")
-        assert await one.providers.faults("apple") == [
-            "private_key_file holds no private key in PEM without a password"
-        ]
+        assert await one.faults() == ["private_key_file holds no private key in PEM without a password"]
 
 
 @pytest_twisted.ensureDeferred
@@ -476,15 +477,26 @@ async def test_microsofts_endpoint_for_all_tenants_is_taken_with_the_tokens_tena
 @pytest_twisted.ensureDeferred
 async def test_what_is_wrong_with_a_provider_is_told() -> None:
     async with signing() as one:
-        assert await one.providers.faults("keycloak") == []
-    async with signing(client_secret=None) as one:
-        (fault,) = await one.providers.faults("keycloak")
-        assert fault.startswith("client_secret is missing")
-    async with signing() as one:
+        assert await one.faults() == []
         one.there.replaced["/keys"] = ok(b'{"keys": []}')
-        assert await one.providers.faults("keycloak") == ["it publishes no key that could sign an ID token"]
-    async with signing() as one:
+        one.clock.ahead = 100_000
+        assert await one.faults() == ["it publishes no key that could sign an ID token"]
         one.there.discovery["issuer"] = "https://other.example.test"
-        assert await one.providers.faults("keycloak") == ["its discovery document is that of another issuer"]
+        one.clock.ahead = 200_000
+        assert await one.faults() == ["its discovery document is that of another issuer"]
+    async with signing(client_secret=None) as one:
+        assert await one.faults() == [
+            "client_secret is missing, which most providers need for a code",
+            "it does not take client_id and client_secret: invalid_client",
+        ]
+    async with signing(client_secret=model.Secret("hush")) as one:
+        assert await one.faults() == ["it does not take client_id and client_secret: invalid_client"]
     async with signing(issuer="http://127.0.0.1:1/") as one:
-        assert await one.providers.faults("keycloak") == ["127.0.0.1 cannot be connected to"]
+        assert await one.faults() == ["127.0.0.1 cannot be connected to"]
+    async with signing("github", here("github", user="/user")) as one:
+        assert await one.faults() == []
+        one.there.replaced["/token"] = ok(b'{"error": "incorrect_client_credentials"}')
+        (fault,) = await one.faults()
+        assert "incorrect_client_credentials" in fault
+        one.there.replaced["/token"] = ok(b"hush", status="500 Oh")
+        assert await one.faults() == ["127.0.0.1 answered 500"]
