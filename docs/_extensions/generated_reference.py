@@ -32,7 +32,14 @@ from project_service.http import openapi
 from project_service.http.health import Health
 from project_service.http.metrics import Metrics
 from project_service.http.routing import Router
-from project_service.settings.model import SECTIONS, Secret, Settings, Stage, StageDatabase
+from project_service.settings.model import (
+    INNER_SECTIONS,
+    SECTIONS,
+    Secret,
+    Settings,
+    Stage,
+    StageDatabase,
+)
 
 SAMPLE = Path(__file__).parents[2] / "etc" / "project-service.toml"
 STAGES = "stages.STAGE.databases.NAME"
@@ -100,19 +107,27 @@ def _section(text: str) -> Section:
         comment.append(line)
     groups.append(Group(_comment(comment), tuple(settings)))
     prefix = STAGES if name.startswith("stages.") else name
+    if f"{name.rpartition('.')[0]}.NAME" in INNER_SECTIONS:
+        prefix = f"{name.rpartition('.')[0]}.NAME"
     return Section(prefix, _comment(lines[:head]), tuple(groups))
 
 
 def _model(section: str) -> type:
-    return StageDatabase if section == STAGES else SECTIONS[section]
+    return _models()[section]
+
+
+def _models() -> Mapping[str, type]:
+    return {**SECTIONS, **INNER_SECTIONS, STAGES: StageDatabase}
 
 
 @cache
 def setting_names() -> Mapping[str, str]:
     """The full name of each setting, by every name under which pages know it."""
     names = {}
-    for section, model in [*SECTIONS.items(), (STAGES, StageDatabase)]:
+    for section, model in _models().items():
         for one in attrs.fields(model):
+            if "kind" not in one.metadata:
+                continue  # a section within this one
             names[f"{section}.{one.name}"] = f"{section}.{one.name}"
     bare = {one.name for model in SECTIONS.values() for one in attrs.fields(model)}
     for one in attrs.fields(StageDatabase):
@@ -126,7 +141,8 @@ def _settings() -> str:
     introduction, sections = sample()
     lines = [escaped(introduction).partition("\n\n")[2], ""]
     for section in sections:
-        title, label = f"[{section.name}]", f".. _settings-{section.name.partition('.')[0]}:"
+        of_section = "stages" if section.name == STAGES else section.name.removesuffix(".NAME")
+        title, label = f"[{section.name}]", f".. _settings-{of_section}:"
         lines += ["", label, "", title, "-" * len(title), "", escaped(section.comment), ""]
         for group in section.groups:
             lines += _group(section, group)

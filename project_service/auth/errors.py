@@ -125,3 +125,31 @@ def user_in_use() -> ApiError:
 
 def session_not_found() -> ApiError:
     return ApiError(404, "session_not_found", "There is no such session.")
+
+
+def provider_disabled() -> ApiError:
+    return ApiError(400, "provider_disabled", "This provider is not configured here.")
+
+
+def provider_unavailable() -> ApiError:
+    """The provider cannot be reached, or its answers cannot be used; the log says why."""
+    return ApiError(503, "provider_unavailable", "The provider cannot be used at the moment.", counted=True)
+
+
+def provider_refused() -> ApiError:
+    """The provider does not take the code, which is used, expired, or of another client."""
+    return ApiError(400, "provider_refused", "The provider does not confirm who signed in; try again.")
+
+
+def invalid_id_token(why: str) -> ApiError:
+    return ApiError(400, "invalid_id_token", f"The ID token cannot be used: {why}.")
+
+
+def hook_refused(status: int, message: str) -> ApiError:
+    """A hook of the project refuses, with a status (4xx) and a message of its own."""
+    return ApiError(status, "hook_refused", message)
+
+
+def hook_failed() -> ApiError:
+    """A hook of the project fails, takes too long, or answers what cannot be used; the log says why."""
+    return ApiError(500, "hook_failed", "A hook of this project failed.", counted=True)

@@ -84,6 +84,13 @@ THEIRS: Mapping[str, Theirs] = {
     "invalid_one_time_token": Theirs(403, "otp_expired", "Token has expired or is invalid"),
     # Not 501, which clients take for a fault of the network.
     "email_not_configured": Theirs(400, "email_provider_disabled"),
+    # Providers and hooks.
+    "provider_disabled": Theirs(400, "provider_disabled", "Unsupported provider: provider is not enabled"),
+    "provider_refused": Theirs(400, "bad_oauth_callback"),
+    "provider_unavailable": Theirs(None, "unexpected_failure"),
+    "invalid_id_token": Theirs(400, "invalid_id_token"),
+    "hook_refused": Theirs(None, "hook_refused"),
+    "hook_failed": Theirs(None, "hook_failed"),
     "user_not_found": Theirs(404, "user_not_found", "User not found"),
     "user_in_use": Theirs(409, "conflict"),
     # What is not the client's fault, or only in part.

@@ -69,6 +69,8 @@ drop function if exists storage.create_bucket(text, text, bigint, bigint, text[]
 drop function if exists
     storage.create_bucket(text, text, bigint, bigint, text[], boolean, boolean, boolean, boolean, text);
 drop function if exists
+    storage.create_bucket(text, text, bigint, bigint, text[], boolean, boolean, boolean, boolean, text, boolean);
+drop function if exists
     storage.put_object(text, text, uuid, bigint, text, text, uuid, boolean, text[], text[]);
 drop function if exists storage.keep_rendition(text, uuid, text, uuid, bigint, text, integer);
 
