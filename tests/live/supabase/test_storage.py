@@ -134,6 +134,19 @@ await new Promise((resolve, reject) => new tus.Upload(big, {
 }).start())
 out.resumable = (await files.download(`${user}/big`)).data.size
 
+// The same by a signed address, by somebody who is not signed in and has no key.
+const address = (await files.createSignedUploadUrl(`${user}/big`, { upsert: true })).data
+await new Promise((resolve, reject) => new tus.Upload(big.subarray(0, 250000), {
+  endpoint: `${url}/storage/v1/upload/resumable/sign`,
+  headers: { 'x-signature': address.token },
+  removeFingerprintOnSuccess: true,
+  metadata: { bucketName: 'files', objectName: address.path, contentType: 'text/plain', cacheControl: '3600' },
+  chunkSize: 100000,
+  onError: reject,
+  onSuccess: resolve,
+}).start())
+out.resumableSigned = (await files.download(`${user}/big`)).data.size
+
 out.notEmpty = failed(await admin.deleteBucket('files'))
 out.emptied = (await admin.emptyBucket('files')).data.message.length > 0
 out.deleted = (await admin.deleteBucket('files')).data
@@ -186,6 +199,7 @@ SEEN = {
     "picture": ["image/png", 30, 20],
     "signedPicture": ["image/png", 30, 20],
     "resumable": 300000,
+    "resumableSigned": 250000,
     "notEmpty": ["409", "The bucket you tried to delete is not empty"],
     "emptied": True,
     "deleted": {"message": "Successfully deleted"},
