@@ -58,9 +58,9 @@ def query_of(sent: Mapping[str, str | None]) -> str:
 
 def wanted(query: str, settings: Images) -> Wanted | None:
     """As ``images.wanted``, of what ``query_of`` made. Clients in Node send pictures as text by default, so that keys
-    count too."""
+    count too; and whoever shows icons in a size need not know which of them are SVG."""
     read = images.wanted(query.encode(), settings)
-    return None if read is None else evolve(read, by_key=True)
+    return None if read is None else evolve(read, by_key=True, vectors_whole=True)
 
 
 def of_request(request: Request, settings: Images) -> Wanted | None:

@@ -275,7 +275,7 @@ class SignedRoutes:
         inline, filename = parameters.shown_as(request, None)
         caching = partial(for_link, bucket.rules.cache_control, self.signatures.seconds_left(signed))
         viewer = None if signed.owner is None else Viewer(signed.owner)
-        terms = Terms(inline, caching, (NO_REFERRER,), viewer=viewer, filename=filename)
+        terms = Terms(inline, caching, (NO_REFERRER,), viewer=viewer, filename=filename, unquoted=True)
         return await self.downloads.send(request, bucket.name, key, terms, picture)
 
     @endpoint(

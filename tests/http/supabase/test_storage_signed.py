@@ -77,8 +77,8 @@ class Downloads(Signing):
     def test_names_to_save_it_under(self) -> None:
         address = self.sign()
         for query, shown in (
-            ("&download=", 'attachment; filename="a.txt"'),
-            ("&download=b.txt", 'filename="b.txt"'),
+            ("&download=", "attachment; filename=a.txt;"),
+            ("&download=b.txt", "filename=b.txt;"),
         ):
             self.assertIn(shown, self.open(address + query).header("content-disposition") or "")
 

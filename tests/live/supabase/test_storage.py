@@ -190,7 +190,7 @@ SEEN = {
     "remove": [True],
     "publicUrl": [200, "hello!"],
     "notPublic": 400,
-    "signed": [200, "hello!", ' filename="name.txt"', True],
+    "signed": [200, "hello!", " filename=name.txt", True],
     "several": [True, False],
     "unsigned": MISSING,
     "signedUpload": None,
