@@ -5,9 +5,10 @@ Small objects that were read lately come from memory.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 from uuid import UUID
 from wsgiref.handlers import format_date_time
 
@@ -65,10 +66,12 @@ class Downloads:
     renditions: Renditions
     now: Callable[[], datetime]
 
-    async def answer(self, request: Request, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
+    def answer(
+        self, request: Request, bucket: str, key: str, terms: Terms
+    ) -> Coroutine[Any, Any, Reply | StreamReply]:
         """As ``send``, in the size and format that the parameters of the request ask for."""
         wanted = self.renditions.wanted(request) if request.raw_query else None
-        return await self.send(request, bucket, key, terms, wanted)
+        return self.send(request, bucket, key, terms, wanted)
 
     async def send(
         self, request: Request, bucket: str, key: str, terms: Terms, wanted: Wanted | None = None

@@ -27,7 +27,7 @@ from project_service.http.request import Request
 from project_service.http.response import Reply
 from project_service.http.routing import Router
 from project_service.storage import errors as storage_errors
-from project_service.supabase.auth import ClientAuth
+from project_service.supabase.auth.mounting import ClientAuth
 from project_service.supabase.tables import ClientTables
 from project_service.tables import errors as table_errors
 from project_service.tables.api import TableRoutes
@@ -58,7 +58,7 @@ def whole(test: TestCase, **auth: Any) -> Router:
     StorageApp().storage.mount(router)
     TableRoutes({}).mount(router)
     ClientTables(TableRoutes({}), None).mount(router)
-    ClientAuth(accounts, ()).mount(router)
+    ClientAuth(accounts, (), None).mount(router)
     Health({}, Metrics(), Clock()).mount(router)
     OpenApi("1.2.3", INTRODUCTION).mount(router)
     return router

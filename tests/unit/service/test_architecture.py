@@ -89,6 +89,7 @@ LAYERS = [
         "files",
         "frozen",
         "process",
+        "redirects",
         "role_claim",
         "whole_numbers",
     ],
