@@ -46,7 +46,7 @@ class Terms:
 
     ``use`` is taken when the bytes are available and before any is sent; where that raises, nothing is sent.
 
-    ``inline`` and ``filename`` are as ``presentation`` takes them.
+    ``inline``, ``filename`` and ``unquoted`` are as ``presentation`` takes them.
     """
 
     inline: bool | None
@@ -55,6 +55,7 @@ class Terms:
     use: LinkUse | None = None
     viewer: Viewer | None = None
     filename: str = ""
+    unquoted: bool = False
 
 
 @frozen(eq=False)
@@ -85,7 +86,7 @@ class Downloads:
             if row.version == missing:
                 raise ObjectLost(f"the store has no {row.path}")
             try:
-                if wanted is not None:
+                if wanted is not None and not wanted.is_whole(row.content_type):
                     return await self._answer_rendition(request, row, terms, wanted)
                 return await self._answer(request, row, terms)
             except NoSuchObject:
@@ -198,7 +199,9 @@ def _head(
 
 def _headers(request: Request, row: ObjectRow, terms: Terms) -> Headers:
     """The headers of a response that has the object's bytes."""
-    shown = presentation(row.key, row.content_type, terms.inline, terms.filename, row.content_language)
+    shown = presentation(
+        row.key, row.content_type, terms.inline, terms.filename, row.content_language, terms.unquoted
+    )
     headers = (*shown, *_validators(request, row, terms))
     if (
         b"want-repr-digest" in request.headers.first
