@@ -227,12 +227,16 @@ def error_codes() -> Mapping[str, Code]:
 
 def _errors(response: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The codes and messages of a response, which its description lists."""
-    if "$ref" not in response:
-        return []
-    name = response["$ref"].rpartition("/")[2]
-    return re.findall(
-        r"^- `([^`]+)`: (.*)$", description()["components"]["responses"][name]["description"], re.M
-    )
+    return re.findall(r"^- `([^`]+)`: (.*)$", _resolved(response)["description"], re.M)
+
+
+def _resolved(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is referred to, if it is among the components."""
+    if "$ref" not in one:
+        return one
+    kind, name = one["$ref"].split("/")[-2:]
+    there: Mapping[str, Any] = description()["components"][kind][name]
+    return there
 
 
 # A code of more operations than this is one of a whole part, or of all; to list them would say nothing.
@@ -273,12 +277,13 @@ def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[
     needs = list(dict.fromkeys(one for one in needs if one))
     if needs:
         yield f"   :Needs: {', or '.join(needs)}"
-    parameters = [one for one in operation.get("parameters", []) if one["in"] != "path"]
+    parameters = [_resolved(one) for one in operation.get("parameters", [])]
+    parameters = [one for one in parameters if one["in"] != "path"]
     if parameters:
         yield "   :Takes: " + ", ".join(f"``{one['name']}``" for one in parameters)
     if "requestBody" in operation:
         yield "   :Body: " + ", ".join(f"``{kind}``" for kind in operation["requestBody"]["content"])
-    answers = [status for status, response in operation["responses"].items() if "$ref" not in response]
+    answers = [status for status, response in operation["responses"].items() if not _errors(response)]
     yield "   :Answers: " + ", ".join(answers)
     refusals = {code: status for status, one in operation["responses"].items() for code, _ in _errors(one)}
     particular = [code for code in refusals if len(error_codes()[code].operations) <= EVERYWHERE]

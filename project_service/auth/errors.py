@@ -79,11 +79,33 @@ def reauthentication_needed() -> ApiError:
     )
 
 
+def reauthentication_not_valid() -> ApiError:
+    return ApiError(
+        422, "reauthentication_not_valid", "The code is wrong, or no longer valid; ask for a new one."
+    )
+
+
+def anonymous_users_disabled() -> ApiError:
+    return ApiError(
+        422, "anonymous_users_disabled", "Anonymous users are switched off here (auth.anonymous_users)."
+    )
+
+
 def invalid_one_time_token() -> ApiError:
     """The token is unknown, used, expired or for another purpose; the response does not say which."""
     return ApiError(
         422, "invalid_one_time_token", "The token is not valid, or no longer valid; ask for a new one."
     )
+
+
+def bad_code_verifier() -> ApiError:
+    """The code verifier does not belong to the challenge with which the client began (RFC 7636 section 4.6)."""
+    return ApiError(400, "bad_code_verifier", "The code verifier does not match the code challenge.")
+
+
+def flow_state_not_found() -> ApiError:
+    """There is no such authorization code, or it was used or has expired."""
+    return ApiError(404, "flow_state_not_found", "The authorization code is not valid, or no longer valid.")
 
 
 def email_not_configured() -> ApiError:

@@ -20,6 +20,7 @@ import orjson
 from attrs import frozen
 
 from project_service.files import regular
+from project_service.redirects import pattern
 from project_service.whole_numbers import from_digits
 
 Kind = Callable[[Any], Any]
@@ -379,6 +380,18 @@ def redirect_url(value: Any) -> str:
     if not value.isascii():
         # It is sent in the header Location.
         raise ValueError("must be percent-encoded, with its host as xn--…, since it is sent in a header")
+    return str(value)
+
+
+def redirect_pattern(value: Any) -> str:
+    """Where links of e-mails and providers may lead in the end (``redirects.py``)."""
+    return pattern(text(value))
+
+
+def application_url(value: Any) -> str:
+    """The address of an application, to which links lead that may not lead elsewhere."""
+    if "*" in redirect_pattern(value):
+        raise ValueError("must not have a *")
     return str(value)
 
 

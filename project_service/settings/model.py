@@ -16,6 +16,7 @@ from project_service.settings.kinds import (
     Kind,
     Secret,
     StoreKeys,
+    application_url,
     choice,
     claim_path,
     dsn,
@@ -37,6 +38,7 @@ from project_service.settings.kinds import (
     own_schema,
     page_url,
     pem_file,
+    redirect_pattern,
     redirect_url,
     role,
     seconds,
@@ -186,6 +188,18 @@ class Auth:
     signups_max_per_address: int = key(integer(0, MAX_INTEGER), 30, reloads=True)
     recover_url: str | None = key(optional(token_page_url), None, reloads=True)
     verify_url: str | None = key(optional(token_page_url), None, reloads=True)
+    site_url: str | None = key(optional(application_url), None, reloads=True)
+    redirect_urls: tuple[str, ...] = key(list_of(redirect_pattern), (), reloads=True)
+    verify_by_get: bool = key(flag, False, reloads=True)
+    double_confirm_changes: bool = key(flag, True, reloads=True)
+    code_seconds: int = key(integer(60, 86400), 3600, reloads=True)
+    email_seconds: int = key(integer(0, 86400), 60, reloads=True)
+    emails_max_per_account: int = key(integer(0, MAX_INTEGER), 20, reloads=True)
+    emails_max_per_address: int = key(integer(0, MAX_INTEGER), 100, reloads=True)
+    verifications_max_per_address: int = key(integer(0, MAX_INTEGER), 360, reloads=True)
+    anonymous_users: bool = key(flag, False, reloads=True)
+    anonymous_days: int = key(integer(1, 36500), 30, reloads=True)
+    anonymous_max_per_address: int = key(integer(0, MAX_INTEGER), 30, reloads=True)
     audit_days: int = key(integer(1, 36500), 90, reloads=True)
     allow_private_hosts: bool = key(flag, False, reloads=True)
     providers: dict[str, Provider] = _tables(Provider, reloads=True)
@@ -217,8 +231,6 @@ class Images:
     sizes: tuple[int, ...] = key(list_of(integer(1, 10000)), ())
     quality: int = key(integer(1, 100), 80)
     max_per_object: int = key(integer(0, 100000), 100)
-    max_waiting: int = key(integer(0, 100000), 100)
-    wait_seconds: float = key(seconds(), 30.0)
 
 
 @frozen

@@ -93,6 +93,7 @@ LAYERS = [
         "frozen",
         "process",
         "public_addresses",
+        "redirects",
         "role_claim",
         "whole_numbers",
     ],

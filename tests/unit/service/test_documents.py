@@ -137,6 +137,8 @@ SEARCHED = {
     "auth": ("gdpr", "jwt"),
     "operations": ("backup", "healthcheck", "prometheus"),
     "schema": ("migrations", "seed"),
+    "explanations/supabase": ("coming from supabase", "studio"),
+    "howto/photo-app": ("photo album", "gallery"),
     "reference/endpoints": ("swagger", "postman"),
 }
 
