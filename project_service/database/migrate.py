@@ -57,6 +57,7 @@ _FILES = (
     "auth/sessions",
     "auth/attempts",
     "auth/accounts",
+    "auth/identities",
     "storage/buckets",
     "storage/policies",
     "storage/judgement",

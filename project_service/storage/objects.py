@@ -6,7 +6,7 @@ The rows change first, in one transaction, which also makes the versions that ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from attrs import evolve, frozen
@@ -15,6 +15,7 @@ from project_service.errors import ApiError
 from project_service.lifecycle import shield, to_its_end
 from project_service.storage import access, errors, keys
 from project_service.storage.buckets import Buckets
+from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.s3.reading import MAX_READS, ObjectLost
 from project_service.storage.upload import BUCKET_LIMIT, SizeLimit, State, Upload, Uploads
@@ -29,9 +30,6 @@ from project_service.storage.values import (
     Viewer,
     Writer,
 )
-
-if TYPE_CHECKING:
-    from project_service.storage.rows.objects import ObjectRows
 
 # How often to empty a bucket that is to be deleted while others put objects into it.
 EMPTYINGS = 10

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from attrs import asdict, define, field, fields, frozen
+from attrs import asdict, define, evolve, field, fields, frozen
 from orjson import Fragment
 
 from project_service import base64url, whole_numbers
@@ -260,21 +260,14 @@ class ObjectRow:
 
     def as_rendition(self, stored: StoredRendition, key: str, content_type: str) -> ObjectRow:
         """The row of a picture that was made of this object, named ``key``."""
-        return ObjectRow(
-            self.bucket,
-            key,
-            stored.version,
-            stored.size,
-            content_type,
-            stored.etag,
-            self.owner,
-            self.updated_at,
-            self.max_age_seconds,
-            self.changed_twice,
-            self.cache_control,
-            self.metadata,
-            self.content_language,
-            None,  # the SHA-256 of the object is of other bytes
+        return evolve(
+            self,
+            key=key,
+            version=stored.version,
+            size=stored.size,
+            content_type=content_type,
+            etag=stored.etag,
+            sha256=None,  # the object's is of other bytes
         )
 
     def as_json(self) -> dict[str, Any]:

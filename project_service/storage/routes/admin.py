@@ -156,7 +156,6 @@ class BucketRoutes:
         ),
     )
     async def delete_prefix(self, request: Request) -> Reply:
-        """A prefix must be given; the empty one means everything."""
         prefix = request.query_value("prefix")
         if prefix is None:
             raise validation_failed({"prefix": "is required"})

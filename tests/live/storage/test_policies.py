@@ -588,7 +588,7 @@ async def test_roles_that_had_rights_on_the_table_keep_them(services: Services, 
     run_sql(admin, f"grant usage on schema storage to {role}; grant select on storage.objects to {role}")
     run_sql(
         empty_database,
-        "select storage.create_bucket('b', 'private', null, null, null, false);"
+        "select storage.create_bucket('b', 'private', null, null, null, false, false);"
         " insert into storage.objects (bucket, key, version, size, content_type, etag)"
         " values ('b', 'x', gen_random_uuid(), 1, 'a/b', 'e')",
     )
@@ -676,7 +676,7 @@ def test_a_listing_under_a_policy_uses_the_indexes(database: str) -> None:
     """A page within a folder reads what it shows. So that those of others cost nothing in the outermost one, there is
     the index that docs/storage.rst names."""
     owner = UUID(int=1)
-    run_sql(database, "select storage.create_bucket('b', 'private', null, null, null, false)")
+    run_sql(database, "select storage.create_bucket('b', 'private', null, null, null, false, false)")
     run_sql(
         database,
         "insert into storage.objects (bucket, key, version, size, content_type, etag)"

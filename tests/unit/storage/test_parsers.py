@@ -388,6 +388,17 @@ class Dispositions(SynchronousTestCase):
         self.assertEqual(plain.count('"'), 2)
         self.assertNotIn("\\", plain)
 
+    @given(good_keys)
+    @example("a.b-c_1")
+    @example("a b")
+    def test_without_quotes_the_name_is_the_same(self, key: str) -> None:
+        quoted, unquoted = (content_disposition(key, inline=False, unquoted=one) for one in (False, True))
+        name = quoted.split('"')[1]
+        if re.fullmatch("[A-Za-z0-9._-]+", name):
+            self.assertEqual(unquoted, quoted.replace('"', ""))
+        if not name or re.search(r'[ "(),/:;<=>?@[\]{}\\]', name):
+            self.assertEqual(unquoted, quoted)
+
 
 payloads = st.one_of(
     st.binary(max_size=300),

@@ -1,0 +1,72 @@
+"""Chromium with a program for Node that does in pages what people do, by puppeteer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from tests.live import npm
+from tests.live.service.documented_clients import Pages, browser
+
+PUPPETEER = "puppeteer-core@24"
+# The program has ``browser``, the arguments, and what people do: each waits until it can be done. It fills ``seen``.
+PROGRAM = """
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import puppeteer from 'puppeteer-core'
+
+const browser = await puppeteer.launch({
+  executablePath: %r, args: ['--no-sandbox', '--disable-gpu'], defaultViewport: { width: 620, height: 400 },
+})
+const args = process.argv.slice(2)
+const opened = async (address, context = browser) => {
+  const page = await context.newPage()
+  page.on('pageerror', error => errors.push(error.message))
+  await page.goto(address)
+  return page
+}
+const button = (page, text) => page.locator(`button::-p-text(${text})`).click()
+const fill = async (page, values) => {
+  for (const [name, value] of Object.entries(values)) await page.locator(`[name=${name}]`).fill(value)
+}
+const until = (page, condition, ...values) => page.waitForFunction(condition, {}, ...values)
+const says = (page, text) => until(page, text => document.body.innerText.includes(text), text)
+// The link that begins so in the e-mail to an address, from the folder of the mails, once it is there.
+const link = async (folder, email, begin) => {
+  for (const end = Date.now() + 30000; Date.now() < end; await new Promise(done => setTimeout(done, 50))) {
+    for (const name of readdirSync(folder).filter(name => name.endsWith('.eml'))) {
+      const lines = readFileSync(`${folder}/${name}`, 'utf8').split(/\\r?\\n/)
+      const found = lines.includes(`To: ${email}`) && lines.find(line => line.startsWith(begin))
+      if (found) return found
+    }
+  }
+  throw new Error(`there is no e-mail to ${email}`)
+}
+const seen = {}, errors = []
+try {
+%s
+} finally {
+  await browser.close()
+}
+process.stdout.write(JSON.stringify({ ...seen, errors }))
+"""
+
+
+def visit(folder: Path, program: str, *args: str) -> Any:
+    """What ``program`` put into ``seen``, and ``errors`` that pages did not catch. ``npm.install`` has installed
+    ``PUPPETEER`` in ``folder``. Skips the test where there is no Chromium."""
+    return npm.run_node(folder, PROGRAM % (browser(), program), *args)
+
+
+@contextmanager
+def serving_pages(folder: Path) -> Iterator[str]:
+    """The address at which a server has the files of ``folder``."""
+    handler = partial(Pages, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://localhost:{server.server_port}"
+        server.shutdown()
