@@ -77,6 +77,9 @@ def import_(invocation: Invocation, file: IO[bytes]) -> None:
 _AS_BEFORE = """
 with new as (
     select id from auth.users where id = %(id)s and created_at > %(created_at)s
+), dated as (
+    update auth.identities i set created_at = %(created_at)s from new
+    where i.user_id = new.id and i.provider = 'email'
 ), linked as (
     insert into auth.identities
         (user_id, provider, provider_id, identity_data, last_sign_in_at, created_at, updated_at)
