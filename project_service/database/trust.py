@@ -144,9 +144,9 @@ _SHIPPED = words("""
     storage.advance_upload storage.change_object storage.check_put storage.complete_bucket storage.count_bucket
     storage.create_bucket storage.delete storage.delete_bucket storage.delete_objects storage.discard_renditions
     storage.discard_uploads storage.extension storage.filename storage.folder storage.foldername storage.judge
-    storage.judge_put storage.move_object storage.move_to_bucket storage.pass
-    storage.put_object storage.refusal storage.row_to_put storage.same_second storage.sees storage.slot
-    storage.store_rendition storage.through_the_service storage.use_upload_link
+    storage.judge_put storage.move_object storage.move_to_bucket storage.pass storage.put_object storage.refusal
+    storage.row_to_put storage.same_second storage.sees storage.slot storage.store_rendition
+    storage.through_the_service storage.use_upload_link
 """)
 # Those that do what an application's must not: they take back what they do.
 _EXEMPT = [
