@@ -162,7 +162,7 @@ SEEN = {
     "buckets": ["files", "pages"],
     "updated": {"message": "Successfully updated"},
     "missing": ["404", "Bucket not found"],
-    "notTheirs": [["403", "Only the service key can change buckets."], []],
+    "notTheirs": [["403", "new row violates row-level security policy"], []],
     "upload": [True, True, 36],
     "duplicate": EXISTS,
     "upsert": None,
