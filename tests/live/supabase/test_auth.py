@@ -235,12 +235,13 @@ const mail = async () => {  // the next e-mail
 const follow = async link => {
   const page = await (await fetch(link)).text()
   const body = new URLSearchParams([...page.matchAll(/name="([^"]*)" value="([^"]*)"/g)].map(([, ...pair]) => pair))
-  const answer = await fetch(/action="(.*?)"/.exec(page)[1].replace(/^/, url), { method: 'POST', body, redirect: 'manual' })
-  return answer.headers.get('location') ?? (await answer.text()) + page
+  const action = url + /action="(.*?)"/.exec(page)[1]
+  return (await fetch(action, { method: 'POST', body, redirect: 'manual' })).headers.get('location')
 }
 const one = client()
 out.asked = await one.auth.signInWithOtp({ email: ada.email, options: { data: { name: 'Ada' } } })
-out.session = (await one.auth.verifyOtp({ email: ada.email, token: (await mail()).code, type: 'email' })).data.user.user_metadata
+const verified = await one.auth.verifyOtp({ email: ada.email, token: (await mail()).code, type: 'email' })
+out.session = verified.data.user.user_metadata
 out.profile = (await one.from('profiles').select('name')).data
 out.password = told(await one.auth.updateUser({ password: ada.password }))
 const redirectTo = 'http://localhost:3000/welcome/'
@@ -263,8 +264,10 @@ const nonce = (await mail()).code
 out.nonce = told(await one.auth.updateUser({ password: 'another battery horse', nonce }))
 out.change = (await one.auth.updateUser({ email: 'ada@new.example.test' })).data.user.new_email
 const both = [await mail(), await mail()]
-for (const each of both)
-  out[each.to] = (await client().auth.verifyOtp({ email: each.to, token: each.code, type: 'email_change' })).data.user?.email ?? null
+for (const { to, code: token } of both) {
+  const changed = await client().auth.verifyOtp({ email: to, token, type: 'email_change' })
+  out[to] = changed.data.user?.email ?? null
+}
 const guest = client()
 out.guest = (await guest.auth.signInAnonymously()).data.user.is_anonymous
 const user = (await guest.auth.updateUser({ email: 'guest@example.test', password: ada.password })).data.user
