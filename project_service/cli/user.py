@@ -54,8 +54,9 @@ def import_(invocation: Invocation, file: IO[bytes]) -> None:
     """Create the users in FILE (default: standard input), one JSON object on each line.
 
     Its members are columns of auth.users in a Supabase project: id, email, encrypted_password (bcrypt), created_at,
-    email_confirmed_at, last_sign_in_at, banned_until, raw_user_meta_data, raw_app_meta_data. Others are ignored. So
-    this makes the file:
+    email_confirmed_at, last_sign_in_at, banned_until, raw_user_meta_data, raw_app_meta_data; and identities, a list
+    of rows of auth.identities, of which that of the e-mail address is left out, since it comes by itself. Others are
+    ignored. So this makes the file, without identities:
 
       psql $OLD_DB -Atc 'select to_json(u) from auth.users u'
 
@@ -74,9 +75,22 @@ def import_(invocation: Invocation, file: IO[bytes]) -> None:
 
 # Again and again, what a command that was interrupted before has not done. A later import changes nothing.
 _AS_BEFORE = """
-update auth.users set created_at = %(created_at)s, confirmed_at = %(confirmed_at)s,
+with new as (
+    select id from auth.users where id = %(id)s and created_at > %(created_at)s
+), dated as (
+    update auth.identities i set created_at = %(created_at)s from new
+    where i.user_id = new.id and i.provider = 'email'
+), linked as (
+    insert into auth.identities
+        (user_id, provider, provider_id, identity_data, last_sign_in_at, created_at, updated_at)
+    select new.id, i.provider, i.provider_id, i.identity_data, i.last_sign_in_at, i.created_at, i.created_at
+    from new, jsonb_to_recordset(%(identities)s::jsonb) i (provider text, provider_id text, identity_data jsonb,
+        last_sign_in_at timestamptz, created_at timestamptz)
+    on conflict (provider, provider_id) do nothing
+)
+update auth.users u set created_at = %(created_at)s, confirmed_at = %(confirmed_at)s,
     last_login_at = coalesce(last_login_at, %(last_login_at)s), disabled_at = coalesce(disabled_at, %(disabled_at)s)
-where id = %(id)s and created_at > %(created_at)s
+from new where u.id = new.id
 """
 
 
@@ -116,6 +130,8 @@ class _Import:
         for name, value in (("email", given.get("email")), ("created_at", times["created_at"])):
             if not value:
                 raise validation_failed({name: "is missing"})
+        identities = [_identity(one, times["created_at"]) for one in given.get("identities") or ()]
+        others = [one for one in identities if one["provider"] != "email"]
         hashed = given.get("encrypted_password") or None
         try:
             await self.users.create(
@@ -132,7 +148,8 @@ class _Import:
             if refusal.code not in ("id_taken", "email_taken") or not await self._is_there(user_id):
                 raise
             self.there.append(user_id)
-        await self.project.pool.query(_AS_BEFORE, {**times, "id": user_id})
+        values = {**times, "id": user_id, "identities": orjson.dumps(others).decode()}
+        await self.project.pool.query(_AS_BEFORE, values)
 
     async def _is_there(self, user_id: str) -> bool:
         return bool(await self.project.pool.query("select from auth.users where id = %s", (user_id,)))
@@ -158,6 +175,21 @@ def _object(line: bytes) -> Mapping[str, Any]:
     if not isinstance(given, dict):
         raise validation_failed({"it": "is not a JSON object"})
     return given
+
+
+def _identity(given: object, created_at: datetime | None) -> dict[str, Any]:
+    """A way in of a user's, with a provider. Raises ``validation_failed``."""
+    known = given if isinstance(given, dict) else {}
+    provider, name = known.get("provider"), known.get("provider_id")
+    if not (isinstance(provider, str) and isinstance(name, str) and provider and name):
+        raise validation_failed({"identities": "must have a provider and a provider_id each"})
+    return {
+        "provider": provider,
+        "provider_id": name,
+        "identity_data": check_metadata("identity_data", known.get("identity_data")),
+        "last_sign_in_at": _moment(known, "last_sign_in_at"),
+        "created_at": _moment(known, "created_at") or created_at,
+    }
 
 
 def _moment(given: Mapping[str, Any], name: str) -> datetime | None:

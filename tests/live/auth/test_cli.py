@@ -154,11 +154,16 @@ def test_users_of_another_service_are_imported_once(project: Command, database: 
     hashed = bcrypt.hashpw(b"their old password", bcrypt.gensalt(4)).decode()
     confirmed, seen = "2023-03-03T00:00:00+00:00", "2024-01-01T00:00:00+00:00"
     known = {"email_confirmed_at": confirmed, "last_sign_in_at": seen, "encrypted_password": hashed}
+    github = {"provider": "github", "provider_id": "7", "identity_data": {"a": 1}}
     lines = [
         line(1, **known, raw_user_meta_data={"n": [1, "é\n"]}, email="Ann@Example.test"),
         line(2, banned_until="infinity", encrypted_password=""),
         line(3, banned_until="2020-01-01T00:00:00+00:00"),
-        line(4, deleted_at=confirmed),
+        line(
+            4,
+            deleted_at=confirmed,
+            identities=[github],
+        ),
         "",
     ]
     done = project("user", "import", "--json", stdin="\n".join(lines))
@@ -179,6 +184,8 @@ def test_users_of_another_service_are_imported_once(project: Command, database: 
         ("u3@example.test", False, {}, *others, False),
         ("u4@example.test", False, {}, *others, True),
     ]
+    identities = "select user_id, provider_id, identity_data from auth.identities where provider <> 'email'"
+    assert run_sql(database, identities) == [(ids[3], "7", {"a": 1})]
     # What is there stays as it is by now.
     run_sql(
         database, "update auth.users set disabled_at = null, last_login_at = now() where email like 'u2%'"
@@ -208,12 +215,13 @@ def test_who_cannot_be_imported_is_named_and_the_others_come(project: Command, d
         line(8, id="8"),
         line(9),
         line(10, email="u9@example.test"),
+        line(11, identities=[{"provider": "google"}]),
     ]
     done = project("user", "import", stdin="\n".join(lines))
     assert (done.code, done.err) == (1, "project-service: not everybody could be imported\n")
     *refusals, summary = done.out.splitlines()
-    assert summary == "1 imported, 0 there already, 11 refused"
-    ids = [str(UUID(int=number)) for number in (*range(1, 8), 10)]
+    assert summary == "1 imported, 0 there already, 12 refused"
+    ids = [str(UUID(int=number)) for number in (*range(1, 8), 10, 11)]
     why = {
         "line 1": "it is not a JSON object",
         "line 2": "it is not a JSON object",
@@ -226,6 +234,7 @@ def test_who_cannot_be_imported_is_named_and_the_others_come(project: Command, d
         ids[6]: "raw_user_meta_data must",
         "8": "id must be a UUID",
         ids[7]: "There is already a user",
+        ids[8]: "identities must have a provider",
     }
     for refusal, (name, beginning) in zip(refusals, why.items(), strict=True):
         assert refusal.startswith(f"refused  {name}: {beginning}"), refusal

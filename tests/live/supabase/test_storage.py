@@ -231,7 +231,8 @@ async def test_supabase_js_stores_files(tables: Tables, tmp_path: Path) -> None:
 MORE_POLICIES = """
 create policy "own shelf" on storage.objects for all to authenticated
   using (bucket in ('shelf', 'show') and (storage.folder(key))[1] = (select auth.uid())::text);
-create policy "shared shelf" on storage.objects for select to authenticated using ((storage.folder(key))[1] = 'shared');
+create policy "shared shelf" on storage.objects for select to authenticated
+  using ((storage.folder(key))[1] = 'shared');
 """
 MORE = """
 import { createClient } from '@supabase/supabase-js'
