@@ -37,6 +37,10 @@ REQUIRES = [
     # Templates of mails, and plural forms in their language.
     "Jinja2>=3.1.6",
     "Babel>=2.18.0",
+    # Second factors: codes by time, their QR codes as SVG, and passkeys.
+    "pyotp>=2.12.1",
+    "segno>=1.6.6",
+    "webauthn>=3.0.1",
     # Its second version is another library: other names, and Python 3.12 at least.
     "jsonpath-rfc9535>=1.0.1,<2",
 ]

@@ -102,7 +102,7 @@ class BareStore:
         digest = sha256(body).hexdigest() if body else EMPTY_SHA256
         plain = {"host": self.address.host}
         headers = self.signer.headers(method, url, plain, digest, datetime.now(UTC))
-        return client.request(method, self.address.target(url), headers, body)
+        return client.request(method, url[len(self.address.origin) :], headers, body)
 
     def headers(self, key: str) -> tuple[str, dict[str, str]]:
         """URL and headers of a GET that may be sent again and again for a quarter of an hour."""

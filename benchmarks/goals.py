@@ -45,6 +45,7 @@ def measure(running: Running, rounds: int, seconds: float) -> Iterator[Row]:
     running.sql(tables.SCHEMA)
     yield from _beside_yardstick(running, rounds, seconds)
     yield _signed_in(running, rounds, seconds)
+    yield _of_clients(running, rounds, seconds)
     yield from _row(running, rounds, seconds)
     yield _beside_slow(running, rounds, seconds)
     yield from storage.small(running, rounds, seconds)
@@ -82,6 +83,17 @@ def _signed_in(running: Running, rounds: int, seconds: float) -> Row:
     signed_in, anon = _side_by_side(own, tables.ROW.request(running), rounds, seconds)
     name = "table: a user's row, row-level security"
     return Row(name, f"{signed_in:.0f}/s", f"by the anon key {anon:.0f}/s", signed_in / anon, 0.85)
+
+
+def _of_clients(running: Running, rounds: int, seconds: float) -> Row:
+    """A row where clients of the Supabase family look for it: the table API under another path, at the same cost."""
+    there, here = (
+        Costed(case.request(running), (running.cpu_seconds,)) for case in (tables.CLIENT_ROW, tables.ROW)
+    )
+    interleaved(rounds, lambda: there.rate(seconds), lambda: here.rate(seconds))
+    (theirs,), (own,) = there.microseconds, here.microseconds
+    reference = f"at the database's path {own:.0f} us"
+    return Row("CPU of a row at /rest/v1: ours", f"{theirs:.0f} us", reference, theirs / own, 1.05, "at most")
 
 
 def _row(running: Running, rounds: int, seconds: float) -> Iterator[Row]:

@@ -34,7 +34,9 @@ def measure(running: Running) -> Iterator[Row]:
         connection.autocommit = True
         cursor = connection.cursor()
         for bucket, key in _KEYS.items():
-            cursor.execute("select storage.create_bucket(%s, 'private', null, null, null, false)", (bucket,))
+            cursor.execute(
+                "select storage.create_bucket(%s, 'private', null, null, null, false, false)", (bucket,)
+            )
             cursor.execute(
                 f"insert into storage.objects (bucket, key, version, size, content_type, etag) select %s, {key},"
                 " gen_random_uuid(), 1, 'a/b', 'e' from generate_series(0, 999999) n",

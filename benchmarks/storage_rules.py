@@ -77,6 +77,6 @@ def _pages(
 
 
 def _bucket(running: Running, name: str, rule: str) -> None:
-    running.sql(f"select storage.create_bucket('{name}', 'private', null, null, null, false)")
+    running.sql(f"select storage.create_bucket('{name}', 'private', null, null, null, false, false)")
     if rule:
         running.sql(f"update storage.buckets set {rule} = true where name = '{name}'")

@@ -35,11 +35,12 @@ class Case:
     path: str
     body: str = ""
     headers: dict[str, str] = field(factory=dict)
+    base: str = "/dev/db/main/rest"
 
     def request(self, running: Running, address: str = "") -> Request:
         """Sent to ``running``, or to the yardstick at ``address``, by the anon key."""
         headers = {"X-Service-Key": running.anon_key, **self.headers}
-        url = f"{address or running.url}/dev/db/main/rest{self.path}"
+        url = f"{address or running.url}{self.base}{self.path}"
         if not self.body:
             return Request(url, headers)
         headers |= {"Content-Type": "application/json", "Prefer": "return=representation"}
@@ -47,6 +48,9 @@ class Case:
 
 
 ROW = Case("one row by key", "/items?id=eq.7")
+CLIENT_ROW = Case(
+    "one row by key, where clients of the Supabase family look", "/items?id=eq.7", base="/rest/v1"
+)
 PAGE = Case("100 rows", "/items?limit=100")
 LEVELS = Case("two levels", "/items?select=id,name,parts(id,label)&id=eq.7")
 INSERT = Case("insert", "/notes", '{"text": "a note"}')

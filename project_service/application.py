@@ -58,7 +58,7 @@ from project_service.process import cpus, room_for_clients, trim_memory
 from project_service.settings.model import Settings, StageDatabase
 from project_service.storage import assemble as storage
 from project_service.storage.pictures.renditions import Renditions
-from project_service.supabase.auth import ClientAuth
+from project_service.supabase.auth.mounting import ClientAuth
 from project_service.supabase.storage.mounting import ClientStorage
 from project_service.supabase.storage.signatures import Signatures
 from project_service.supabase.tables import ClientTables
@@ -386,7 +386,7 @@ def _for_clients(
     signatures = Signatures(lambda: accounts.verifier.issuer.keys, time.time)
     return [
         ClientTables(rest.routes, settings.client_database()),
-        ClientAuth(accounts, databases),
+        ClientAuth(accounts, databases, settings.server.public_url),
         ClientStorage(store, databases, signatures),
     ]
 

@@ -32,7 +32,14 @@ from project_service.http import openapi
 from project_service.http.health import Health
 from project_service.http.metrics import Metrics
 from project_service.http.routing import Router
-from project_service.settings.model import SECTIONS, Secret, Settings, Stage, StageDatabase
+from project_service.settings.model import (
+    INNER_SECTIONS,
+    SECTIONS,
+    Secret,
+    Settings,
+    Stage,
+    StageDatabase,
+)
 
 SAMPLE = Path(__file__).parents[2] / "etc" / "project-service.toml"
 STAGES = "stages.STAGE.databases.NAME"
@@ -100,19 +107,27 @@ def _section(text: str) -> Section:
         comment.append(line)
     groups.append(Group(_comment(comment), tuple(settings)))
     prefix = STAGES if name.startswith("stages.") else name
+    if f"{name.rpartition('.')[0]}.NAME" in INNER_SECTIONS:
+        prefix = f"{name.rpartition('.')[0]}.NAME"
     return Section(prefix, _comment(lines[:head]), tuple(groups))
 
 
 def _model(section: str) -> type:
-    return StageDatabase if section == STAGES else SECTIONS[section]
+    return _models()[section]
+
+
+def _models() -> Mapping[str, type]:
+    return {**SECTIONS, **INNER_SECTIONS, STAGES: StageDatabase}
 
 
 @cache
 def setting_names() -> Mapping[str, str]:
     """The full name of each setting, by every name under which pages know it."""
     names = {}
-    for section, model in [*SECTIONS.items(), (STAGES, StageDatabase)]:
+    for section, model in _models().items():
         for one in attrs.fields(model):
+            if "kind" not in one.metadata:
+                continue  # a section within this one
             names[f"{section}.{one.name}"] = f"{section}.{one.name}"
     bare = {one.name for model in SECTIONS.values() for one in attrs.fields(model)}
     for one in attrs.fields(StageDatabase):
@@ -126,7 +141,8 @@ def _settings() -> str:
     introduction, sections = sample()
     lines = [escaped(introduction).partition("\n\n")[2], ""]
     for section in sections:
-        title, label = f"[{section.name}]", f".. _settings-{section.name.partition('.')[0]}:"
+        of_section = "stages" if section.name == STAGES else section.name.removesuffix(".NAME")
+        title, label = f"[{section.name}]", f".. _settings-{of_section}:"
         lines += ["", label, "", title, "-" * len(title), "", escaped(section.comment), ""]
         for group in section.groups:
             lines += _group(section, group)
@@ -211,12 +227,16 @@ def error_codes() -> Mapping[str, Code]:
 
 def _errors(response: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The codes and messages of a response, which its description lists."""
-    if "$ref" not in response:
-        return []
-    name = response["$ref"].rpartition("/")[2]
-    return re.findall(
-        r"^- `([^`]+)`: (.*)$", description()["components"]["responses"][name]["description"], re.M
-    )
+    return re.findall(r"^- `([^`]+)`: (.*)$", _resolved(response)["description"], re.M)
+
+
+def _resolved(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is referred to, if it is among the components."""
+    if "$ref" not in one:
+        return one
+    kind, name = one["$ref"].split("/")[-2:]
+    there: Mapping[str, Any] = description()["components"][kind][name]
+    return there
 
 
 # A code of more operations than this is one of a whole part, or of all; to list them would say nothing.
@@ -257,12 +277,13 @@ def _endpoint(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[
     needs = list(dict.fromkeys(one for one in needs if one))
     if needs:
         yield f"   :Needs: {', or '.join(needs)}"
-    parameters = [one for one in operation.get("parameters", []) if one["in"] != "path"]
+    parameters = [_resolved(one) for one in operation.get("parameters", [])]
+    parameters = [one for one in parameters if one["in"] != "path"]
     if parameters:
         yield "   :Takes: " + ", ".join(f"``{one['name']}``" for one in parameters)
     if "requestBody" in operation:
         yield "   :Body: " + ", ".join(f"``{kind}``" for kind in operation["requestBody"]["content"])
-    answers = [status for status, response in operation["responses"].items() if "$ref" not in response]
+    answers = [status for status, response in operation["responses"].items() if not _errors(response)]
     yield "   :Answers: " + ", ".join(answers)
     refusals = {code: status for status, one in operation["responses"].items() for code, _ in _errors(one)}
     particular = [code for code in refusals if len(error_codes()[code].operations) <= EVERYWHERE]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from project_service.auth import errors, mail, passwords
+from project_service.auth import errors, passwords
+from project_service.auth.challenges import PLAIN, Asked, Challenges, digest_of
 from project_service.auth.context import Context
 from project_service.auth.limits import Throttle
-from project_service.auth.mail_templates import Mail
 from project_service.auth.passwords import Candidates, Hashes
-from project_service.auth.tokens import OpaqueToken, signed_in_at
+from project_service.auth.tokens import signed_in_at
 from project_service.auth.values import (
     Account,
     Email,
@@ -26,12 +26,14 @@ from project_service.auth.values import (
     IssuedSession,
     NewSession,
     Origin,
+    Profile,
     Proof,
     Purpose,
     Reservation,
     User,
     check_metadata,
     email_of,
+    folded,
     merged,
 )
 from project_service.errors import ApiError, session_revoked, validation_failed
@@ -41,21 +43,16 @@ from project_service.lifecycle import shielded
 if TYPE_CHECKING:
     from project_service.auth.postgres import Repository
 
-TOKEN_LIFETIME = timedelta(hours=1)
-# An address gets at most one e-mail in this time. Whoever asks more often gets the same response.
-MAIL_PAUSE = timedelta(minutes=1)
 # For how long after signing in a password may be replaced without the current one.
 RECENT = timedelta(hours=24)
 
 
 @frozen
 class Accounts:
-    """``mailer`` is None if no mail server is configured."""
-
     repository: Repository
     throttle: Throttle
     hashes: Hashes
-    mailer: mail.Outbox | None
+    challenges: Challenges
     context: Context
 
     # Shielded, so that an address that was taken counts even if the client hangs up.
@@ -72,12 +69,12 @@ class Accounts:
         if made is None:
             raise errors.email_taken()
         if isinstance(made, User):
-            await self._send_mail(email_of(made), "confirmation", origin)
+            await self.challenges.mail(email_of(made), "confirmation", origin)
         return made
 
     @shielded
     async def sign_up_unseen(
-        self, email: str, password: str, metadata: Mapping[str, Any], origin: Origin
+        self, email: str, password: str, metadata: Mapping[str, Any], origin: Origin, asked: Asked
     ) -> IssuedSession | User | None:
         """As ``sign_up``, but if addresses have to be confirmed nobody can tell that one is taken: then it is None,
         after the same time."""
@@ -86,8 +83,12 @@ class Accounts:
         if made is None and not confirm:
             raise errors.email_taken()
         if not isinstance(made, IssuedSession):
-            # For a taken address too: whoever has yet to confirm it gets another e-mail.
-            await self._send_mail(Email.parse_new(email), "confirmation", origin)
+            # For a taken address too: whoever has yet to confirm it gets another e-mail, and whoever has confirmed it
+            # is told that somebody tried.
+            address = Email.parse_new(email)
+            await self.challenges.mail(
+                address, "confirmation", origin, asked, if_confirmed="already_registered"
+            )
         return made
 
     async def _sign_up(
@@ -100,7 +101,7 @@ class Accounts:
         address = Email.parse_new(email)
         raw = self._check_new_password(password, address)
         if settings.confirm_email:
-            self._require_mailer()
+            self.challenges.require_mailer()
         reservation = await self.throttle.reserve_signup(origin)
         hashed = await self.throttle.during(reservation, self.hashes.hash(raw))
         confirm = self.context.settings.confirm_email
@@ -118,6 +119,56 @@ class Accounts:
         if account is None or confirm:
             return None if account is None else account.user
         return self.context.issued(account.user, session.id, session.began, refresh, session.created_at)
+
+    @shielded
+    async def sign_up_anonymously(self, metadata: Mapping[str, Any], origin: Origin) -> IssuedSession:
+        """Create a user who has no way in but the session that begins. Raises ``anonymous_users_disabled`` and
+        ``rate_limited`` (by client address)."""
+        if not self.context.settings.anonymous_users or not self.context.settings.allow_signup:
+            raise errors.anonymous_users_disabled()
+        await self.throttle.count_anonymous(origin)
+        session, refresh = self.context.new_session(origin, "anonymous")
+        account = await self.repository.create_user(
+            email=None,
+            password_hash=None,
+            metadata=metadata,
+            app_metadata={},
+            confirmed=False,
+            is_anonymous=True,
+            session=session,
+            event=Event(session.created_at, "signup_anonymous", origin=origin),
+        )
+        assert account is not None  # there is no address that could be taken
+        return self.context.issued_to(account.user, session, refresh)
+
+    @shielded
+    async def mail_code(
+        self, email: str, origin: Origin, asked: Asked, *, create_user: bool, metadata: Mapping[str, Any]
+    ) -> None:
+        """E-mail a code and a link that sign in to ``email``, for which a user is made if there is none and
+        ``create_user`` says so. The caller cannot tell whether there was one, nor whether signing up is allowed.
+
+        Raises ``email_not_configured``, ``rate_limited`` and ``validation_failed``.
+        """
+        self.challenges.require_mailer()
+        address = Email.parse(email)
+        await self.throttle.count_mail(address, origin)
+        if create_user and self.context.settings.allow_signup:
+            address = Email.parse_new(email)
+            await self.throttle.count_signup(origin)
+            now = self.context.now()
+            await self.repository.create_user(
+                email=address,
+                password_hash=None,
+                metadata=metadata,
+                confirmed=False,
+                session=None,
+                event=Event(now, "signup", email=address.address, origin=origin),
+            )
+        confirms = self.context.settings.confirm_email
+        await self.challenges.mail(
+            address, "confirmation" if confirms else "magic_link", origin, asked, if_confirmed="magic_link"
+        )
 
     # Shielded, so that an attempt is counted even if the client hangs up.
     @shielded
@@ -176,6 +227,13 @@ class Accounts:
         worker may not have been notified yet."""
         return (await self._account_of(caller)).user
 
+    async def profile(self, user_id: str) -> Profile:
+        """A user who is signed in, with the ways in. Raises ``session_revoked`` as ``read`` does."""
+        profile = await self.repository.profile(user_id)
+        if profile is None or profile.account.disabled_at is not None:
+            raise session_revoked()
+        return profile
+
     # Shielded, so that of two changes not only one is made if the client hangs up.
     @shielded
     async def change(
@@ -211,24 +269,35 @@ class Accounts:
         metadata: Mapping[str, Any],
         password: str | None,
         current_password: str | None,
+        nonce: str = "",
+        email: str = "",
+        asked: Asked = PLAIN,
     ) -> User:
-        """Merge ``metadata`` into the user's (``values.merged``), set ``password``, or both. Returns the user as it
-        is then.
+        """Merge ``metadata`` into the user's (``values.merged``), set ``password``, and begin to change the address
+        to ``email``. Returns the user as it is then.
 
         A password has to differ from the one before, and ends the other sessions. Unless
         ``auth.secure_password_change`` is off it needs a session that began within ``RECENT``, or
-        ``current_password``. Raises ``validation_failed``, ``weak_password``, ``same_password``,
-        ``reauthentication_needed``, ``invalid_credentials`` and ``rate_limited``.
+        ``current_password``, or the ``nonce`` that ``reauthenticate`` has mailed. The address changes when it is
+        confirmed (``_begin_to_change_email``). Raises ``validation_failed``, ``weak_password``, ``same_password``,
+        ``reauthentication_needed``, ``reauthentication_not_valid``, ``invalid_credentials``, ``email_taken``,
+        ``email_not_configured`` and ``rate_limited``.
         """
         account = await self._account_of(caller)
         _merge(metadata, account.user)  # refused before anything is changed
+        if email and folded(email.strip()) != folded(account.user.email):
+            account = await self._begin_to_change_email(
+                account, Email.parse_new(email), caller, origin, asked
+            )
         if password is not None:
             raw = self._check_new_password(password, email_of(account.user))
             if current_password is not None:
                 if raw in passwords.candidates(current_password):
                     raise errors.same_password()
                 account = await self._set_password(caller, account, current_password, raw, origin)
-            elif self._signed_in_recently(caller):
+            elif nonce or account.user.is_anonymous or self._signed_in_recently(caller):
+                if nonce:
+                    await self._redeem_nonce(account.user, nonce, origin)
                 account = await self._replace_password(caller, account, raw, origin)
             else:
                 raise errors.reauthentication_needed()
@@ -236,6 +305,53 @@ class Accounts:
             event = self.context.user_event("set_metadata", caller, origin)
             account = _active(await self.repository.revise(caller.sub, partial(_merge, metadata), event))
         return account.user
+
+    async def reauthenticate(self, caller: Claims, origin: Origin, asked: Asked) -> None:
+        """Mail the signed-in user a code that lets ``revise`` set a password. Raises ``email_not_configured`` and
+        ``rate_limited``; ``validation_failed`` if the user has no address."""
+        address = email_of((await self._account_of(caller)).user)
+        if not address.address:
+            raise validation_failed(
+                {"email": "is missing: the user has no address to which a code could be sent"}
+            )
+        self.challenges.require_mailer()
+        await self.throttle.count_mail(address, origin)
+        await self.challenges.mail(address, "reauthentication", origin, asked, user_id=caller.sub)
+
+    async def _redeem_nonce(self, user: User, nonce: str, origin: Origin) -> None:
+        try:
+            answer = self.challenges.by_code(email_of(user), nonce, "reauthentication", user_id=user.id)
+            await self.challenges.confirm(answer, origin)
+        except ApiError as refusal:
+            if refusal.code != "invalid_one_time_token":
+                raise
+            raise errors.reauthentication_not_valid() from None
+
+    async def _begin_to_change_email(
+        self, account: Account, new: Email, caller: Claims, origin: Origin, asked: Asked
+    ) -> Account:
+        """Mail a challenge to the new address; and, with ``auth.double_confirm_changes``, to the current one, if
+        there is one that was confirmed. Somebody anonymous gets the address at once where nobody confirms
+        addresses."""
+        if await self.repository.find_user_by_email(new) is not None:
+            raise errors.email_taken()
+        user = account.user
+        if user.is_anonymous and not self.context.settings.confirm_email:
+            event = self.context.user_event("change_email", caller, origin)
+            return _active(await self.repository.change_email(user.id, new, event))
+        self.challenges.require_mailer()
+        await self.throttle.count_mail(new, origin)
+        both = (
+            self.context.settings.double_confirm_changes
+            and user.confirmed_at is not None
+            and user.email != ""
+        )
+        data = {**asked.data, "email": new.address, "email_key": new.key, "both": both}
+        asked = evolve(asked, data=data)
+        if both:
+            await self.challenges.mail(email_of(user), "email_change_current", origin, asked, user_id=user.id)
+        await self.challenges.mail(new, "email_change", origin, asked, user_id=user.id)
+        return account
 
     def _signed_in_recently(self, caller: Claims) -> bool:
         secure = self.context.settings.secure_password_change
@@ -332,12 +448,12 @@ class Accounts:
             yield current
 
     def _check_new_password(self, password: str, email: Email) -> bytes:
-        return passwords.check_new(password, email, self.context.settings.password_min_bytes)
+        return passwords.check_new(password, email, passwords.Rules.of(self.context.settings))
 
     async def _account_of(self, caller: Claims) -> Account:
         return _active(await self.repository.find_user(caller.sub))
 
-    # By e-mail.
+    # By e-mail, from ``/auth``: the tokens are posted by pages of the project's own.
 
     async def request_mail(self, email: str, purpose: Purpose, origin: Origin) -> None:
         """E-mail a token for a new password, or for the confirmation of the address, to ``email`` if there is a user
@@ -345,45 +461,18 @@ class Accounts:
 
         Raises ``email_not_configured``, ``rate_limited`` (by client address) and ``validation_failed``.
         """
-        self._require_mailer()
+        self.challenges.require_mailer()
         address = Email.parse(email)
         reservation = await self.throttle.reserve_mail(origin)
         await self.throttle.finish(reservation, "failed")
-        await self._send_mail(address, purpose, origin)
-
-    async def _send_mail(self, email: Email, purpose: Purpose, origin: Origin) -> None:
-        mailer = self._require_mailer()
-        token, now = OpaqueToken.new(self.context.randomness), self.context.now()
-        user = await self.repository.issue_one_time_token(
-            email=email,
-            purpose=purpose,
-            digest=token.digest,
-            pause=MAIL_PAUSE,
-            expires_at=now + TOKEN_LIFETIME,
-            event=Event(now, f"mail_{purpose}", email=email.address, origin=origin),
-        )
-        if user is None:
-            return
-        templates = self.context.templates
-        hours = int(TOKEN_LIFETIME.total_seconds()) // 3600
-
-        def write() -> Mail:
-            language = templates.language_for(purpose, user.metadata.get("locale"), origin.languages)
-            return templates.compose(purpose, language, user.email, token.text, hours)
-
-        mailer.send_later(write)
-
-    def _require_mailer(self) -> mail.Outbox:
-        if self.mailer is None:
-            raise errors.email_not_configured()
-        return self.mailer
+        await self.challenges.mail(address, purpose, origin)
 
     async def reset_password(self, token: str, password: str, origin: Origin) -> None:
         """Set a new password and end all sessions.
 
         Raises ``invalid_one_time_token``, and ``weak_password``, after which the token can still be used.
         """
-        digest = _digest(token)
+        digest = digest_of(token)
         owner = await self.repository.owner_of_token(digest, "recovery", self.context.now())
         if owner is None:
             raise errors.invalid_one_time_token()
@@ -394,20 +483,9 @@ class Accounts:
 
     async def confirm_email(self, token: str, origin: Origin) -> IssuedSession:
         """Confirm an address and log its owner in. Raises ``invalid_one_time_token``."""
-        session, refresh = self.context.new_session(origin, "otp")
-        event = Event(session.created_at, "confirm_email", origin=origin)
-        user = await self.repository.confirm_email(_digest(token), session, event)
-        if user is None:
-            raise errors.invalid_one_time_token()
-        return self.context.issued(user, session.id, session.began, refresh, session.created_at)
-
-
-def _digest(text: str) -> bytes:
-    # A token that is copied from an e-mail may have white space around it.
-    token = OpaqueToken.parse(text.strip())
-    if token is None:
-        raise errors.invalid_one_time_token()
-    return token.digest
+        session = await self.challenges.redeem(self.challenges.by_token(token, "confirmation"), origin)
+        assert isinstance(session, IssuedSession)
+        return session
 
 
 def _merge(metadata: Mapping[str, Any], user: User) -> User:

@@ -20,6 +20,7 @@ from project_service.auth.values import (
     Email,
     Event,
     Origin,
+    Profile,
     User,
     check_app_metadata,
     check_metadata,
@@ -48,7 +49,7 @@ class Administration:
     repository: Repository
     hashes: Hashes
     now: Callable[[], datetime]
-    password_min_bytes: Callable[[], int]
+    password_rules: Callable[[], passwords.Rules]
     on_ended: Callable[[str, float], None]
     actor: Actor
 
@@ -62,7 +63,7 @@ class Administration:
             return Page(accounts, None)
         return Page(accounts[:size], cursor_after(accounts[size - 1]))
 
-    async def numbered_page(self, page: int, size: int) -> tuple[list[Account], int]:
+    async def numbered_page(self, page: int, size: int) -> tuple[list[Profile], int]:
         """The users of a page, which are counted from 1, the newest first; and how many users there are at all."""
         return await self.repository.users_from((page - 1) * size, size)
 
@@ -76,6 +77,13 @@ class Administration:
             raise errors.user_not_found() from None
         return _existing(await self.repository.find_user_by_email(email))
 
+    async def profile(self, user_id: str) -> Profile:
+        """The account of an id, with the user's ways in. Raises ``user_not_found``."""
+        profile = await self.repository.profile(parse_user_id(user_id))
+        if profile is None:
+            raise errors.user_not_found()
+        return profile
+
     async def create(
         self,
         email: str,
@@ -87,6 +95,7 @@ class Administration:
         metadata: Mapping[str, Any] | None = None,
         app_metadata: Mapping[str, Any] | None = None,
         confirmed: bool = True,
+        invited: bool = False,
     ) -> Account:
         """Create a user with a ``password``, with an imported bcrypt ``password_hash``, or with neither; then the
         user sets one by "forgotten password". An imported user may keep a ``user_id``.
@@ -105,6 +114,7 @@ class Administration:
             metadata=metadata or {},
             app_metadata=merged(APP_METADATA, app_metadata or {}),
             confirmed=confirmed,
+            invited=invited,
             session=None,
             event=self._event("create_user", None, origin, address.address),
         )
@@ -120,12 +130,13 @@ class Administration:
         origin: Origin,
         *,
         disabled: bool | None = None,
+        until: datetime | None = None,
         password: str | None = None,
         keep_sessions: bool = False,
         metadata: Mapping[str, Any] | None = None,
     ) -> Account:
-        """Set ``disabled`` or ``password``, both of which end all sessions, or ``metadata``. With ``keep_sessions`` a
-        new password ends none.
+        """Set ``disabled``, for good or ``until`` then, or ``password``, both of which end all sessions, or
+        ``metadata``. With ``keep_sessions`` a new password ends none.
 
         Raises ``user_not_found`` and ``weak_password``.
         """
@@ -142,7 +153,7 @@ class Administration:
             account = _existing(await self.repository.set_metadata(key, metadata, event))
         if disabled is not None:
             event = self._event("disable_user" if disabled else "enable_user", key, origin, address)
-            account = _existing(await self.repository.set_disabled(key, disabled, event))
+            account = _existing(await self.repository.set_disabled(key, disabled, event, until))
         return account
 
     @shielded
@@ -156,13 +167,21 @@ class Administration:
         confirm: bool,
         password: str | None,
         disabled: bool | None,
+        until: datetime | None = None,
+        email: str = "",
     ) -> Account:
         """As ``change``, but ``metadata`` and ``app_metadata`` are merged into the user's (``values.merged``), and
-        with ``confirm`` the address counts as confirmed. If one of several changes is refused none is made.
+        with ``confirm`` the address counts as confirmed, ``email`` if it is given. If one of several changes is
+        refused none is made, but that another address may be taken is found out only when the rest is done.
 
-        Raises ``user_not_found``, ``weak_password`` and ``validation_failed``.
+        Raises ``user_not_found``, ``weak_password``, ``validation_failed`` and ``email_taken``.
         """
         account = await self.find(user_id)
+        address = Email.parse_new(email) if email else None
+        if address is not None and address.key == email_of(account.user).key:
+            address = None
+        if address is not None and await self.repository.find_user_by_email(address) is not None:
+            raise errors.email_taken()
         event = self._event("change_user", account.user.id, origin, account.user.email)
 
         def revised(user: User) -> User:
@@ -175,7 +194,10 @@ class Administration:
             return evolve(user, confirmed_at=user.confirmed_at or (event.at if confirm else None))
 
         revised(account.user)
-        account = await self.change(user_id, origin, password=password, disabled=disabled)
+        account = await self.change(user_id, origin, password=password, disabled=disabled, until=until)
+        if address is not None:
+            changed = self._event("change_email", account.user.id, origin, address.address)
+            account = _existing(await self.repository.change_email(account.user.id, address, changed))
         if metadata or app_metadata or confirm:
             account = _existing(await self.repository.revise(account.user.id, revised, event))
         return account
@@ -204,7 +226,7 @@ class Administration:
         return account
 
     async def _hash(self, password: str, email: Email) -> bytes:
-        return await self.hashes.hash(passwords.check_new(password, email, self.password_min_bytes()))
+        return await self.hashes.hash(passwords.check_new(password, email, self.password_rules()))
 
     def _event(self, action: str, about: str | None, origin: Origin, email: str) -> Event:
         return Event(self.now(), action, actor=self.actor, user_id=about, email=email, origin=origin)

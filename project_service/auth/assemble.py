@@ -16,20 +16,23 @@ from twisted.application.service import Service
 from project_service.auth import mail, tokens
 from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration
+from project_service.auth.challenges import Challenges
 from project_service.auth.context import Context
+from project_service.auth.invitations import Invitations
 from project_service.auth.limits import Throttle
 from project_service.auth.mail_server import MailServer
 from project_service.auth.mail_templates import MailTemplates
-from project_service.auth.passwords import Bcrypt, Hashes, Hashing, common_passwords
+from project_service.auth.passwords import Bcrypt, Hashes, Hashing, Rules, common_passwords
 from project_service.auth.postgres import Repository
 from project_service.auth.routes import AdminRoutes, AuthRoutes, KeyRoutes
 from project_service.auth.sessions import RevokedSessions, SessionService
 from project_service.auth.tokens import Issuer, KeySetError, Verifier
-from project_service.auth.values import moment
+from project_service.auth.values import Event, moment
 from project_service.database.acting import Actor
 from project_service.database.errors import outage_of
 from project_service.database.listener import Listener
 from project_service.database.pool import Pool
+from project_service.errors import ApiError
 from project_service.http.caller import KeyDemand
 from project_service.http.routing import Policy, Router
 from project_service.lifecycle import Every
@@ -52,8 +55,11 @@ class Auth:
     revoked: RevokedSessions
     services: tuple[Service, ...]
     accounts: Accounts
+    challenges: Challenges
+    throttle: Throttle
     sessions: SessionService
     administration: Administration
+    invitations: Invitations
     context: Context
 
     def mount(self, router: Router) -> None:
@@ -126,29 +132,54 @@ def put_together(
     verifier = Verifier(issuer_of(settings), revoked.is_revoked, clock)
     templates = MailTemplates.load(settings)
     context = Context(settings.auth, templates, verifier, clock, os.urandom, lambda: str(uuid.uuid4()))
-    accounts = Accounts(repository, Throttle(repository, context, reactor), hashes, mailer, context)
+    throttle, challenges = Throttle(repository, context, reactor), Challenges(repository, mailer, context)
+    accounts = Accounts(repository, throttle, hashes, challenges, context)
     administration = Administration(
         repository=repository,
         hashes=hashes,
         now=context.now,
-        password_min_bytes=lambda: context.settings.password_min_bytes,
+        password_rules=lambda: Rules.of(context.settings),
         on_ended=revoked.add,
         actor="service",
     )
+    invitations = Invitations(administration, challenges)
     upkeep = Every(CLEAN_SECONDS, lambda: clean(repository, context), reactor, "auth-upkeep", outage_of)
     sessions = SessionService(repository, revoked, context)
-    return Auth(verifier, revoked, (upkeep,), accounts, sessions, administration, context)
+    return Auth(
+        verifier,
+        revoked,
+        (upkeep,),
+        accounts,
+        challenges,
+        throttle,
+        sessions,
+        administration,
+        invitations,
+        context,
+    )
 
 
 async def clean(repository: Repository, context: Context) -> None:
     """Delete what has expired, unless another worker is doing so."""
     now = context.now()
-    await repository.delete_expired(
+    is_ours = await repository.delete_expired(
         now,
         salt_before=now - 2 * context.reuse_window(),
         tokens_before=now - context.refresh_lifetime(),
         audit_before=now - timedelta(days=context.settings.audit_days),
     )
+    if not is_ours:
+        return
+    for user_id in await repository.unused_anonymous_users(
+        now - timedelta(days=context.settings.anonymous_days)
+    ):
+        event = Event(now, "delete_anonymous_user", actor="service", user_id=user_id)
+        try:
+            await repository.delete_user(user_id, event)
+        except ApiError as refusal:
+            # Rows of the project's own keep the user, or a trigger of its does.
+            if refusal.code not in ("user_in_use", "refused_by_project"):
+                raise
 
 
 def _mailer(settings: Settings, reactor: Any) -> mail.Outbox | None:

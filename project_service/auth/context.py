@@ -64,3 +64,7 @@ class Context:
         """The session as it is returned to the client, with a new access token."""
         access = self.verifier.issuer.mint(user, session_id, now.timestamp(), self.new_id(), began)
         return IssuedSession(user, access.text, refresh.text, access.expires_at)
+
+    def issued_to(self, user: User, session: NewSession, refresh: OpaqueToken) -> IssuedSession:
+        """A session that has just begun."""
+        return self.issued(user, session.id, session.began, refresh, session.created_at)

@@ -79,11 +79,33 @@ def reauthentication_needed() -> ApiError:
     )
 
 
+def reauthentication_not_valid() -> ApiError:
+    return ApiError(
+        422, "reauthentication_not_valid", "The code is wrong, or no longer valid; ask for a new one."
+    )
+
+
+def anonymous_users_disabled() -> ApiError:
+    return ApiError(
+        422, "anonymous_users_disabled", "Anonymous users are switched off here (auth.anonymous_users)."
+    )
+
+
 def invalid_one_time_token() -> ApiError:
     """The token is unknown, used, expired or for another purpose; the response does not say which."""
     return ApiError(
         422, "invalid_one_time_token", "The token is not valid, or no longer valid; ask for a new one."
     )
+
+
+def bad_code_verifier() -> ApiError:
+    """The code verifier does not belong to the challenge with which the client began (RFC 7636 section 4.6)."""
+    return ApiError(400, "bad_code_verifier", "The code verifier does not match the code challenge.")
+
+
+def flow_state_not_found() -> ApiError:
+    """There is no such authorization code, or it was used or has expired."""
+    return ApiError(404, "flow_state_not_found", "The authorization code is not valid, or no longer valid.")
 
 
 def email_not_configured() -> ApiError:
@@ -103,3 +125,31 @@ def user_in_use() -> ApiError:
 
 def session_not_found() -> ApiError:
     return ApiError(404, "session_not_found", "There is no such session.")
+
+
+def provider_disabled() -> ApiError:
+    return ApiError(400, "provider_disabled", "This provider is not configured here.")
+
+
+def provider_unavailable() -> ApiError:
+    """The provider cannot be reached, or its answers cannot be used; the log says why."""
+    return ApiError(503, "provider_unavailable", "The provider cannot be used at the moment.", counted=True)
+
+
+def provider_refused() -> ApiError:
+    """The provider does not take the code, which is used, expired, or of another client."""
+    return ApiError(400, "provider_refused", "The provider does not confirm who signed in; try again.")
+
+
+def invalid_id_token(why: str) -> ApiError:
+    return ApiError(400, "invalid_id_token", f"The ID token cannot be used: {why}.")
+
+
+def hook_refused(status: int, message: str) -> ApiError:
+    """A hook of the project refuses, with a status (4xx) and a message of its own."""
+    return ApiError(status, "hook_refused", message)
+
+
+def hook_failed() -> ApiError:
+    """A hook of the project fails, takes too long, or answers what cannot be used; the log says why."""
+    return ApiError(500, "hook_failed", "A hook of this project failed.", counted=True)

@@ -22,7 +22,7 @@ from project_service.auth.values import Email, Event, Limit, Origin, Outcome, Re
 from project_service.errors import rate_limited
 from project_service.http.head import address_block
 
-SIGNUP_WINDOW = timedelta(hours=1)
+HOUR = timedelta(hours=1)
 # Attempts in progress may turn out not to be failures, so if they use up the limit, the next one asks again so often.
 PAUSE_SECONDS = 0.1
 PAUSES = 50
@@ -49,12 +49,37 @@ class Throttle:
 
     async def reserve_signup(self, origin: Origin) -> Reservation:
         """A sign-up, counted by client address."""
-        limit = Limit(self.context.settings.signups_max_per_address, SIGNUP_WINDOW)
+        limit = Limit(self.context.settings.signups_max_per_address, HOUR)
         return await self._reserve("signup", address_block(origin.address), limit)
 
     async def reserve_mail(self, origin: Origin) -> Reservation:
         """An e-mail that anybody may ask for, counted by client address."""
         return await self._reserve("mail", address_block(origin.address), self._per_address())
+
+    async def count_signup(self, origin: Origin) -> None:
+        """Count a sign-up without a password."""
+        await self.finish(await self.reserve_signup(origin), "failed")
+
+    async def count_anonymous(self, origin: Origin) -> None:
+        """Count an anonymous user, by client address."""
+        await self._count(
+            "anonymous", address_block(origin.address), self.context.settings.anonymous_max_per_address
+        )
+
+    async def count_mail(self, email: Email, origin: Origin) -> None:
+        """Count an e-mail that a client asks for, by client address and by the address that it goes to, whether or
+        not there is a user of that address."""
+        settings = self.context.settings
+        await self._count("mail_client", address_block(origin.address), settings.emails_max_per_address)
+        await self._count("mail_account", email.key, settings.emails_max_per_account)
+
+    async def count_verification(self, origin: Origin) -> None:
+        """Count an answer to a challenge, by client address."""
+        maximum = self.context.settings.verifications_max_per_address
+        await self._count("verification", address_block(origin.address), maximum)
+
+    async def _count(self, scope: str, subject: str, maximum: int) -> None:
+        await self.finish(await self._reserve(scope, subject, Limit(maximum, HOUR)), "failed")
 
     async def reserve_password_check(self, session_id: str) -> Reservation:
         """A check of a signed-in user's password, counted by session: what others do, at the login or from the

@@ -14,7 +14,7 @@ from datetime import timedelta
 from email.utils import parseaddr
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import quote
 
 from attrs import frozen
@@ -35,16 +35,23 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 from werkzeug.datastructures import LanguageAccept
 from werkzeug.http import parse_accept_header
 
-from project_service.auth.values import Purpose
+from project_service.auth.values import MailName
 from project_service.settings.model import Settings
 from project_service.settings.reading import ConfigurationError
 
 BUILT_IN = Path(__file__).parent / "templates"
-NAMES: tuple[Purpose, ...] = get_args(Purpose)
+NAMES: tuple[MailName, ...] = get_args(MailName)
+# Those that ``smtp.default_language`` has to have. Of the others, which clients of the Supabase family alone ask for,
+# the built-in one is sent if it has not.
+NEEDED: tuple[MailName, ...] = ("recovery", "confirmation")
+BUILT_IN_LANGUAGE = "en"
 TEXT, HTML = ".txt", ".html"
 # What mails are filled with to try their templates, and to show them. The token has the form of a real one.
 EXAMPLE_EMAIL = "ada@example.com"
 EXAMPLE_TOKEN = "EXAMPLE-each-mail-has-another-token-EXAMPLE"  # noqa: S105  # it opens nothing
+EXAMPLE_CODE = "123456"
+EXAMPLE_LINK = "https://api.example.com/auth/v1/verify?token="
+EXAMPLE_NEW_EMAIL = "ada@new.example.com"
 
 
 class TemplateFault(ConfigurationError):
@@ -67,6 +74,21 @@ class Mail:
 
 
 @frozen
+class ToClient:
+    """What is in a mail that a client of the Supabase family asked for: a link, unless there is none to give, and a
+    code; the new address, in a change of address; and where the link leads in the end."""
+
+    link: str | None
+    code: str
+    new_email: str = ""
+    redirect_to: str = ""
+
+
+# There is nothing to do by them but to enter the code, or nothing at all.
+_WITHOUT_LINK: tuple[MailName, ...] = ("reauthentication", "already_registered")
+
+
+@frozen
 class _Form:
     """The templates of one mail in one language, by name."""
 
@@ -80,10 +102,10 @@ class MailTemplates:
 
     folders: tuple[Path, ...]
     environment: SandboxedEnvironment
-    forms: Mapping[Purpose, Mapping[str, _Form]]
+    forms: Mapping[MailName, Mapping[str, _Form]]
     default_language: str
     variables: Mapping[str, Any]
-    links: Mapping[Purpose, str | None]
+    links: Mapping[MailName, str | None]
 
     @classmethod
     def load(cls, settings: Settings) -> MailTemplates:
@@ -100,31 +122,49 @@ class MailTemplates:
                 "product_name": smtp.product_name or parseaddr(smtp.sender or "")[0],
                 "product_url": smtp.product_url or "",
                 "variables": smtp.template_variables,
+                "site_url": auth.site_url or "",
             },
             {"recovery": auth.recover_url, "confirmation": auth.verify_url},
         )
-        for name in NAMES:
+        for name in NEEDED:
             if smtp.default_language not in templates.forms[name]:
                 missing = folders[0] / smtp.default_language / f"{name}{TEXT}"
                 raise TemplateFault(str(missing), "there is no such file, and smtp.default_language needs it")
         templates._try_all()
         return templates
 
-    def languages(self, name: Purpose) -> list[str]:
+    def languages(self, name: MailName) -> list[str]:
         """The languages in which the mail ``name`` is written, the default first."""
-        return sorted(self.forms[name], key=lambda one: (one != self.default_language, one))
+        return sorted(self.forms[name], key=lambda one: (one != self._default(name), one))
 
-    def language_for(self, name: Purpose, locale: object, accept_language: str = "") -> str:
+    def _default(self, name: MailName) -> str:
+        return self.default_language if self.default_language in self.forms[name] else BUILT_IN_LANGUAGE
+
+    def language_for(self, name: MailName, locale: object, accept_language: str = "") -> str:
         """The language in which to write to somebody, of those that the mail has: that of ``locale``, which may be
         any value, else the one that ``accept_language``, a header, ranks first, else the default."""
         preferred = [locale] if isinstance(locale, str) else []
         accepted = parse_accept_header(accept_language, LanguageAccept)
         preferred += [tag for tag, quality in accepted if quality > 0]
-        return _looked_up(preferred, self.forms[name]) or self.default_language
+        return _looked_up(preferred, self.forms[name]) or self._default(name)
 
-    def compose(self, name: Purpose, language: str, recipient: str, token: str, hours: int) -> Mail:
-        """A mail in one of its languages, with a token that is valid for ``hours``. Raises ``TemplateFault``."""
-        form, url = self.forms[name][language], self.links[name]
+    def compose(
+        self,
+        name: MailName,
+        language: str,
+        recipient: str,
+        token: str,
+        lifetime: timedelta,
+        to_client: ToClient | None = None,
+    ) -> Mail:
+        """A mail in one of its languages, with a token that is valid for ``lifetime``. Raises ``TemplateFault``."""
+        form, url = self.forms[name][language], self.links.get(name)
+        page = None if url is None else with_token(url, token)
+        link, code = (page, "") if to_client is None else (to_client.link, to_client.code)
+        # What the reader may enter somewhere.
+        entered = code or token
+        if name == "already_registered":
+            entered = token = ""
         locale = Locale.parse(language, sep="-")
         values = {
             # Copied, so that nothing of one mail can be left in the next.
@@ -132,28 +172,41 @@ class MailTemplates:
             "language": language,
             "direction": locale.text_direction,
             "email": recipient,
-            "token": token,
-            "link": "" if url is None else with_token(url, token),
-            "hours": hours,
+            "new_email": "" if to_client is None else to_client.new_email,
+            "token": entered,
+            "code": code,
+            "token_hash": token,
+            "link": link or "",
+            "redirect_to": "" if to_client is None else to_client.redirect_to,
+            "hours": -(-int(lifetime.total_seconds()) // 3600),
             # In words, because languages differ in how many plural forms they have.
             "valid_for": format_timedelta(
-                timedelta(hours=hours), granularity="hour", threshold=10**6, locale=locale
+                lifetime, granularity=_granularity(lifetime), threshold=10**6, locale=locale
             ),
         }
         subject, _, text = self._rendered(form.text, values).strip().partition("\n")
         if not text.strip():
             reason = "the first line is the subject; after it come an empty line and the text"
             raise TemplateFault(f"{self._file(form.text)}:1", reason)
-        if token in subject:
-            raise TemplateFault(f"{self._file(form.text)}:1", "the subject must not have the token")
         html = None if form.html is None else self._rendered(form.html, values)
-        for template, body in ((form.text, text), (form.html, html)):
-            if template is not None and body is not None and token not in body:
-                needed = "{{ token }}" if url is None else "{{ link }} or {{ token }}"
-                raise TemplateFault(self._file(template), f"the e-mail would not have its {needed}")
+        if entered:
+            if entered in subject or token in subject:
+                raise TemplateFault(f"{self._file(form.text)}:1", "the subject must not have the token")
+            for template, body in ((form.text, text), (form.html, html)):
+                if template is not None and body is not None and entered not in body and token not in body:
+                    needed = "{{ link }} or {{ token }}" if link else "{{ token }}"
+                    raise TemplateFault(self._file(template), f"the e-mail would not have its {needed}")
         return Mail(recipient, subject.strip(), text.strip() + "\n", html)
 
-    def file_of(self, name: Purpose, language: str) -> str:
+    def example(self, name: MailName, language: str) -> Mail:
+        """The mail as it would be sent, with an example of a token. Raises ``TemplateFault``."""
+        to_client = None
+        if name not in NEEDED:
+            link = None if name in _WITHOUT_LINK else EXAMPLE_LINK + EXAMPLE_TOKEN
+            to_client = ToClient(link, EXAMPLE_CODE, EXAMPLE_NEW_EMAIL)
+        return self.compose(name, language, EXAMPLE_EMAIL, EXAMPLE_TOKEN, timedelta(hours=1), to_client)
+
+    def file_of(self, name: MailName, language: str) -> str:
         """The file of a mail's text."""
         return self._file(self.forms[name][language].text)
 
@@ -168,7 +221,7 @@ class MailTemplates:
                 raise self._fault(template, fault) from None
         for name in NAMES:
             for language in self.forms[name]:
-                self.compose(name, language, EXAMPLE_EMAIL, EXAMPLE_TOKEN, 1)
+                self.example(name, language)
 
     def _rendered(self, template: str, values: Mapping[str, Any]) -> str:
         try:
@@ -221,9 +274,9 @@ def _built_in() -> _Environment:
     return _environment((BUILT_IN,))
 
 
-def _forms(folders: Iterable[Path]) -> Mapping[Purpose, Mapping[str, _Form]]:
+def _forms(folders: Iterable[Path]) -> Mapping[MailName, Mapping[str, _Form]]:
     """The mails in the folders, of which earlier ones take precedence. Text and HTML are always of one folder."""
-    forms: dict[Purpose, dict[str, _Form]] = {name: {} for name in NAMES}
+    forms: dict[MailName, dict[str, _Form]] = {name: {} for name in NAMES}
     for folder in folders:
         for language in _languages(folder):
             for name in _mails(folder / language):
@@ -257,7 +310,7 @@ def _is_language(tag: str) -> bool:
     return tag.partition("-")[0].islower()
 
 
-def _mails(folder: Path) -> Iterator[Purpose]:
+def _mails(folder: Path) -> Iterator[MailName]:
     """The mails of which ``folder``, that of a language, has the text."""
     by_file = {f"{name}{kind}": name for name in NAMES for kind in (TEXT, HTML)}
     for entry in _entries(folder):
@@ -293,6 +346,12 @@ def _looked_up(preferred: Iterable[str], available: Iterable[str]) -> str | None
             if tag.partition("-")[0] == wanted[0]:
                 return tags[tag]
     return None
+
+
+def _granularity(lifetime: timedelta) -> Literal["hour", "minute", "second"]:
+    """Hours, if it is a whole number of them, and so on."""
+    seconds = int(lifetime.total_seconds())
+    return "hour" if seconds % 3600 == 0 else "minute" if seconds % 60 == 0 else "second"
 
 
 # The modifiers of POSIX locales that are a script.

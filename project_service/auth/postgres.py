@@ -10,22 +10,32 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from attrs import frozen
+from attrs import evolve, frozen
 from psycopg2.errors import ForeignKeyViolation, NotNullViolation, RestrictViolation, UniqueViolation
 
 from project_service.auth import errors
 from project_service.auth.values import (
+    ANSWERED,
     APP_METADATA,
     MAX_LISTED_SESSIONS,
+    MAX_TRIES,
+    OF_CHANGE,
     Account,
+    Answer,
+    AuthCode,
     Email,
     Event,
+    Identity,
     Limit,
+    Method,
+    NewChallenge,
     NewSession,
     Origin,
     Outcome,
+    Profile,
     Proof,
     Purpose,
+    Redeemed,
     Reservation,
     Rotation,
     SessionInfo,
@@ -41,10 +51,19 @@ from project_service.database.pool import Pool, Transaction
 Change = Literal["insert", "update", "delete"]
 
 # The columns that ``_account`` and ``_user`` take, from a table or a subquery called u.
-USER = """u.id::text, u.email, u.created_at, u.metadata::text, u.raw_app_meta_data::text, u.updated_at,
-    u.confirmed_at, u.last_login_at"""
-USER_COLUMNS = 8
-ACCOUNT = f"{USER}, u.password_hash, u.disabled_at"
+USER = """u.id::text, coalesce(u.email, ''), u.created_at, u.metadata::text, u.raw_app_meta_data::text, u.updated_at,
+    u.confirmed_at, u.last_login_at, u.is_anonymous"""
+USER_COLUMNS = 9
+ACCOUNT = f"{USER}, u.password_hash, u.disabled_at, u.disabled_until"
+ACCOUNT_COLUMNS = USER_COLUMNS + 3
+# And those of ``_profile``.
+PROFILE = f"""{ACCOUNT},
+    (select json_agg(json_build_array(i.id, i.user_id, i.provider, i.provider_id, i.identity_data, i.last_sign_in_at,
+        i.created_at, i.updated_at) order by i.created_at, i.provider)::text
+        from auth.identities i where i.user_id = u.id),
+    (select json_object_agg(c.purpose, c.created_at)::text from auth.challenges c where c.user_id = u.id),
+    (select c.data ->> 'email' from auth.challenges c where c.user_id = u.id and c.purpose = 'email_change'),
+    u.invited_at"""
 
 # Writes one entry of the audit. ``{user_id}`` and ``{result}`` are SQL expressions.
 AUDIT = """insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
@@ -55,9 +74,9 @@ RECORD = AUDIT.format(user_id="%(audit_user)s::uuid", result="%(result)s")
 # CTEs, to follow one called u that has the user's id, which insert a session and its first refresh token.
 ADD_SESSION = """s as (
     insert into auth.sessions (id, user_id, created_at, refreshed_at, rotated_at, expires_at,
-        access_expires_at, current_hash, user_agent, address, method)
+        access_expires_at, current_hash, user_agent, address, method, factor, factor_at)
     select %(sid)s::uuid, u.id, %(started)s, %(started)s, %(started)s, %(expires)s, %(access_expires)s,
-        %(digest)s::bytea, %(user_agent)s, %(address)s, %(method)s
+        %(digest)s::bytea, %(user_agent)s, %(address)s, %(method)s, %(factor)s, %(factor_at)s
     from u where %(sid)s is not null
     returning id, current_hash, created_at),
 t as (insert into auth.refresh_tokens (token_hash, session_id, issued_at)
@@ -72,9 +91,10 @@ _CREATE = f"""
 with u as (
     insert into auth.users
         (id, email, email_key, password_hash, metadata, raw_app_meta_data, created_at, updated_at, confirmed_at,
-         last_login_at)
+         last_login_at, is_anonymous, invited_at)
     values (coalesce(%(id)s::uuid, gen_random_uuid()), %(email)s, %(email_key)s, %(hash)s, %(metadata)s::jsonb,
-        %(app_metadata)s::jsonb, %(at)s, %(at)s, case when %(confirmed)s then %(at)s::timestamptz end, %(started)s)
+        %(app_metadata)s::jsonb, %(at)s, %(at)s, case when %(confirmed)s then %(at)s::timestamptz end, %(started)s,
+        %(anonymous)s, case when %(invited)s then %(at)s::timestamptz end)
     on conflict (email_key) do nothing
     returning *),
 {ADD_SESSION},
@@ -83,6 +103,7 @@ select {ACCOUNT} from u
 """
 # The queries that read one user are run often. So they are prepared, with ``%s`` for their parameter.
 _FIND = f"select {ACCOUNT} from auth.users u where id = %s::uuid"
+_FIND_PROFILE = f"select {PROFILE} from auth.users u where id = %s::uuid"
 _FIND_BY_EMAIL = f"select {ACCOUNT} from auth.users u where email_key = %s"
 # Users in the order in which they were created, after a given one.
 _PAGE = f"""
@@ -93,7 +114,7 @@ order by created_at, id limit %(limit)s
 # Users from the newest on, each with how many there are; without any, a row that has only that.
 _PAGE_FROM = f"""
 with page as (select * from auth.users order by created_at desc, id desc limit %(limit)s offset %(offset)s)
-select total.n, {ACCOUNT} from (select count(*) from auth.users) total (n) left join page u on true
+select total.n, {PROFILE} from (select count(*) from auth.users) total (n) left join page u on true
 order by u.created_at desc, u.id desc
 """
 _SET_METADATA = f"""
@@ -127,7 +148,7 @@ _IS_SET = "exists (select from auth.users where id = %(id)s::uuid and password_h
 _SET_PASSWORD = f"""
 update auth.users set password_hash = %(hash)s, updated_at = %(at)s where id = %(id)s::uuid and {_PROVEN};
 {_END_SESSIONS} and {_IS_SET} and not %(keep_sessions)s;
-delete from auth.one_time_tokens where user_id = %(id)s::uuid and purpose = 'recovery' and {_IS_SET};
+delete from auth.challenges where user_id = %(id)s::uuid and purpose = 'recovery' and {_IS_SET};
 update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid) and {_IS_SET};
 {RECORD} where {_IS_SET};
@@ -135,13 +156,16 @@ select {ACCOUNT} from auth.users u where id = %(id)s::uuid and password_hash = %
 """
 # A disabled user has no sessions.
 _DISABLE = f"""
-update auth.users set disabled_at = coalesce(disabled_at, %(at)s), updated_at = %(at)s where id = %(id)s::uuid;
+update auth.users set disabled_at = coalesce(disabled_at, %(at)s), disabled_until = %(until)s, updated_at = %(at)s
+    where id = %(id)s::uuid;
 {_END_SESSIONS};
 {RECORD} where exists (select from auth.users where id = %(id)s::uuid);
 select {ACCOUNT} from auth.users u where id = %(id)s::uuid
 """
 _ENABLE = f"""
-with u as (update auth.users set disabled_at = null, updated_at = %(at)s where id = %(id)s::uuid returning *),
+with u as (
+    update auth.users set disabled_at = null, disabled_until = null, updated_at = %(at)s where id = %(id)s::uuid
+    returning *),
 a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
@@ -170,7 +194,7 @@ select {USER} from u
 
 # Exchanges a refresh token: rotates, repeats or revokes (see the function in ``sessions.sql``).
 _ROTATE = f"""
-select {USER}, r.session_id::text, r.outcome, s.created_at, s.method, r.salts::text
+select {USER}, r.session_id::text, r.outcome, r.salts::text, s.created_at, s.method, s.factor, s.factor_at
 from auth.rotate_refresh_token(%(digest)s, %(successor)s, %(salt)s, %(now)s, %(reuse_window)s, %(expires)s,
     %(access_expires)s, %(address)s, %(user_agent)s, %(request_id)s) r
 join auth.users u on u.id = r.user_id
@@ -230,64 +254,135 @@ update auth.throttle set failed = '{{}}', pending = '{{}}'
 """
 
 
-# One-time tokens, for what is done by e-mail.
+# Challenges: what is sent or shown, and answered once.
 
-# A token for the user of an address, if there is one. An entry of the audit is written for an unknown address too, so
-# that both responses take the time of a commit. Without the lock a user who is being deleted would be seen, and the
-# token would violate its foreign key.
+# A challenge for the user of an address or an id, if there is one. An entry of the audit is written for an unknown
+# address too, so that both responses take the time of a commit. Without the lock a user who is being deleted would be
+# seen, and the challenge would violate its foreign key.
 _ISSUE = f"""
 with u as (
-    select * from auth.users
-    where email_key = %(email_key)s and disabled_at is null
-        and (%(purpose)s <> 'confirmation' or confirmed_at is null)
+    select *, case when confirmed_at is null then %(purpose)s else %(if_confirmed)s end as due
+    from auth.users
+    where (%(user)s is null and email_key = %(email_key)s or id = %(user)s::uuid) and disabled_at is null
     for key share),
 t as (
-    insert into auth.one_time_tokens as known (token_hash, user_id, purpose, created_at, expires_at)
-    select %(digest)s, id, %(purpose)s, %(at)s, %(expires)s from u
+    insert into auth.challenges as known
+        (token_hash, user_id, purpose, created_at, expires_at, email_key, code_hash, data)
+    select %(digest)s, id, due, %(at)s, %(expires)s, %(email_key)s, %(code_hash)s, %(data)s::jsonb
+        from u where due is not null
     on conflict (user_id, purpose) do update set
-        token_hash = excluded.token_hash, created_at = excluded.created_at, expires_at = excluded.expires_at
+        token_hash = excluded.token_hash, created_at = excluded.created_at, expires_at = excluded.expires_at,
+        email_key = excluded.email_key, code_hash = excluded.code_hash, data = excluded.data, tries = 0
         where known.created_at <= %(at)s - %(pause)s
-    returning user_id),
+    returning user_id, purpose),
 a as ({AUDIT.format(user_id="(select id from u)", result="%(result)s")})
-select {USER} from u join t on t.user_id = u.id
+select {USER}, t.purpose from u join t on t.user_id = u.id
 """
 _OWNER = f"""
-select {USER} from auth.one_time_tokens t join auth.users u on u.id = t.user_id
+select {USER} from auth.challenges t join auth.users u on u.id = t.user_id
 where t.token_hash = %(digest)s and t.purpose = %(purpose)s and t.expires_at > %(now)s
 """
-# The user's row is locked before the token's, as everywhere else, to avoid deadlocks.
-_LOCK_OWNER = f"{_OWNER} for no key update of u"
-# Uses a token up; of two requests at once only one gets it. Its conditions are checked again, because it was read
-# before the wait for the user's row, and may be gone since.
-_CONSUME = """
-delete from auth.one_time_tokens
-where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s returning user_id
+_PENDING = """
+select user_id::text, data::text from auth.challenges
+where purpose = any(%(purposes)s) and expires_at > %(now)s
+    and (token_hash = %(digest)s or %(digest)s is null and email_key = %(email_key)s)
 """
-# A new password by e-mail ends all sessions and other tokens; whoever reads the e-mail owns the address.
+# What an answer may be for. The users' rows are locked before those of challenges, as everywhere else, to avoid
+# deadlocks.
+_ANSWERABLE = f"""purpose = any(%(purposes)s) and expires_at > %(now)s
+    and (%(user)s is null or user_id = %(user)s::uuid)
+    and (token_hash = %(digest)s
+        or %(digest)s is null and email_key = %(email_key)s and code_hash is not null and tries < {MAX_TRIES})"""
+_LOCK_OWNERS = f"""
+select from auth.users where id in (select user_id from auth.challenges where {_ANSWERABLE}) order by id
+for no key update
+"""
+# Uses a challenge up; of two answers at once only one gets it, because they wait for the user's row. A wrong code
+# counts as a try of each that it could have been for.
+_ANSWER = f"""
+with asked as (select * from auth.challenges where {_ANSWERABLE}),
+met as (
+    select token_hash from asked where %(digest)s is not null or code_hash = any(%(code_hashes)s)
+    order by array_position(%(purposes)s, purpose) limit 1),
+answered as (
+    delete from auth.challenges where token_hash in (select token_hash from met)
+    returning purpose, user_id, data),
+missed as (
+    update auth.challenges set tries = tries + 1
+    where token_hash in (select token_hash from asked) and not exists (select from met))
+select purpose, user_id::text, data::text from answered
+"""
+# Somebody has shown to be the user. ``proven`` says that it was by the address, which is confirmed then.
+_ENTER = f"""
+with u as (
+    update auth.users set updated_at = %(at)s, last_login_at = coalesce(%(started)s, last_login_at),
+        confirmed_at = case when %(proven)s then coalesce(confirmed_at, %(at)s) else confirmed_at end
+    where id = %(id)s::uuid and disabled_at is null returning *),
+{ADD_SESSION},
+a as (insert into auth.audit (at, actor, user_id, email, action, result, address, user_agent, request_id)
+    select %(at)s, %(actor)s, id, email, %(action)s, %(result)s, %(address)s, %(user_agent)s, %(request_id)s from u)
+select {USER} from u
+"""
+# In place of a session: a code for the client that asked for the challenge, which it exchanges for one (RFC 7636).
+_KEEP_FOR_CLIENT = """
+insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
+values (%(digest)s, 'pkce', %(at)s, %(expires)s, %(data)s::jsonb)
+"""
+_EXCHANGE = """
+with known as (
+    select * from auth.challenges where token_hash = %(digest)s and purpose = 'pkce' and expires_at > %(now)s for
+    update),
+taken as (
+    delete from auth.challenges where token_hash in (
+        select token_hash from known where data ->> 'code_challenge' = any(%(challenges)s)) returning data)
+select (select data::text from taken) from known
+"""
+# One of two addresses has confirmed a change of address. No row: the other's confirmation has expired.
+_CONFIRM_HALF = """
+update auth.challenges set data = data || '{"half": true}'
+where user_id = %(id)s::uuid and purpose = %(other)s and expires_at > %(now)s returning 1
+"""
+# What was sent to the address before is good for nothing any more.
+_CHANGE_EMAIL = f"""
+delete from auth.challenges where user_id = %(id)s::uuid;
+with u as (
+    update auth.users set email = %(email)s, email_key = %(email_key)s, is_anonymous = false, confirmed_at = %(at)s,
+        updated_at = %(at)s
+    where id = %(id)s::uuid returning *)
+select {USER} from u
+"""
+_SET_EMAIL = f"""
+delete from auth.challenges where user_id = %(id)s::uuid;
+with u as (
+    update auth.users set email = %(email)s, email_key = %(email_key)s, is_anonymous = false, confirmed_at = null,
+        updated_at = %(at)s
+    where id = %(id)s::uuid returning *),
+a as ({RECORD} from u)
+select {ACCOUNT} from u
+"""
+# A new password by e-mail ends all sessions and other challenges; whoever reads the e-mail owns the address.
 _RESET = f"""
 update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s), updated_at = %(at)s
     where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
     where user_id = %(id)s::uuid and ended_at is null;
-delete from auth.one_time_tokens where user_id = %(id)s::uuid;
+delete from auth.challenges where user_id = %(id)s::uuid;
 update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid);
 {RECORD}
-"""
-# The address is confirmed, and the first session begins.
-_CONFIRM = f"""
-with u as (
-    update auth.users set confirmed_at = coalesce(confirmed_at, %(at)s), last_login_at = %(started)s,
-        updated_at = %(at)s
-    where id = %(id)s::uuid and disabled_at is null returning *),
-{ADD_SESSION},
-a as ({RECORD} from u)
-select {USER} from u
 """
 
 
 # What has expired.
 
+# Some, and not always the same ones, since rows of the project's own may keep them.
+_UNUSED_ANONYMOUS = """
+select id::text from auth.users u
+where is_anonymous and coalesce(last_login_at, created_at) < %(before)s
+    and not exists (select from auth.sessions s
+        where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)
+order by random() limit 100
+"""
 # One worker at a time; the lock goes with the transaction.
 _LOCK = "select pg_try_advisory_xact_lock(%(lock)s)"
 # How many rows are removed at a time, so that no statement runs long, however much there is to remove.
@@ -303,7 +398,7 @@ delete from {table} where ctid in (select ctid from gone) returning 1
         # By the database's clock as well: on another host, or when the clock of this one has been set right, access
         # tokens of the session may still be valid.
         ("auth.revocations", "expires_at < least(%(now)s, now())"),
-        ("auth.one_time_tokens", "expires_at < %(now)s"),
+        ("auth.challenges", "expires_at < %(now)s"),
         # An ended session stays until its refresh tokens would have expired, so that their reuse is recognised.
         ("auth.sessions", "expires_at < %(now)s and access_expires_at < %(now)s"),
         ("auth.audit", "at < %(audit_before)s"),
@@ -315,6 +410,12 @@ delete from {table} where ctid in (select ctid from gone) returning 1
         ),
     )
 )
+# Users who were disabled until now may sign in again.
+_ENABLE_AGAIN = """
+update auth.users set disabled_at = null, disabled_until = null where id in (
+    select id from auth.users where disabled_until < %(now)s limit %(batch)s for update skip locked)
+returning 1
+"""
 # Salts of tokens whose reuse window has passed, but not those of the parents of active tokens, which are in
 # auth.sessions.
 _WIPE_SALTS = """
@@ -323,7 +424,7 @@ update auth.refresh_tokens set salt = null where token_hash in (
     limit %(batch)s for update skip locked)
 returning 1
 """
-_EXPIRED = (_WIPE_SALTS, *_EXPIRED_ROWS)
+_EXPIRED = (_ENABLE_AGAIN, _WIPE_SALTS, *_EXPIRED_ROWS)
 
 
 @frozen
@@ -345,7 +446,7 @@ class Repository:
     async def create_user(
         self,
         *,
-        email: Email,
+        email: Email | None,
         password_hash: bytes | None,
         metadata: Mapping[str, Any],
         confirmed: bool,
@@ -353,6 +454,8 @@ class Repository:
         event: Event,
         user_id: str | None = None,
         app_metadata: Mapping[str, Any] = APP_METADATA,
+        is_anonymous: bool = False,
+        invited: bool = False,
     ) -> Account | None:
         """Create an account, with ``session`` as its first if there is one. None if the address is taken. Raises
         ``id_taken`` if somebody has the ``user_id`` that is given."""
@@ -361,8 +464,10 @@ class Repository:
                 "insert",
                 _CREATE,
                 id=user_id,
-                email=email.address,
-                email_key=email.key,
+                email=None if email is None else email.address,
+                email_key=None if email is None else email.key,
+                anonymous=is_anonymous,
+                invited=invited,
                 hash=None if password_hash is None else password_hash.decode("ascii"),
                 metadata=_jsonb(metadata),
                 app_metadata=_jsonb(app_metadata),
@@ -380,6 +485,10 @@ class Repository:
     async def find_user(self, user_id: str) -> Account | None:
         return _account(_first(await self.database.read(_FIND, (user_id,))))
 
+    async def profile(self, user_id: str) -> Profile | None:
+        """The account with the user's ways in."""
+        return _profile(_first(await self.database.read(_FIND_PROFILE, (user_id,))))
+
     async def find_user_by_email(self, email: Email) -> Account | None:
         return _account(_first(await self.database.read(_FIND_BY_EMAIL, (email.key,))))
 
@@ -389,10 +498,10 @@ class Repository:
         rows = await self.database.query(_PAGE, {"after": created, "after_id": user_id, "limit": limit})
         return [account for row in rows if (account := _account(row))]
 
-    async def users_from(self, offset: int, limit: int) -> tuple[list[Account], int]:
+    async def users_from(self, offset: int, limit: int) -> tuple[list[Profile], int]:
         """``limit`` users, the newest first, after ``offset`` others; and how many there are at all."""
         rows = await self.database.query(_PAGE_FROM, {"offset": offset, "limit": limit})
-        return [account for row in rows if row[1] is not None and (account := _account(row[1:]))], rows[0][0]
+        return [one for row in rows if row[1] is not None and (one := _profile(row[1:]))], rows[0][0]
 
     async def set_metadata(self, user_id: str, metadata: Mapping[str, Any], event: Event) -> Account | None:
         params = {"id": user_id, "metadata": _jsonb(metadata), **_event_params(event)}
@@ -438,10 +547,12 @@ class Repository:
         params |= {**_proof_params(proof), **_event_params(event)}
         return _account(await self._changed("update", _SET_PASSWORD, **params))
 
-    async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
-        """Disable the user, which ends all sessions, or enable them again."""
+    async def set_disabled(
+        self, user_id: str, disabled: bool, event: Event, until: datetime | None = None
+    ) -> Account | None:
+        """Disable the user, which ends all sessions, for good or ``until`` then; or enable them again."""
         sql = _DISABLE if disabled else _ENABLE
-        return _account(await self._row(sql, id=user_id, keep=None, **_event_params(event)))
+        return _account(await self._row(sql, id=user_id, keep=None, until=until, **_event_params(event)))
 
     async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
         """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``. Raises
@@ -501,13 +612,13 @@ class Repository:
         user = _user(row)
         if row is None or user is None:
             return None
-        session_id, outcome, began_at, method, salts = row[USER_COLUMNS:]
+        session_id, outcome, salts, *began = row[USER_COLUMNS:]
         by_digest = json.loads(salts) if salts is not None else {}
         return Rotation(
             outcome,
             session_id,
             user,
-            SignIn(began_at, method),
+            SignIn(*began),
             {bytes.fromhex(digest): bytes.fromhex(salt) for digest, salt in by_digest.items()},
         )
 
@@ -598,66 +709,141 @@ class Repository:
         """Forget all attempts at the password of ``account``, those of its sessions too."""
         await self.database.query(_UNLOCK, {"id": account.user.id, **_event_params(event)})
 
-    # One-time tokens.
+    # Challenges.
 
-    async def issue_one_time_token(
-        self,
-        *,
-        email: Email,
-        purpose: Purpose,
-        digest: bytes,
-        pause: timedelta,
-        expires_at: datetime,
-        event: Event,
-    ) -> User | None:
-        """Store a token for the user of ``email``, in place of an older one. None if there is nobody to mail it to:
-        no such user, a disabled one, one whose address is confirmed already (for confirmation), or one whose last
-        token is younger than ``pause``.
+    async def issue(
+        self, challenge: NewChallenge, pause: timedelta, event: Event
+    ) -> tuple[User, Purpose] | None:
+        """Store a challenge, in place of an older one of its purpose; whose it is, and its purpose. None if there is
+        nobody to send it to: no such user, a disabled one, one who does not get this, or whose last one is younger
+        than ``pause``.
         """
+        email = challenge.email
         row = await self._row(
             _ISSUE,
-            email_key=email.key,
-            purpose=purpose,
-            digest=digest,
+            purpose=challenge.purpose,
+            if_confirmed=challenge.if_confirmed,
+            user=challenge.user_id,
+            email_key=None if email is None else email.key,
+            digest=challenge.digest,
+            code_hash=challenge.code_hash,
+            data=_jsonb(challenge.data),
+            expires=challenge.expires_at,
             pause=pause,
-            expires=expires_at,
             **_event_params(event),
         )
-        return _user(row)
+        user = _user(row)
+        return None if row is None or user is None else (user, row[USER_COLUMNS])
 
     async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
-        """Whose one-time token this is; it stays valid. None if it is not."""
+        """Whose token this is; it stays valid. None if it is not."""
         return _user(await self._row(_OWNER, digest=digest, purpose=purpose, now=now))
+
+    async def pending(
+        self,
+        purposes: tuple[Purpose, ...],
+        now: datetime,
+        *,
+        digest: bytes | None = None,
+        email_key: str = "",
+    ) -> tuple[str, Mapping[str, Any]] | None:
+        """Whose challenge waits for an answer, and its data: that of the token of ``digest``, else one that was sent
+        to ``email_key``."""
+        row = await self._row(_PENDING, purposes=list(purposes), now=now, digest=digest, email_key=email_key)
+        return None if row is None else (row[0], json.loads(row[1]))
 
     async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
         """Use up a recovery token: set the password and end all sessions. None if the token is not valid."""
 
         async def reset(transaction: Transaction) -> User | None:
-            owner = await _use_up(transaction, digest, "recovery", event.at)
-            if owner is not None:
-                params = {"id": owner.id, "hash": password_hash.decode("ascii"), **_event_params(event)}
-                await transaction.query(
-                    _RESET, {**params, "audit_user": owner.id, "audit_email": owner.email}
-                )
+            answered = await _answered(transaction, Answer(("recovery",), digest), event.at)
+            if answered is None:
+                return None
+            owner = await _locked(transaction, answered[1])
+            params = {"id": owner.id, "hash": password_hash.decode("ascii"), **_event_params(event)}
+            await transaction.query(_RESET, {**params, "audit_user": owner.id, "audit_email": owner.email})
             return owner
 
         return await self.database.transaction(reset)
 
-    async def confirm_email(self, digest: bytes, session: NewSession, event: Event) -> User | None:
-        """Use up a confirmation token: the address is confirmed and ``session`` starts. None if the token is not
-        valid."""
+    async def redeem(
+        self, answer: Answer, session: NewSession | None, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed | None:
+        """Use up a challenge. None if the answer is wrong, which counts as a try if it is a code.
 
-        async def confirm(transaction: Transaction) -> User | None:
-            owner = await _use_up(transaction, digest, "confirmation", event.at)
-            if owner is None:
+        A change of address is made, once both addresses have confirmed it if both have to: raises ``email_taken``.
+        Otherwise the address to which the challenge was sent is confirmed. Then ``session`` starts, if there is one;
+        or, if the client that had asked for the challenge sent a code challenge, ``auth_code`` is kept for it, if
+        there is one.
+        """
+
+        async def redeemed(transaction: Transaction) -> Redeemed | None:
+            answered = await _answered(transaction, answer, event.at)
+            if answered is None:
                 return None
-            params = {"id": owner.id, **_session_params(session), **_event_params(event)}
-            rows = await transaction.query(
-                _CONFIRM, {**params, "audit_user": owner.id, "audit_email": owner.email}
+            purpose, user_id, data = answered
+            if purpose in OF_CHANGE:
+                if data.get("both") and not data.get("half"):
+                    other = {"id": user_id, "other": OF_CHANGE[purpose], "now": event.at}
+                    await transaction.query(_CONFIRM_HALF, other)
+                    return Redeemed(purpose, await _locked(transaction, user_id), data, half=True)
+                change = {
+                    "id": user_id,
+                    "email": data["email"],
+                    "email_key": data["email_key"],
+                    "at": event.at,
+                }
+                await transaction.query(_CHANGE_EMAIL, change)
+            keeps = auth_code is not None and "code_challenge" in data
+            started = None if session is None or keeps else _begun(session, purpose, answer)
+            action = ANSWERED[purpose][1]
+            user = await _entered(
+                transaction,
+                user_id,
+                started,
+                evolve(event, action=action),
+                proven=purpose != "reauthentication",
             )
-            return _user(_first(rows))
+            if user is None:
+                return None
+            if keeps and auth_code is not None and session is not None:
+                kept = {**data, "user": user_id, "method": _begun(session, purpose, answer).method}
+                await transaction.query(_KEEP_FOR_CLIENT, _auth_code_params(auth_code, kept, event.at))
+            return Redeemed(purpose, user, data, started)
 
-        return await self.database.transaction(confirm)
+        try:
+            return await self._pool_for("update").transaction(redeemed)
+        except UniqueViolation as refusal:
+            raise _taken(refusal) from None
+
+    async def change_email(self, user_id: str, email: Email, event: Event) -> Account | None:
+        """Give the user another address, which counts as unconfirmed. Challenges that were sent to the old one are
+        void. Raises ``email_taken``."""
+        params = {"id": user_id, "email": email.address, "email_key": email.key, **_event_params(event)}
+        try:
+            return _account(await self._changed("update", _SET_EMAIL, **params))
+        except UniqueViolation as refusal:
+            raise _taken(refusal) from None
+
+    async def exchange(
+        self, digest: bytes, challenges: tuple[str, ...], session: NewSession, event: Event
+    ) -> Redeemed | None:
+        """Use up an ``AuthCode`` whose code challenge is one of ``challenges``: ``session`` starts. None if there is
+        no such code, or its user is gone or disabled. Raises ``bad_code_verifier``."""
+
+        async def exchanged(transaction: Transaction) -> Redeemed | None:
+            params = {"digest": digest, "challenges": list(challenges), "now": event.at}
+            row = _first(await transaction.query(_EXCHANGE, params))
+            if row is None:
+                return None
+            if row[0] is None:
+                raise errors.bad_code_verifier()
+            data = json.loads(row[0])
+            started = evolve(session, method=data["method"])
+            user = await _entered(transaction, data["user"], started, event, proven=False)
+            return None if user is None else Redeemed("pkce", user, data, started)
+
+        return await self.database.transaction(exchanged)
 
     # What has expired.
 
@@ -689,6 +875,11 @@ class Repository:
                 return True
         return False
 
+    async def unused_anonymous_users(self, before: datetime) -> list[str]:
+        """The ids of some anonymous users who have had no session since ``before``."""
+        rows = await self.database.query(_UNUSED_ANONYMOUS, {"before": before})
+        return [row[0] for row in rows]
+
     async def _row(self, sql: str, **params: Any) -> Row | None:
         """The first row of the last statement of ``sql``, or None."""
         return _first(await self.database.query(sql, params))
@@ -702,13 +893,50 @@ class Repository:
         return self.actor.pool if self.actor is not None and fires else self.database
 
 
-async def _use_up(transaction: Transaction, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
-    """The owner of a token, which is gone after that; None if it is not valid."""
-    params = {"digest": digest, "purpose": purpose, "now": now}
-    row = _first(await transaction.query(_LOCK_OWNER, params))
-    if row is None or not await transaction.query(_CONSUME, params):
-        return None
-    return _user(row)
+async def _answered(
+    transaction: Transaction, answer: Answer, now: datetime
+) -> tuple[Purpose, str, dict[str, Any]] | None:
+    """The purpose, the user's id and the data of the challenge that ``answer`` uses up; None if it is wrong. Nobody
+    else changes the user until the transaction ends."""
+    params = {
+        "purposes": list(answer.purposes),
+        "digest": answer.digest,
+        "email_key": answer.email_key,
+        "code_hashes": list(answer.code_hashes),
+        "user": answer.user_id,
+        "now": now,
+    }
+    await transaction.query(_LOCK_OWNERS, params)
+    row = _first(await transaction.query(_ANSWER, params))
+    return None if row is None else (row[0], row[1], json.loads(row[2]))
+
+
+async def _locked(transaction: Transaction, user_id: str) -> User:
+    user = _user(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
+    assert user is not None
+    return user
+
+
+async def _entered(
+    transaction: Transaction, user_id: str, session: NewSession | None, event: Event, *, proven: bool
+) -> User | None:
+    """The user, whose ``session`` has started if there is one; None if the user is gone or disabled."""
+    params = {"id": user_id, "proven": proven, **_session_params(session), **_event_params(event)}
+    return _user(_first(await transaction.query(_ENTER, params)))
+
+
+def _taken(refusal: UniqueViolation) -> Exception:
+    """``email_taken``, unless a trigger of the project's own has met another key."""
+    return errors.email_taken() if refusal.diag.constraint_name == "users_email_key_key" else refusal
+
+
+def _begun(session: NewSession, purpose: Purpose, answer: Answer) -> NewSession:
+    method: Method = "otp" if purpose == "magic_link" and answer.digest is None else ANSWERED[purpose][0]
+    return evolve(session, method=method)
+
+
+def _auth_code_params(code: AuthCode, data: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    return {"digest": code.digest, "expires": code.expires_at, "data": _jsonb(data), "at": now}
 
 
 def _first(rows: list[Row]) -> Row | None:
@@ -722,8 +950,8 @@ def _user(row: Row | None) -> User | None:
     """The user in the columns ``USER``, or None without a row."""
     if row is None:
         return None
-    user_id, email, created_at, metadata, app_metadata, *times = row[:USER_COLUMNS]
-    return User(user_id, email, created_at, load_metadata(metadata), load_metadata(app_metadata), *times)
+    user_id, email, created_at, metadata, app_metadata, *more = row[:USER_COLUMNS]
+    return User(user_id, email, created_at, load_metadata(metadata), load_metadata(app_metadata), *more)
 
 
 def _account(row: Row | None) -> Account | None:
@@ -731,8 +959,29 @@ def _account(row: Row | None) -> Account | None:
     user = _user(row)
     if row is None or user is None:
         return None
-    password_hash, disabled_at = row[USER_COLUMNS : USER_COLUMNS + 2]
-    return Account(user, (password_hash or "").encode("ascii"), disabled_at)
+    password_hash, disabled_at, disabled_until = row[USER_COLUMNS:ACCOUNT_COLUMNS]
+    return Account(user, (password_hash or "").encode("ascii"), disabled_at, disabled_until)
+
+
+def _profile(row: Row | None) -> Profile | None:
+    """The profile in the columns ``PROFILE``, or None without a row."""
+    account = _account(row)
+    if row is None or account is None:
+        return None
+    identities, sent, new_email, invited_at = row[ACCOUNT_COLUMNS:]
+    return Profile(
+        account,
+        tuple(_identity(one) for one in json.loads(identities or "[]")),
+        {purpose: datetime.fromisoformat(at) for purpose, at in json.loads(sent or "{}").items()},
+        new_email or "",
+        invited_at,
+    )
+
+
+def _identity(values: list[Any]) -> Identity:
+    *texts, last, created, updated = values
+    moments = (None if at is None else datetime.fromisoformat(at) for at in (last, created, updated))
+    return Identity(*texts, *moments)
 
 
 def _jsonb(value: Mapping[str, Any]) -> str:
@@ -762,6 +1011,8 @@ def _session_params(session: NewSession | None) -> dict[str, Any]:
         "expires": session and session.expires_at,
         "access_expires": session and session.access_expires_at,
         "method": session and session.method,
+        "factor": session and session.factor,
+        "factor_at": session and session.factor_at,
     }
 
 

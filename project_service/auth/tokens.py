@@ -21,12 +21,15 @@ import jwt
 import orjson
 from attrs import field, frozen
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from jwt import PyJWK
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
 
 from project_service import base64url, files, whole_numbers
-from project_service.auth.values import SignIn, User
+from project_service.auth.values import SignIn, User, moment
 from project_service.errors import invalid_token, invalid_token_expired, session_revoked
 from project_service.files import regular
 from project_service.http.caller import Claims
@@ -63,6 +66,14 @@ class Key:
     public: Any = field(repr=False, eq=False)
     private: Any = field(repr=False, eq=False)
     public_jwk: Mapping[str, str] | None = field(repr=False)
+
+    def secret_for(self, purpose: bytes) -> bytes:
+        """A secret that follows from ``private`` (RFC 5869), another one for each purpose. It is not the key itself,
+        so nothing that is signed for one purpose is good for another (RFC 8725 section 3.11)."""
+        private = self.private
+        if not isinstance(private, bytes):
+            private = private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+        return HKDF(SHA256(), 32, None, b"project-service: " + purpose).derive(private)
 
 
 @frozen
@@ -258,7 +269,8 @@ class Issuer:
         """
         issued = int(now)
         expires = issued + self.seconds
-        method, moment = ("password", issued) if began is None else (began.method, int(began.at.timestamp()))
+        began = began or SignIn(moment(issued))
+        proofs = [(began.method, began.at), (began.factor, began.factor_at)]
         claims = {
             "iss": self.name,
             "sub": user.id,
@@ -271,10 +283,10 @@ class Issuer:
             "jti": token_id,
             # What clients of the Supabase family, and policies written for it, read.
             "session_id": session_id,
-            "aal": "aal1",
-            "amr": [{"method": method, "timestamp": moment}],
+            "aal": "aal1" if began.factor is None else "aal2",
+            "amr": [{"method": how, "timestamp": int(at.timestamp())} for how, at in proofs if how and at],
             "phone": "",
-            "is_anonymous": False,
+            "is_anonymous": user.is_anonymous,
             "app_metadata": _writable(user.app_metadata),
             "user_metadata": _writable(user.metadata),
         }

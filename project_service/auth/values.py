@@ -28,9 +28,47 @@ APP_METADATA: Mapping[str, Any] = {"provider": "email", "providers": ["email"]}
 Actor = Literal["anonymous", "user", "service", "operator"]
 Verdict = Literal["free", "busy", "refused"]
 Outcome = Literal["failed", "released", "cleared"]
-Purpose = Literal["recovery", "confirmation"]
-# How a session began, as the claim ``amr`` names it: "otp" is a token that was e-mailed.
-Method = Literal["password", "otp"]
+# What is e-mailed, each with a template of its name.
+MailName = Literal[
+    "recovery",
+    "confirmation",
+    "magic_link",
+    "invitation",
+    "email_change",
+    "reauthentication",
+    "already_registered",
+]
+# What a challenge is for. A change of address is confirmed from the new address, and from the current one too.
+Purpose = MailName | Literal["email_change_current", "pkce"]
+# How somebody signed in, as the claim ``amr`` names it: "otp" is a code, or a token that confirms an address.
+Method = Literal[
+    "password",
+    "otp",
+    "magiclink",
+    "recovery",
+    "invite",
+    "oauth",
+    "anonymous",
+    "totp",
+    "webauthn",
+]
+# How a session begins with an answer to a challenge, and what the audit calls that.
+ANSWERED: Mapping[Purpose, tuple[Method, str]] = {
+    "confirmation": ("otp", "confirm_email"),
+    "magic_link": ("magiclink", "login_by_email"),
+    "recovery": ("recovery", "recover"),
+    "invitation": ("invite", "accept_invitation"),
+    "email_change": ("otp", "change_email"),
+    "email_change_current": ("otp", "change_email"),
+    "reauthentication": ("otp", "reauthenticate"),
+}
+# The purposes of a change of address, each with the one that the other address confirms.
+OF_CHANGE: Mapping[Purpose, Purpose] = {
+    "email_change": "email_change_current",
+    "email_change_current": "email_change",
+}
+# Wrong codes after which a challenge cannot be answered by a code any more.
+MAX_TRIES = 5
 # Sessions of one user that are listed. Each login starts one, for a month, so a client that never refreshes has any
 # number of them.
 MAX_LISTED_SESSIONS = 1000
@@ -123,7 +161,8 @@ def _integer(digits: str) -> int | float:
 class User:
     """A user, without what only the service and its operator may see (``Account``).
 
-    ``metadata`` is the user's own to change; ``app_metadata`` only operators change.
+    ``metadata`` is the user's own to change; ``app_metadata`` only operators change. ``email`` is empty if the user
+    has no address: somebody anonymous, or whose provider tells none.
     """
 
     id: str
@@ -134,6 +173,7 @@ class User:
     updated_at: datetime | None = None
     confirmed_at: datetime | None = None
     last_login_at: datetime | None = None
+    is_anonymous: bool = False
 
     @property
     def awaits_confirmation(self) -> bool:
@@ -157,6 +197,7 @@ class Account:
     user: User
     password_hash: bytes = field(repr=False, default=b"")
     disabled_at: datetime | None = None
+    disabled_until: datetime | None = None
 
     @property
     def confirmed_at(self) -> datetime | None:
@@ -177,8 +218,38 @@ class Account:
 
 
 def email_of(user: User) -> Email:
-    """The user's address as ``Email``; it was validated when it was stored."""
+    """The user's address as ``Email``; it was validated when it was stored. It may be empty, as ``User.email``."""
     return Email(user.email, folded(user.email))
+
+
+@frozen
+class Identity:
+    """A user's way in: the e-mail address (``provider`` "email"), or an account with a provider, which calls the user
+    ``subject`` and says ``data``."""
+
+    id: str
+    user_id: str
+    provider: str
+    subject: str
+    data: Mapping[str, Any]
+    last_sign_in_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@frozen
+class Profile:
+    """An account with the user's ways in. ``sent`` says when something was mailed that can still be answered."""
+
+    account: Account
+    identities: tuple[Identity, ...] = ()
+    sent: Mapping[str, datetime] = field(factory=dict)
+    new_email: str = ""
+    invited_at: datetime | None = None
+
+    @property
+    def user(self) -> User:
+        return self.account.user
 
 
 @frozen
@@ -256,10 +327,12 @@ class Event:
 
 @frozen
 class SignIn:
-    """How and when a session began."""
+    """How and when a session began, and by which further factor its user was recognised then or later."""
 
     at: datetime
     method: Method = "password"
+    factor: Method | None = None
+    factor_at: datetime | None = None
 
 
 @frozen
@@ -273,10 +346,64 @@ class NewSession:
     access_expires_at: datetime
     origin: Origin = field(factory=Origin)
     method: Method = "password"
+    factor: Method | None = None
+    factor_at: datetime | None = None
 
     @property
     def began(self) -> SignIn:
-        return SignIn(self.created_at, self.method)
+        return SignIn(self.created_at, self.method, self.factor, self.factor_at)
+
+
+@frozen
+class NewChallenge:
+    """What is asked of somebody, who answers it once: with the token of ``digest``, or with the code of ``code_hash``
+    if there is one. ``data`` is what the answer goes on with.
+
+    It is for the user of ``user_id``, else for the one with the address ``email``, to which it is sent. A user whose
+    address is confirmed gets ``if_confirmed`` in place of ``purpose``, or nothing if that is None.
+    """
+
+    purpose: Purpose
+    if_confirmed: Purpose | None
+    digest: bytes = field(repr=False)
+    created_at: datetime
+    expires_at: datetime
+    email: Email | None = None
+    user_id: str | None = None
+    code_hash: bytes | None = field(repr=False, default=None)
+    data: Mapping[str, Any] = field(factory=dict)
+
+
+@frozen
+class Answer:
+    """What somebody answers a challenge of one of ``purposes`` with: the digest of its token, or the code that was
+    sent to ``email_key``, of which the hashes by each key are given. With ``user_id`` it has to be that user's."""
+
+    purposes: tuple[Purpose, ...]
+    digest: bytes | None = field(repr=False, default=None)
+    email_key: str = ""
+    code_hashes: tuple[bytes, ...] = field(repr=False, default=())
+    user_id: str | None = None
+
+
+@frozen
+class AuthCode:
+    """What the client that asked for a challenge exchanges for a session (RFC 7636), if it sent a code challenge."""
+
+    digest: bytes = field(repr=False)
+    expires_at: datetime
+
+
+@frozen
+class Redeemed:
+    """A challenge that was answered, and its user as it is then, with the session that began, if one did. ``half``
+    says that a change of address has to be confirmed from the other address too."""
+
+    purpose: Purpose
+    user: User
+    data: Mapping[str, Any]
+    session: NewSession | None = None
+    half: bool = False
 
 
 @frozen

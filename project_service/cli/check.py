@@ -206,24 +206,29 @@ async def _policies(project: Project) -> str:
     async with project.connection() as connection:
         if await outstanding(connection):
             return "migrations come first"
-        buckets, secured, has_guard, has_policy = (await connection.query(_POLICIES))[0]
+        ((buckets,),) = await connection.query(_POLICED)
+        tables = await connection.query(_POLICIES)
+    for table, secured, has_guard, _ in tables:
+        if (table == "buckets" or buckets) and not (secured and has_guard):
+            missing = "the policy through_the_service" if secured else "row-level security"
+            shown = f"see more than they may in {buckets}" if table == "objects" else "may change all buckets"
+            raise Failed(f"storage.{table} lacks {missing}, so users {shown}")
     if not buckets:
         return "no bucket has the rule policies"
-    if not secured or not has_guard:
-        missing = "the policy through_the_service" if secured else "row-level security"
-        raise Failed(f"storage.objects lacks {missing}, so users see more than they may in {buckets}")
-    if not has_policy:
+    if not any(has_policy for table, _, _, has_policy in tables if table == "objects"):
         return f"storage.objects has none, so only the service key can use {buckets}"
     return f"decide in {buckets}"
 
 
+_POLICED = "select string_agg(name, ', ' order by name) from storage.buckets where policies"
 _POLICIES = """
-    select (select string_agg(name, ', ' order by name) from storage.buckets where policies), c.relrowsecurity,
+    select c.relname::text, c.relrowsecurity,
         coalesce(bool_or(p.polname = 'through_the_service' and not p.polpermissive), false),
         coalesce(bool_or(p.polpermissive and (role = 0 or r.rolname in ('anon', 'authenticated'))), false)
     from pg_class c left join pg_policy p on p.polrelid = c.oid
         left join lateral unnest(p.polroles) role on true left join pg_roles r on r.oid = role
-    where c.oid = 'storage.objects'::regclass group by c.oid, c.relrowsecurity
+    where c.oid in ('storage.objects'::regclass, 'storage.buckets'::regclass)
+    group by c.oid, c.relname, c.relrowsecurity order by c.relname
 """
 
 

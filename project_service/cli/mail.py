@@ -9,17 +9,14 @@ from typing import cast
 
 import click
 
-from project_service.auth.accounts import TOKEN_LIFETIME
 from project_service.auth.mail_server import NOBODY
 from project_service.auth.mail_templates import (
     BUILT_IN,
-    EXAMPLE_EMAIL,
-    EXAMPLE_TOKEN,
     NAMES,
     MailTemplates,
     TemplateFault,
 )
-from project_service.auth.values import Purpose
+from project_service.auth.values import MailName
 from project_service.cli import NonEmptyPath, project_options
 from project_service.cli.invocation import FAILED, USAGE, Invocation, common_options, end
 
@@ -50,7 +47,7 @@ def preview(invocation: Invocation, name: str | None, language: str | None, part
         templates = MailTemplates.load(settings)
     except TemplateFault as fault:
         end(str(fault), USAGE)
-    names = sorted(NAMES) if name is None else [cast(Purpose, name)]
+    names = sorted(NAMES) if name is None else [cast(MailName, name)]
     sender = settings.smtp.sender or NOBODY
     views = [view for one in names for view in _views(templates, one, language, sender)]
     if part is None:
@@ -66,12 +63,11 @@ def preview(invocation: Invocation, name: str | None, language: str | None, part
     invocation.show(bodies, *"\n".join(bodies).splitlines())
 
 
-def _views(templates: MailTemplates, name: Purpose, language: str | None, sender: str) -> Iterator[_View]:
+def _views(templates: MailTemplates, name: MailName, language: str | None, sender: str) -> Iterator[_View]:
     """An e-mail in every language, or in the one that a user who prefers ``language`` gets."""
-    hours = int(TOKEN_LIFETIME.total_seconds()) // 3600
     chosen = templates.languages(name) if language is None else [templates.language_for(name, language)]
     for one in chosen:
-        composed = templates.compose(name, one, EXAMPLE_EMAIL, EXAMPLE_TOKEN, hours)
+        composed = templates.example(name, one)
         yield {
             "name": name,
             "language": one,

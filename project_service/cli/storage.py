@@ -46,12 +46,11 @@ from project_service.storage.s3.xml import StoredStat
 from project_service.storage.sha256 import Reader
 from project_service.storage.sweeper import Verified
 from project_service.storage.upload import SizeLimit, Upload
-from project_service.storage.values import NO_DETAILS, Bucket, Conditions, Details, Link, Writer
+from project_service.storage.values import NO_DETAILS, SERVICE, Bucket, Conditions, Details, Link
 
 READ_BYTES = 1024 * 1024
 LINKS_AT_ONCE = 1000
 FROM_STORE = "s3://"
-SERVICE = Writer(None, is_service=True)
 
 # Writes one file or object into the upload, given the key that it is to have; returns its media type and its details.
 Read = Callable[[str, Upload], Awaitable[tuple[str, Details]]]

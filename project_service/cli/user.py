@@ -1,19 +1,23 @@
-"""``project-service user``: create, set password, list, disable, enable, unlock, delete, end sessions."""
+"""``project-service user``: create, import, set password, list, disable, enable, unlock, delete, end sessions."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import IO, Any
 
 import click
-from attrs import frozen
+import orjson
+from attrs import field, frozen
 
-from project_service.auth.admin import MAX_PAGE_SIZE, Administration, imported_hash
-from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates
+from project_service.auth.admin import MAX_PAGE_SIZE, Administration, imported_hash, imported_id
+from project_service.auth.passwords import MAX_CHARACTERS, Bcrypt, Candidates, Rules
 from project_service.auth.postgres import Repository
-from project_service.auth.values import Account, Origin
+from project_service.auth.values import Account, Origin, check_app_metadata, check_metadata
 from project_service.cli import project_options
-from project_service.cli.invocation import Invocation, Project, common_options, on_project
+from project_service.cli.invocation import Failed, Invocation, Project, common_options, on_a_line, on_project
+from project_service.errors import ApiError, validation_failed
 from project_service.lifecycle import timestamp
 
 HERE = Origin(user_agent="project-service user")
@@ -41,6 +45,168 @@ def create(invocation: Invocation, email: str, password_stdin: bool, password_ha
         invocation.show(account.view(), account.user.id)
 
     invocation.run(operation)
+
+
+@user.command("import")
+@click.argument("file", type=click.File("rb"), default="-")
+@common_options
+def import_(invocation: Invocation, file: IO[bytes]) -> None:
+    """Create the users in FILE (default: standard input), one JSON object on each line.
+
+    Its members are columns of auth.users in a Supabase project: id, email, encrypted_password (bcrypt), created_at,
+    email_confirmed_at, last_sign_in_at, banned_until, raw_user_meta_data, raw_app_meta_data; and identities, a list
+    of rows of auth.identities, of which that of the e-mail address is left out, since it comes by itself. Others are
+    ignored. So this makes the file, without identities:
+
+      psql $OLD_DB -Atc 'select to_json(u) from auth.users u'
+
+    The command may be repeated: a user whose id is there stays as they are. Exit code 1 if somebody could not be
+    imported; the others are.
+    """
+    lines = file.read().splitlines()
+
+    async def operation(project: Project) -> None:
+        importing = _Import(_users(project), project)
+        await importing.bring(lines)
+        importing.show(invocation)
+
+    invocation.run(operation)
+
+
+# Again and again, what a command that was interrupted before has not done. A later import changes nothing.
+_AS_BEFORE = """
+with new as (
+    select id from auth.users where id = %(id)s and created_at > %(created_at)s
+), dated as (
+    update auth.identities i set created_at = %(created_at)s from new
+    where i.user_id = new.id and i.provider = 'email'
+), linked as (
+    insert into auth.identities
+        (user_id, provider, provider_id, identity_data, last_sign_in_at, created_at, updated_at)
+    select new.id, i.provider, i.provider_id, i.identity_data, i.last_sign_in_at, i.created_at, i.created_at
+    from new, jsonb_to_recordset(%(identities)s::jsonb) i (provider text, provider_id text, identity_data jsonb,
+        last_sign_in_at timestamptz, created_at timestamptz)
+    on conflict (provider, provider_id) do nothing
+)
+update auth.users u set created_at = %(created_at)s, confirmed_at = %(confirmed_at)s,
+    last_login_at = coalesce(last_login_at, %(last_login_at)s), disabled_at = coalesce(disabled_at, %(disabled_at)s)
+from new where u.id = new.id
+"""
+
+
+@frozen
+class _Import:
+    """``refused`` has what could not be imported, and why, by the id or the number of the line."""
+
+    users: Administration
+    project: Project
+    imported: list[str] = field(factory=list, init=False)
+    there: list[str] = field(factory=list, init=False)
+    refused: dict[str, str] = field(factory=dict, init=False)
+
+    async def bring(self, lines: Iterable[bytes]) -> None:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                name = f"line {number}"
+                try:
+                    given = _object(line)
+                    name = str(given.get("id") or name)
+                    await self._bring_one(given)
+                except ApiError as refusal:
+                    details = refusal.details or {}
+                    why = "; ".join(f"{member} {reason}" for member, reason in details.items())
+                    self.refused[name] = why or refusal.message
+
+    async def _bring_one(self, given: Mapping[str, Any]) -> None:
+        user_id = imported_id("id", given.get("id"))
+        now = self.users.now()
+        banned, deleted = (_moment(given, name) for name in ("banned_until", "deleted_at"))
+        times = {
+            "created_at": _moment(given, "created_at"),
+            "confirmed_at": _moment(given, "email_confirmed_at"),
+            "last_login_at": _moment(given, "last_sign_in_at"),
+            "disabled_at": now if deleted is not None or (banned is not None and banned > now) else None,
+        }
+        for name, value in (("email", given.get("email")), ("created_at", times["created_at"])):
+            if not value:
+                raise validation_failed({name: "is missing"})
+        identities = [_identity(one, times["created_at"]) for one in given.get("identities") or ()]
+        others = [one for one in identities if one["provider"] != "email"]
+        hashed = given.get("encrypted_password") or None
+        try:
+            await self.users.create(
+                str(given["email"]),
+                HERE,
+                user_id=user_id,
+                password_hash=None if hashed is None else imported_hash("encrypted_password", hashed),
+                metadata=check_metadata("raw_user_meta_data", given.get("raw_user_meta_data")),
+                app_metadata=check_app_metadata("raw_app_meta_data", given.get("raw_app_meta_data")),
+                confirmed=times["confirmed_at"] is not None,
+            )
+            self.imported.append(user_id)
+        except ApiError as refusal:
+            if refusal.code not in ("id_taken", "email_taken") or not await self._is_there(user_id):
+                raise
+            self.there.append(user_id)
+        values = {**times, "id": user_id, "identities": orjson.dumps(others).decode()}
+        await self.project.pool.query(_AS_BEFORE, values)
+
+    async def _is_there(self, user_id: str) -> bool:
+        return bool(await self.project.pool.query("select from auth.users where id = %s", (user_id,)))
+
+    def show(self, invocation: Invocation) -> None:
+        lines = [f"refused  {on_a_line(name)}: {on_a_line(why)}" for name, why in self.refused.items()]
+        counts = len(self.imported), len(self.there), len(self.refused)
+        invocation.show(
+            {"imported": self.imported, "there": self.there, "refused": self.refused},
+            *lines,
+            "{} imported, {} there already, {} refused".format(*counts),
+        )
+        if self.refused:
+            raise Failed("not everybody could be imported")
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    """Raises ``validation_failed``."""
+    try:
+        given = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        given = None
+    if not isinstance(given, dict):
+        raise validation_failed({"it": "is not a JSON object"})
+    return given
+
+
+def _identity(given: object, created_at: datetime | None) -> dict[str, Any]:
+    """A way in of a user's, with a provider. Raises ``validation_failed``."""
+    known = given if isinstance(given, dict) else {}
+    provider, name = known.get("provider"), known.get("provider_id")
+    if not (isinstance(provider, str) and isinstance(name, str) and provider and name):
+        raise validation_failed({"identities": "must have a provider and a provider_id each"})
+    return {
+        "provider": provider,
+        "provider_id": name,
+        "identity_data": check_metadata("identity_data", known.get("identity_data")),
+        "last_sign_in_at": _moment(known, "last_sign_in_at"),
+        "created_at": _moment(known, "created_at") or created_at,
+    }
+
+
+def _moment(given: Mapping[str, Any], name: str) -> datetime | None:
+    """A time as PostgreSQL writes it in JSON. ``infinity``, for good, is the last there is. Raises
+    ``validation_failed``."""
+    text = given.get(name)
+    if text is None:
+        return None
+    if text == "infinity":
+        return datetime.max.replace(tzinfo=UTC)
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError
+        return moment.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        raise validation_failed({name: "is not a time with its zone"}) from None
 
 
 @user.command("set-password")
@@ -159,7 +325,7 @@ def _users(project: Project) -> Administration:
         repository=Repository(project.pool),
         hashes=_HashesHere(Bcrypt(settings.bcrypt_cost)),
         now=lambda: datetime.now(UTC),
-        password_min_bytes=lambda: settings.password_min_bytes,
+        password_rules=lambda: Rules.of(settings),
         on_ended=lambda session_id, until: None,
         actor="operator",
     )

@@ -293,6 +293,21 @@ class Actor:
         cancelled while it waits. Raises what ``Pool.acquire`` raises."""
         return _session(await self.pool.acquire(), preamble, path)
 
+    def query_unknown(self, sql: str, values: Sequence[Any], seconds: float) -> Awaitable[list[Row]]:
+        """The rows of ``sql`` as the service's own role, within ``seconds``. It calls functions of the project that
+        ``trust`` does not judge, so the connection is made as new afterwards. Shielded from cancellation; raises what
+        ``Pool.query`` raises."""
+        limited = settings_text([(TIMEOUT, str(int(seconds * 1000)))])
+
+        async def run(connection: Connection) -> list[Row]:
+            try:
+                return await connection.query(f"{limited}; {sql}", values)
+            finally:
+                if self.pool.recycler is not None:
+                    await self.pool.recycler.recycle(connection)
+
+        return self.pool.use(run)
+
     def release(self, session: Session) -> None:
         """Give back what ``acquire`` returned. What has not been committed is undone."""
         self.pool.release(session.connection)

@@ -4,7 +4,6 @@ manual, appendix A), or a status that the project's own SQL has chosen."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import psycopg2
 
@@ -18,26 +17,26 @@ MAX_MESSAGE_CHARS = 1000
 # As in PostgREST: SQLSTATE PT and the status.
 _CHOSEN = re.compile(r"PT4[0-9]{2}\Z")
 
-_EXACT: dict[str, Callable[[], ApiError]] = {
-    "57014": errors.database_unavailable,  # query_canceled: statement_timeout
-    "57P01": errors.database_unavailable,  # admin_shutdown
-    "57P02": errors.database_unavailable,  # crash_shutdown
-    "57P03": errors.database_unavailable,  # cannot_connect_now
-    "57P05": errors.database_unavailable,  # idle_session_timeout
-    "25006": errors.database_unavailable,  # read_only_sql_transaction: a standby, or a failover under way
-    "25P03": errors.database_unavailable,  # idle_in_transaction_session_timeout
-    "25P04": errors.database_unavailable,  # transaction_timeout (PostgreSQL 17)
-    "55P03": errors.overloaded,  # lock_not_available
-    "40001": errors.overloaded,  # serialization_failure
-    "40P01": errors.overloaded,  # deadlock_detected
-}
-
-_CLASSES: dict[str, Callable[[], ApiError]] = {
-    "08": errors.database_unavailable,  # connection exception
-    "53": errors.database_unavailable,  # insufficient resources
-    "58": errors.database_unavailable,  # system error
-    "XX": errors.database_unavailable,  # internal error of the server, corrupted data
-}
+# SQLSTATEs, and how those of a class begin.
+_AWAY = (
+    "08",  # connection exception
+    "25006",  # read_only_sql_transaction: a standby, or a failover under way
+    "25P03",  # idle_in_transaction_session_timeout
+    "25P04",  # transaction_timeout (PostgreSQL 17)
+    "53",  # insufficient resources
+    "57014",  # query_canceled: statement_timeout
+    "57P01",  # admin_shutdown
+    "57P02",  # crash_shutdown
+    "57P03",  # cannot_connect_now
+    "57P05",  # idle_session_timeout
+    "58",  # system error
+    "XX",  # internal error of the server, corrupted data
+)
+_BUSY = (
+    "40001",  # serialization_failure
+    "40P01",  # deadlock_detected
+    "55P03",  # lock_not_available
+)
 
 
 def translate(failure: BaseException) -> ApiError | None:
@@ -50,8 +49,9 @@ def translate(failure: BaseException) -> ApiError | None:
     if _CHOSEN.match(failure.pgcode):
         message = failure.diag.message_primary or "A trigger of the project refused this change."
         return errors.refused_by_project(int(failure.pgcode[2:]), message[:MAX_MESSAGE_CHARS])
-    made = _EXACT.get(failure.pgcode) or _CLASSES.get(failure.pgcode[:2])
-    return _because(made(), describe(failure)) if made is not None else None
+    if failure.pgcode.startswith(_AWAY):
+        return _because(errors.database_unavailable(), describe(failure))
+    return _because(errors.overloaded(), describe(failure)) if failure.pgcode in _BUSY else None
 
 
 def outage_of(failure: BaseException) -> str | None:

@@ -27,8 +27,9 @@ import datetime
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
-from itertools import count
+from functools import lru_cache, partial
+from itertools import count, repeat
+from operator import call
 from time import thread_time
 from typing import Any, Protocol
 
@@ -172,8 +173,7 @@ def show_sqlstates(connection: Any) -> None:
 
 def reported(connection: Any, settings: Iterable[bytes]) -> tuple[bytes | None, ...]:
     """The present values of ``settings``, as far as the server reports them. psycopg2 would decode each in Python."""
-    libpq = connection.pgconn_ptr
-    return tuple([_parameter(libpq, name) for name in settings])
+    return tuple(map(partial(_parameter, connection.pgconn_ptr), settings))
 
 
 Values = Sequence[bytes | None]
@@ -286,12 +286,8 @@ class Run:
 
     def typed(self) -> list[tuple[Any, ...]]:
         """``rows`` with their values as psycopg2 would have returned them."""
-        converters, cursor = [*map(_converter, self.types)], self.connection.cursor
-        rows = []
-        for row in self.rows:
-            values = zip(converters, row, strict=True)
-            rows.append(tuple([convert(value, cursor) for convert, value in values]))
-        return rows
+        converters, cursors = [*map(_converter, self.types)], repeat(self.connection.cursor)
+        return [tuple(map(call, converters, row, cursors)) for row in self.rows]
 
 
 class NotTaken(Exception):
@@ -472,7 +468,7 @@ class Pipeline:
     def _held_up(self, waited: float, run: Run) -> bool:
         """Whether a caller that waits so long for ``run`` is held up: it is much longer than usual. On a busy machine
         everything takes longer, and that alone is no reason not to share. But what had to be ended is not usual."""
-        slow = waited > self.usual
+        slow = waited > SLOW_SECONDS and waited > self.usual  # the first is enough for nearly all
         if run.error is None or run.error.pgcode != CANCELED:
             usual = min(waited, 1.3 * self.typical + 0.0001)
             self.typical = usual if waited > self.typical else 0.9 * self.typical

@@ -9,7 +9,7 @@ dead connections, and can deadlock.)
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -108,17 +108,17 @@ class Pool:
         self._quickness: defaultdict[str, Quickness] = defaultdict(Quickness.known)
         self._empty: Deferred[None] | None = None
 
-    async def query(self, sql: str | bytes, params: Params = None) -> list[Row]:
+    def query(self, sql: str | bytes, params: Params = None) -> Coroutine[Any, Any, list[Row]]:
         """One message in its own implicit transaction; the rows of its last statement.
 
         Raises ``late()`` or ``away()`` when no connection is free in time, ``DatabaseGone`` when it is lost,
         ``psycopg2.Error`` for what the server refuses.
         """
-        return await self.use(lambda connection: connection.query(sql, params))
+        return self.use(lambda connection: connection.query(sql, params))
 
-    async def prepared(self, sql: str, params: Sequence[Any]) -> list[Row]:
+    def prepared(self, sql: str, params: Sequence[Any]) -> Coroutine[Any, Any, list[Row]]:
         """As ``query``, for one statement that is run often (see ``Connection.query_prepared``)."""
-        return await self.use(lambda connection: connection.query_prepared(sql, params))
+        return self.use(lambda connection: connection.query_prepared(sql, params))
 
     async def read(self, sql: str, params: Sequence[Any]) -> list[Row]:
         """As ``prepared``, for a query that only reads and is usually quick: it may share its connection."""
@@ -134,9 +134,9 @@ class Pool:
             lambda connection: connection.query_prepared(sql, params, quickness), quickness
         )
 
-    async def transaction(self, function: Callable[[Transaction], Awaitable[T]]) -> T:
+    def transaction(self, function: Callable[[Transaction], Awaitable[T]]) -> Coroutine[Any, Any, T]:
         """As ``in_transaction``. Runs to its end even if the caller is cancelled."""
-        return await self.use(lambda connection: in_transaction(connection, function))
+        return self.use(lambda connection: in_transaction(connection, function))
 
     async def use(self, function: Callable[[Connection], Awaitable[T]]) -> T:
         """Call ``function`` with a connection and return its result. It is shielded from cancellation."""
@@ -302,21 +302,19 @@ class Pool:
         self._offering = True
         try:
             while self._offered:
-                self._hand_out(self._offered.popleft())
+                offered = self._offered.popleft()
+                if self._closed:
+                    offered.close()
+                    self._grow()
+                elif self._waiting.waiters:
+                    self._lend(offered)
+                    self._waiting.serve(offered)
+                else:
+                    offered.on_lost = self._lost
+                    self._idle.append(offered)
+                    self.pipelines.freed()
         finally:
             self._offering = False
-
-    def _hand_out(self, connection: Connection) -> None:
-        if self._closed:
-            connection.close()
-            self._grow()
-        elif self._waiting.waiters:
-            self._lend(connection)
-            self._waiting.serve(connection)
-        else:
-            connection.on_lost = self._lost
-            self._idle.append(connection)
-            self.pipelines.freed()
 
     def _lost(self, connection: Connection) -> None:
         self._idle.remove(connection)

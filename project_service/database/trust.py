@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from project_service.database.sql_facts import LEAVING, Facts, facts_of, settings_form, settings_leave, words
 
@@ -111,10 +111,11 @@ class Trust:
     has_constants: bool = False
     sets_role: bool = False
     triggers: frozenset[str] = frozenset()
+    # Whether nothing has to be done between two callers.
+    clean: bool = field(init=False)
 
-    @property
-    def clean(self) -> bool:
-        """Whether nothing has to be done between two callers."""
+    @clean.default
+    def _leaves_nothing(self) -> bool:
         return not (self.leaves or self.closes or self.false_constants)
 
 
@@ -137,12 +138,13 @@ UNKNOWN = Trust(
 _SHIPPED = words("""
     _project_service.announce_ddl _project_service.announce_drop _project_service.expose_schema
     _project_service.grantable _project_service.granted _project_service.watch_ddl auth.announce_project_keys
-    auth.email auth.end_sessions auth.jwt auth.record_change auth.reserve_attempt auth.reserve_login
-    auth.revoke_ended_session auth.role auth.rotate_refresh_token auth.set_disabled auth.settle_attempt auth.uid
-    storage.advance_upload storage.change_object storage.check_put storage.create_bucket storage.delete
-    storage.delete_bucket storage.delete_objects storage.discard_renditions storage.discard_uploads
-    storage.extension storage.filename storage.folder storage.foldername storage.judge storage.judge_put
-    storage.keep_rendition storage.move_object storage.move_to_bucket storage.pass storage.put_object storage.refusal
+    auth.email auth.end_sessions auth.jwt auth.keep_email_identity auth.name_providers auth.record_change
+    auth.reserve_attempt auth.reserve_login auth.revoke_ended_session auth.role auth.rotate_refresh_token
+    auth.set_disabled auth.settle_attempt auth.uid
+    storage.advance_upload storage.change_object storage.check_put storage.complete_bucket storage.count_bucket
+    storage.create_bucket storage.delete storage.delete_bucket storage.delete_objects storage.discard_renditions
+    storage.discard_uploads storage.extension storage.filename storage.folder storage.foldername storage.judge
+    storage.judge_put storage.move_object storage.move_to_bucket storage.pass storage.put_object storage.refusal
     storage.row_to_put storage.same_second storage.sees storage.slot storage.store_rendition
     storage.through_the_service storage.use_upload_link
 """)
@@ -152,8 +154,7 @@ _EXEMPT = [
     for one in _SHIPPED
     if one.startswith("_project_service.") or one in ("storage.judge", "storage.through_the_service")
 ]
-_OWN_SCHEMAS = ("auth", "storage", "_project_service")
-_SCHEMAS = f"{_OWN_SCHEMAS}"
+_SCHEMAS = "('auth', 'storage', '_project_service')"
 _NOT_SYSTEM = "n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_t(emp|oast)'"
 
 

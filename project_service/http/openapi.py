@@ -6,6 +6,7 @@ It is public, like ``/live``: it shows no secret and nothing of what a database 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -47,6 +48,7 @@ def document(
             answered = _with_head(described.methods or tuple(methods)) & methods
             for method in sorted(answered):
                 gathered.add(described.path or path_of(url), method, route, described)
+    gathered.share()
     tags = sorted({operation["tags"][0] for path in gathered.paths.values() for operation in path.values()})
     return {
         "openapi": "3.1.0",
@@ -56,6 +58,7 @@ def document(
         "components": {
             "schemas": dict(sorted(gathered.schemas.items())),
             "responses": gathered.responses,
+            "parameters": gathered.parameters,
             "headers": {"RequestId": {"description": "The log has it too.", "schema": STRING}},
             "securitySchemes": SECURITY_SCHEMES,
         },
@@ -68,11 +71,13 @@ def _with_head(methods: Sequence[str]) -> frozenset[str]:
 
 @define
 class _Document:
-    """What has been gathered: schemas and error responses are kept once and referred to."""
+    """What has been gathered: schemas and error responses are kept once and referred to, and after ``share`` so is
+    what else several operations have."""
 
     paths: dict[str, dict[str, Any]] = field(factory=dict)
     schemas: dict[str, Any] = field(factory=dict)
     responses: dict[str, Any] = field(factory=dict)
+    parameters: dict[str, Any] = field(factory=dict)
 
     def add(self, path: str, method: str, route: Route, described: Operation) -> None:
         name = f"{described.name}Head" if method == "HEAD" else described.name
@@ -90,6 +95,35 @@ class _Document:
         operation["responses"] = self._responses(method, route, described)
         operation["security"] = _security(route.access, described)
         self.paths.setdefault(path, {})[method.lower()] = operation
+
+    def share(self) -> None:
+        """Move the parameters and responses that several operations have to the components."""
+        operations = [operation for path in self.paths.values() for operation in path.values()]
+        uses = Counter(
+            orjson.dumps(one)
+            for operation in operations
+            for one in (*operation.get("parameters", ()), *operation["responses"].values())
+        )
+        references: dict[bytes, dict[str, str]] = {}
+
+        def shared(one: dict[str, Any], kind: str, there: dict[str, Any], name: str) -> dict[str, Any]:
+            text = orjson.dumps(one)
+            if "$ref" in one or uses[text] == 1:
+                return one
+            if text not in references:
+                references[text] = {"$ref": f"#/components/{kind}/{_name_of(name, one, there)}"}
+            return references[text]
+
+        for operation in operations:
+            if "parameters" in operation:
+                operation["parameters"] = [
+                    shared(one, "parameters", self.parameters, one["name"]) for one in operation["parameters"]
+                ]
+            title = operation["operationId"][0].upper() + operation["operationId"][1:]
+            operation["responses"] = {
+                status: shared(one, "responses", self.responses, f"{title}{status}")
+                for status, one in operation["responses"].items()
+            }
 
     def _parameter(self, one: Parameter) -> dict[str, Any]:
         parameter = {
@@ -131,24 +165,18 @@ class _Document:
     ) -> dict[str, str]:
         """A reference to the response with these codes, which is made when it is first asked for."""
         headers = {name: {"schema": STRING} for error in errors for name, _ in error.headers}
+        phrase = _phrase(status, errors)
+        told = "\n".join(dict.fromkeys(f"- `{error.code}`: {error.message}" for error in errors))
         response: dict[str, Any] = {
-            "description": "\n".join(dict.fromkeys(f"- `{error.code}`: {error.message}" for error in errors)),
+            # Which of them it is, a response without a body does not say.
+            "description": f"{phrase}: as to GET, without the body." if method == "HEAD" else told,
             "headers": {**headers, **_REQUEST_ID},
         }
         if method != "HEAD":
             codes = sorted({error.code for error in errors})
             response["content"] = {JSON: {"schema": self._schema(policy.error_form.schema(codes))}}
-        return {"$ref": f"#/components/responses/{self._name_of(_phrase(status, errors), response)}"}
-
-    def _name_of(self, phrase: str, response: dict[str, Any]) -> str:
         stem = phrase.title().replace(" ", "").replace("-", "").replace("'", "")
-        number = 1
-        while (
-            self.responses.setdefault(name := stem if number == 1 else f"{stem}{number}", response)
-            != response
-        ):
-            number += 1
-        return name
+        return {"$ref": f"#/components/responses/{_name_of(stem, response, self.responses)}"}
 
     def _content(self, content: Mapping[str, Schema | Named]) -> dict[str, Any]:
         return {kind: {"schema": self._schema(schema)} for kind, schema in content.items()}
@@ -163,6 +191,14 @@ class _Document:
         if isinstance(value, Mapping):
             return {name: self._schema(inner) for name, inner in value.items()}
         return [self._schema(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _name_of(stem: str, one: dict[str, Any], there: dict[str, Any]) -> str:
+    """The name of ``one`` among the components that are there: ``stem``, with a number if another has that."""
+    number = 1
+    while there.setdefault(name := stem if number == 1 else f"{stem}{number}", one) != one:
+        number += 1
+    return name
 
 
 def _security(access: Access, described: Operation) -> list[dict[str, list[str]]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from configparser import ConfigParser, SectionProxy
 from configparser import Error as NotAnIniFile
@@ -19,6 +20,7 @@ import orjson
 from attrs import frozen
 
 from project_service.files import regular
+from project_service.redirects import pattern
 from project_service.whole_numbers import from_digits
 
 Kind = Callable[[Any], Any]
@@ -327,6 +329,50 @@ def page_url(value: Any) -> str:
     return str(value)
 
 
+def issuer_url(value: Any) -> str:
+    """The issuer of OpenID Connect, as it was written: a slash at its end belongs to it."""
+    url(value)
+    if not value.isascii():
+        raise ValueError("must be percent-encoded, with its host as xn--…")
+    return str(value)
+
+
+# Of PostgreSQL, without quotes; such a name can be written into a statement.
+_SQL_NAME = r"[a-z_][a-z0-9_$]{0,62}"
+_SQL_HOOK = re.compile(rf"sql:{_SQL_NAME}\.{_SQL_NAME}\Z")
+
+
+def hook(value: Any) -> str:
+    """``sql:schema.function``, or the http or https address of a hook. Whether it may be http is not looked at."""
+    if text(value).startswith("sql:"):
+        if not _SQL_HOOK.match(value):
+            raise ValueError("must be sql:schema.function, both in lower case, or an https address")
+        return str(value)
+    try:
+        page_url(value)
+    except ValueError:
+        raise ValueError("must be sql:schema.function or an https address") from None
+    if not value.isascii():
+        raise ValueError("must be percent-encoded, with its host as xn--…")
+    return str(value)
+
+
+_HOOK_SECRET = re.compile(r"v1,whsec_([A-Za-z0-9+/]{32,}={0,2})\Z")
+
+
+def hook_secret(value: Any) -> Secret:
+    """A secret of Standard Webhooks, or several with "|" between them while it is being changed."""
+    for one in text(value).split("|"):
+        found = _HOOK_SECRET.match(one)
+        try:
+            decoded = b"" if found is None else b64decode(found[1], validate=True)
+        except ValueError:
+            decoded = b""
+        if not 24 <= len(decoded) <= 64:
+            raise ValueError("must be v1,whsec_ and 24 to 64 bytes in base64")
+    return Secret(value)
+
+
 def redirect_url(value: Any) -> str:
     """The address of a page that forms may lead to, or one with a / at its end that all such addresses begin with."""
     if not urlsplit(page_url(value)).path:
@@ -334,6 +380,18 @@ def redirect_url(value: Any) -> str:
     if not value.isascii():
         # It is sent in the header Location.
         raise ValueError("must be percent-encoded, with its host as xn--…, since it is sent in a header")
+    return str(value)
+
+
+def redirect_pattern(value: Any) -> str:
+    """Where links of e-mails and providers may lead in the end (``redirects.py``)."""
+    return pattern(text(value))
+
+
+def application_url(value: Any) -> str:
+    """The address of an application, to which links lead that may not lead elsewhere."""
+    if "*" in redirect_pattern(value):
+        raise ValueError("must not have a *")
     return str(value)
 
 
@@ -421,6 +479,19 @@ def helo_name(value: Any) -> str:
 
 
 # Files
+
+
+def secret_file(value: Any) -> Secret:
+    """The path of a file whose content is a secret. The line break at its end does not belong to it."""
+    try:
+        content = regular(Path(text(value))).read_text("utf-8").rstrip("\r\n")
+    except OSError as fault:
+        raise ValueError(f"names a file that cannot be read: {fault.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError("names a file that is not UTF-8") from None
+    if not content:
+        raise ValueError("names a file that is empty")
+    return Secret(content)
 
 
 def pem_file(value: Any) -> str:

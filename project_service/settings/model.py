@@ -16,6 +16,7 @@ from project_service.settings.kinds import (
     Kind,
     Secret,
     StoreKeys,
+    application_url,
     choice,
     claim_path,
     dsn,
@@ -23,7 +24,10 @@ from project_service.settings.kinds import (
     flag,
     header_name,
     helo_name,
+    hook,
+    hook_secret,
     integer,
+    issuer_url,
     language,
     list_of,
     list_or_commas,
@@ -34,10 +38,12 @@ from project_service.settings.kinds import (
     own_schema,
     page_url,
     pem_file,
+    redirect_pattern,
     redirect_url,
     role,
     seconds,
     secret,
+    secret_file,
     secret_header,
     shared_secret,
     size,
@@ -62,8 +68,13 @@ def key(kind: Kind, default: Any, *, reloads: bool = False, shown: bool = True) 
     return attrs.field(default=default, metadata={"kind": kind, "reloads": reloads}, repr=shown)
 
 
-def _section(cls: type) -> Any:
-    return attrs.field(factory=cls, metadata={"section": cls})
+def _section(cls: type, *, reloads: bool = False) -> Any:
+    return attrs.field(factory=cls, metadata={"section": cls, "reloads": reloads})
+
+
+def _tables(cls: type, *, reloads: bool = False) -> Any:
+    """A table for each name that the operator chooses."""
+    return attrs.field(factory=dict, metadata={"tables": cls, "reloads": reloads})
 
 
 @frozen
@@ -110,6 +121,52 @@ class Store:
     ca_file: str | None = key(optional(pem_file), None)
 
 
+# Providers whose addresses are known to ``auth/profiles``, so that they need no issuer.
+KNOWN_PROVIDERS = (
+    *("apple", "azure", "discord", "facebook", "github", "gitlab", "google", "linkedin_oidc", "slack_oidc"),
+    *("twitch", "x"),
+)
+
+
+@frozen
+class Provider:
+    """``[auth.providers.<name>]``: others who know who somebody is, by OAuth 2.0 or OpenID Connect."""
+
+    # The first is used to sign in by redirect. Tokens that an app brings may be for any of them.
+    client_id: tuple[str, ...] | None = key(optional(list_or_commas(visible_ascii)), None, reloads=True)
+    client_secret: Secret | None = key(optional(secret), None, reloads=True)
+    client_secret_file: Secret | None = key(optional(secret_file), None, reloads=True)
+    issuer: str | None = key(optional(issuer_url), None, reloads=True)
+    scopes: tuple[str, ...] = key(list_or_commas(visible_ascii), (), reloads=True)
+    # Apple makes no secret, but a key that signs one.
+    team_id: str | None = key(optional(visible_ascii), None, reloads=True)
+    key_id: str | None = key(optional(visible_ascii), None, reloads=True)
+    private_key_file: Secret | None = key(optional(secret_file), None, reloads=True)
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        return self.client_id or ()
+
+    @property
+    def secret(self) -> Secret | None:
+        return self.client_secret or self.client_secret_file
+
+
+@frozen
+class Hooks:
+    """``[auth.hooks]``: functions or addresses of the project that are asked, each with the secret that signs."""
+
+    before_user_created: str | None = key(optional(hook), None, reloads=True)
+    before_user_created_secret: Secret | None = key(optional(hook_secret), None, reloads=True)
+    custom_access_token: str | None = key(optional(hook), None, reloads=True)
+    custom_access_token_secret: Secret | None = key(optional(hook_secret), None, reloads=True)
+    send_email: str | None = key(optional(hook), None, reloads=True)
+    send_email_secret: Secret | None = key(optional(hook_secret), None, reloads=True)
+
+
+HOOKS = ("before_user_created", "custom_access_token", "send_email")
+
+
 @frozen
 class Auth:
     access_token_seconds: int = key(integer(1, MAX_INTEGER), 3600, reloads=True)
@@ -118,6 +175,7 @@ class Auth:
     bcrypt_cost: int = key(integer(4, 31), 12)
     # Characters, in spite of its name, which is older than that.
     password_min_bytes: int = key(integer(1, 72), 8, reloads=True)
+    refuse_common_passwords: bool = key(flag, True, reloads=True)
     require_project_key: bool = key(flag, False)
     confirm_email: bool = key(flag, False, reloads=True)
     allow_signup: bool = key(flag, True, reloads=True)
@@ -131,7 +189,22 @@ class Auth:
     signups_max_per_address: int = key(integer(0, MAX_INTEGER), 30, reloads=True)
     recover_url: str | None = key(optional(token_page_url), None, reloads=True)
     verify_url: str | None = key(optional(token_page_url), None, reloads=True)
+    site_url: str | None = key(optional(application_url), None, reloads=True)
+    redirect_urls: tuple[str, ...] = key(list_of(redirect_pattern), (), reloads=True)
+    verify_by_get: bool = key(flag, False, reloads=True)
+    double_confirm_changes: bool = key(flag, True, reloads=True)
+    code_seconds: int = key(integer(60, 86400), 3600, reloads=True)
+    email_seconds: int = key(integer(0, 86400), 60, reloads=True)
+    emails_max_per_account: int = key(integer(0, MAX_INTEGER), 20, reloads=True)
+    emails_max_per_address: int = key(integer(0, MAX_INTEGER), 100, reloads=True)
+    verifications_max_per_address: int = key(integer(0, MAX_INTEGER), 360, reloads=True)
+    anonymous_users: bool = key(flag, False, reloads=True)
+    anonymous_days: int = key(integer(1, 36500), 30, reloads=True)
+    anonymous_max_per_address: int = key(integer(0, MAX_INTEGER), 30, reloads=True)
     audit_days: int = key(integer(1, 36500), 90, reloads=True)
+    allow_private_hosts: bool = key(flag, False, reloads=True)
+    providers: dict[str, Provider] = _tables(Provider, reloads=True)
+    hooks: Hooks = _section(Hooks, reloads=True)
 
 
 @frozen
@@ -159,8 +232,6 @@ class Images:
     sizes: tuple[int, ...] = key(list_of(integer(1, 10000)), ())
     quality: int = key(integer(1, 100), 80)
     max_per_object: int = key(integer(0, 100000), 100)
-    max_waiting: int = key(integer(0, 100000), 100)
-    wait_seconds: float = key(seconds(), 30.0)
 
 
 @frozen
@@ -349,4 +420,12 @@ class Settings:
 # All sections but ``stages``, by name.
 SECTIONS: Mapping[str, type] = {
     one.name: one.metadata["section"] for one in attrs.fields(Settings) if "section" in one.metadata
+}
+# Sections within these, by their dotted names; of those whose names the operator chooses, NAME stands for it.
+INNER_SECTIONS: Mapping[str, type] = {
+    f"{name}.{one.name}{'.NAME' if 'tables' in one.metadata else ''}": one.metadata.get("section")
+    or one.metadata["tables"]
+    for name, section in SECTIONS.items()
+    for one in attrs.fields(section)
+    if "kind" not in one.metadata
 }

@@ -7,8 +7,9 @@ its kind, then compared with the others. Last, what ``--data-dir`` embeds is fil
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,7 +22,18 @@ from attrs import evolve, field, frozen
 from twisted.logger import Logger
 
 from project_service.files import printable
-from project_service.settings.model import SECTIONS, Images, Settings, Stage, StageDatabase
+from project_service.public_addresses import why_not_url
+from project_service.settings.model import (
+    HOOKS,
+    INNER_SECTIONS,
+    KNOWN_PROVIDERS,
+    SECTIONS,
+    Auth,
+    Images,
+    Settings,
+    Stage,
+    StageDatabase,
+)
 
 log = Logger()
 
@@ -277,13 +289,23 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
         path = tuple(name.removeprefix(PREFIX).lower().split("__"))
         dotted = ".".join(path)
         tree = None
-        if (dotted in _TABLES or path[0] == "stages") and len(path) < 5:
+        if _is_table(path):
             tree = _json_object(value)
         if tree is not None:
             given.update({n: _Given(v, "environment") for n, v in _flattened(tree, path)})
         else:
             given[dotted] = _Given(value, "environment")
     return given
+
+
+def _is_table(path: Sequence[str]) -> bool:
+    """Whether what has this name is a table, if it is a setting at all."""
+    named = (*path[:-1], "NAME")
+    return (
+        ".".join(path) in _TABLES
+        or (path[0] == "stages" and len(path) < 5)
+        or any(inner.split(".") in (list(path), list(named), [*path, "NAME"]) for inner in INNER_SECTIONS)
+    )
 
 
 def _json_object(value: str) -> dict[str, Any] | None:
@@ -351,14 +373,38 @@ def _section(path: str, cls: type, remaining: dict[str, _Given], faults: list[Fa
     if path in remaining and remaining[path].value == {}:
         del remaining[path]
     for one in attrs.fields(cls):
-        given = remaining.pop(f"{path}.{one.name}", None)
-        if given is None:
-            continue
-        try:
-            values[one.name] = one.metadata["kind"](given.value)
-        except ValueError as fault:
-            faults.append(Fault(given.where, f"{path}.{one.name}", str(fault)))
+        name = f"{path}.{one.name}"
+        if "section" in one.metadata:
+            values[one.name] = _section(name, one.metadata["section"], remaining, faults)
+        elif "tables" in one.metadata:
+            values[one.name] = _named_sections(name, one.metadata["tables"], remaining, faults)
+        elif (given := remaining.pop(name, None)) is not None:
+            try:
+                values[one.name] = one.metadata["kind"](given.value)
+            except ValueError as fault:
+                faults.append(Fault(given.where, name, str(fault)))
     return cls(**values)
+
+
+_NAME = re.compile(r"[a-z0-9_]{1,50}\Z")
+
+
+def _named_sections(
+    path: str, cls: type, remaining: dict[str, _Given], faults: list[Fault]
+) -> dict[str, Any]:
+    """The sections below ``path``, by their names."""
+    names: dict[str, str] = {}
+    for dotted, given in remaining.items():
+        if dotted.startswith(f"{path}."):
+            name, _, key = dotted.removeprefix(f"{path}.").partition(".")
+            if key or given.value == {}:
+                names[name] = given.where
+    if path in remaining and remaining[path].value == {}:
+        del remaining[path]
+    for name, where in names.items():
+        if not _NAME.match(name):
+            faults.append(Fault(where, f"{path}.{name}", "has a name other than of a-z, 0-9 and _"))
+    return {name: _section(f"{path}.{name}", cls, remaining, faults) for name in names}
 
 
 def _stages(remaining: dict[str, _Given], faults: list[Fault]) -> dict[str, Stage]:
@@ -381,7 +427,7 @@ def _why_unknown(name: str, given: _Given) -> str:
     """What is wrong with a value that belongs to no setting."""
     path = name.split(".")
     within_stages = path[0] == "stages" and len(path) <= 4 and path[2:3] in ([], ["databases"])
-    if name not in _TABLES and not within_stages:
+    if not _is_table(path) or (path[0] == "stages" and not within_stages):
         meant = _meant(path)
         return "is not a setting" + (f"; did you mean {meant}?" if meant else "")
     if isinstance(given.value, Mapping):
@@ -402,10 +448,21 @@ def _meant(path: list[str]) -> str | None:
             return f"[stages.{path[1]}.databases.{path[3]}]"
         if close := _closest(name, _names(StageDatabase)):
             return ".".join([*path[:4], close])
-    elif section != "stages" and (close := _closest(name, _names(SECTIONS[section]))):
-        return f"{section}.{close}"
-    models = {**SECTIONS, "stages.STAGE.databases.NAME": StageDatabase}
+    elif section != "stages" and (found := _meant_within(path)):
+        return found
+    models = {**SECTIONS, **INNER_SECTIONS, "stages.STAGE.databases.NAME": StageDatabase}
     return " or ".join(f"{other}.{name}" for other, model in models.items() if name in _names(model)) or None
+
+
+def _meant_within(path: list[str]) -> str | None:
+    """The setting of the innermost section of ``path`` whose name is like its own."""
+    above = path[:-1]
+    for inner, model in INNER_SECTIONS.items():
+        if above in (inner.split("."), [*inner.split(".")[:-1], above[-1]]):
+            close = _closest(path[-1], _names(model))
+            return close and ".".join([*above, close])
+    close = _closest(path[-1], _names(SECTIONS[path[0]]))
+    return close and f"{path[0]}.{close}"
 
 
 def _names(model: type) -> list[str]:
@@ -443,6 +500,8 @@ def _contradictions(
             if _is_set(given, name):
                 yield name, "is named besides store.credentials_file, which has its own", "store"
     yield from _sizes_beyond(settings.images)
+    yield from _unusable_providers(auth, given)
+    yield from _unusable_hooks(auth)
     if not embedded and auth.jwt_keys_file is None:
         reason = "is missing (`project-service jwt-keys create` makes one)"
         yield "auth.jwt_keys_file", reason, "token keys"
@@ -460,6 +519,34 @@ def _unknown_database(settings: Settings, embedded: bool) -> Iterator[tuple[str,
         known = f"there are {', '.join(sorted(databases))}" if databases else "there is none"
         reason = f"must be the stage and the name of a database, as in dev/main; {known}"
         yield "server.client_database", reason, None
+
+
+def _unusable_providers(auth: Auth, given: Mapping[str, _Given]) -> Iterator[tuple[str, str, None]]:
+    for name, provider in auth.providers.items():
+        section = f"auth.providers.{name}"
+        if not provider.client_ids:
+            yield f"{section}.client_id", "is missing", None
+        if name not in KNOWN_PROVIDERS and provider.issuer is None:
+            known = f"only {', '.join(KNOWN_PROVIDERS)} are known without it"
+            yield f"{section}.issuer", f"is missing ({known})", None
+        if provider.issuer is not None and (why := why_not_url(provider.issuer, auth.allow_private_hosts)):
+            yield f"{section}.issuer", why, None
+        if provider.client_secret is not None and _is_set(given, f"{section}.client_secret_file"):
+            yield f"{section}.client_secret", "is named besides client_secret_file", None
+        signing = (provider.team_id, provider.key_id, provider.private_key_file)
+        if any(signing) and not all(signing):
+            yield f"{section}.private_key_file", "needs team_id and key_id, and they need it", None
+
+
+def _unusable_hooks(auth: Auth) -> Iterator[tuple[str, str, None]]:
+    for name in HOOKS:
+        hook = getattr(auth.hooks, name)
+        if hook is None or hook.startswith("sql:"):
+            continue
+        if why := why_not_url(hook, auth.allow_private_hosts):
+            yield f"auth.hooks.{name}", why, None
+        if getattr(auth.hooks, f"{name}_secret") is None:
+            yield f"auth.hooks.{name}_secret", "is missing: what is sent to an address is signed", None
 
 
 def _sizes_beyond(images: Images) -> Iterator[tuple[str, str, Resource]]:

@@ -92,6 +92,11 @@ def writer_by_policies(caller: Caller, bucket: Bucket) -> Writer:
     return _unchecked_writer(caller) if _policies_alone(bucket.rules) else writer_of(caller)
 
 
+def caller_by_policies(caller: Caller) -> Writer:
+    """Who sees, makes and changes buckets where policies on ``storage.buckets`` decide."""
+    return _unchecked_writer(caller)
+
+
 def _policies_alone(rules: BucketRules) -> bool:
     return rules.policies and not (rules.owner_only_reads or rules.owner_only_writes)
 

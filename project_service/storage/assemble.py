@@ -86,7 +86,7 @@ def sql_rows(database: Pool, actor: Actor | None = None) -> Rows:
     """``actor`` runs statements in which SQL of the project decides; without one they run on ``database`` too."""
     actor = actor or Actor(database)
     return Rows(
-        BucketRows(database),
+        BucketRows(database, actor),
         ObjectRows(database, actor),
         GarbageRows(database),
         LinkRows(database),
@@ -121,17 +121,18 @@ class Storage:
     def mount(self, router: Router) -> None:
         part = router.of_part(Policy(admission=ADMISSION))
         objects, receiver, downloads = self.rows.objects, self.receiver, self.downloads
-        part.mount(ListingRoutes(self.buckets, objects), wrap=translated)
+        buckets = self.buckets.named()
+        part.mount(ListingRoutes(buckets, objects), wrap=translated)
         part.mount(
-            ObjectRoutes(self.buckets, objects, self.objects, receiver, downloads, self.live), wrap=translated
+            ObjectRoutes(buckets, objects, self.objects, receiver, downloads, self.live), wrap=translated
         )
-        part.mount(CopyRoutes(self.buckets, self.objects), wrap=translated)
-        part.mount(SigningRoutes(self.buckets, objects, receiver, self.links, self.live), wrap=translated)
+        part.mount(CopyRoutes(buckets, self.objects), wrap=translated)
+        part.mount(SigningRoutes(buckets, objects, receiver, self.links, self.live), wrap=translated)
         opening = LinkRoutes(downloads, self.links, receiver)
         part.mount(opening, wrap=partial(translated, headers=(NO_REFERRER,)))
-        part.mount(BucketRoutes(self.buckets, self.objects), key="service", wrap=translated)
+        part.mount(BucketRoutes(buckets, self.objects), key="service", wrap=translated)
         pages = router.of_part(Policy(admission=ADMISSION, any_origin=True))
-        pages.mount(PublicRoutes(self.buckets, downloads, self.live), wrap=translated)
+        pages.mount(PublicRoutes(buckets, downloads, self.live), wrap=translated)
         resumable = router.of_part(Policy(admission=ADMISSION, error_form=ERROR_FORM))
         resumable.mount(ResumableRoutes(self.resumables), wrap=with_tus)
 

@@ -5,9 +5,10 @@ Small objects that were read lately come from memory.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 from uuid import UUID
 from wsgiref.handlers import format_date_time
 
@@ -45,7 +46,7 @@ class Terms:
 
     ``use`` is taken when the bytes are available and before any is sent; where that raises, nothing is sent.
 
-    ``inline`` and ``filename`` are as ``presentation`` takes them.
+    ``inline``, ``filename`` and ``unquoted`` are as ``presentation`` takes them.
     """
 
     inline: bool | None
@@ -54,6 +55,7 @@ class Terms:
     use: LinkUse | None = None
     viewer: Viewer | None = None
     filename: str = ""
+    unquoted: bool = False
 
 
 @frozen(eq=False)
@@ -64,10 +66,12 @@ class Downloads:
     renditions: Renditions
     now: Callable[[], datetime]
 
-    async def answer(self, request: Request, bucket: str, key: str, terms: Terms) -> Reply | StreamReply:
+    def answer(
+        self, request: Request, bucket: str, key: str, terms: Terms
+    ) -> Coroutine[Any, Any, Reply | StreamReply]:
         """As ``send``, in the size and format that the parameters of the request ask for."""
         wanted = self.renditions.wanted(request) if request.raw_query else None
-        return await self.send(request, bucket, key, terms, wanted)
+        return self.send(request, bucket, key, terms, wanted)
 
     async def send(
         self, request: Request, bucket: str, key: str, terms: Terms, wanted: Wanted | None = None
@@ -82,7 +86,7 @@ class Downloads:
             if row.version == missing:
                 raise ObjectLost(f"the store has no {row.path}")
             try:
-                if wanted is not None:
+                if wanted is not None and not wanted.is_whole(row.content_type):
                     return await self._answer_rendition(request, row, terms, wanted)
                 return await self._answer(request, row, terms)
             except NoSuchObject:
@@ -195,7 +199,9 @@ def _head(
 
 def _headers(request: Request, row: ObjectRow, terms: Terms) -> Headers:
     """The headers of a response that has the object's bytes."""
-    shown = presentation(row.key, row.content_type, terms.inline, terms.filename, row.content_language)
+    shown = presentation(
+        row.key, row.content_type, terms.inline, terms.filename, row.content_language, terms.unquoted
+    )
     headers = (*shown, *_validators(request, row, terms))
     if (
         b"want-repr-digest" in request.headers.first

@@ -13,6 +13,8 @@ MAX_KEY_BYTES = 900
 
 BUCKET_NAME = "[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?"
 _BUCKET_NAME = re.compile(BUCKET_NAME, re.ASCII)
+# What clients of the Supabase family may call a bucket; "." and ".." would be no segments of a path.
+_BUCKET_ID = re.compile(r"(?!\.{1,2}\Z| )[A-Za-z0-9_!.*'() &$@=;:+,?-]{1,100}(?<! )", re.ASCII)
 
 # All of Unicode's category Cc. A regular expression, because a bulk delete brings a thousand long keys at a time.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -29,6 +31,12 @@ LEAST_CHARACTER = "\x01"
 
 def is_bucket_name(name: str) -> bool:
     return _BUCKET_NAME.fullmatch(name) is not None
+
+
+def is_bucket_id(text: str) -> bool:
+    """Whether a bucket may be called so at ``/storage/v1``. Every name is such an id; a bucket with another one is
+    found there alone."""
+    return _BUCKET_ID.fullmatch(text) is not None
 
 
 def parse_key(key: str, name: str = "key") -> str:

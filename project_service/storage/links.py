@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
 from html import escape
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from attrs import frozen
@@ -23,6 +22,7 @@ from project_service.http.response import NO_STORE
 from project_service.storage import errors, keys
 from project_service.storage.durations import CONTINUE_WITHIN
 from project_service.storage.parsing.conditions import continues
+from project_service.storage.rows.links import LinkRows
 from project_service.storage.values import (
     NEW_ONLY,
     Conditions,
@@ -32,9 +32,6 @@ from project_service.storage.values import (
     UploadTerms,
     Writer,
 )
-
-if TYPE_CHECKING:
-    from project_service.storage.rows.links import LinkRows
 
 MAX_EXPIRES_IN_SECONDS = 604800
 MAX_USES = 1_000_000

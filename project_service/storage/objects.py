@@ -6,7 +6,7 @@ The rows change first, in one transaction, which also makes the versions that ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from attrs import evolve, frozen
@@ -15,21 +15,21 @@ from project_service.errors import ApiError
 from project_service.lifecycle import shield, to_its_end
 from project_service.storage import access, errors, keys
 from project_service.storage.buckets import Buckets
+from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.s3.errors import NoSuchObject, StoreUnreachable
 from project_service.storage.s3.reading import MAX_READS, ObjectLost
 from project_service.storage.upload import BUCKET_LIMIT, SizeLimit, State, Upload, Uploads
 from project_service.storage.values import (
+    SERVICE,
     UNCONDITIONAL,
     Bucket,
     Conditions,
+    Entries,
     ObjectRow,
     Switched,
     Viewer,
     Writer,
 )
-
-if TYPE_CHECKING:
-    from project_service.storage.rows.objects import ObjectRows
 
 # How often to empty a bucket that is to be deleted while others put objects into it.
 EMPTYINGS = 10
@@ -144,12 +144,23 @@ class Objects:
 
     async def delete_prefix(self, bucket: Bucket, prefix: str) -> int:
         """Delete everything under ``prefix`` with the service's rights; the number of objects deleted."""
-        service = Writer(None, is_service=True)
         count = 0
         while keys := await self.rows.keys(bucket.name, prefix, 1000):
             # Shielded, so that one that is cancelled ends here.
-            count += len(await shield(self.delete(bucket, keys, service)))
+            count += len(await shield(self.delete(bucket, keys, SERVICE)))
         return count
+
+    async def empty(self, bucket: Bucket, writer: Writer) -> None:
+        """Delete everything that ``writer`` sees, a thousand at a time. Raises what ``delete`` raises of something
+        that they may not delete; what was deleted before that is gone."""
+        if writer.is_service:
+            await self.delete_prefix(bucket, "")
+            return
+        viewer, everything = access.viewer_of(bucket.rules, writer), Entries("", recursive=True)
+        while rows := await self.rows.entries(bucket.name, everything, 0, 1000, None, viewer):
+            keys = [row.key for row in rows if isinstance(row, ObjectRow)]
+            if not await shield(self.delete(bucket, keys, writer)):
+                return  # somebody else has deleted them, or they are not seen any more
 
     async def _check_target(
         self, bucket: Bucket, to: Bucket, target: str, row: ObjectRow, writer: Writer, conditions: Conditions

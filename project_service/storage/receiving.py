@@ -58,15 +58,6 @@ class Destination:
         """The object's key, given what the client chose. Raises ``invalid_key``."""
         return keys.parse_new_key(chosen) if self.link is None else self.link.key_of(chosen)
 
-    @property
-    def digest(self) -> bytes | None:
-        """What names the link to the commit."""
-        return None if self.link is None else self.link.digest
-
-    @property
-    def form_names(self) -> Names:
-        return self.names or (FIELDS if self.link is None else FIELDS_BY_LINK)
-
 
 @frozen(eq=False)
 class Receiver:
@@ -111,16 +102,18 @@ class Receiver:
                 digests.check()
             await self._check_again(to, key, content_type, upload.size)
             await upload.store()
-            return await upload.commit(key, content_type, details, to.writer, to.conditions, to.digest)
+            digest = None if to.link is None else to.link.digest
+            return await upload.commit(key, content_type, details, to.writer, to.conditions, digest)
 
     async def form(self, request: Request, to: Destination) -> tuple[Switched, str | None]:
         """Upload the file of the request's form; also the URL that the form wants to lead to. Also raises
         ``invalid_multipart``, and ``bad_digest``: digests in headers are of the whole form."""
         headers, body, writer = request.headers, request.body, to.writer
         parameters.refuse_partial(headers)
-        limit, least = self._limit(to), parameters.least_size(body.length, parameters.FORM_OVERHEAD_BYTES)
+        limit, least = self._limit(to), max(0, (body.length or 0) - parameters.FORM_OVERHEAD_BYTES)
         limit.check(least)
-        form = FormReader(boundary_of(headers.text(b"content-type")), to.form_names)
+        names = to.names or (FIELDS if to.link is None else FIELDS_BY_LINK)
+        form = FormReader(boundary_of(headers.text(b"content-type")), names)
         fields, digests = parameters.FormFields(details_of(headers), to.fixed_key), BodyDigests.of(headers)
         await self._check_form(to, fields, least)
         async with await self.uploads.begin(to.bucket.name, limit, body.length) as upload:
@@ -153,9 +146,8 @@ class Receiver:
             await upload.store()
             if fields.owner is not None:
                 writer = evolve(writer, user_id=fields.owner)
-            switched = await upload.commit(
-                key, content_type, fields.details, writer, to.conditions, to.digest
-            )
+            digest = None if to.link is None else to.link.digest
+            switched = await upload.commit(key, content_type, fields.details, writer, to.conditions, digest)
         return switched, fields.redirect
 
     async def _check_form(self, to: Destination, fields: parameters.FormFields, size: int) -> None:

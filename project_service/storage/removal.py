@@ -39,7 +39,7 @@ class Removal:
     async def replaced(self, versions: Iterable[UUID | None], bucket: str) -> None:
         """Delete versions that a change has just replaced or deleted; None stands for none. They are left to the
         sweeper if they are to be kept for a while, and if the store is slow."""
-        garbage = [version for version in versions if version is not None]
+        garbage = [*filter(None, versions)]
         if not garbage:
             return
         if not self.live.settings.keep_removed_seconds:

@@ -145,6 +145,7 @@ class _Appending:
     piece: Piece
     lasts: timedelta
     digests: UnfinishedDigests
+    _sizes: PartSizes = field(init=False)
     _parts: Parts = field(init=False)
     # How many bytes of the upload have arrived, in the store or not.
     _arrived: int = field(init=False)
@@ -153,8 +154,8 @@ class _Appending:
 
     def __attrs_post_init__(self) -> None:
         row = self.row
-        sizes = PartSizes(row.first_part, row.part_step)
-        self._parts = Parts(self.uploads.store, row.path, sizes, row.upload_id, row.etags)
+        self._sizes = PartSizes(row.first_part, row.part_step)
+        self._parts = Parts(self.uploads.store, row.path, self._sizes, row.upload_id, row.etags)
         self._parts.describe(row.content_type, row.key)
         self._arrived = row.received
         self._digest = self.digests.take(row.version, row.received)
@@ -164,7 +165,8 @@ class _Appending:
         raises after what did was recorded. With ``checks`` all of it counts, or nothing."""
         try:
             if self.row.tail is not None:
-                await self._parts.read_back(store_path(self.row.bucket, self.row.tail), self._in_tail())
+                in_tail = self.row.received - self._sizes.total(len(self.row.etags))
+                await self._parts.read_back(store_path(self.row.bucket, self.row.tail), in_tail)
             try:
                 await self._receive(body)
             except (ClientGone, ApiError):
@@ -180,11 +182,6 @@ class _Appending:
             # Whatever is still being sent then must not arrive after another request has begun.
             await self._stop_sending()
         return self.row
-
-    def _in_tail(self) -> int:
-        return self.row.received - PartSizes(self.row.first_part, self.row.part_step).total(
-            len(self.row.etags)
-        )
 
     async def _receive(self, body: Body) -> None:
         recorded = len(self._parts.etags)
@@ -202,8 +199,7 @@ class _Appending:
                 self._digest.update(chunk)
             if not self.piece.checks and len(self._parts.etags) > recorded:
                 recorded = len(self._parts.etags)
-                sizes = PartSizes(self.row.first_part, self.row.part_step)
-                await self._record(sizes.total(recorded))
+                await self._record(self._sizes.total(recorded))
 
     async def _store_arrived(self) -> None:
         """Send all that has arrived to the store, and record that."""

@@ -10,9 +10,10 @@ from uuid import UUID
 from attrs import asdict, define, field, frozen
 from twisted.logger import Logger
 
+from project_service import base64url
 from project_service.lifecycle import all_of
 from project_service.storage.durations import KEEP_EXPIRED_LINKS, KEEP_EXPIRED_UPLOADS, STALE_AFTER
-from project_service.storage.keys import is_bucket_name
+from project_service.storage.keys import is_bucket_id
 from project_service.storage.removal import BATCH, Removal
 from project_service.storage.rows.garbage import GarbageRows
 from project_service.storage.rows.links import LinkRows
@@ -21,7 +22,7 @@ from project_service.storage.s3.client import S3Store
 from project_service.storage.s3.errors import NoSuchObject, StoreError
 from project_service.storage.s3.reading import list_all
 from project_service.storage.sha256 import Reader
-from project_service.storage.values import ObjectRow, store_path
+from project_service.storage.values import ENCODED, ObjectRow, store_path
 
 _log = Logger()
 
@@ -192,12 +193,13 @@ class Sweeper:
 
 def version_at(path: str) -> UUID | None:
     """The version whose bytes are at ``path``, or None for what is not the service's."""
-    bucket, _, name = path.partition("/")
+    folder, _, name = path.partition("/")
     try:
         version = UUID(name)
+        bucket = base64url.decode(folder[1:]).decode() if folder.startswith(ENCODED) else folder
     except ValueError:
         return None
-    return version if is_bucket_name(bucket) and store_path(bucket, version) == path else None
+    return version if is_bucket_id(bucket) and store_path(bucket, version) == path else None
 
 
 def _bucket_of(item: tuple[UUID, str]) -> str:

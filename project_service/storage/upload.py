@@ -207,7 +207,7 @@ class Upload:
             raise
         self._enter(State.STORED)
 
-    async def commit(
+    def commit(
         self,
         key: str,
         content_type: str,
@@ -215,7 +215,7 @@ class Upload:
         writer: Writer,
         conditions: Conditions,
         link: bytes | None = None,
-    ) -> Switched:
+    ) -> Coroutine[Any, Any, Switched]:
         """Make the version the object's at ``key``, in one transaction, which also takes the use of an upload
         ``link`` (see ``ObjectRows.put``). Raises the refusals of ``errors.refused``.
 
@@ -225,7 +225,7 @@ class Upload:
         assert self.state is State.STORED, self.state
         digest = self._digest.hexdigest() if self._copied is None else self._copied.sha256
         new = NewObject(self.bucket, key, self.version, self.size, content_type, self.etag, details, digest)
-        return await to_its_end(self._commit(new, writer, conditions, link))
+        return to_its_end(self._commit(new, writer, conditions, link))
 
     async def commit_move(self, row: ObjectRow, key: str, writer: Writer, conditions: Conditions) -> Switched:
         """As ``commit``, for bytes that were copied from ``row`` of another bucket, which ends there. Raises

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from attrs import asdict, define, field, fields, frozen
+from attrs import asdict, define, evolve, field, fields, frozen
 from orjson import Fragment
 
-from project_service import whole_numbers
+from project_service import base64url, whole_numbers
 from project_service.errors import ApiError, require_text, validation_failed
 from project_service.http.json_body import FLAG, Kind, member
 from project_service.lifecycle import timestamp
@@ -53,6 +53,15 @@ def read_bucket_name(name: str, value: object) -> str:
     text = require_text(name, value)
     if not keys.is_bucket_name(text):
         why = "must be 1 to 63 of a-z, 0-9, '.', '_', '-', beginning and ending with a letter or digit"
+        raise validation_failed({name: why})
+    return text
+
+
+def read_bucket_id(name: str, value: object) -> str:
+    """As ``read_bucket_name``, for a bucket that clients of the Supabase family make."""
+    text = require_text(name, value)
+    if not keys.is_bucket_id(text):
+        why = "must be 1 to 100 of A-Z, a-z, 0-9 and _!.*'() &$@=;:+,?-, without a space at either end"
         raise validation_failed({name: why})
     return text
 
@@ -142,7 +151,7 @@ class Bucket:
     """A bucket with its rules and its counters.
 
     ``open``: whoever asks at ``/storage/v1/object/public`` gets every object of it, whatever policies show to others,
-    as long as it has ``anonymous_reads``.
+    as long as it has ``anonymous_reads``. ``owner`` is the user who made it, as policies on buckets allowed.
     """
 
     name: str
@@ -152,6 +161,7 @@ class Bucket:
     created_at: datetime
     open: bool = False
     updated_at: datetime = field()
+    owner: UUID | None = None
 
     @updated_at.default
     def _not_changed(self) -> datetime:
@@ -250,21 +260,14 @@ class ObjectRow:
 
     def as_rendition(self, stored: StoredRendition, key: str, content_type: str) -> ObjectRow:
         """The row of a picture that was made of this object, named ``key``."""
-        return ObjectRow(
-            self.bucket,
-            key,
-            stored.version,
-            stored.size,
-            content_type,
-            stored.etag,
-            self.owner,
-            self.updated_at,
-            self.max_age_seconds,
-            self.changed_twice,
-            self.cache_control,
-            self.metadata,
-            self.content_language,
-            None,  # the SHA-256 of the object is of other bytes
+        return evolve(
+            self,
+            key=key,
+            version=stored.version,
+            size=stored.size,
+            content_type=content_type,
+            etag=stored.etag,
+            sha256=None,  # the object's is of other bytes
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -300,9 +303,15 @@ class StoredRendition:
     etag: str
 
 
+# Begins the folder of a bucket whose id is no name, and may have characters that not every store takes.
+ENCODED = "~"
+
+
 def store_path(bucket: str, version: UUID) -> str:
     """Where the bytes of a version are in the store."""
-    return f"{bucket}/{version}"
+    if keys.is_bucket_name(bucket):
+        return f"{bucket}/{version}"
+    return f"{ENCODED}{base64url.encode(bucket.encode())}/{version}"
 
 
 # The roles of callers, as the table API has them.
@@ -344,6 +353,9 @@ class Writer:
     user_id: UUID | None
     is_service: bool = False
     identity: Identity | None = None
+
+
+SERVICE = Writer(None, is_service=True)
 
 
 @frozen

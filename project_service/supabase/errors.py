@@ -71,9 +71,26 @@ THEIRS: Mapping[str, Theirs] = {
         400, "refresh_token_not_found", "Invalid Refresh Token: Refresh Token Not Found"
     ),
     "refresh_token_reused": Theirs(400, "refresh_token_already_used", "Invalid Refresh Token: Already Used"),
+    "reauthentication_not_valid": Theirs(
+        422, "reauthentication_not_valid", "Nonce has expired or is invalid"
+    ),
+    "anonymous_users_disabled": Theirs(422, "anonymous_provider_disabled", "Anonymous sign-ins are disabled"),
+    "flow_state_not_found": Theirs(
+        404, "flow_state_not_found", "invalid flow state, no valid flow state found"
+    ),
+    "bad_code_verifier": Theirs(
+        400, "bad_code_verifier", "code challenge does not match previously saved code verifier"
+    ),
     "invalid_one_time_token": Theirs(403, "otp_expired", "Token has expired or is invalid"),
     # Not 501, which clients take for a fault of the network.
     "email_not_configured": Theirs(400, "email_provider_disabled"),
+    # Providers and hooks.
+    "provider_disabled": Theirs(400, "provider_disabled", "Unsupported provider: provider is not enabled"),
+    "provider_refused": Theirs(400, "bad_oauth_callback"),
+    "provider_unavailable": Theirs(None, "unexpected_failure"),
+    "invalid_id_token": Theirs(400, "invalid_id_token"),
+    "hook_refused": Theirs(None, "hook_refused"),
+    "hook_failed": Theirs(None, "hook_failed"),
     "user_not_found": Theirs(404, "user_not_found", "User not found"),
     "user_in_use": Theirs(409, "conflict"),
     # What is not the client's fault, or only in part.
@@ -86,7 +103,7 @@ THEIRS: Mapping[str, Theirs] = {
 }
 # Where a code means something else to those who call.
 FOR_MAILS = {"rate_limited": Theirs(429, "over_email_send_rate_limit", "Email rate limit exceeded")}
-FOR_OPERATORS = {
+FOR_USERS = {
     "email_taken": Theirs(422, "email_exists", "A user with this email address has already been registered")
 }
 
@@ -102,10 +119,6 @@ class AuthError(ApiError):
 
 def _refused(status: int, code: str, message: str) -> ApiError:
     return AuthError(status, code, message)
-
-
-def anonymous_provider_disabled() -> ApiError:
-    return _refused(422, "anonymous_provider_disabled", "Anonymous sign-ins are disabled")
 
 
 def phone_provider_disabled() -> ApiError:
@@ -142,25 +155,8 @@ def feature_disabled_in_part(what: str) -> ApiError:
     return _refused(422, "feature_disabled", f"{what} is not offered here.")
 
 
-def otp_disabled() -> ApiError:
-    return _refused(422, "otp_disabled", "Signing in by e-mailed codes is not offered here.")
-
-
-def otp_disabled_for_recovery() -> ApiError:
-    message = "A token for recovery begins no session: post it to /auth/reset with a new password."
-    return _refused(422, "otp_disabled", message)
-
-
-def flow_state_not_found() -> ApiError:
-    return _refused(404, "flow_state_not_found", "invalid flow state, no valid flow state found")
-
-
 def invalid_credentials_unsupported_grant() -> ApiError:
     return _refused(400, "invalid_credentials", "unsupported_grant_type")
-
-
-def reauthentication_not_valid() -> ApiError:
-    return _refused(422, "reauthentication_not_valid", "Nonce has expired or is invalid")
 
 
 def mfa_totp_enroll_not_enabled() -> ApiError:

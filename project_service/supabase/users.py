@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from attrs import frozen
@@ -13,25 +13,41 @@ from project_service.auth.routes import PASSWORD
 from project_service.auth.tokens import AUDIENCE, ROLE
 from project_service.auth.values import (
     EMAIL_MAX_BYTES,
-    Account,
+    Identity,
     IssuedSession,
+    Profile,
     User,
     check_app_metadata,
     check_metadata,
 )
-from project_service.http.describe import MOMENT, STRING, UUID, Named, array, obj
+from project_service.http.describe import BOOLEAN, MOMENT, STRING, UUID, Named, array, obj
 from project_service.http.json_body import FLAG, TEXT, Kind, member, text
 from project_service.lifecycle import timestamp
 
+_FOR_EVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+# What says when a challenge was mailed, by its purpose.
+_SENT = {
+    "confirmation": "confirmation_sent_at",
+    "recovery": "recovery_sent_at",
+    "magic_link": "recovery_sent_at",
+    "email_change": "email_change_sent_at",
+    "reauthentication": "reauthentication_sent_at",
+}
 
-def user_view(user: User, *, made_up: bool = False, more: Mapping[str, Any] = {}) -> dict[str, Any]:
-    """The ``User`` of these clients. What is empty is left out, and some of it is always empty here."""
+
+def user_view(profile: Profile) -> dict[str, Any]:
+    """The ``User`` of these clients. What is empty is left out. One who is disabled for good is banned for as long as
+    dates go."""
+    user, account = profile.user, profile.account
     # Where addresses need not be confirmed, these servers take them for confirmed from the beginning.
-    confirmed = user.confirmed_at or (None if user.awaits_confirmation else user.created_at)
+    confirmed = user.confirmed_at or (None if user.awaits_confirmation or not user.email else user.created_at)
     moments = {
+        "invited_at": profile.invited_at,
         "email_confirmed_at": confirmed,
         "confirmed_at": confirmed,
         "last_sign_in_at": user.last_login_at,
+        **{_SENT[purpose]: at for purpose, at in profile.sent.items() if purpose in _SENT},
+        "banned_until": None if account.disabled_at is None else account.disabled_until or _FOR_EVER,
     }
     return {
         "id": user.id,
@@ -40,44 +56,33 @@ def user_view(user: User, *, made_up: bool = False, more: Mapping[str, Any] = {}
         "email": user.email,
         "phone": "",
         **{name: timestamp(at) for name, at in moments.items() if at is not None},
+        **({"new_email": profile.new_email} if profile.new_email else {}),
         "app_metadata": dict(user.app_metadata),
         "user_metadata": dict(user.metadata),
-        "identities": [] if made_up else [_identity(user)],
+        "identities": [_identity(one, user) for one in profile.identities],
         "created_at": timestamp(user.created_at),
         "updated_at": timestamp(user.updated_at or user.created_at),
-        **more,
-        "is_anonymous": False,
+        "is_anonymous": user.is_anonymous,
     }
 
 
-def _identity(user: User) -> dict[str, Any]:
-    created = timestamp(user.created_at)
+def _identity(identity: Identity, user: User) -> dict[str, Any]:
+    last = user.last_login_at if identity.provider == "email" else identity.last_sign_in_at
+    email = identity.data.get("email")
     return {
-        # The same each time, and another one than the user's.
-        "identity_id": str(uuid.uuid5(uuid.UUID(user.id), "email")),
-        "id": user.id,
-        "user_id": user.id,
-        "identity_data": {
-            "email": user.email,
-            "email_verified": user.confirmed_at is not None,
-            "phone_verified": False,
-            "sub": user.id,
-        },
-        "provider": "email",
-        "last_sign_in_at": timestamp(user.last_login_at or user.created_at),
-        "created_at": created,
-        "updated_at": created,
-        "email": user.email,
+        "identity_id": identity.id,
+        "id": identity.subject,
+        "user_id": identity.user_id,
+        "identity_data": dict(identity.data),
+        "provider": identity.provider,
+        "last_sign_in_at": timestamp(last or identity.created_at),
+        "created_at": timestamp(identity.created_at),
+        "updated_at": timestamp(identity.updated_at),
+        **({"email": email} if isinstance(email, str) else {}),
     }
 
 
-def account_view(account: Account) -> dict[str, Any]:
-    """A user as operators see it. One who is disabled is banned for as long as dates go."""
-    banned = {} if account.disabled_at is None else {"banned_until": "9999-12-31T23:59:59Z"}
-    return user_view(account.user, more=banned)
-
-
-def session_view(session: IssuedSession, now: float) -> dict[str, Any]:
+def session_view(session: IssuedSession, profile: Profile, now: float) -> dict[str, Any]:
     """The ``Session`` of these clients. ``now`` is the Unix time."""
     return {
         "access_token": session.access_token,
@@ -85,7 +90,7 @@ def session_view(session: IssuedSession, now: float) -> dict[str, Any]:
         "expires_in": max(1, session.expires_at - int(now)),
         "expires_at": session.expires_at,
         "refresh_token": session.refresh_token,
-        "user": user_view(session.user),
+        "user": user_view(profile),
     }
 
 
@@ -122,7 +127,13 @@ USER = Named(
         created_at=MOMENT,
         updated_at=MOMENT,
         banned_until=MOMENT,
-        is_anonymous={"const": False},
+        invited_at=MOMENT,
+        confirmation_sent_at=MOMENT,
+        recovery_sent_at=MOMENT,
+        email_change_sent_at=MOMENT,
+        reauthentication_sent_at=MOMENT,
+        new_email=STRING,
+        is_anonymous=BOOLEAN,
     ),
 )
 SESSION = Named(
@@ -143,11 +154,20 @@ SESSION = Named(
 
 _METADATA = Kind({"type": "object", "description": "Merged; null removes a member."}, check_metadata)
 _APP_METADATA = Kind({"type": "object", "description": "Merged; null removes a member."}, check_app_metadata)
+_CODE_CHALLENGE = text({"type": "string", "maxLength": 128})
 _ADDRESS = text({"type": "string", "maxLength": EMAIL_MAX_BYTES, "description": "An e-mail address."})
 
 
 @frozen
-class SignUp:
+class Pkce:
+    """How a client will show that it was the one that asked (RFC 7636 section 4.3)."""
+
+    code_challenge: str = member(_CODE_CHALLENGE, default="")
+    code_challenge_method: str = member(TEXT, default="")
+
+
+@frozen
+class SignUp(Pkce):
     email: str = member(_ADDRESS, default="")
     phone: str = member(TEXT, default="")
     password: str = member(PASSWORD, default="")
@@ -162,10 +182,12 @@ class Grant:
     phone: str = member(TEXT, default="")
     password: str = member(TEXT, default="")
     refresh_token: str = member(TEXT, default="")
+    auth_code: str = member(TEXT, default="")
+    code_verifier: str = member(TEXT, default="")
 
 
 @frozen
-class Changes:
+class Changes(Pkce):
     email: str = member(_ADDRESS, default="")
     phone: str = member(TEXT, default="")
     password: str | None = member(PASSWORD, default=None)
@@ -175,21 +197,48 @@ class Changes:
 
 
 @frozen
-class Recover:
+class Recover(Pkce):
     email: str = member(_ADDRESS, default="")
 
 
 @frozen
-class Resend:
+class Resend(Pkce):
     type: str = member(TEXT, default="")
     email: str = member(_ADDRESS, default="")
     phone: str = member(TEXT, default="")
 
 
 @frozen
+class Otp(Pkce):
+    email: str = member(_ADDRESS, default="")
+    phone: str = member(TEXT, default="")
+    create_user: bool = member(FLAG, default=True)
+    data: Mapping[str, Any] = member(_METADATA, default={})
+
+
+@frozen
 class Verify:
+    """Either the token of the link, or the address and the code."""
+
     type: str = member(TEXT, default="")
     token_hash: str = member(TEXT, default="")
+    email: str = member(_ADDRESS, default="")
+    phone: str = member(TEXT, default="")
+    token: str = member(TEXT, default="")
+
+
+@frozen
+class Invitation:
+    email: str = member(_ADDRESS, default="")
+    data: Mapping[str, Any] = member(_METADATA, default={})
+
+
+@frozen
+class NewLink(Invitation):
+    type: str = member(TEXT, default="")
+    password: str = member(PASSWORD, default="")
+    new_email: str = member(_ADDRESS, default="")
+    redirect_to: str = member(TEXT, default="")
 
 
 @frozen
@@ -203,7 +252,7 @@ class UserAttributes:
     user_metadata: Mapping[str, Any] = member(_METADATA, default={})
     app_metadata: Mapping[str, Any] = member(_APP_METADATA, default={})
     role: str = member(TEXT, default="")
-    ban_duration: str = member(TEXT, default="", schema={"description": "none, or at least 876000h."})
+    ban_duration: str = member(TEXT, default="", schema={"description": "none, or a time such as 24h."})
 
 
 @frozen

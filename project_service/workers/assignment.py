@@ -21,7 +21,7 @@ import orjson
 from attrs import evolve, fields, frozen
 
 from project_service import __version__
-from project_service.settings.model import SECTIONS, Settings, StageDatabase
+from project_service.settings.model import INNER_SECTIONS, SECTIONS, Settings, StageDatabase
 from project_service.settings.reading import Launch, Source
 
 READY = b"ready"
@@ -102,7 +102,7 @@ class Assignment:
 def version() -> list[str]:
     """The package's version and the names of all settings. The number alone does not tell what a pickle of the
     settings has: a checkout that the package was installed from changes without a new number."""
-    sections = (*SECTIONS.values(), StageDatabase)
+    sections = (*SECTIONS.values(), *INNER_SECTIONS.values(), StageDatabase)
     return [
         __version__,
         *(f"{section.__name__}.{one.name}" for section in sections for one in fields(section)),

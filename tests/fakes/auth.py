@@ -4,6 +4,7 @@ methods of ``Repository``, and passes ``tests/contracts/auth``."""
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -17,17 +18,27 @@ from project_service.auth import errors
 from project_service.auth.passwords import Bcrypt, Candidates
 from project_service.auth.postgres import Repository
 from project_service.auth.values import (
+    ANSWERED,
     APP_METADATA,
     MAX_LISTED_SESSIONS,
+    MAX_TRIES,
+    OF_CHANGE,
     Account,
+    Answer,
+    AuthCode,
     Email,
     Event,
+    Identity,
     Limit,
+    Method,
+    NewChallenge,
     NewSession,
     Origin,
     Outcome,
+    Profile,
     Proof,
     Purpose,
+    Redeemed,
     Reservation,
     Rotation,
     SessionInfo,
@@ -64,12 +75,26 @@ class Counter:
 
 
 @define
-class OneTimeToken:
-    digest: bytes
-    user_id: str
+class Waiting:
+    """A challenge that can be answered. ``user_id`` is None for an authorization code."""
+
+    new: NewChallenge
+    user_id: str | None
     purpose: Purpose
-    created_at: datetime
-    expires_at: datetime
+    data: dict[str, Any]
+    tries: int = 0
+
+    def is_for(self, answer: Answer, now: datetime) -> bool:
+        sent = self.new.email and self.new.email.key == answer.email_key and self.new.code_hash
+        return bool(
+            self.purpose in answer.purposes
+            and self.new.expires_at > now
+            and answer.user_id in (None, self.user_id)
+            and (
+                self.new.digest == answer.digest
+                or (answer.digest is None and sent and self.tries < MAX_TRIES)
+            )
+        )
 
 
 def _with(account: Account, **changes: Any) -> Account:
@@ -88,13 +113,16 @@ class MemoryRepository:
         self.session_rows: dict[str, SessionRow] = {}
         self.by_digest: dict[bytes, str] = {}
         self.issued: dict[bytes, datetime] = {}
-        self.one_time_tokens: list[OneTimeToken] = []
+        self.challenges: list[Waiting] = []
+        self.invited: dict[str, datetime] = {}
+        # Users to whom rows of the project's own refer.
+        self.in_use: set[str] = set()
         self.counters: defaultdict[tuple[str, str], Counter] = defaultdict(Counter)
         self.ids: Iterator[int] = itertools.count(1)
 
     def _by_key(self, key: str) -> Account | None:
         for account in self.accounts.values():
-            if folded(account.user.email) == key:
+            if key and folded(account.user.email) == key:
                 return account
         return None
 
@@ -143,7 +171,7 @@ class MemoryRepository:
     async def create_user(
         self,
         *,
-        email: Email,
+        email: Email | None,
         password_hash: bytes | None,
         metadata: Mapping[str, Any],
         confirmed: bool,
@@ -151,8 +179,10 @@ class MemoryRepository:
         event: Event,
         user_id: str | None = None,
         app_metadata: Mapping[str, Any] = APP_METADATA,
+        is_anonymous: bool = False,
+        invited: bool = False,
     ) -> Account | None:
-        if self._by_key(email.key) is not None:
+        if email is not None and self._by_key(email.key) is not None:
             self.events.append(evolve(event, result="email_taken"))
             return None
         if user_id in self.accounts:
@@ -161,17 +191,20 @@ class MemoryRepository:
         account = Account(
             User(
                 key,
-                email.address,
+                "" if email is None else email.address,
                 event.at,
                 dict(metadata),
                 dict(app_metadata),
                 event.at,
                 event.at if confirmed else None,
                 session.created_at if session else None,
+                is_anonymous,
             ),
             password_hash or b"",
         )
         self.accounts[key] = account
+        if invited:
+            self.invited[key] = event.at
         if session is not None:
             self._add(key, session)
         self.events.append(evolve(event, user_id=event.user_id or key))
@@ -180,6 +213,31 @@ class MemoryRepository:
     async def find_user(self, user_id: str) -> Account | None:
         return self.accounts.get(user_id)
 
+    async def profile(self, user_id: str) -> Profile | None:
+        account = self.accounts.get(user_id)
+        return None if account is None else self._profile(account)
+
+    def _profile(self, account: Account) -> Profile:
+        user, waiting = account.user, [one for one in self.challenges if one.user_id == account.user.id]
+        data = {
+            "sub": user.id,
+            "email": user.email,
+            "email_verified": user.confirmed_at is not None,
+            "phone_verified": False,
+        }
+        changed = user.updated_at or user.created_at
+        key = str(uuid.uuid5(uuid.UUID(user.id), "email"))
+        by_email = Identity(
+            key, user.id, "email", user.id, data, user.last_login_at, user.created_at, changed
+        )
+        return Profile(
+            account,
+            (by_email,) if user.email else (),
+            {one.purpose: one.new.created_at for one in waiting},
+            next((one.data["email"] for one in waiting if one.purpose == "email_change"), ""),
+            self.invited.get(user.id),
+        )
+
     async def find_user_by_email(self, email: Email) -> Account | None:
         return self._by_key(email.key)
 
@@ -187,11 +245,11 @@ class MemoryRepository:
         ordered = sorted(self.accounts.values(), key=lambda one: (one.user.created_at, one.user.id))
         return [one for one in ordered if after is None or (one.user.created_at, one.user.id) > after][:limit]
 
-    async def users_from(self, offset: int, limit: int) -> tuple[list[Account], int]:
+    async def users_from(self, offset: int, limit: int) -> tuple[list[Profile], int]:
         ordered = sorted(
             self.accounts.values(), key=lambda one: (one.user.created_at, one.user.id), reverse=True
         )
-        return ordered[offset : offset + limit], len(ordered)
+        return [self._profile(one) for one in ordered[offset : offset + limit]], len(ordered)
 
     async def set_metadata(self, user_id: str, metadata: Mapping[str, Any], event: Event) -> Account | None:
         account = self.accounts.get(user_id)
@@ -221,20 +279,22 @@ class MemoryRepository:
             return None
         if not keep_sessions:
             self._end_all(user_id, event.at, but=proof.session_id if proof else None)
-        self.one_time_tokens = [
-            one for one in self.one_time_tokens if (one.user_id, one.purpose) != (user_id, "recovery")
-        ]
+        self._forget(user_id, "recovery")
         self.counters["login", folded(account.user.email)].failed = []
         return self._changed(evolve(account, password_hash=password_hash), event)
 
-    async def set_disabled(self, user_id: str, disabled: bool, event: Event) -> Account | None:
+    async def set_disabled(
+        self, user_id: str, disabled: bool, event: Event, until: datetime | None = None
+    ) -> Account | None:
         account = self.accounts.get(user_id)
         if account is None:
             return None
         if disabled:
             self._end_all(user_id, event.at)
         since = (account.disabled_at or event.at) if disabled else None
-        return self._changed(evolve(account, disabled_at=since), event)
+        return self._changed(
+            evolve(account, disabled_at=since, disabled_until=until if disabled else None), event
+        )
 
     def _proven(self, account: Account, proof: Proof | None) -> bool:
         if proof is None:
@@ -247,10 +307,12 @@ class MemoryRepository:
         account = self.accounts.get(user_id)
         if account is None or not self._proven(account, proof):
             return False
+        if user_id in self.in_use:
+            raise errors.user_in_use()
         del self.accounts[user_id]
         self._end_all(user_id, event.at)
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.user_id != user_id}
-        self.one_time_tokens = [one for one in self.one_time_tokens if one.user_id != user_id]
+        self._forget(user_id)
         self.events.append(event)
         return True
 
@@ -398,44 +460,57 @@ class MemoryRepository:
             self.counters.pop(key, None)
         self.events.append(event)
 
-    # One-time tokens.
+    # Challenges.
 
-    async def issue_one_time_token(
-        self,
-        *,
-        email: Email,
-        purpose: Purpose,
-        digest: bytes,
-        pause: timedelta,
-        expires_at: datetime,
-        event: Event,
-    ) -> User | None:
-        account = self._by_key(email.key)
-        self.events.append(evolve(event, user_id=account.user.id if account else None))
-        if account is None or account.disabled_at or (purpose == "confirmation" and account.confirmed_at):
-            return None
-        same = [
-            one for one in self.one_time_tokens if (one.user_id, one.purpose) == (account.user.id, purpose)
+    def _forget(self, user_id: str, purpose: Purpose | None = None) -> None:
+        self.challenges = [
+            one for one in self.challenges if one.user_id != user_id or purpose not in (None, one.purpose)
         ]
-        if any(one.created_at > event.at - pause for one in same):
+
+    async def issue(
+        self, challenge: NewChallenge, pause: timedelta, event: Event
+    ) -> tuple[User, Purpose] | None:
+        email, key = challenge.email, challenge.user_id
+        account = self.accounts.get(key) if key is not None else self._by_key(email.key if email else "")
+        self.events.append(evolve(event, user_id=account.user.id if account else None))
+        if account is None or account.disabled_at:
             return None
-        self.one_time_tokens = [one for one in self.one_time_tokens if one not in same]
-        self.one_time_tokens.append(OneTimeToken(digest, account.user.id, purpose, event.at, expires_at))
-        return account.user
+        purpose = challenge.if_confirmed if account.confirmed_at else challenge.purpose
+        same = [one for one in self.challenges if (one.user_id, one.purpose) == (account.user.id, purpose)]
+        if purpose is None or any(one.new.created_at > event.at - pause for one in same):
+            return None
+        self._forget(account.user.id, purpose)
+        self.challenges.append(Waiting(challenge, account.user.id, purpose, dict(challenge.data)))
+        return account.user, purpose
 
     async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
-        for one in self.one_time_tokens:
-            if one.digest == digest and one.purpose == purpose and one.expires_at > now:
-                return self.accounts[one.user_id].user
+        for one in self.challenges:
+            if (one.new.digest, one.purpose) == (digest, purpose) and one.new.expires_at > now:
+                return self.accounts[one.user_id or ""].user
+        return None
+
+    async def pending(
+        self,
+        purposes: tuple[Purpose, ...],
+        now: datetime,
+        *,
+        digest: bytes | None = None,
+        email_key: str = "",
+    ) -> tuple[str, Mapping[str, Any]] | None:
+        for one in self.challenges:
+            sent = digest is None and one.new.email is not None and one.new.email.key == email_key
+            if one.purpose in purposes and one.new.expires_at > now and (one.new.digest == digest or sent):
+                return one.user_id or "", dict(one.data)
         return None
 
     async def reset_password(self, digest: bytes, password_hash: bytes, event: Event) -> User | None:
-        user = await self._use_up(digest, "recovery", event.at)
-        if user is None:
+        met = self._use_up(Answer(("recovery",), digest), event.at)
+        if met is None:
             return None
-        account = self.accounts[user.id]
+        account = self.accounts[met.user_id or ""]
+        user = account.user
         self._end_all(user.id, event.at)
-        self.one_time_tokens = [one for one in self.one_time_tokens if one.user_id != user.id]
+        self._forget(user.id)
         self.counters["login", folded(user.email)].failed = []
         confirmed = account.confirmed_at or event.at
         self._changed(
@@ -444,20 +519,84 @@ class MemoryRepository:
         )
         return user
 
-    async def confirm_email(self, digest: bytes, session: NewSession, event: Event) -> User | None:
-        user = await self._use_up(digest, "confirmation", event.at)
-        if user is None or self.accounts[user.id].disabled_at is not None:
+    async def redeem(
+        self, answer: Answer, session: NewSession | None, auth_code: AuthCode | None, event: Event
+    ) -> Redeemed | None:
+        met = self._use_up(answer, event.at)
+        if met is None:
             return None
-        times = {"confirmed_at": event.at, "last_login_at": session.created_at}
-        account = _with(self.accounts[user.id], **times)
-        self._add(user.id, session)
-        return self._changed(account, evolve(event, user_id=user.id, email=user.email)).user
+        account, purpose, data = self.accounts[met.user_id or ""], met.purpose, met.data
+        user_id = account.user.id
+        if purpose in OF_CHANGE:
+            if data.get("both") and not data.get("half"):
+                for one in self.challenges:
+                    if (one.user_id, one.purpose) == (user_id, OF_CHANGE[purpose]):
+                        one.data["half"] = True
+                return Redeemed(purpose, account.user, data, half=True)
+            if self._by_key(data["email_key"]) is not None:
+                self.challenges.append(met)
+                raise errors.email_taken()
+            self._forget(user_id)
+            account = _with(account, email=data["email"], is_anonymous=False, confirmed_at=event.at)
+            self.accounts[user_id] = account
+        if account.disabled_at is not None:
+            return None
+        keeps = auth_code is not None and "code_challenge" in data
+        method: Method = "otp" if purpose == "magic_link" and answer.digest is None else ANSWERED[purpose][0]
+        begun = None if session is None else evolve(session, method=method)
+        if purpose != "reauthentication":
+            account = _with(account, confirmed_at=account.confirmed_at or event.at)
+        started = None if keeps else begun
+        event = evolve(event, action=ANSWERED[purpose][1], user_id=user_id, email=account.user.email)
+        user = self._enter(account, started, event)
+        if keeps and auth_code is not None:
+            code = NewChallenge("pkce", "pkce", auth_code.digest, event.at, auth_code.expires_at)
+            self.challenges.append(Waiting(code, None, "pkce", {**data, "user": user_id, "method": method}))
+        return Redeemed(purpose, user, data, started)
 
-    async def _use_up(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
-        user = await self.owner_of_token(digest, purpose, now)
-        if user is not None:
-            self.one_time_tokens = [one for one in self.one_time_tokens if one.digest != digest]
-        return user
+    def _enter(self, account: Account, session: NewSession | None, event: Event) -> User:
+        if session is not None:
+            account = _with(account, last_login_at=session.created_at)
+            self._add(account.user.id, session)
+        return self._changed(account, event).user
+
+    async def change_email(self, user_id: str, email: Email, event: Event) -> Account | None:
+        account = self.accounts.get(user_id)
+        if account is None:
+            return None
+        if self._by_key(email.key) is not None:
+            raise errors.email_taken()
+        self._forget(user_id)
+        return self._changed(
+            _with(account, email=email.address, is_anonymous=False, confirmed_at=None), event
+        )
+
+    async def exchange(
+        self, digest: bytes, challenges: tuple[str, ...], session: NewSession, event: Event
+    ) -> Redeemed | None:
+        for one in self.challenges:
+            if (one.new.digest, one.purpose) == (digest, "pkce") and one.new.expires_at > event.at:
+                if one.data["code_challenge"] not in challenges:
+                    raise errors.bad_code_verifier()
+                self.challenges.remove(one)
+                account = self.accounts.get(one.data["user"])
+                if account is None or account.disabled_at is not None:
+                    return None
+                started = evolve(session, method=one.data["method"])
+                event = evolve(event, user_id=account.user.id, email=account.user.email)
+                return Redeemed("pkce", self._enter(account, started, event), one.data, started)
+        return None
+
+    def _use_up(self, answer: Answer, now: datetime) -> Waiting | None:
+        asked = [one for one in self.challenges if one.is_for(answer, now)]
+        met = [one for one in asked if answer.digest or one.new.code_hash in answer.code_hashes]
+        if met:
+            first = min(met, key=lambda one: answer.purposes.index(one.purpose))
+            self.challenges.remove(first)
+            return first
+        for one in asked:
+            one.tries += 1
+        return None
 
     # What has expired.
 
@@ -470,10 +609,25 @@ class MemoryRepository:
         for session in self.session_rows.values():
             session.older = {key: kept for key, kept in session.older.items() if kept[1] >= salt_before}
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.expires_at >= now}
-        self.one_time_tokens = [one for one in self.one_time_tokens if one.expires_at >= now]
+        self.challenges = [one for one in self.challenges if one.new.expires_at >= now]
+        for account in list(self.accounts.values()):
+            if account.disabled_until is not None and account.disabled_until < now:
+                self.accounts[account.user.id] = evolve(account, disabled_at=None, disabled_until=None)
         self.ended = {key: ended for key, ended in self.ended.items() if ended[0] >= now.timestamp()}
         self.events = [event for event in self.events if event.at >= audit_before]
         return True
+
+    async def unused_anonymous_users(self, before: datetime) -> list[str]:
+        recent = {
+            one.user_id for one in self.session_rows.values() if not one.ended and one.refreshed_at >= before
+        }
+        return [
+            key
+            for key, one in self.accounts.items()
+            if one.user.is_anonymous
+            and (one.user.last_login_at or one.user.created_at) < before
+            and key not in recent
+        ]
 
 
 def in_place_of_sql(fake: MemoryRepository) -> Repository:

@@ -23,6 +23,7 @@ from project_service.storage.rows.objects import ObjectRows
 from project_service.storage.rows.renditions import RenditionRows
 from project_service.storage.rows.resumables import ResumableRows
 from project_service.storage.values import (
+    SERVICE,
     UNCONDITIONAL,
     Bucket,
     BucketRules,
@@ -50,6 +51,8 @@ START = datetime(2026, 11, 21, tzinfo=UTC)
 # What row-level security allows. The command is select, insert, update (the old row), check (the new row of an
 # update) or delete. One that raises has failed.
 Policies = Callable[[str, ObjectRow, Identity], bool]
+# The same of buckets.
+BucketPolicies = Callable[[str, Bucket, Identity], bool]
 
 
 def some_link(
@@ -76,6 +79,8 @@ class Tables:
     garbage: dict[UUID, tuple[str, datetime]] = field(factory=dict)
     links: dict[bytes, Link] = field(factory=dict)
     policies: Policies = lambda command, row, identity: False
+    bucket_policies: BucketPolicies = lambda command, bucket, identity: False
+    bucket_owners: dict[str, UUID | None] = field(factory=dict)
     resumables: dict[UUID, ResumableUpload] = field(factory=dict)
     # Who holds a resumable upload and until when; and when others last waited for one.
     holds: dict[UUID, tuple[UUID, datetime]] = field(factory=dict)
@@ -123,22 +128,69 @@ class FakeBuckets:
         rules, created_at = self.tables.buckets[name]
         mine = self.tables.of(name)
         size, changed = sum(row.size for row in mine), self.tables.changed.get(name, created_at)
-        return Bucket(name, rules, len(mine), size, created_at, name in self.tables.open_buckets, changed)
+        is_open, owner = name in self.tables.open_buckets, self.tables.bucket_owners.get(name)
+        return Bucket(name, rules, len(mine), size, created_at, is_open, changed, owner)
 
     async def all(self) -> list[Bucket]:
         buckets = [await self.find(name) for name in sorted(self.tables.buckets)]
         return [bucket for bucket in buckets if bucket is not None]
 
-    async def create(self, name: str, rules: BucketRules, is_open: bool = False) -> Bucket:
+    async def seen(self, writer: Writer) -> list[Bucket]:
+        return [one for one in await self.all() if self._allowed("select", one, writer)]
+
+    async def is_seen(self, writer: Writer, name: str) -> bool:
+        bucket = await self.find(name)
+        try:
+            return bucket is not None and self._allowed("select", bucket, writer)
+        except ApiError:
+            return False
+
+    def _allowed(self, command: str, bucket: Bucket, writer: Writer) -> bool:
+        """A policy that fails refuses."""
+        try:
+            return writer.is_service or (
+                writer.identity is not None and self.tables.bucket_policies(command, bucket, writer.identity)
+            )
+        except ArithmeticError:
+            raise errors.not_allowed() from None
+
+    async def create(
+        self, name: str, rules: BucketRules, is_open: bool = False, writer: Writer = SERVICE
+    ) -> Bucket:
+        made = Bucket(name, rules, 0, 0, self.tables.now(), is_open, owner=writer.user_id)
+        if not self._allowed("insert", made, writer):
+            raise errors.not_allowed()
         if name in self.tables.buckets:
             raise errors.bucket_exists()
         self.tables.buckets[name] = (rules, self.tables.now())
+        self.tables.bucket_owners[name] = writer.user_id
         self._set_open(name, is_open)
         return await self._existing(name)
 
-    async def change(self, name: str, changes: Mapping[str, Any], is_open: bool | None = None) -> Bucket:
+    async def _seen(self, writer: Writer, name: str) -> Bucket:
         bucket = await self._existing(name)
-        self.tables.buckets[name] = (evolve(bucket.rules, **changes), bucket.created_at)
+        if not writer.is_service and not await self.is_seen(writer, name):
+            raise errors.bucket_not_found()
+        return bucket
+
+    async def change(
+        self,
+        name: str,
+        changes: Mapping[str, Any],
+        is_open: bool | None = None,
+        writer: Writer = SERVICE,
+    ) -> Bucket:
+        bucket = await self._seen(writer, name)
+        changed = evolve(
+            bucket,
+            rules=evolve(bucket.rules, **changes),
+            open=bucket.open if is_open is None else is_open,
+        )
+        if (changes or is_open is not None) and not (
+            self._allowed("update", bucket, writer) and self._allowed("check", changed, writer)
+        ):
+            raise errors.not_allowed()
+        self.tables.buckets[name] = (changed.rules, bucket.created_at)
         if changes or is_open is not None:
             self.tables.changed[name] = self.tables.now()
         self._set_open(name, bucket.open if is_open is None else is_open)
@@ -147,11 +199,14 @@ class FakeBuckets:
     def _set_open(self, name: str, is_open: bool) -> None:
         (self.tables.open_buckets.add if is_open else self.tables.open_buckets.discard)(name)
 
-    async def delete(self, name: str) -> None:
-        await self._existing(name)
+    async def delete(self, name: str, writer: Writer = SERVICE) -> None:
+        bucket = await self._seen(writer, name)
         if self.tables.of(name):
             raise errors.bucket_not_empty()
+        if not self._allowed("delete", bucket, writer):
+            raise errors.not_allowed()
         del self.tables.buckets[name]
+        self.tables.bucket_owners.pop(name, None)
         self.tables.changed.pop(name, None)
         self._set_open(name, False)
         self.tables.links = {t: link for t, link in self.tables.links.items() if link.bucket != name}

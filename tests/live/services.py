@@ -70,10 +70,10 @@ def pool_on(dsn: str, connections: int = 2) -> Pool:
     return Pool(Connector(reactor, read_dsn(dsn), 10.0, timezone="UTC"), connections, 10.0, reactor)
 
 
-def store_client(settings: Store, ca_pem: bytes | None = None) -> S3Store:
+def store_client(settings: Store) -> S3Store:
     from twisted.internet import reactor
 
-    return connect_store(reactor, settings, ca_pem)
+    return connect_store(reactor, settings)
 
 
 @contextmanager

@@ -1,51 +1,21 @@
--- What processes of earlier versions call while a newer one runs beside them, during an upgrade. Each may go with the
--- version that its comment names: then the newest version that calls it is not the previous one any more.
+-- What processes of the previous release call while a newer one runs beside them, during an upgrade. Each may go with the
+-- version that its comment names: then that release is not the previous one any more.
 
--- 0.3.0: called by versions between 0.1.0 and 0.2.0.
-create or replace function storage.create_bucket(
-    p_name text, p_visibility text, p_max_object bigint, p_max_bucket bigint, p_types text[], p_owner_only_writes boolean,
-    p_owner_only_reads boolean, p_anonymous_reads boolean, p_policies boolean, p_cache_control text
-) returns boolean language sql as $$
-    select storage.create_bucket(p_name, p_visibility, p_max_object, p_max_bucket, p_types, p_owner_only_writes,
-                                 p_owner_only_reads, p_anonymous_reads, p_policies, p_cache_control, false)
-$$;
-
--- 0.2.0: called by versions before 0.1.0.
-create or replace function storage.create_bucket(
-    p_name text, p_visibility text, p_max_object bigint, p_max_bucket bigint, p_types text[], p_owner_only boolean
-) returns boolean language sql as $$
-    select storage.create_bucket(p_name, p_visibility, p_max_object, p_max_bucket, p_types, p_owner_only,
-                                 false, false, false, null)
-$$;
-
--- 0.3.0: called by 0.1.0.
+-- 0.3.0: called by 0.1.0. False, and no change, where there is one of this name.
 create or replace function storage.create_bucket(
     p_name text, p_visibility text, p_max_object bigint, p_max_bucket bigint, p_types text[], p_owner_only_writes boolean,
     p_owner_only_reads boolean
-) returns boolean language sql as $$
-    select storage.create_bucket(p_name, p_visibility, p_max_object, p_max_bucket, p_types, p_owner_only_writes,
-                                 p_owner_only_reads, false, false, null)
+) returns boolean language plpgsql as $$
+begin
+    insert into storage.buckets (name, visibility, max_object_bytes, max_bucket_bytes, allowed_content_types,
+                                 owner_only_writes, owner_only_reads)
+    values (p_name, p_visibility, p_max_object, p_max_bucket, p_types, p_owner_only_writes, p_owner_only_reads)
+    on conflict do nothing;
+    return found;
+end
 $$;
 
--- 0.3.0: called by versions between 0.1.0 and 0.2.0.
-create or replace function storage.create_bucket(
-    p_name text, p_visibility text, p_max_object bigint, p_max_bucket bigint, p_types text[], p_owner_only_writes boolean,
-    p_owner_only_reads boolean, p_anonymous_reads boolean
-) returns boolean language sql as $$
-    select storage.create_bucket(p_name, p_visibility, p_max_object, p_max_bucket, p_types, p_owner_only_writes,
-                                 p_owner_only_reads, p_anonymous_reads, false, null)
-$$;
-
--- 0.3.0: called by versions between 0.1.0 and 0.2.0.
-create or replace function storage.create_bucket(
-    p_name text, p_visibility text, p_max_object bigint, p_max_bucket bigint, p_types text[], p_owner_only_writes boolean,
-    p_owner_only_reads boolean, p_anonymous_reads boolean, p_policies boolean
-) returns boolean language sql as $$
-    select storage.create_bucket(p_name, p_visibility, p_max_object, p_max_bucket, p_types, p_owner_only_writes,
-                                 p_owner_only_reads, p_anonymous_reads, p_policies, null)
-$$;
-
--- The versions that call what follows do not say who calls, so policies allow nothing.
+-- What follows does not say who calls, so policies allow nothing.
 
 -- 0.3.0: called by 0.1.0.
 create or replace function storage.put_object(
@@ -55,17 +25,6 @@ create or replace function storage.put_object(
 ) language sql as $$
     select * from storage.put_object(p_bucket, p_key, p_version, p_size, p_content_type, p_etag, p_max_age, null, null,
                                      null, null, p_owner, p_as_service, p_if_match, p_if_none_match, null, null)
-$$;
-
--- 0.2.0: called by versions before 0.1.0.
-create or replace function storage.put_object(
-    p_bucket text, p_key text, p_version uuid, p_size bigint, p_content_type text, p_etag text, p_owner uuid,
-    p_as_service boolean, p_if_match text[], p_if_none_match text[],
-    out outcome text, out replaced uuid, out updated_at timestamptz
-) language sql as $$
-    select p.outcome, p.replaced, (p.stored).updated_at
-    from storage.put_object(p_bucket, p_key, p_version, p_size, p_content_type, p_etag, null::integer, p_owner,
-                            p_as_service, p_if_match, p_if_none_match) p
 $$;
 
 -- 0.3.0: called by 0.1.0.
@@ -103,13 +62,21 @@ create or replace function storage.change_object(
     ) c
 $$;
 
--- 0.3.0: called by versions between 0.1.0 and 0.2.0.
-create or replace function storage.keep_rendition(
-    p_bucket text, p_of uuid, p_name text, p_version uuid, p_size bigint, p_etag text, p_max integer
-) returns table (version uuid, size bigint, etag text) language sql as $$
-    select s.version, s.size, s.etag
-    from storage.store_rendition(p_bucket, p_of, p_name, p_version, p_size, p_etag, p_max, '{}', '{}') s
-    where s.version is not null
-$$;
+-- What only versions called that were never released.
+drop function if exists storage.create_bucket(text, text, bigint, bigint, text[], boolean);
+drop function if exists storage.create_bucket(text, text, bigint, bigint, text[], boolean, boolean, boolean);
+drop function if exists storage.create_bucket(text, text, bigint, bigint, text[], boolean, boolean, boolean, boolean);
+drop function if exists
+    storage.create_bucket(text, text, bigint, bigint, text[], boolean, boolean, boolean, boolean, text);
+drop function if exists
+    storage.create_bucket(text, text, bigint, bigint, text[], boolean, boolean, boolean, boolean, text, boolean);
+drop function if exists
+    storage.put_object(text, text, uuid, bigint, text, text, uuid, boolean, text[], text[]);
+drop function if exists storage.keep_rendition(text, uuid, text, uuid, bigint, text, integer);
 
 revoke all on all functions in schema storage from public;
+
+-- 0.3.0: read and written by versions up to 0.1.0.
+create or replace view auth.one_time_tokens as
+    select token_hash, user_id, purpose, created_at, expires_at from auth.challenges;
+revoke all on auth.one_time_tokens from public;

@@ -186,11 +186,6 @@ def body_head(headers: HeaderView) -> BodyHead:
     return BodyHead(keys.content_type_of_body(content_type), details_of(headers), expected_digests(headers))
 
 
-def least_size(length: int | None, overhead: int = 0) -> int:
-    """The least size that the object can have, given the request's Content-Length; 0 where that is not known."""
-    return 0 if length is None else max(0, length - overhead)
-
-
 def chosen_type(bucket: Bucket, declared: str | None, key: str | None) -> str:
     """The declared media type, else one guessed from the key.
 

@@ -17,7 +17,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from project_service import whole_numbers
-from project_service.errors import Headers, unsupported_media_type
+from project_service.errors import Headers
 from project_service.http.head import HeaderView
 from project_service.storage import errors, keys
 from project_service.storage.values import MAX_OBJECT_BYTES
@@ -67,12 +67,6 @@ def has_bytes(headers: HeaderView) -> bool:
     """Whether the body is bytes of the upload."""
     declared = headers.text(b"content-type") or ""
     return declared.partition(";")[0].strip().lower() == CONTENT_TYPE
-
-
-def require_bytes(headers: HeaderView) -> None:
-    """Raises ``unsupported_media_type`` unless the body is bytes of the upload."""
-    if not has_bytes(headers):
-        raise unsupported_media_type(f"the next bytes of the upload, sent as {CONTENT_TYPE}")
 
 
 def _number(headers: HeaderView, name: bytes) -> int | None:

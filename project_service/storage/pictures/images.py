@@ -33,6 +33,7 @@ _OF_TYPE = {
     "image/gif": "gif",
     "image/avif": "avif",
 }
+_VECTORS = "image/svg+xml"
 _EXTENSIONS = {"jpeg": ".jpg", "png": ".png", "webp": ".webp", "gif": ".gif", "avif": ".avif"}
 # Endings of keys that a new format replaces.
 _ENDING = re.compile(r"\.(jpe?g|jfif|png|webp|gif|avif)\Z", re.IGNORECASE)
@@ -45,7 +46,8 @@ _AVIF_BELOW = 25
 @frozen(cache_hash=True)
 class Wanted:
     """The parameters as they were sent; None for those that were not. ``by_key``: an object whose content type is not
-    that of a picture may be one by the ending of its key."""
+    that of a picture may be one by the ending of its key. ``vectors_whole``: an SVG, which fits any size, is sent as
+    it is."""
 
     width: int | None
     height: int | None
@@ -53,6 +55,12 @@ class Wanted:
     format: str | None
     quality: int | None
     by_key: bool = False
+    vectors_whole: bool = False
+
+    def is_whole(self, content_type: str) -> bool:
+        """Whether an object of this type is sent as it is."""
+        as_it_is = self.vectors_whole and self.format in (None, "auto")
+        return as_it_is and keys.registered_type(content_type) == _VECTORS
 
 
 @frozen

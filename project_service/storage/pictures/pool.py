@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +39,9 @@ ENVIRON = {"LANG": "C.UTF-8", "VIPS_CONCURRENCY": "1", "VIPS_BLOCK_UNTRUSTED": "
 # what a picture may have done to it, ends with it.
 IDLE_SECONDS = 60.0
 MAX_JOBS = 200
+# How many requests may wait for a process, in each worker, and for how long. Others get 503 overloaded.
+MAX_WAITING = 100
+WAIT_SECONDS = 30.0
 # How much more than its result a process may write.
 OVERHEAD_BYTES = 64 * 1024
 # The signals that end a process when its picture, rather than somebody else, has failed.
@@ -240,10 +242,8 @@ class ImagePool:
         self._idle: list[ImageProcess] = []
         self._closing: IDelayedCall | None = None
         self._stopped = False
-        late, full = (partial(common.overloaded) for _ in range(2))
-        self._queue: WaitQueue[ImageProcess] = WaitQueue(
-            reactor, settings.wait_seconds, late, full, settings.max_waiting
-        )
+        busy = common.overloaded
+        self._queue: WaitQueue[ImageProcess] = WaitQueue(reactor, WAIT_SECONDS, busy, busy, MAX_WAITING)
 
     def acquire(self, client: str) -> Deferred[ImageProcess]:
         """A process for one picture, when it is the client's turn. Give it back to ``release``. Fails with

@@ -390,13 +390,11 @@ def _encoded(image: Any, job: Job) -> bytes:
     """``image`` in the format of ``job``, without EXIF, GPS, XMP or a colour profile."""
     options: dict[str, dict[str, Any]] = {
         "jpeg": {"Q": job.quality, "optimize_coding": True},
-        "png": {},
         "webp": {"Q": job.quality},
         "avif": {"Q": job.quality, "compression": "av1", "effort": AVIF_EFFORT},
-        "gif": {},
     }
     suffix = "jpg" if job.format == "jpeg" else job.format
-    encoded: bytes = image.write_to_buffer(f".{suffix}", keep="none", **options[job.format])
+    encoded: bytes = image.write_to_buffer(f".{suffix}", keep="none", **options.get(job.format, {}))
     return encoded
 
 

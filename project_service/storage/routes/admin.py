@@ -135,8 +135,11 @@ class BucketRoutes:
         ),
     )
     async def delete(self, request: Request) -> Reply:
-        delete = self.objects.delete_bucket if parameters.flag(request, "force") else self.buckets.delete
-        await delete(request.path_args["bucket"])
+        name = request.path_args["bucket"]
+        if parameters.flag(request, "force"):
+            await self.objects.delete_bucket((await self.buckets.fresh(name)).name)
+        else:
+            await self.buckets.delete(name)
         return Reply(204)
 
     @endpoint(
@@ -153,7 +156,6 @@ class BucketRoutes:
         ),
     )
     async def delete_prefix(self, request: Request) -> Reply:
-        """A prefix must be given; the empty one means everything."""
         prefix = request.query_value("prefix")
         if prefix is None:
             raise validation_failed({"prefix": "is required"})

@@ -5,9 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from project_service.errors import service_key_required, validation_failed
-from project_service.http.describe import (
-    Operation,
-)
+from project_service.http.describe import Operation
 from project_service.http.json_body import body_of, member, or_null, text
 from project_service.http.request import Request
 from project_service.http.response import Reply, json_reply

@@ -249,7 +249,7 @@ class ResumableRoutes:
         tus.check_version(headers)
         writer = access.writer_of(request.caller, headers.text(b"x-object-owner"))
         # Counters that are a second old would let a whole file come that does not fit into the quota.
-        bucket = await resumables.buckets.fresh(request.path_args["bucket"])
+        bucket = await resumables.buckets.named().fresh(request.path_args["bucket"])
         described, conditions = tus.Described.of(headers), making_conditions(headers)
         if described.upsert is not None:
             conditions = with_upsert(conditions, described.upsert)
@@ -277,8 +277,8 @@ class ResumableRoutes:
         sha256 = digests.whole_sha256(headers)
         new = NewUpload(to.key, content_type, length, to.conditions, details, described.text, sha256)
         has_bytes = length == 0 or (tus.has_bytes(headers) and request.body.length != 0)
-        if not has_bytes:
-            _refuse_digest(headers)
+        if not has_bytes and (digest := BodyDigests.of_content(headers)) is not None:
+            digest.check()  # it is of some
         upload = await resumables.begin(to.bucket, new, to.writer)
         location = request.location(self.path_of(request, upload))
         if has_bytes:
@@ -339,7 +339,8 @@ class ResumableRoutes:
     async def append(self, request: Request) -> Reply:
         headers = request.headers
         tus.check_version(headers)
-        tus.require_bytes(headers)
+        if not tus.has_bytes(headers):
+            raise unsupported_media_type(f"the next bytes of the upload, sent as {tus.CONTENT_TYPE}")
         piece = Piece(
             tus.offset(headers), tus.length(headers), _checks(headers), digests.whole_sha256(headers)
         )
@@ -425,13 +426,6 @@ def _checks(headers: HeaderView) -> tuple[tus.Checksum | BodyDigests, ...]:
     """What the bytes in the body are compared with."""
     given = (tus.Checksum.of(headers), BodyDigests.of_content(headers))
     return tuple(one for one in given if one is not None)
-
-
-def _refuse_digest(headers: HeaderView) -> None:
-    """Raises ``bad_digest`` where a request without bytes has the digest of some."""
-    digest = BodyDigests.of_content(headers)
-    if digest is not None:
-        digest.check()
 
 
 def _progress(request: Request, upload: ResumableUpload) -> Headers:

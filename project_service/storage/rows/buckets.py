@@ -1,28 +1,40 @@
-"""The rows of buckets, and how full they are."""
+"""The rows of buckets, and how full they are.
+
+A caller changes and sees them in a role of their own, so that policies on ``storage.buckets`` decide.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
+import psycopg2
 from attrs import frozen
-from psycopg2.errors import CheckViolation, ForeignKeyViolation, RestrictViolation
+from psycopg2.errors import CheckViolation, ForeignKeyViolation, RestrictViolation, UniqueViolation
 
+from project_service.database.acting import Actor
 from project_service.database.connection import Row
+from project_service.database.errors import describe
 from project_service.database.pool import Pool
+from project_service.errors import ApiError
 from project_service.storage import errors
+from project_service.storage.rows.columns import plain_text
+from project_service.storage.rows.objects import acting_as, is_outage, log_failed_policy
 from project_service.storage.values import (
     RULE_SCHEMAS,
+    SERVICE,
     Bucket,
     BucketRules,
+    Writer,
     validation_failed_anonymous_reads,
     validation_failed_owner_only_reads,
 )
 
-_RULE_COLUMNS = ", ".join(f"b.{rule}" for rule in RULE_SCHEMAS)
 _BUCKET_COLUMNS = (
-    f"b.name, {_RULE_COLUMNS}, u.object_count, u.total_bytes, b.created_at, b.public,"
-    " coalesce(b.updated_at, b.created_at)"
+    f"b.name, {', '.join(f'b.{rule}' for rule in RULE_SCHEMAS)}, u.object_count, u.total_bytes, b.created_at,"
+    " b.public, coalesce(b.updated_at, b.created_at), b.owner::text"
 )
 _BUCKETS_AND_USAGE = """
     storage.buckets b cross join lateral (
@@ -33,9 +45,20 @@ _BUCKETS_AND_USAGE = """
 
 
 def _bucket(row: Row) -> Bucket:
-    name, *rules, count, size, created_at, is_open, updated_at = row
+    name, *rules, count, size, created_at, is_open, updated_at, owner = row
     values: Iterator[Any] = (tuple(value) if isinstance(value, list) else value for value in rules)
-    return Bucket(name, BucketRules(*values), count, size, created_at, is_open, updated_at)
+    owner_id = None if owner is None else UUID(owner)
+    return Bucket(name, BucketRules(*values), count, size, created_at, is_open, updated_at, owner_id)
+
+
+# Without RETURNING, for which callers would have to see what they make.
+_CREATE = (
+    f"insert into storage.buckets (name, {', '.join(RULE_SCHEMAS)}, public, owner)"
+    f" values ({', '.join(['%s'] * (len(RULE_SCHEMAS) + 3))})"
+)
+# SQLSTATEs by which the project's SQL chooses a status.
+_CHOSEN = re.compile(r"PT4\d\d\Z")
+_SEEN = "select name from storage.buckets"
 
 
 # Rules that do not go with the visibility, by the constraint that says so.
@@ -51,9 +74,15 @@ def _plain(value: Any) -> Any:
 
 @frozen(eq=False)
 class BucketRows:
-    """Buckets in the database. Methods that need an existing bucket raise ``bucket_not_found``."""
+    """Buckets in the database. Methods that need an existing bucket raise ``bucket_not_found``.
+
+    A ``writer`` is the service, or a caller for whom policies decide: what they do not see is ``bucket_not_found``,
+    and what they may not do ``not_allowed``, also where a policy fails, with the reason in the log. ``actor`` runs
+    that; without one only the service may do anything.
+    """
 
     database: Pool
+    actor: Actor | None = None
 
     async def find(self, name: str) -> Bucket | None:
         rows = await self.database.read(
@@ -69,43 +98,60 @@ class BucketRows:
             )
         ]
 
-    async def create(self, name: str, rules: BucketRules, is_open: bool = False) -> Bucket:
+    async def seen(self, writer: Writer) -> list[Bucket]:
+        """Those that policies show to a caller."""
+        names = {name for (name,) in await self._run(writer, _SEEN)}
+        return [bucket for bucket in await self.all() if bucket.name in names]
+
+    async def is_seen(self, writer: Writer, name: str) -> bool:
+        """Whether policies show it to a caller; a policy that fails does not."""
+        try:
+            return bool(await self._run(writer, f"{_SEEN} where name = %s", (name,)))
+        except ApiError as refusal:
+            if refusal.code != "not_allowed":
+                raise
+            return False
+
+    async def create(
+        self, name: str, rules: BucketRules, is_open: bool = False, writer: Writer = SERVICE
+    ) -> Bucket:
         """Raises ``bucket_exists``."""
-        made = await self.database.query(
-            "select storage.create_bucket(%s, %s, %s, %s, %s::text[], %s, %s, %s, %s, %s, %s)",
-            (
-                name,
-                rules.visibility,
-                rules.max_object_bytes,
-                rules.max_bucket_bytes,
-                _plain(rules.allowed_content_types),
-                rules.owner_only_writes,
-                rules.owner_only_reads,
-                rules.anonymous_reads,
-                rules.policies,
-                rules.cache_control,
-                is_open,
-            ),
-        )
-        if not made[0][0]:
-            raise errors.bucket_exists()
+        values = [_plain(getattr(rules, rule)) for rule in RULE_SCHEMAS]
+        try:
+            await self._run(
+                writer, _CREATE, (name, *values, is_open, plain_text(writer.user_id)), creates=True
+            )
+        except UniqueViolation as there:
+            if (there.diag.schema_name, there.diag.table_name) != ("storage", "buckets"):
+                raise  # a constraint of the project's own
+            raise errors.bucket_exists() from None
         return await self._existing(name)
 
-    async def change(self, name: str, changes: Mapping[str, Any], is_open: bool | None = None) -> Bucket:
+    async def change(
+        self,
+        name: str,
+        changes: Mapping[str, Any],
+        is_open: bool | None = None,
+        writer: Writer = SERVICE,
+    ) -> Bucket:
         """``changes`` are names of ``BucketRules`` with their new values; None for ``is_open`` leaves that."""
         if not changes.keys() <= RULE_SCHEMAS.keys():
             raise ValueError("not a rule of a bucket")
         values = {rule: _plain(value) for rule, value in changes.items()}
         if is_open is not None:
             values["public"] = is_open
+        if not writer.is_service and not await self.is_seen(writer, name):
+            raise errors.bucket_not_found()
         if values:
-            settings = ", ".join(f"{rule} = %({rule})s" for rule in sorted(values))
+            settings = ", ".join(f"{column} = %s" for column in values)
             try:
-                await self.database.query(
-                    f"update storage.buckets set {settings}, updated_at = date_trunc('milliseconds', now())"
-                    " where name = %(name)s",
-                    {**values, "name": name},
+                changed = await self._run(
+                    writer,
+                    f"update storage.buckets set {settings} where name = %s returning 1",
+                    (*values.values(), name),
                 )
+                if not changed:
+                    raise errors.bucket_not_found() if writer.is_service else errors.not_allowed()
             except CheckViolation as violated:
                 # The other values have been checked. What the visibility is by now only the database knows.
                 apart = _RULES_APART.get(str(violated.diag.constraint_name))
@@ -115,14 +161,51 @@ class BucketRows:
                 raise apart() from None
         return await self._existing(name)
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, writer: Writer = SERVICE) -> None:
         """Raises ``bucket_not_empty``, and ``bucket_in_use`` if rows of the project's own tables refer to it."""
         try:
-            outcome = (await self.database.query("select storage.delete_bucket(%s)", (name,)))[0][0]
-        except (ForeignKeyViolation, RestrictViolation):
+            if writer.is_service:
+                outcome = (await self.database.query("select storage.delete_bucket(%s)", (name,)))[0][0]
+            else:
+                outcome = await self._delete_as(writer, name)
+        except (ForeignKeyViolation, RestrictViolation) as referred:
+            if (referred.diag.schema_name, referred.diag.table_name) == ("storage", "objects"):
+                raise errors.bucket_not_empty() from None
             raise errors.bucket_in_use() from None
         if outcome != "deleted":
             raise errors.refused(outcome)
+
+    async def _delete_as(self, writer: Writer, name: str) -> str:
+        if not await self.is_seen(writer, name):
+            return "bucket_not_found"
+        # The deletion would find that out last, and take the locks of all who write to the bucket before.
+        if await self.database.query("select from storage.objects where bucket = %s limit 1", (name,)):
+            return "bucket_not_empty"
+        deleted = await self._run(writer, "delete from storage.buckets where name = %s returning 1", (name,))
+        return "deleted" if deleted else "not_allowed"
+
+    async def _run(
+        self, writer: Writer, sql: str, values: Sequence[Any] = (), creates: bool = False
+    ) -> list[Row]:
+        """The rows of one statement. What policies say of a caller's counts; with ``creates`` the project's SQL may
+        choose the status of a refusal, as nothing is there that may not be seen."""
+        if writer.is_service:
+            return await self.database.query(sql, values)
+        if self.actor is None or writer.identity is None:
+            raise errors.not_allowed()
+        preamble = acting_as(writer.identity, self.actor.trust())
+        try:
+            return await self.actor.use(preamble, "", lambda session: session.text(sql, values))
+        except (UniqueViolation, CheckViolation, ForeignKeyViolation, RestrictViolation):
+            raise
+        except psycopg2.Error as fault:
+            code = fault.pgcode or ""
+            if is_outage(fault) or code.startswith("40") or (creates and _CHOSEN.match(code)):
+                raise
+            # The message that a row is refused names the table in quotes, whatever its language.
+            if code != "42501" or '"buckets"' not in str(fault):
+                log_failed_policy(describe(fault), "storage.buckets")
+            raise errors.not_allowed() from None
 
     async def _existing(self, name: str) -> Bucket:
         bucket = await self.find(name)

@@ -172,9 +172,14 @@ def acting_as(identity: Identity, trust: Trust) -> Preamble:
 _QUICK_RUNS = 20
 
 
-def log_failed_policy(reason: str) -> None:
+def log_failed_policy(reason: str, table: str = "storage.objects") -> None:
     """The caller is refused without the reason."""
-    _log.warn("A policy on storage.objects failed: {reason}", reason=reason)
+    _log.warn("A policy on {table} failed: {reason}", table=table, reason=reason)
+
+
+def is_outage(fault: psycopg2.Error) -> bool:
+    """Whether it is the database's own fault, and not that of a policy."""
+    return fault.pgcode is None or fault.pgcode.startswith(_OUTAGES)
 
 
 # What ``storage.judge`` says; after ": " may come why a policy failed. Another outcome may have another value there.
@@ -192,6 +197,13 @@ def _outcomes(*outcomes: str) -> list[str]:
     return plain
 
 
+def _allowed(rows: list[Row] | None) -> list[Row]:
+    """``rows``, unless a policy has failed."""
+    if rows is None:
+        raise errors.not_allowed()
+    return rows
+
+
 @define(eq=False)
 class ObjectRows:
     """Objects in the database. Every change is one transaction; one that is refused (``errors.refused``) changes
@@ -207,10 +219,7 @@ class ObjectRows:
 
     async def find(self, bucket: str, key: str, viewer: Viewer | None = None) -> ObjectRow | None:
         """The object; None if there is none, or ``viewer`` may not see it. A policy that fails shows nothing."""
-        if viewer is None or viewer.identity is None:
-            rows = await self.database.read(_FIND, (bucket, key))
-        else:
-            rows = await self._policed(viewer.identity, _FIND, (bucket, key), short=True) or []
+        rows = await self._seen(viewer, _FIND, (bucket, key), quick=True, short=True)
         if not rows:
             return None
         row = object_row(rows[0])
@@ -220,12 +229,7 @@ class ObjectRows:
         self, bucket: str, keys: Sequence[str], viewer: Viewer | None = None
     ) -> dict[str, ObjectRow]:
         """Those of the objects that exist and that ``viewer`` may see, by key."""
-        params = (bucket, list(keys))
-        if viewer is None or viewer.identity is None:
-            rows = await self.database.prepared(_FIND_MANY, params)
-        else:
-            rows = await self._policed(viewer.identity, _FIND_MANY, params) or []
-        found = map(object_row, rows)
+        found = map(object_row, await self._seen(viewer, _FIND_MANY, (bucket, list(keys))) or ())
         return {row.key: row for row in found if viewer is None or viewer.owns(row)}
 
     async def page(
@@ -242,7 +246,9 @@ class ObjectRows:
         With ``viewer`` as if there were only what this one may see. Raises ``not_allowed`` if a policy fails.
         """
         sql, params = page_query(bucket, prefix, after, limit, recursive, _owner_of(viewer))
-        objects, folders, last = await self._page(sql, params, viewer, quick=limit <= QUICK_PAGE)
+        ((objects, folders, last),) = _allowed(
+            await self._seen(viewer, sql, params, quick=limit <= QUICK_PAGE)
+        )
         return Page(objects.encode(), folders.encode(), last)
 
     async def sorted_page(
@@ -256,7 +262,7 @@ class ObjectRows:
     ) -> SortedPage:
         """Up to ``limit`` objects under ``prefix`` after ``after``, the ``last`` of the page before."""
         sql, params = sorted_query(bucket, prefix, sorting, after, limit, _owner_of(viewer))
-        objects, last = await self._page(sql, params, viewer, quick=False)
+        ((objects, last),) = _allowed(await self._seen(viewer, sql, params))
         return SortedPage(objects.encode(), None if last is None else (last[0][0], last[0][1]))
 
     async def entries(
@@ -276,26 +282,10 @@ class ObjectRows:
         if offset + limit > listing.MAX_PASSED:
             raise validation_failed_too_many_entries(listing.MAX_PASSED)
         sql, params = entries_query(bucket, wanted, offset, limit, after, _owner_of(viewer))
-        rows: list[Row] | None
-        if viewer is not None and viewer.identity is not None:
-            rows = await self._policed(viewer.identity, sql, params)
-        else:
-            rows = await self.database.prepared(sql, params)
-        if rows is None:
-            raise errors.not_allowed()
+        rows = _allowed(await self._seen(viewer, sql, params))
         if rows[0][0] > listing.MAX_PASSED:
             raise validation_failed_too_many_entries(listing.MAX_PASSED)
         return [folder or object_row(tuple(row)) for _, folder, *row in rows if row[0] is not None]
-
-    async def _page(self, sql: str, params: Sequence[str], viewer: Viewer | None, quick: bool) -> Row:
-        rows: list[Row] | None
-        if viewer is not None and viewer.identity is not None:
-            rows = await self._policed(viewer.identity, sql, params)
-        else:
-            rows = await (self.database.read(sql, params) if quick else self.database.prepared(sql, params))
-        if rows is None:
-            raise errors.not_allowed()
-        return rows[0]
 
     async def keys(self, bucket: str, prefix: str, limit: int) -> list[str]:
         end = keys.end_of_prefix(prefix)
@@ -458,6 +448,20 @@ class ObjectRows:
         )
         return bool(rows)
 
+    def _seen(
+        self,
+        viewer: Viewer | None,
+        sql: str,
+        params: Sequence[Any],
+        quick: bool = False,
+        short: bool = False,
+    ) -> Awaitable[list[Row] | None]:
+        """The rows of ``sql`` as far as policies show them to ``viewer``; None if one fails. It may share its
+        connection where no policy is asked if it is ``quick``, and where some are if it is ``short``."""
+        if viewer is not None and viewer.identity is not None:
+            return self._policed(viewer.identity, sql, params, short)
+        return self.database.read(sql, params) if quick else self.database.prepared(sql, params)
+
     async def _policed(
         self, identity: Identity, sql: str, params: Sequence[Any], short: bool = False
     ) -> list[Row] | None:
@@ -490,7 +494,7 @@ class ObjectRows:
             return await self.actor.use(preamble, "", run)
         except psycopg2.Error as fault:
             self._quickness.failed()
-            if fault.pgcode is None or fault.pgcode.startswith(_OUTAGES):
+            if is_outage(fault):
                 raise
             log_failed_policy(describe(fault))
             return None

@@ -354,14 +354,10 @@ def _trust_root(ca_pem: bytes) -> Any:
     return trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
 
 
-def connect_store(reactor: Any, settings: Store, ca_pem: bytes | None = None) -> S3Store:
-    """The client of the store that the settings name. Opens nothing yet.
-
-    ``ca_pem``, or what ``store.ca_file`` names, replaces the system's certificate authorities. Large digests are
-    computed in the reactor's thread pool.
-    """
-    if ca_pem is None and settings.ca_file is not None:
-        ca_pem = Path(settings.ca_file).read_bytes()
+def connect_store(reactor: Any, settings: Store) -> S3Store:
+    """The client of the store that the settings name. Opens nothing yet. Large digests are computed in the reactor's
+    thread pool."""
+    ca_pem = None if settings.ca_file is None else Path(settings.ca_file).read_bytes()
     address = Address(settings.endpoint_url or "", settings.bucket, settings.addressing_style)
     endpoint = store_endpoint(reactor, address, settings.connect_timeout_seconds, ca_pem)
     pool = ConnectionPool(reactor, endpoint, settings.max_connections)

@@ -336,15 +336,13 @@ class Pipe:
         self._response = response
         self._sink = sink
         self._left = length
-        self._clock = clock
-        self._idle_seconds = idle_seconds
-        self._timer: IdleTimer | None = None
+        self._timer = IdleTimer(clock, idle_seconds, self._silent)
         self._paused = False
         self._over = False
         sink.register_producer(self)
         response.deliver(self)
         if not self._over and not self._paused:
-            self._start_timer()
+            self._timer.start()
 
     def received(self, data: bytes) -> None:
         if self._over:
@@ -353,14 +351,13 @@ class Pipe:
         if self._left < 0:
             self._stop(BrokenRead("the store sent more than the object's size"))
             return
-        if self._timer is not None:
-            self._timer.touch()
+        self._timer.touch()
         self._sink.write(data)
 
     def take(self, source: int, limit: int) -> int:
         taken = 0 if self._over else self._sink.take(source, min(limit, self._left))
         self._left -= taken
-        if taken and self._timer is not None:
+        if taken:
             self._timer.touch()
         return taken
 
@@ -371,26 +368,18 @@ class Pipe:
 
     def pauseProducing(self) -> None:
         self._paused = True
-        self._stop_timer()
-        self._response.pause()
+        if not self._over:
+            self._timer.stop()
+            self._response.pause()
 
     def resumeProducing(self) -> None:
         self._paused = False
-        self._start_timer()
-        self._response.resume()
+        if not self._over:
+            self._timer.start()
+            self._response.resume()
 
     def stopProducing(self) -> None:
         self._stop(ReaderLeft())
-
-    def _start_timer(self) -> None:
-        self._stop_timer()
-        self._timer = IdleTimer(self._clock, self._idle_seconds, self._silent)
-        self._timer.start()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.stop()
-            self._timer = None
 
     def _silent(self) -> None:
         self._stop(BrokenRead("the store fell silent"))
@@ -404,7 +393,8 @@ class Pipe:
         if self._over:
             return
         self._over = True
-        self._stop_timer()
+        self._timer.stop()
+        del self._timer  # otherwise a reference cycle
         self._sink.unregister_producer()
         if problem is None:
             self.finished.callback(None)

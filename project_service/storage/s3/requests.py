@@ -167,7 +167,7 @@ class Sender:
         signed = self.signer.headers(method, url, plain, digest, self.now())
         if body is not None:
             signed["Content-Length"] = str(body.length)
-        self._ready.head = _head(method, self.address.target(url), signed)
+        self._ready.head = _head(method, url[len(self.address.origin) :], signed)
         sent: Deferred[Any] = self._client.request(
             method,
             _NO_URL,

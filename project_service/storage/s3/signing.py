@@ -97,10 +97,6 @@ class Address:
         url = root + quote(key)
         return f"{url}?{_encoded(query)}" if query else url
 
-    def target(self, url: str) -> str:
-        """What stands in the request line for ``url``, which ``url()`` has returned."""
-        return url[len(self.origin) :]
-
     def _origin(self) -> str:
         scheme, _, rest = self.endpoint_url.partition("://")
         host = rest.partition("/")[0]

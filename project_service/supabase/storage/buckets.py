@@ -1,4 +1,5 @@
-"""``/bucket``: buckets. The service key alone makes, changes and deletes them, and sees them."""
+"""``/bucket``: buckets. The service key makes, changes, deletes and sees them, and callers as far as policies on
+``storage.buckets`` let them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from project_service import whole_numbers
-from project_service.errors import service_key_required, validation_failed
+from project_service.errors import validation_failed
 from project_service.http.describe import (
     BOOLEAN,
     MOMENT,
@@ -27,7 +28,7 @@ from project_service.http.request import Request
 from project_service.http.response import NO_STORE, Reply, json_reply
 from project_service.http.routing import endpoint
 from project_service.lifecycle import timestamp
-from project_service.storage import errors
+from project_service.storage import access, errors
 from project_service.storage.buckets import Buckets
 from project_service.storage.objects import Objects
 from project_service.storage.routes.descriptions import DATABASE_AND_STORE, NO_BUCKET
@@ -88,7 +89,7 @@ def shown(bucket: Bucket, with_type: bool = False) -> dict[str, Any]:
     return {
         "id": bucket.name,
         "name": bucket.name,
-        "owner": "",
+        "owner": "" if bucket.owner is None else str(bucket.owner),
         "public": bucket.rules.anonymous_reads,
         **({"type": "STANDARD"} if with_type else {}),
         "file_size_limit": bucket.rules.max_object_bytes,
@@ -105,7 +106,7 @@ _SORTS: dict[str, Callable[[Bucket], Any]] = {
     "updated_at": lambda bucket: (bucket.updated_at, bucket.name),
 }
 _ORDERS = ("asc", "desc")
-_REFUSED = (service_key_required(), NO_BUCKET)
+_REFUSED = (errors.not_allowed(), NO_BUCKET)
 
 
 @frozen(eq=False)
@@ -119,7 +120,7 @@ class BucketRoutes:
         Operation(
             "listBuckets",
             TAG,
-            "The buckets, for the service key; for others none",
+            "The buckets: all for the service key, for others those that policies show",
             ok("The buckets", array(_BUCKET)),
             (
                 Parameter("limit", "How many.", {"type": "integer", "minimum": 1}),
@@ -135,7 +136,7 @@ class BucketRoutes:
         column = _choice(request, "sortColumn", tuple(_SORTS)) or "name"
         descending = _choice(request, "sortOrder", _ORDERS) == "desc"
         search = (request.query_value("search") or "").lower()
-        seen = await self.buckets.all() if request.caller.is_service else []
+        seen = await self.buckets.seen_by(access.caller_by_policies(request.caller))
         found = [bucket for bucket in seen if search in bucket.name.lower()]
         found.sort(key=_SORTS[column], reverse=descending)
         end = None if limit is None else offset + limit
@@ -150,21 +151,21 @@ class BucketRoutes:
             "Make a bucket in which policies decide; a public one may be downloaded from by anybody",
             ok("Its name", obj(("name",), False, name=STRING)),
             body=body_of(NewBucket),
-            errors=(service_key_required(), errors.bucket_exists()),
+            errors=(errors.not_allowed(), errors.bucket_exists()),
         ),
     )
     async def create(self, request: Request) -> Reply:
-        _require_service(request)
         body = await read_body(request, NewBucket)
         is_open = body.public is True
         rules = BucketRules(
             "public" if is_open else "private",
             max_object_bytes=body.file_size_limit,
-            allowed_content_types=body.allowed_mime_types,
+            allowed_content_types=body.allowed_mime_types or None,
             anonymous_reads=is_open,
             policies=True,
         )
-        bucket = await self.buckets.create(body.id or body.name, rules, is_open)
+        writer = access.caller_by_policies(request.caller)
+        bucket = await self.buckets.create_by_id(body.id or body.name, rules, is_open, writer)
         return _reply({"name": bucket.name})
 
     @endpoint(
@@ -175,9 +176,8 @@ class BucketRoutes:
         ),
     )
     async def show(self, request: Request) -> Reply:
-        if not request.caller.is_service:
-            raise errors.bucket_not_found()
-        return _reply(shown(await self.buckets.fresh(request.path_args["bucket"])))
+        writer = access.caller_by_policies(request.caller)
+        return _reply(shown(await self.buckets.shown_to(writer, request.path_args["bucket"])))
 
     @endpoint(
         "PUT",
@@ -193,7 +193,6 @@ class BucketRoutes:
         ),
     )
     async def change(self, request: Request) -> Reply:
-        _require_service(request)
         given = await request.json_object()
         names = ("public", "file_size_limit", "allowed_mime_types")
         sent = read_members(BucketChanges, {name: given[name] for name in names if name in given})
@@ -201,11 +200,12 @@ class BucketRoutes:
         if "file_size_limit" in sent:
             changes["max_object_bytes"] = sent["file_size_limit"]
         if "allowed_mime_types" in sent:
-            changes["allowed_content_types"] = sent["allowed_mime_types"]
+            changes["allowed_content_types"] = sent["allowed_mime_types"] or None
         is_open = sent.get("public")
         if is_open is not None:
             changes |= {"visibility": "public" if is_open else "private", "anonymous_reads": is_open}
-        await self.buckets.change(request.path_args["bucket"], changes, is_open)
+        writer = access.caller_by_policies(request.caller)
+        await self.buckets.change(request.path_args["bucket"], changes, is_open, writer)
         return _reply({"message": "Successfully updated"})
 
     @endpoint(
@@ -222,9 +222,9 @@ class BucketRoutes:
         ),
     )
     async def empty(self, request: Request) -> Reply:
-        _require_service(request)
-        bucket = await self.buckets.fresh(request.path_args["bucket"])
-        await self.objects.delete_prefix(bucket, "")
+        writer = access.caller_by_policies(request.caller)
+        bucket = await self.buckets.shown_to(writer, request.path_args["bucket"])
+        await self.objects.empty(bucket, access.writer_by_policies(request.caller, bucket))
         # The words of those servers, by which clients' tests go.
         return _reply({"message": "Empty bucket has been queued. Completion may take up to an hour."})
 
@@ -241,14 +241,8 @@ class BucketRoutes:
         ),
     )
     async def delete(self, request: Request) -> Reply:
-        _require_service(request)
-        await self.buckets.delete(request.path_args["bucket"])
+        await self.buckets.delete(request.path_args["bucket"], access.caller_by_policies(request.caller))
         return _reply({"message": "Successfully deleted"})
-
-
-def _require_service(request: Request) -> None:
-    if not request.caller.is_service:
-        raise service_key_required("Only the service key can change buckets.")
 
 
 def _number(request: Request, name: str, minimum: int) -> int | None:

@@ -164,7 +164,8 @@ class ListingRoutes:
         column, descending = body.sorting
         wanted = Entries(prefix, cast(Any, column), descending, "", not body.with_delimiter)
         limit = min(body.limit or MAX_PAGE_KEYS, MAX_PAGE_KEYS)
-        after, offset = (None, 0) if body.cursor is None else decode_cursor(body.cursor, wanted)
+        # storage3 sends "" for the first page.
+        after, offset = decode_cursor(body.cursor, wanted) if body.cursor else (None, 0)
         found = await self.rows.entries(bucket.name, wanted, offset, limit + 1, after, viewer)
         shown, more = found[:limit], len(found) > limit
         page: dict[str, Any] = {

@@ -23,7 +23,7 @@ from project_service.supabase.storage.common import TAG
 from project_service.supabase.storage.listing import ListingRoutes
 from project_service.supabase.storage.objects import ObjectRoutes, PublicRoutes
 from project_service.supabase.storage.pictures import PictureRoutes, PublicPictureRoutes
-from project_service.supabase.storage.resumables import ClientUploads
+from project_service.supabase.storage.resumables import ByCaller, BySignature, ClientUploads, at_signed
 from project_service.supabase.storage.signatures import Signatures
 from project_service.supabase.storage.signed import SignedRoutes, SigningRoutes
 
@@ -58,12 +58,8 @@ class ClientStorage:
 
         storage, form = self.storage, storage_errors.FORM
         part = part_of(Policy(admission=ADMISSION, error_form=form, key_anywhere=True))
-        buckets, rows, downloads, live = (
-            storage.buckets,
-            storage.rows.objects,
-            storage.downloads,
-            storage.live,
-        )
+        buckets, rows = storage.buckets, storage.rows.objects
+        downloads, live = storage.downloads, storage.live
         part.mount(BucketRoutes(buckets, storage.objects), wrap=wrap, place=place)
         part.mount(ListingRoutes(buckets, rows), wrap=wrap, place=place)
         objects = ObjectRoutes(buckets, rows, storage.objects, storage.receiver, downloads, live)
@@ -87,7 +83,10 @@ class ClientStorage:
         def with_known_database(handler: Handler) -> Handler:
             return placed(with_tus(handler))
 
-        resumable.mount(ClientUploads(storage.resumables), wrap=with_known_database, place=place)
+        uploads = storage.resumables
+        resumable.mount(ClientUploads(uploads, ByCaller(uploads)), wrap=with_known_database, place=place)
+        signed = ClientUploads(uploads, BySignature(uploads, storage.links))
+        resumable.mount(signed, wrap=with_known_database, place=lambda one: place(at_signed(one)))
         pages = part_of(Policy(admission=ADMISSION, error_form=form, any_origin=True))
         public = PublicRoutes(buckets, rows, downloads, live)
         pages.mount(public, wrap=wrap, place=place)

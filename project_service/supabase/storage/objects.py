@@ -301,7 +301,7 @@ class ObjectRoutes:
         """How an object is sent to a caller. Images, audio, video and PDF are shown, everything else is saved."""
         inline, filename = parameters.shown_as(request, None)
         caching = caching_of(bucket, viewer, self.live, VARY_BY_KEY)
-        return Terms(inline, caching, viewer=viewer, filename=filename)
+        return Terms(inline, caching, viewer=viewer, filename=filename, unquoted=True)
 
     @endpoint("GET", f"/object/info/{_PATH}", _info("info", "What there is to know of an object"))
     async def info(self, request: Request) -> Reply:
@@ -439,7 +439,7 @@ class PublicRoutes:
         caching = partial(
             for_everybody, bucket.rules.cache_control, self.live.settings.public_max_age_seconds
         )
-        return Terms(inline, caching, headers, viewer=viewer, filename=filename)
+        return Terms(inline, caching, headers, viewer=viewer, filename=filename, unquoted=True)
 
     async def readable(self, request: Request) -> tuple[Bucket, Viewer | None]:
         bucket = await self.buckets.of_object(request.path_args["bucket"])

@@ -29,7 +29,6 @@ from project_service.supabase.storage.common import IN_OBJECT, TAG, readable
 from project_service.supabase.storage.objects import ObjectRoutes, PublicRoutes
 
 _PATH = "<bucket>/<path:key>"
-_NAMES = ("width", "height", "resize", "format", "quality")
 # Theirs fits into the box and pads nothing.
 _FITS = {"cover": "cover", "contain": "inside"}
 _SIDE: Schema = {"type": "integer", "minimum": 1}
@@ -40,6 +39,7 @@ _PICTURE = (
     Parameter("format", "origin: its own; by default the smallest that Accept names.", {"type": "string"}),
     Parameter("quality", "From 1 to 100.", {"type": "integer", "minimum": 1, "maximum": images.MAX_QUALITY}),
 )
+NAMES = tuple(one.name for one in _PICTURE)
 
 
 def query_of(sent: Mapping[str, str | None]) -> str:
@@ -58,13 +58,13 @@ def query_of(sent: Mapping[str, str | None]) -> str:
 
 def wanted(query: str, settings: Images) -> Wanted | None:
     """As ``images.wanted``, of what ``query_of`` made. Clients in Node send pictures as text by default, so that keys
-    count too."""
+    count too; and whoever shows icons in a size need not know which of them are SVG."""
     read = images.wanted(query.encode(), settings)
-    return None if read is None else evolve(read, by_key=True)
+    return None if read is None else evolve(read, by_key=True, vectors_whole=True)
 
 
 def of_request(request: Request, settings: Images) -> Wanted | None:
-    return wanted(query_of({name: request.query_value(name) for name in _NAMES}), settings)
+    return wanted(query_of({name: request.query_value(name) for name in NAMES}), settings)
 
 
 def described(name: str, summary: str, *parameters: Parameter) -> Operation:

@@ -9,9 +9,6 @@ from uuid import UUID
 
 import jwt
 from attrs import frozen
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from jwt.exceptions import PyJWTError
 
 from project_service import whole_numbers
@@ -97,9 +94,4 @@ class Signatures:
 
 
 def _secret(key: Key) -> bytes:
-    """What signs addresses. It is not the key itself, so that no access token is one of these, nor the other way
-    round (RFC 8725 section 3.11)."""
-    private = key.private
-    if not isinstance(private, bytes):
-        private = private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
-    return HKDF(SHA256(), 32, None, b"project-service: signed addresses of objects").derive(private)
+    return key.secret_for(b"signed addresses of objects")

@@ -80,7 +80,7 @@ def _read_transform(name: str, value: object) -> str:
         return ""
     if not isinstance(value, dict):
         raise validation_failed({name: "must be an object"})
-    sent = {key: value.get(key) for key in ("width", "height", "resize", "format", "quality")}
+    sent = {key: value.get(key) for key in pictures.NAMES}
     plain = {key: one if isinstance(one, str) else str(one) for key, one in sent.items() if one is not None}
     return pictures.query_of(plain)
 
@@ -275,7 +275,7 @@ class SignedRoutes:
         inline, filename = parameters.shown_as(request, None)
         caching = partial(for_link, bucket.rules.cache_control, self.signatures.seconds_left(signed))
         viewer = None if signed.owner is None else Viewer(signed.owner)
-        terms = Terms(inline, caching, (NO_REFERRER,), viewer=viewer, filename=filename)
+        terms = Terms(inline, caching, (NO_REFERRER,), viewer=viewer, filename=filename, unquoted=True)
         return await self.downloads.send(request, bucket.name, key, terms, picture)
 
     @endpoint(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +11,17 @@ import pytest_twisted
 from twisted.internet.defer import gatherResults
 
 from project_service.auth.postgres import Repository
-from project_service.auth.values import Account, Email, Event, Limit, NewSession, Origin
+from project_service.auth.values import (
+    Account,
+    Answer,
+    Email,
+    Event,
+    Limit,
+    NewChallenge,
+    NewSession,
+    Origin,
+    User,
+)
 from project_service.lifecycle import start
 
 NOW = datetime(2026, 11, 21, 3, 4, 5, 678000, tzinfo=UTC)
@@ -101,15 +111,26 @@ async def rotate(
 
 
 async def issue(
-    repository: Repository, email: Email, at: datetime = NOW, purpose: Any = "recovery"
+    repository: Repository,
+    email: Email,
+    at: datetime = NOW,
+    purpose: Any = "recovery",
+    *,
+    pause: timedelta = MINUTE,
+    code_hash: bytes | None = None,
+    data: Mapping[str, Any] = {},
 ) -> tuple[bytes, Any]:
+    """A challenge by mail: the digest of its token, and whose it is if somebody gets it."""
     key = digest()
-    user = await repository.issue_one_time_token(
-        email=email,
-        purpose=purpose,
-        digest=key,
-        pause=MINUTE,
-        expires_at=at + HOUR,
-        event=event("mail", at),
+    otherwise = None if purpose == "confirmation" else purpose
+    challenge = NewChallenge(
+        purpose, otherwise, key, at, at + HOUR, email=email, code_hash=code_hash, data=data
     )
-    return key, user
+    issued = await repository.issue(challenge, pause, event("mail", at))
+    return key, issued and issued[0]
+
+
+async def confirm(repository: Repository, key: bytes, begins: NewSession, how: Event) -> User | None:
+    """Who has confirmed the address by the token of ``key``."""
+    redeemed = await repository.redeem(Answer(("confirmation",), key), begins, None, how)
+    return None if redeemed is None else redeemed.user

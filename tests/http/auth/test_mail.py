@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
-from project_service.auth.mail_templates import NAMES, TemplateFault
+from project_service.auth.mail_templates import NEEDED, TemplateFault
 from project_service.settings.model import Smtp
 from tests.http.auth.app import PASSWORD, AuthApp
 from tests.temporary import temporary_directory
@@ -157,7 +157,7 @@ class Languages(Mailing):
 
     def write(self, language: str, subject: str) -> None:
         (self.folder / language).mkdir(exist_ok=True)
-        for name in NAMES:
+        for name in NEEDED:
             (self.folder / language / f"{name}.txt").write_text(f"{subject}\n\n{{{{ token }}}}\n", "utf-8")
 
     def subject(self) -> str:

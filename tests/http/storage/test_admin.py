@@ -14,7 +14,7 @@ from project_service.errors import ApiError, database_unavailable
 from project_service.lifecycle import start
 from project_service.storage import buckets as buckets_module
 from project_service.storage.objects import EMPTYINGS
-from project_service.storage.values import MAX_BYTES, Bucket, BucketRules
+from project_service.storage.values import MAX_BYTES, Bucket, BucketRules, Writer
 from tests.fakes.common import raw_request
 from tests.fakes.storage import START, FakeBuckets
 from tests.http.storage.app import ANON, SERVICE, USER, StorageApp, refused
@@ -259,10 +259,10 @@ class Admin(TestCase):
     def test_uploads_during_a_forced_deletion_are_deleted_a_few_times(self) -> None:
         delete, late = FakeBuckets.delete, ["1", "2"]
 
-        async def put_before(buckets: FakeBuckets, name: str) -> None:
+        async def put_before(buckets: FakeBuckets, name: str, writer: Writer) -> None:
             if late:
                 self.app.put(late.pop())
-            await delete(buckets, name)
+            await delete(buckets, name, writer)
 
         self.patch(FakeBuckets, "delete", put_before)
         for times, status in ((2, 204), (EMPTYINGS - 1, 204), (EMPTYINGS, 409)):

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from twisted.trial.unittest import TestCase
 
+from project_service.auth.mail_templates import Mail
 from project_service.http.routing import Router
-from project_service.supabase.auth import ClientAuth
+from project_service.supabase.auth.mounting import ClientAuth
 from tests.fakes.common import ANON_KEY, SERVICE_KEY, App
 from tests.http.auth.app import PASSWORD, Answer, AuthApp
 
 EMAIL = "ada@example.test"
 
 
+def link_of(mail: Mail) -> str:
+    """The link of a mail that a client asked for."""
+    return next(
+        line for line in mail.text.splitlines() if line.startswith("https://api.example.test/auth/v1/")
+    )
+
+
+def token_of(mail: Mail) -> str:
+    return parse_qs(urlsplit(link_of(mail)).query)["token"][0]
+
+
+def code_of(mail: Mail) -> str:
+    """The line of six digits."""
+    (code,) = re.findall(r"^[0-9]{6}$", mail.text, re.M)
+    return str(code)
+
+
 class ClientApp(AuthApp):
-    def __init__(self, test: TestCase, **more: Any) -> None:
+    def __init__(
+        self, test: TestCase, public_url: str | None = "https://api.example.test", **more: Any
+    ) -> None:
         super().__init__(test, **more)
         router = Router()
         self.auth.mount(router)
-        ClientAuth(self.auth, [("dev", "main")]).mount(router)
+        ClientAuth(self.auth, [("dev", "main")], public_url).mount(router)
         self.app = App(router, tokens=self.auth.verifier)
 
     def ask(

@@ -10,11 +10,18 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
 from project_service.errors import ApiError
-from project_service.storage.values import MAX_OBJECT_BYTES, BucketRules
+from project_service.storage.values import (
+    MAX_OBJECT_BYTES,
+    USER_ROLE,
+    Bucket,
+    BucketRules,
+    Identity,
+)
 from project_service.supabase.storage.buckets import read_size
 from tests.captured_log import logged_until_the_end
 from tests.fakes.common import ANON_KEY, SERVICE_KEY
-from tests.http.supabase.storage_app import ANON, SERVICE, USER, ClientApp, told
+from tests.http.storage.app import ALICE
+from tests.http.supabase.storage_app import ANON, SERVICE, USER, V1, ClientApp, told
 
 
 class Buckets(TestCase):
@@ -130,7 +137,7 @@ class Buckets(TestCase):
         self.create()
         self.assertEqual(told(self.create()), (400, "409", "BucketAlreadyExists"))
         for body in (
-            {"name": "No Such Name"},
+            {"name": "no/such/id"},
             {"name": 5},
             {"name": "b", "public": "yes"},
             {"name": "b", "file_size_limit": "20 pounds"},
@@ -139,20 +146,96 @@ class Buckets(TestCase):
             refused = self.app.ask("POST", "/bucket", body, SERVICE)
             self.assertEqual(told(refused), (400, "400", "InvalidRequest"), body)
 
-    def test_only_the_service_key_changes_them_and_others_see_none(self) -> None:
+    def test_without_policies_only_the_service_key_changes_them_and_others_see_none(self) -> None:
+        before = {**self.app.tables.buckets}
         for headers in (ANON, USER):
             self.assertEqual(told(self.create(headers)), (400, "403", "AccessDenied"))
             for method, path, body in (
                 ("PUT", "/bucket/shown", {"public": True}),
+                ("PUT", "/bucket/shown", {}),
                 ("POST", "/bucket/shown/empty", {}),
                 ("DELETE", "/bucket/shown", {}),
+                ("GET", "/bucket/shown", None),
             ):
                 self.assertEqual(
-                    told(self.app.ask(method, path, body, headers)), (400, "403", "AccessDenied")
+                    told(self.app.ask(method, path, body, headers)), (400, "404", "NoSuchBucket")
                 )
             self.assertEqual(self.app.value("GET", "/bucket", headers=headers), [])
-            refused = self.app.ask("GET", "/bucket/shown", headers=headers)
-            self.assertEqual(told(refused), (400, "404", "NoSuchBucket"))
+        self.assertEqual(self.app.tables.buckets, before)
+
+    def test_others_do_what_policies_let_them(self) -> None:
+        allowed: set[str] = set()
+
+        def allows(command: str, bucket: Bucket, identity: Identity) -> bool:
+            mine = bucket.name in ("mine", "My files") and identity.role == USER_ROLE
+            return mine and command in allowed and not (command == "check" and bucket.open)
+
+        self.app.tables.bucket_policies = allows
+
+        def ask(method: str, path: str = "/mine", body: Any = None, headers: Any = USER) -> str:
+            answer = self.app.ask(method, f"/bucket{path}", body, headers)
+            return "done" if answer.status == 200 else told(answer)[2]
+
+        self.assertEqual(ask("POST", "", {"name": "mine"}), "AccessDenied")
+        allowed.add("insert")
+        self.assertEqual(ask("POST", "", {"name": "mine"}, ANON), "AccessDenied")
+        self.assertEqual(ask("POST", "", {"name": "other"}), "AccessDenied")
+        self.assertEqual(ask("POST", "", {"name": "mine"}), "done")
+        self.assertEqual(ask("POST", "", {"name": "mine"}), "BucketAlreadyExists")
+        self.assertEqual(ask("POST", "", {"name": "My files"}), "done")
+        self.assertEqual(ask("GET"), "NoSuchBucket")
+        allowed |= {"select", "check"}
+        self.assertEqual(self.app.value("GET", "/bucket/mine")["owner"], str(ALICE))
+        names = [one["name"] for one in self.app.value("GET", "/bucket?sortOrder=desc")]
+        self.assertEqual(names, ["mine", "My files"])
+        self.assertEqual(self.app.value("GET", "/bucket", headers=ANON), [])
+        for method, path, body in (
+            ("PUT", "/mine", {"file_size_limit": 5}),
+            ("DELETE", "/mine", {}),
+        ):
+            self.assertEqual(ask(method, path, body), "AccessDenied")
+        self.assertEqual(ask("PUT", "/mine", {}), "done")  # nothing
+        allowed |= {"update", "delete"}
+        self.assertEqual(ask("PUT", "/mine", {"public": True}), "AccessDenied")
+        self.assertEqual(ask("PUT", "/mine", {"file_size_limit": 5}), "done")
+        self.assertEqual(self.shown("mine")["file_size_limit"], 5)
+        self.assertEqual(ask("DELETE", "/mine", {}, ANON), "NoSuchBucket")
+        self.assertEqual(ask("DELETE", "/mine", {}), "done")
+
+    def test_who_sees_a_bucket_empties_it_of_what_they_may_delete(self) -> None:
+        self.app.tables.bucket_policies = lambda command, bucket, identity: command == "select"
+        deletable = {"a", "b"}
+        self.app.tables.policies = lambda command, row, identity: command != "delete" or row.key in deletable
+        for key in ("a", "b", "kept"):
+            put = self.app.request("POST", f"{V1}/object/policed/{key}", SERVICE, b"x")
+            self.assertEqual(put.status, 200, put.body)
+        refused = self.app.ask("POST", "/bucket/policed/empty", {})
+        self.assertEqual(told(refused), (400, "403", "AccessDenied"))
+        self.assertEqual(len(self.app.tables.objects), 3)
+        deletable.add("kept")
+        self.assertIn("message", self.app.value("POST", "/bucket/policed/empty", {}))
+        self.assertEqual(self.app.tables.objects, {})
+
+    def test_a_policy_that_fails_refuses(self) -> None:
+        def fails(command: str, bucket: Bucket, identity: Identity) -> bool:
+            raise ZeroDivisionError
+
+        self.app.tables.bucket_policies = fails
+        for method, path, body, code in (
+            ("GET", "", None, "AccessDenied"),
+            ("POST", "", {"name": "mine"}, "AccessDenied"),
+            ("GET", "/shown", None, "NoSuchBucket"),
+            ("PUT", "/shown", {"public": False}, "NoSuchBucket"),
+            ("DELETE", "/shown", {}, "NoSuchBucket"),
+        ):
+            answer = self.app.ask(method, f"/bucket{path}", body)
+            self.assertEqual(told(answer)[2], code, (method, path))
+
+    def test_no_types_are_all_types(self) -> None:
+        self.create(allowed_mime_types=[])
+        self.assertEqual(self.shown()["allowed_mime_types"], None)
+        self.app.value("PUT", "/bucket/avatars", {"allowed_mime_types": []}, SERVICE)
+        self.assertEqual(self.shown()["allowed_mime_types"], None)
 
     def test_a_key_is_needed_wherever_it_is_and_never_logged(self) -> None:
         log = logged_until_the_end(self)

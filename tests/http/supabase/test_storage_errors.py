@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from types import ModuleType
 
-from openapi_spec_validator import OpenAPIV31SpecValidator
 from twisted.trial.unittest import TestCase
 
 from project_service import errors
 from project_service.errors import ApiError
 from project_service.http.describe import refusals_of
-from project_service.http.openapi import OpenApi
-from project_service.http.routing import Router
 from project_service.storage import errors as storage_errors
-from project_service.supabase.storage.mounting import BASE, ClientStorage
-from project_service.supabase.storage.signatures import Signatures
+from project_service.supabase.storage.mounting import BASE
 from project_service.supabase.storage_errors import TABLE, as_sent, as_sent_to_tus
-from tests.http.edge.test_openapi import catalogue, document
+from tests.http.edge.test_openapi import catalogue
 from tests.http.supabase.storage_app import SERVICE, ClientApp, told
 
 
@@ -96,21 +92,6 @@ class Errors(TestCase):
         ):
             for method in ("GET", "POST", "DELETE"):
                 self.assertEqual(told(app.ask(method, path)), (400, "404", "InvalidRequest"))
-
-    def test_the_document_is_valid_and_has_the_statuses_that_are_sent(self) -> None:
-        router = Router()
-        app = ClientApp()
-        ClientStorage(app.storage, set(), Signatures(lambda: app.key_set, app.clock.seconds)).mount(router)
-        OpenApi("1.2.3", "").mount(router)
-        described = document(router)
-        self.assertEqual([str(one) for one in OpenAPIV31SpecValidator(described).iter_errors()], [])
-        create = described["paths"]["/storage/v1/bucket"]["post"]
-        self.assertEqual(create["tags"], ["supabase"])
-        self.assertNotIn("409", create["responses"])
-        name = create["responses"]["400"]["$ref"].rpartition("/")[2]
-        schema = described["components"]["responses"][name]["content"]["application/json"]["schema"]
-        self.assertIn("BucketAlreadyExists", schema["allOf"][1]["properties"]["code"]["enum"])
-        self.assertNotIn("/{stage}/db/{database}/storage/v1/bucket", described["paths"])
 
 
 class Databases(TestCase):

@@ -122,7 +122,7 @@ class Listing(TestCase):
     def pages(self, **body: Any) -> list[str]:
         """All names, page by page."""
         names: list[str] = []
-        cursor: dict[str, Any] = {}
+        cursor: dict[str, Any] = {"cursor": ""}
         while True:
             page = self.page(**body, **cursor)
             there = [one["name"] for one in (*page["folders"], *page["objects"])]

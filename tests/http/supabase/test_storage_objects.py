@@ -243,12 +243,13 @@ class Downloads(Case):
     def test_a_name_to_save_it_under(self) -> None:
         self.put("policed/a.png", Content_Type="image/png")
         for query, shown in (
-            ("", 'inline; filename="a.png"'),
-            ("?download=", 'attachment; filename="a.png"'),
-            ("?download=b.png", 'attachment; filename="b.png"'),
+            ("", "inline; filename=a.png; filename*=UTF-8''a.png"),
+            ("?download=", "attachment; filename=a.png; filename*=UTF-8''a.png"),
+            ("?download=b.png", "attachment; filename=b.png; filename*=UTF-8''b.png"),
+            ("?download=b%20c.png", "attachment; filename=\"b c.png\"; filename*=UTF-8''b%20c.png"),
         ):
             response = self.get(f"/object/policed/a.png{query}")
-            self.assertIn(shown, response.header("content-disposition") or "")
+            self.assertEqual(response.header("content-disposition"), shown)
 
     def test_sizes_of_pictures_are_not_asked_for_here(self) -> None:
         self.put("policed/a.txt")

@@ -89,6 +89,18 @@ class Pictures(Case):
         own = self.app.request("GET", "/storage/public/shown/a.jpg?width=9")
         self.assertNotEqual(own.status, 200)
 
+    def test_an_svg_fits_any_size_and_is_sent_as_it_is(self) -> None:
+        self.put("shown/icon.svg", b"<svg/>", Content_Type="image/svg+xml")
+        path = "/render/image/public/shown/icon.svg?width=9"
+        for query in ("", "&format=origin"):
+            response = self.show(path + query, {})
+            kind, policy = response.header("content-type"), response.header("content-security-policy") or ""
+            self.assertEqual((response.status, kind, response.body), (200, "image/svg+xml", b"<svg/>"))
+            self.assertTrue(policy.startswith("sandbox"), policy)
+        self.assertEqual(told(self.show(f"{path}&format=png", {})), (400, "422", "InvalidRequest"))
+        own = self.app.request("GET", "/storage/public/shown/icon.svg?width=9")
+        self.assertNotEqual(own.status, 200)
+
     def test_refusals(self) -> None:
         for query in ("width=0", "width=x", "width=5&resize=fill", "format=bmp", "quality=101"):
             path = f"/render/image/authenticated/{self.path}?{query}"

@@ -15,6 +15,7 @@ from tests.http.supabase.storage_app import ANON, OTHER, SERVICE, USER, V1, Clie
 from tests.http.supabase.test_storage_objects import everything, own_folder
 
 UPLOADS = f"{V1}/upload/resumable"
+SIGNED = f"{UPLOADS}/sign"
 
 
 class Resumable(TestCase):
@@ -136,3 +137,103 @@ class Resumable(TestCase):
     def test_the_status_as_json(self) -> None:
         status = self.app.request("GET", self.begun(), {**USER, **TUS})
         self.assertEqual(json.loads(status.body)["offset"], 0)
+
+
+class BySignedAddress(TestCase):
+    """``/upload/resumable/sign`` with the token of ``createSignedUploadUrl`` in ``x-signature``, and nothing else."""
+
+    def setUp(self) -> None:
+        self.app = ClientApp(part_bytes=10)
+        self.app.tables.policies = own_folder
+        self.key = f"{ALICE}/a.txt"
+
+    def token(self, key: str | None = None, upsert: str = "false") -> str:
+        sent = {**USER, "x-upsert": upsert}
+        made = self.app.value("POST", f"/object/upload/sign/policed/{key or self.key}", {}, sent)
+        return str(made["token"])
+
+    def begin(
+        self, token: str | None, key: str = "", bucket: str = "policed", path: str = SIGNED
+    ) -> Response:
+        described = metadata(bucketName=bucket, objectName=key or self.key, contentType="text/csv")
+        sent = {**TUS, "Upload-Length": "10", "Upload-Metadata": described, "x-upsert": "true"}
+        return self.app.request("POST", path, {**sent, **_signed(token)}, b"")
+
+    def begun(self, token: str, path: str = SIGNED) -> str:
+        response = self.begin(token, path=path)
+        self.assertEqual(response.status, 201, response.body)
+        return response.header("location") or ""
+
+    def append(self, path: str, offset: int, body: bytes, token: str | None) -> Response:
+        sent = {**TUS, **BYTES, "Upload-Offset": str(offset), **_signed(token)}
+        return self.app.request("PATCH", path, sent, body)
+
+    def test_an_upload_in_two_requests_with_the_rights_of_the_maker(self) -> None:
+        for number, base in enumerate(
+            (SIGNED, f"{SIGNED}/", "/dev/db/main/storage/v1/upload/resumable/sign")
+        ):
+            self.key = f"{ALICE}/{number}"
+            token = self.token()
+            path = self.begun(token, base)
+            self.assertTrue(path.startswith(base.rstrip("/") + "/"), path)
+            self.assertEqual(self.append(path, 0, b"01234", token).header("upload-offset"), "5")
+            there = self.app.request("HEAD", path, {**TUS, **_signed(token)})
+            self.assertEqual((there.status, there.header("upload-offset")), (200, "5"))
+            self.assertEqual(self.append(path, 5, b"56789", token).status, 204)
+            row = self.app.tables.objects["policed", self.key]
+            self.assertEqual((row.content_type, str(row.owner), row.size), ("text/csv", ALICE, 10))
+        options = self.app.request("OPTIONS", SIGNED, {"apikey": "wrong"})
+        self.assertEqual((options.status, options.header("tus-version")), (204, "1.0.0"))
+
+    def test_nothing_is_replaced_unless_the_address_was_made_for_that(self) -> None:
+        token = self.token()
+        first, second = self.begun(token), self.begun(token)
+        self.assertEqual(self.append(first, 0, b"0123456789", token).status, 204)
+        self.assertEqual(told(self.append(second, 0, b"9876543210", token)), (409, "409", "KeyAlreadyExists"))
+        self.assertEqual(told(self.begin(token)), (409, "409", "KeyAlreadyExists"))
+        token = self.token(upsert="true")
+        self.assertEqual(self.append(self.begun(token), 0, b"9876543210", token).status, 204)
+        self.assertEqual(self.app.stored(), [b"9876543210"])
+
+    def test_a_token_is_for_one_object(self) -> None:
+        token, other = self.token(), self.token(f"{ALICE}/b.txt")
+        bad = (400, "400", "InvalidSignature")
+        for key, bucket in ((f"{ALICE}/b.txt", ""), (f"{BOB}/a.txt", ""), ("", "shown"), ("", "nowhere")):
+            self.assertEqual(told(self.begin(token, key, bucket or "policed")), bad, (key, bucket))
+        self.assertEqual(told(self.begin("x")), bad)
+        self.assertEqual(told(self.begin(None)), (400, "400", "InvalidRequest"))
+        path = self.begun(token)
+        self.assertEqual(told(self.append(path, 0, b"x", other)), (404, "404", "NoSuchUpload"))
+        self.assertEqual(told(self.append(path, 0, b"x", "x")), bad)
+        self.assertEqual(told(self.append(path, 0, b"x", None)), (400, "400", "InvalidRequest"))
+        delete = self.app.request("DELETE", path, {**TUS, **_signed(other)})
+        self.assertEqual(told(delete), (404, "404", "NoSuchUpload"))
+        # A signature does nothing at the path for callers, and callers have no rights at that for signatures.
+        name = path.rpartition("/")[2]
+        self.assertEqual(told(self.append(f"{UPLOADS}/{name}", 0, b"x", token)), (400, "400", "AccessDenied"))
+        sent = {**SERVICE, **TUS, **BYTES, "Upload-Offset": "0"}
+        self.assertEqual(told(self.app.request("PATCH", path, sent, b"x")), (400, "400", "InvalidRequest"))
+        self.assertEqual(self.append(path, 0, b"0123456789", token).status, 204)
+
+    def test_links_that_one_upload_uses_up_are_for_their_own_address(self) -> None:
+        for terms in ({}, {"max_bytes": 5}, {"content_types": ["a/b"]}):
+            body = {"method": "PUT", "key": "k", **terms}
+            link = self.app.value("POST", "/storage/buckets/shut/presign", body, USER, base="")
+            token = link["url"].partition("=")[2]
+            self.assertEqual(told(self.begin(token, "k", "shut")), (400, "400", "InvalidSignature"), terms)
+
+    def test_it_ends_with_the_address_and_policies_are_asked_again(self) -> None:
+        token = self.token()
+        path = self.begun(token)
+        self.app.tables.policies = lambda command, row, who: False
+        self.assertEqual(told(self.append(path, 0, b"0123456789", token)), (403, "403", "AccessDenied"))
+        self.app.tables.policies = everything
+        path = self.begun(token)
+        self.assertEqual(self.append(path, 0, b"01234", token).status, 204)
+        self.app.clock.advance(7200)
+        self.assertEqual(told(self.append(path, 5, b"56789", token)), (400, "400", "ExpiredToken"))
+        self.assertEqual(self.app.tables.objects, {})
+
+
+def _signed(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"x-signature": token}

@@ -77,8 +77,8 @@ class Downloads(Signing):
     def test_names_to_save_it_under(self) -> None:
         address = self.sign()
         for query, shown in (
-            ("&download=", 'attachment; filename="a.txt"'),
-            ("&download=b.txt", 'filename="b.txt"'),
+            ("&download=", "attachment; filename=a.txt;"),
+            ("&download=b.txt", "filename=b.txt;"),
         ):
             self.assertIn(shown, self.open(address + query).header("content-disposition") or "")
 
@@ -339,6 +339,18 @@ class Tokens(TestCase):
         keys = KeySet(())
         lives = Signatures(lambda: keys, lambda: float(now)).expiry(seconds) - now
         self.assertTrue(seconds <= lives <= seconds * 1.1)
+
+    @given(st.integers(60, 10**9), st.integers(0, 10**9), st.data())
+    def test_within_a_tenth_of_its_life_an_address_changes_at_most_once(
+        self, seconds: int, now: int, data: st.DataObject
+    ) -> None:
+        keys, tenth = KeySet(()), seconds // 10
+        times = sorted(data.draw(st.lists(st.integers(now, now + tenth), min_size=2, max_size=5)))
+        expiries = [Signatures(lambda: keys, lambda at=at: float(at)).expiry(seconds) for at in times]  # type: ignore[misc]
+        self.assertLessEqual(len({*expiries}), 2)
+        # And not at all unless a tenth of the time since 1970, in lives of that length, begins in between.
+        if (times[0] + seconds - 1) // tenth == (times[-1] + seconds - 1) // tenth:
+            self.assertEqual(len({*expiries}), 1)
 
     @given(st.text())
     def test_no_other_text_is_one(self, text: str) -> None:

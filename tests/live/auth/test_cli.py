@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from pathlib import Path
+from uuid import UUID
 
 import bcrypt
 import pytest
@@ -131,3 +134,108 @@ def test_keys_are_made_announced_and_rotated(project: Command, tmp_path: Path) -
     broken = project("jwt-keys", "rotate")
     assert broken.code == 1
     assert "JWK Set" in broken.err
+
+
+def line(number: int, **more: object) -> str:
+    user = {
+        "id": str(UUID(int=number)),
+        "email": f"u{number}@example.test",
+        "encrypted_password": None,
+        "created_at": "2023-02-03T04:05:06.789012+01:00",
+        "raw_user_meta_data": None,
+        "raw_app_meta_data": {"provider": "email", "role": "editor"},
+        "phone": None,
+    }
+    return json.dumps({**user, **more})
+
+
+@beside_the_reactor
+def test_users_of_another_service_are_imported_once(project: Command, database: str) -> None:
+    hashed = bcrypt.hashpw(b"their old password", bcrypt.gensalt(4)).decode()
+    confirmed, seen = "2023-03-03T00:00:00+00:00", "2024-01-01T00:00:00+00:00"
+    known = {"email_confirmed_at": confirmed, "last_sign_in_at": seen, "encrypted_password": hashed}
+    github = {"provider": "github", "provider_id": "7", "identity_data": {"a": 1}}
+    lines = [
+        line(1, **known, raw_user_meta_data={"n": [1, "é\n"]}, email="Ann@Example.test"),
+        line(2, banned_until="infinity", encrypted_password=""),
+        line(3, banned_until="2020-01-01T00:00:00+00:00"),
+        line(
+            4,
+            deleted_at=confirmed,
+            identities=[github],
+        ),
+        "",
+    ]
+    done = project("user", "import", "--json", stdin="\n".join(lines))
+    ids = [str(UUID(int=number)) for number in (1, 2, 3, 4)]
+    assert (done.code, done.json) == (0, {"imported": ids, "there": [], "refused": {}})
+    columns = (
+        "email, password_hash is not null, metadata, raw_app_meta_data ->> 'role', created_at, confirmed_at,"
+        " last_login_at, disabled_at is not null"
+    )
+    query = f"select {columns} from auth.users order by id"
+    rows = run_sql(database, query)
+    made = datetime.fromisoformat("2023-02-03T04:05:06.789012+01:00")
+    ann = datetime.fromisoformat(confirmed), datetime.fromisoformat(seen)
+    others = ("editor", made, None, None)
+    assert rows == [
+        ("Ann@example.test", True, {"n": [1, "é\n"]}, "editor", made, *ann, False),
+        ("u2@example.test", False, {}, *others, True),
+        ("u3@example.test", False, {}, *others, False),
+        ("u4@example.test", False, {}, *others, True),
+    ]
+    identities = "select user_id, provider_id, identity_data from auth.identities where provider <> 'email'"
+    assert run_sql(database, identities) == [(ids[3], "7", {"a": 1})]
+    # What is there stays as it is by now.
+    run_sql(
+        database, "update auth.users set disabled_at = null, last_login_at = now() where email like 'u2%'"
+    )
+    before = run_sql(database, query)
+    again = project("user", "import", stdin="\n".join(lines))
+    assert (again.code, again.out) == (0, "0 imported, 4 there already, 0 refused\n")
+    assert run_sql(database, query) == before
+    # An import that was killed in between is completed.
+    run_sql(database, "update auth.users set created_at = now(), confirmed_at = now() where email like 'u3%'")
+    assert project("user", "import", stdin=lines[2]).code == 0
+    assert run_sql(database, query) == before
+
+
+@beside_the_reactor
+def test_who_cannot_be_imported_is_named_and_the_others_come(project: Command, database: str) -> None:
+    lines = [
+        "{",
+        "[]",
+        line(1, email=None),
+        line(2, email="no address"),
+        line(3, encrypted_password="$argon2id$v=19$m=65536,t=3,p=4$c2FsdA$aGFzaA"),
+        line(4, created_at="yesterday"),
+        line(5, created_at=None),
+        line(6, raw_user_meta_data=[1]),
+        line(7, raw_user_meta_data={"long": "x" * 20_000}),
+        line(8, id="8"),
+        line(9),
+        line(10, email="u9@example.test"),
+        line(11, identities=[{"provider": "google"}]),
+    ]
+    done = project("user", "import", stdin="\n".join(lines))
+    assert (done.code, done.err) == (1, "project-service: not everybody could be imported\n")
+    *refusals, summary = done.out.splitlines()
+    assert summary == "1 imported, 0 there already, 12 refused"
+    ids = [str(UUID(int=number)) for number in (*range(1, 8), 10, 11)]
+    why = {
+        "line 1": "it is not a JSON object",
+        "line 2": "it is not a JSON object",
+        ids[0]: "email is missing",
+        ids[1]: "email is not an e-mail address",
+        ids[2]: "encrypted_password must be a bcrypt hash",
+        ids[3]: "created_at is not a time",
+        ids[4]: "created_at is missing",
+        ids[5]: "raw_user_meta_data must be",
+        ids[6]: "raw_user_meta_data must",
+        "8": "id must be a UUID",
+        ids[7]: "There is already a user",
+        ids[8]: "identities must have a provider",
+    }
+    for refusal, (name, beginning) in zip(refusals, why.items(), strict=True):
+        assert refusal.startswith(f"refused  {name}: {beginning}"), refusal
+    assert run_sql(database, "select email from auth.users") == [("u9@example.test",)]

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from project_service.auth import postgres
 from project_service.auth.postgres import BATCH, Repository
 from project_service.auth.sessions import CHANNEL
-from project_service.auth.values import Event, Limit, Origin
+from project_service.auth.values import Event, Limit, NewChallenge, Origin
 from project_service.database.listener import AUTH_UPKEEP
 from project_service.database.pool import Pool
 from project_service.lifecycle import start
@@ -32,6 +32,7 @@ from tests.contracts.auth.users import (
     OTHER_HASH,
     SECOND,
     address,
+    confirm,
     digest,
     event,
     issue,
@@ -150,7 +151,7 @@ async def test_the_audit_log_has_what_was_done_and_nothing_else(database: str, p
     run_sql(database, "update auth.users set disabled_at = null")
     token, _ = await issue(repository, email, purpose="confirmation")
     run_sql(database, "update auth.users set disabled_at = now()")
-    assert await repository.confirm_email(token, session(), event("confirm_email")) is None
+    assert await confirm(repository, token, session(), event("confirm_email")) is None
     assert run_sql(database, "select action, result, user_id::text from auth.audit order by id") == [
         ("test", "ok", account.user.id),
         ("taken", "email_taken", None),
@@ -174,19 +175,16 @@ async def test_an_audit_entry_has_who_did_what_to_whom_when_and_from_where(datab
     await rotate(repository, first.digest, digest(), at, origin=origin)
     # The database knows whose mail it is, even if it is too soon for another; the address is the one that was
     # asked for.
+    token = b""
     for action, to in (("recover", email), ("resend", address()), ("again", email)):
-        await repository.issue_one_time_token(
-            email=to,
-            purpose="recovery",
-            digest=(token := digest()) if action == "recover" else digest(),
-            pause=HOUR,
-            expires_at=at + HOUR,
-            event=Event(at, action, email="as@asked.test", origin=origin),
-        )
+        key = digest()
+        token = key if action == "recover" else token
+        asked = NewChallenge("recovery", "recovery", key, at, at + HOUR, email=to)
+        await repository.issue(asked, HOUR, Event(at, action, email="as@asked.test", origin=origin))
     await repository.reset_password(token, HASH, Event(at, "reset", "ok", "user", origin=HERE))
     await made(repository, (late := address()), session(), at=at)
     token, somebody = await issue(repository, late, at, "confirmation")
-    await repository.confirm_email(token, session(at), Event(at, "verify", origin=origin))
+    await confirm(repository, token, session(at), Event(at, "verify", origin=origin))
     logout = Event(at, "logout", "ok", "user", somebody.id, somebody.email, HERE)
     await repository.end_sessions(somebody.id, logout)
     here, there = (HERE.address, HERE.user_agent, HERE.request_id), ("2001:db8::1", "a browser", "request-2")
@@ -200,7 +198,7 @@ async def test_an_audit_entry_has_who_did_what_to_whom_when_and_from_where(datab
         (at, "user", user.id, user.email, "reset", "ok", *here),
         (at, "anonymous", somebody.id, None, "test", "ok", *here),
         (at, "anonymous", somebody.id, None, "mail", "ok", *here),
-        (at, "anonymous", somebody.id, somebody.email, "verify", "ok", *there),
+        (at, "anonymous", somebody.id, somebody.email, "confirm_email", "ok", *there),
         (at, "user", somebody.id, somebody.email, "logout", "ok", *here),
     ]
     ends = "select end_reason from auth.sessions where user_id = %s"
@@ -369,7 +367,7 @@ async def test_a_token_whose_use_fails_stays_valid(database: str) -> None:
         with pytest.raises(psycopg2.errors.CheckViolation):
             await repository.reset_password(recovery, b"no hash", event())
         with pytest.raises(psycopg2.errors.UniqueViolation):
-            await repository.confirm_email(confirmation, evolve(session(), id=first.id), event())
+            await confirm(repository, confirmation, evolve(session(), id=first.id), event())
         assert await repository.find_user(account.user.id) == account
         assert await repository.owner_of_token(recovery, "recovery", NOW) == account.user
         assert await repository.owner_of_token(confirmation, "confirmation", NOW) == account.user

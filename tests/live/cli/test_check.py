@@ -274,6 +274,12 @@ def test_policies_that_cannot_decide_are_reported(
         return part["ok"], part["message"]
 
     assert checked() == (True, "no bucket has the rule policies")
+    run_sql(database, "alter table storage.buckets disable row level security")
+    assert checked() == (
+        False,
+        "storage.buckets lacks row-level security, so users may change all buckets",
+    )
+    run_sql(database, "alter table storage.buckets enable row level security")
     for name in ("papers", "photos"):
         assert project("bucket", "create", name, "--policies").code == 0
     nobody = "storage.objects has none, so only the service key can use papers, photos"

@@ -56,15 +56,15 @@ SESSIONS = (
         False,
     ),
     ("create extension pg_trgm", True),  # set_limit is in an exposed schema
-    ("create schema extensions; create extension pg_trgm schema extensions", False),
+    ("create extension pg_trgm schema extensions", False),
     (
-        "create schema extensions; create extension pg_trgm schema extensions;"
+        "create extension pg_trgm schema extensions;"
         "create function {}() returns real language sql as $$ select extensions.set_limit(0.1) $$",
         True,
     ),
     ("create extension citext; create extension hstore", False),
     ("create extension tablefunc", True),  # crosstab(text) runs what it is given, and is in an exposed schema
-    ("create schema extensions; create extension tablefunc schema extensions", False),
+    ("create extension tablefunc schema extensions", False),
     ("create function {}() returns void language sql as 'select 1 into made_here'", True),
     ("create function {}() returns void language sql as 'insert into t values (1)'", False),
 )
@@ -292,7 +292,7 @@ def test_what_keeps_values_for_longer_than_plans(cursor: psycopg2.extensions.cur
             True,
         ),
         (CALLER.format("stable") + "create domain d as text check (value = caller())", False),
-        ("create schema extensions; create extension dblink schema extensions", True),
+        ("create extension dblink schema extensions", True),
     ):
         assert trust(cursor, sql).closes is closes, sql
 

@@ -13,6 +13,8 @@ import schemathesis
 from attrs import Factory, define, frozen
 from schemathesis.engine import events, from_schema
 
+from tests.route_description import inlined
+
 Json = dict[str, Any]
 Known = dict[str, tuple[str, ...]]
 
@@ -108,6 +110,7 @@ class Existing:
 def narrowed(document: Json, existing: Existing) -> Json:
     """Changes the document in place. What SQL could set is left out, since the SQL here sets nothing; so are paths
     that refuse everything."""
+    inlined(document)
     for path in [path for path in document["paths"] if path.endswith("/{below}") and "/storage/v1/" in path]:
         del document["paths"][path]
     for path, operations in document["paths"].items():
@@ -133,7 +136,7 @@ def either(schema: Json, *values: str) -> Json:
 
 def _parameter(path: str, operation: str, parameter: Json, existing: Existing) -> Json:
     name, schema = parameter["name"], parameter["schema"]
-    if "/storage/v1/" in path and name in ("bucket", "key", "token"):
+    if "/storage/v1/" in path and name in ("bucket", "key", "token", "x-signature"):
         return _of_clients(path, name, schema, existing)
     fixed = {**_PATH, "bucket": MADE_BUCKETS if path.startswith("/admin/") else BUCKETS}
     if parameter["in"] == "path" and name in fixed:
@@ -157,7 +160,7 @@ def _parameter(path: str, operation: str, parameter: Json, existing: Existing) -
 
 def _of_clients(path: str, name: str, schema: Json, existing: Existing) -> Json:
     signed = path.endswith("sign/{bucket}/{key}")
-    if name == "token":
+    if name in ("token", "x-signature"):
         return either(schema, existing.takes if "/upload/" in path else existing.signed)
     if name == "key":
         reads = signed or any(word in path for word in ("/public/", "/info/", "/authenticated/"))

@@ -87,7 +87,7 @@ async def against(
     script: Script,
     work: Callable[[S3Store], Awaitable[None]],
     context: Any = None,
-    ca_pem: bytes | None = None,
+    ca_file: str | None = None,
     idle_seconds: float = 5.0,
 ) -> None:
     """Runs ``work`` with a client of the scripted server. The time limit is long enough for a busy machine."""
@@ -106,8 +106,9 @@ async def against(
         secret_access_key=Secret("very-secret"),
         idle_timeout_seconds=idle_seconds,
         connect_timeout_seconds=2.0,
+        ca_file=ca_file,
     )
-    store = store_client(settings, ca_pem)
+    store = store_client(settings)
     try:
         await work(store)
     finally:

@@ -282,7 +282,7 @@ async def test_a_bucket_that_is_replaced_during_an_import_gets_nothing(
     async def upload(key: str, parts: Any) -> tuple[str, Details]:
         read.append(key)
         run_sql(database, "delete from storage.buckets")
-        run_sql(database, "select storage.create_bucket('b', 'public', null, null, null, false)")
+        run_sql(database, "select storage.create_bucket('b', 'public', null, null, null, false, false)")
         return "text/plain", NO_DETAILS
 
     async def files(*source: Any) -> AsyncIterator[tuple[str, Any]]:

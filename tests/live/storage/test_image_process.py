@@ -559,8 +559,9 @@ async def test_where_the_service_itself_may_not_confine_it_pictures_are_made_all
 
 @pytest_twisted.ensureDeferred
 async def test_those_who_wait_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_pool, "MAX_WAITING", 2)
     data = encoded(striped(), "png")
-    async with pool_with(max_waiting=2) as pool:
+    async with pool_with() as pool:
         process = await pool.acquire("a")
         waiting = [pool.acquire("a"), pool.acquire("b")]
         with pytest.raises(ApiError) as full:
@@ -571,7 +572,8 @@ async def test_those_who_wait_are_limited(monkeypatch: pytest.MonkeyPatch) -> No
         pool.release(await waiting[0])
         pool.release(await waiting[1])
         assert await resize(pool, data, width=10)
-    async with pool_with(wait_seconds=0.05) as pool:
+    monkeypatch.setattr(image_pool, "WAIT_SECONDS", 0.05)
+    async with pool_with() as pool:
         await pool.acquire("a")
         with pytest.raises(ApiError) as late:
             await pool.acquire("b")

@@ -20,7 +20,7 @@ from tests.live.waiting import until
 
 T = TypeVar("T")
 
-PUT = "select * from storage.put_object('b', %s, %s, %s, 'a/b', 'e', null, true, null, null)"
+PUT = "select * from storage.put_object('b', %s, %s, %s, 'a/b', 'e', null, null, true, null, null)"
 DELETE = "select * from storage.delete_objects('b', %s, null, true, null, null)"
 MOVE = "select * from storage.move_object('b', %s, %s, null, true, null, null)"
 

@@ -36,7 +36,7 @@ def project(
     """Commands on a database with the buckets ``photos`` and ``other`` and the table ``files``."""
     run_sql(
         database,
-        "select storage.create_bucket(name, 'private', null, null, null, false)"
+        "select storage.create_bucket(name, 'private', null, null, null, false, false)"
         " from unnest(array['photos', 'other']) name; create table files (key text, path text)",
     )
     yield commands_of(monkeypatch, "--config", config_file(database, store_settings, tmp_path))

@@ -202,7 +202,9 @@ def cursor(module_database: str) -> Iterator[Any]:
             ("folders", "'d' || lpad((n / 200)::text, 4, '0') || '/' || lpad(n::text, 5, '0')"),
             ("flat", "'one/' || lpad(n::text, 5, '0')"),
         ):
-            made.execute("select storage.create_bucket(%s, 'private', null, null, null, false)", (bucket,))
+            made.execute(
+                "select storage.create_bucket(%s, 'private', null, null, null, false, false)", (bucket,)
+            )
             made.execute(
                 "insert into storage.objects (bucket, key, version, size, content_type, etag)"
                 f" select %s, {key}, gen_random_uuid(), 1, 'a/b', 'e' from generate_series(0, %s) n"

@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from jinja2.sandbox import SandboxedEnvironment
 from twisted.trial.unittest import TestCase
 
-from project_service.auth.accounts import TOKEN_LIFETIME
 from project_service.auth.mail import why
 from project_service.auth.mail_templates import (
     NAMES,
+    NEEDED,
     Mail,
     MailTemplates,
     TemplateFault,
+    ToClient,
     with_token,
 )
-from project_service.auth.values import Purpose
+from project_service.auth.values import MailName
 from project_service.settings.model import Auth, Settings, Smtp
 from tests.temporary import temporary_directory
 
@@ -41,9 +42,11 @@ RESET = "Neues Passwort\n\nHallo {{ email }}!\n{{ link or token }}\nDer Link gil
 
 
 def composed(
-    settings: Settings, name: Purpose = "recovery", language: str = "en", token: str = TOKEN, hours: int = 1
+    settings: Settings, name: MailName = "recovery", language: str = "en", token: str = TOKEN, hours: int = 1
 ) -> Mail:
-    return MailTemplates.load(settings).compose(name, language, "ada@example.test", token, hours)
+    return MailTemplates.load(settings).compose(
+        name, language, "ada@example.test", token, timedelta(hours=hours)
+    )
 
 
 def html_of(mail: Mail) -> str:
@@ -53,7 +56,7 @@ def html_of(mail: Mail) -> str:
 
 class BuiltIn(TestCase):
     def test_the_token_is_on_a_line_of_its_own_and_so_is_the_link(self) -> None:
-        for name in NAMES:
+        for name in NEEDED:
             mail = composed(Settings(), name)
             assert TOKEN in mail.text.splitlines()
             for left in ("http", "None", "{", "}"):
@@ -66,21 +69,64 @@ class BuiltIn(TestCase):
             self.assertNotIn("href", html_of(mail))
 
     def test_they_are_ascii_so_that_mails_in_files_can_be_searched(self) -> None:
-        for name in NAMES:
+        for name in NEEDED:
             mail = composed(Settings(auth=LINKED), name)
             assert (mail.subject + mail.text + html_of(mail)).isascii()
 
     def test_hours_are_counted(self) -> None:
         for hours, words in ((1, "for 1 hour."), (2, "for 2 hours.")):
-            for name in NAMES:
+            for name in NEEDED:
                 mail = composed(Settings(), name, hours=hours)
                 self.assertIn(words, mail.text)
                 self.assertIn(words, html_of(mail))
-        self.assertEqual(TOKEN_LIFETIME % timedelta(hours=1), timedelta(0))
+
+    def test_other_times_are_told_to_the_minute_or_second(self) -> None:
+        templates = MailTemplates.load(Settings())
+        for seconds, words in ((5400, "for 90 minutes."), (61, "for 61 seconds.")):
+            mail = templates.compose("recovery", "en", "a@b.test", TOKEN, timedelta(seconds=seconds))
+            self.assertIn(words, mail.text)
+
+    def test_a_client_gets_the_code_to_read_and_the_token_in_the_link(self) -> None:
+        templates = MailTemplates.load(Settings(auth=LINKED))
+        client = ToClient(f"https://api.test/auth/v1/verify?token={TOKEN}&type=x", "012345", "new@b.test")
+        for name in NAMES:
+            if name == "already_registered":
+                continue
+            mail = templates.compose(name, "en", "a@b.test", TOKEN, timedelta(hours=1), client)
+            lines = mail.text.splitlines()
+            assert "012345" in lines and TOKEN not in lines, name
+            assert "x.test" not in mail.text + html_of(mail)
+            self.assertIn("012345", html_of(mail))
+            self.assertNotIn("012345", mail.subject)
+            if name != "reauthentication":
+                assert client.link in lines, name
+                self.assertIn('href="https://api.test/auth/v1/verify?token=', html_of(mail))
+            assert ("new@b.test" in mail.text) is (name == "email_change")
+            assert "token" not in mail.text.replace("?token=", "")
+
+    def test_whoever_has_an_account_already_gets_nothing_to_enter(self) -> None:
+        mail = MailTemplates.load(Settings(auth=Auth(site_url="https://x.test/"))).compose(
+            "already_registered", "en", "a@b.test", TOKEN, timedelta(hours=1), ToClient(None, "012345")
+        )
+        for body in (mail.text, html_of(mail)):
+            self.assertNotIn("012345", body)
+            self.assertNotIn(TOKEN, body)
+            self.assertIn("https://x.test/", body)
+
+    def test_a_language_that_has_not_all_mails_falls_back(self) -> None:
+        folder = temporary_directory(self)
+        (folder / "de").mkdir()
+        for name in NEEDED:
+            (folder / "de" / f"{name}.txt").write_text(RESET)
+        smtp = Smtp(templates_dir=str(folder), default_language="de")
+        templates = MailTemplates.load(Settings(smtp=smtp))
+        assert templates.language_for("recovery", None) == "de"
+        assert templates.language_for("magic_link", "de") == "en"
+        assert templates.languages("magic_link") == ["en"]
 
     def test_the_product_is_named_and_escaped_in_html(self) -> None:
         smtp = Smtp(product_name="<Notes> & Co", product_url="https://notes.test/?a&b")
-        for name in NAMES:
+        for name in NEEDED:
             mail = composed(Settings(smtp=smtp), name)
             self.assertTrue(mail.subject.endswith(" for <Notes> & Co"), mail.subject)
             self.assertIn("<Notes> & Co\nhttps://notes.test/?a&b\n", mail.text)
@@ -93,7 +139,7 @@ class BuiltIn(TestCase):
     def test_the_subject_is_one_line_and_the_text_has_no_gaps(self) -> None:
         for smtp in (Smtp(), Smtp(product_name="Notes"), Smtp(product_url="https://notes.test")):
             for auth in (Auth(), LINKED):
-                for name in NAMES:
+                for name in NEEDED:
                     mail = composed(Settings(auth=auth, smtp=smtp), name)
                     self.assertEqual(
                         (mail.subject, mail.text), (mail.subject.strip(), mail.text.strip() + "\n")
@@ -126,7 +172,7 @@ class Own(TestCase):
         templates = MailTemplates.load(self.settings())
         self.assertEqual(templates.languages("recovery"), ["en", "de"])
         self.assertEqual(templates.languages("confirmation"), ["en"])
-        mail = templates.compose("recovery", "de", "ada@example.test", TOKEN, 2)
+        mail = templates.compose("recovery", "de", "ada@example.test", TOKEN, timedelta(hours=2))
         link = f"https://x.test/reset?a=b&token={TOKEN}"
         text = f"Hallo ada@example.test!\n{link}\nDer Link gilt 2 Stunden.\n"
         self.assertEqual(mail, Mail("ada@example.test", "Neues Passwort", text))
@@ -183,7 +229,7 @@ class Own(TestCase):
         templates = MailTemplates.load(self.settings())
         for file in ("_foot.html", "de/recovery.txt", "de/recovery.html"):
             (self.folder / file).write_text("{% broken")
-        mail = templates.compose("recovery", "de", "ada@example.test", TOKEN, 2)
+        mail = templates.compose("recovery", "de", "ada@example.test", TOKEN, timedelta(hours=2))
         self.assertEqual((mail.subject, mail.html), ("Neues Passwort", f"foot {TOKEN}"))
 
     def test_a_template_cannot_change_what_later_mails_have(self) -> None:
@@ -210,7 +256,7 @@ class Own(TestCase):
         loader = templates.environment.loader
         lax = evolve(templates, environment=SandboxedEnvironment(loader=loader))
         for recipient in ("ada@example.test", "bob@example.test"):
-            text = lax.compose("recovery", "de", recipient, TOKEN, 1).text
+            text = lax.compose("recovery", "de", recipient, TOKEN, timedelta(hours=1)).text
             self.assertTrue(text.endswith("\nNone\n"), text)
 
     def test_what_an_imported_template_sets_is_not_seen_by_the_next_mail(self) -> None:
@@ -221,7 +267,7 @@ class Own(TestCase):
         )
         templates = MailTemplates.load(self.settings())
         for recipient in ("ada@example.test", "bob@example.test"):
-            mail = templates.compose("recovery", "de", recipient, TOKEN, 1)
+            mail = templates.compose("recovery", "de", recipient, TOKEN, timedelta(hours=1))
             self.assertIn("Before you: nobody\n", mail.text)
 
     def test_a_broken_template_is_named_with_file_and_line(self) -> None:
@@ -251,7 +297,7 @@ class Own(TestCase):
         self.assertTrue(self.fault().startswith("_later.html:2: "), self.fault())
 
     def test_files_that_are_no_template_of_a_mail_are_faults(self) -> None:
-        known = "is no e-mail: there are confirmation and recovery, each as .txt and .html"
+        known = f"is no e-mail: there are {' and '.join(sorted(NAMES))}, each as .txt and .html"
         here = (
             "belongs in the folder of its language, such as en; begin what others include with an underscore"
         )
@@ -311,7 +357,7 @@ class Own(TestCase):
         self.write(de__recovery__txt="Subject\n\n{{ token }}\n{% if hours == 2 %}{{ {}[token] }}{% endif %}")
         templates = MailTemplates.load(self.settings())
         with self.assertRaises(TemplateFault) as raised:
-            templates.compose("recovery", "de", "ada@example.test", TOKEN, 2)
+            templates.compose("recovery", "de", "ada@example.test", TOKEN, timedelta(hours=2))
         self.assertIn(TOKEN, str(raised.exception))
         self.assertEqual(why(raised.exception), f"its template fails: {self.folder}/de/recovery.txt:4")
 

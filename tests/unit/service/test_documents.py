@@ -197,7 +197,10 @@ class Site(TestCase):
         with (self.site / "objects.inv").open("rb") as file:
             inventory = InventoryFile.load(file, "", lambda base, path: path)
         settings = {
-            f"{section}.{one.name}" for section, kind in model.SECTIONS.items() for one in attrs.fields(kind)
+            f"{section}.{one.name}"
+            for section, kind in {**model.SECTIONS, **model.INNER_SECTIONS}.items()
+            for one in attrs.fields(kind)
+            if "kind" in one.metadata
         }
         settings |= {f"stages.STAGE.databases.NAME.{one.name}" for one in attrs.fields(model.StageDatabase)}
         self.assertEqual(set(inventory["std:setting"]), settings)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.model import Settings
+from project_service.settings.model import Auth, Hooks, Secret, Settings
 from project_service.settings.reading import BadSettings, Source
 from tests.unit.settings.loading import faults, loaded
 
@@ -371,3 +373,135 @@ class Sources(TestCase):
         with self.assertRaises(BadSettings) as caught:
             loaded(embedded=False)
         self.assertEqual({Path(one.where).name for one in caught.exception.faults}, {"c.toml"})
+
+
+class ProvidersAndHooks(TestCase):
+    """Sections within [auth], some with names that the operator chooses."""
+
+    GOOGLE = "[auth.providers.google]\nclient_id = 'g'\n"
+
+    def loaded(self, toml: str, environ: dict[str, str] | None = None) -> Auth:
+        return loaded(toml, environ).auth
+
+    def test_a_provider_that_is_known_needs_its_client_id_only(self) -> None:
+        auth = self.loaded(self.GOOGLE)
+        self.assertEqual({name: one.client_ids for name, one in auth.providers.items()}, {"google": ("g",)})
+        self.assertEqual(auth.hooks, Hooks())
+
+    def test_a_provider_may_have_several_client_ids(self) -> None:
+        for written in ("'a,b'", "'a, b'", "['a', 'b']"):
+            auth = self.loaded(f"[auth.providers.google]\nclient_id = {written}\n")
+            self.assertEqual(auth.providers["google"].client_ids, ("a", "b"))
+
+    def test_a_provider_without_client_id_is_a_fault(self) -> None:
+        for toml in ("[auth.providers.google]\n", "[auth.providers.google]\nscopes = []\n"):
+            self.assertEqual(faults(toml), ["auth.providers.google.client_id is missing"])
+
+    def test_a_provider_that_is_not_known_needs_its_issuer(self) -> None:
+        (fault,) = faults("[auth.providers.keycloak]\nclient_id = 'k'\n")
+        self.assertIn("auth.providers.keycloak.issuer is missing (only apple, azure,", fault)
+        toml = "[auth.providers.keycloak]\nclient_id = 'k'\nissuer = 'https://id.example.com/realms/a/'\n"
+        self.assertEqual(self.loaded(toml).providers["keycloak"].issuer, "https://id.example.com/realms/a/")
+
+    def test_an_issuer_by_http_needs_allow_private_hosts(self) -> None:
+        toml = self.GOOGLE + "issuer = 'http://127.0.0.1:9/'\n"
+        (fault,) = faults(toml)
+        self.assertIn("auth.providers.google.issuer must begin with https://", fault)
+        self.loaded(f"[auth]\nallow_private_hosts = true\n{toml}")
+
+    def test_the_environment_has_each_setting_of_a_provider_and_whole_tables(self) -> None:
+        environ = {"PROJECT_SERVICE__AUTH__PROVIDERS__GOOGLE__CLIENT_SECRET": "hush"}
+        provider = self.loaded(self.GOOGLE, environ).providers["google"]
+        self.assertEqual((provider.client_ids, provider.secret), (("g",), Secret("hush")))
+        for name, value in (
+            ("AUTH__PROVIDERS__X", '{"client_id": "x"}'),
+            ("AUTH__PROVIDERS", '{"x": {"client_id": "x"}}'),
+            ("AUTH", '{"providers": {"x": {"client_id": "x"}}}'),
+        ):
+            self.assertEqual(
+                list(self.loaded("", {f"PROJECT_SERVICE__{name}": value}).providers), ["x"], name
+            )
+        hooks = self.loaded("", {"PROJECT_SERVICE__AUTH__HOOKS__SEND_EMAIL": "sql:public.mail"}).hooks
+        self.assertEqual(hooks.send_email, "sql:public.mail")
+
+    def test_a_secret_is_in_the_settings_or_in_a_file_and_never_shown(self) -> None:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "secret"
+            path.write_text("hush\n")
+            toml = f"{self.GOOGLE}client_secret_file = '{path}'\n"
+            provider = self.loaded(toml).providers["google"]
+            self.assertEqual(provider.secret, Secret("hush"))
+            self.assertNotIn("hush", repr(provider))
+            (fault,) = faults(f"{toml}client_secret = 'hush2'\n")
+            self.assertEqual(fault, "auth.providers.google.client_secret is named besides client_secret_file")
+            path.write_text("\n")
+            self.assertIn("client_secret_file names a file that is empty", faults(toml)[0])
+            path.unlink()
+            self.assertIn("client_secret_file names a file that cannot be read", faults(toml)[0])
+
+    def test_what_signs_apples_secret_is_named_as_a_whole(self) -> None:
+        (fault,) = faults("[auth.providers.apple]\nclient_id = 'a'\nteam_id = 't'\n")
+        self.assertEqual(
+            fault, "auth.providers.apple.private_key_file needs team_id and key_id, and they need it"
+        )
+
+    def test_misspelt_names_are_told_with_what_is_meant(self) -> None:
+        for toml, fault in (
+            (self.GOOGLE + "clientid = 'x'\n", "did you mean auth.providers.google.client_id?"),
+            ("[auth.hooks]\nsend_mail = 'sql:a.b'\n", "did you mean auth.hooks.send_email?"),
+            ("[auth.provider.google]\nclient_id = 'x'\n", "did you mean auth.providers.NAME.client_id?"),
+            ("[auth]\nsend_email = 'sql:a.b'\n", "did you mean auth.hooks.send_email?"),
+            ("[auth.providers]\ngoogle = 1\n", "auth.providers.google must be a table"),
+            ("[auth]\nproviders = 1\n", "auth.providers must be a table"),
+            ("[auth]\nhooks = 1\n", "auth.hooks must be a table"),
+            ("[auth.providers.Google]\nclient_id = 'x'\n", "has a name other than of a-z, 0-9 and _"),
+        ):
+            self.assertTrue(any(fault in one for one in faults(toml)), faults(toml))
+
+    def test_a_hook_is_a_function_or_an_address(self) -> None:
+        secret = "v1,whsec_" + "A" * 32
+        for good in ("sql:public.may_sign_up", "https://hooks.example.com/a?b=c"):
+            toml = f"[auth.hooks]\nsend_email = '{good}'\nsend_email_secret = '{secret}'\n"
+            self.assertEqual(self.loaded(toml).hooks.send_email, good)
+        for bad in (
+            "sql:f",
+            "sql:Public.f",
+            "sql:a.b.c",
+            "sql:a.b(",
+            "sql:a.b;drop",
+            "ftp://a/",
+            "x",
+            "https://",
+        ):
+            (fault,) = faults(f"[auth.hooks]\nsend_email = '{bad}'\n")
+            self.assertIn("auth.hooks.send_email must be sql:schema.function", fault, bad)
+        (fault,) = faults(f"[auth.hooks]\nsend_email = 'http://a/'\nsend_email_secret = '{secret}'\n")
+        self.assertIn("auth.hooks.send_email must begin with https://", fault)
+
+    def test_a_hook_at_an_address_needs_its_secret(self) -> None:
+        (fault,) = faults("[auth.hooks]\nsend_email = 'https://hooks.example.com/'\n")
+        self.assertIn("auth.hooks.send_email_secret is missing", fault)
+        self.loaded("[auth.hooks]\nsend_email = 'sql:public.mail'\n")
+
+    def test_the_secret_of_a_hook_has_the_form_of_standard_webhooks(self) -> None:
+        key = b64encode(b"k" * 24).decode()
+        for good in (f"v1,whsec_{key}", f"v1,whsec_{key}|v1,whsec_{b64encode(b'm' * 64).decode()}"):
+            self.loaded(f"[auth.hooks]\nsend_email_secret = '{good}'\n")
+        for bad in (
+            key,
+            f"whsec_{key}",
+            "v1,whsec_",
+            "v1,whsec_AAAA",
+            f"v1,whsec_{key}|",
+            "v1,whsec_" + "A" * 89,
+        ):
+            (fault,) = faults(f"[auth.hooks]\nsend_email_secret = '{bad}'\n")
+            self.assertIn("must be v1,whsec_ and 24 to 64 bytes in base64", fault, bad)
+
+    def test_a_reload_takes_providers_and_hooks_over(self) -> None:
+        old, new = Settings(), loaded(f"{self.GOOGLE}[auth.hooks]\nsend_email = 'sql:a.b'\n")
+        current = old.changed_without_restart(new)
+        self.assertEqual(
+            (list(current.auth.providers), current.auth.hooks.send_email), (["google"], "sql:a.b")
+        )
+        self.assertEqual([one for one in old.waiting_for_restart(new) if one.startswith("auth.p")], [])

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import TestCase
 
-from project_service.settings.model import SECTIONS, Settings, Smtp, StageDatabase
+from project_service.settings.model import INNER_SECTIONS, SECTIONS, Settings, Smtp, StageDatabase
 from project_service.settings.reading import Source
 
 SAMPLE = Path(__file__).parents[3] / "etc" / "project-service.toml"
@@ -38,7 +38,7 @@ class Sample(TestCase):
     def test_settings_that_a_reload_takes_over_are_marked(self) -> None:
         marked = set()
         for section, text in re.findall(
-            r"^\[(\w+)\]\n(.*?)(?=^#?\[|\Z)", SAMPLE.read_text("utf-8"), re.M | re.S
+            r"^#?\[([\w.]+)\]\n(.*?)(?=^#?\[|\Z)", SAMPLE.read_text("utf-8"), re.M | re.S
         ):
             # A comment, and the keys that it is about.
             for comment, keys in re.findall(r"((?:^# .*\n)+)((?:^#[a-z0-9_]+ = .*\n)+)", text, re.M):
@@ -49,8 +49,14 @@ class Sample(TestCase):
             f"{name}.{one.name}"
             for name, section in SECTIONS.items()
             for one in attrs.fields(section)
-            if _taken_over(old, name, one.name)
+            if "kind" in one.metadata and _taken_over(old, name, one.name)
         }
+        for name, inner in INNER_SECTIONS.items():
+            # Taken over as a whole.
+            outer, _, within = name.removesuffix(".NAME").partition(".")
+            self.assertTrue(_taken_over(old, outer, within), name)
+            self.assertTrue(all(one.metadata["reloads"] for one in attrs.fields(inner)), name)
+            reloads |= {f"{name.replace('NAME', 'google')}.{one.name}" for one in attrs.fields(inner)}
         self.assertEqual(marked, reloads)
 
     def test_confirm_email_waits_for_the_restart_that_brings_the_mail_server(self) -> None:
@@ -80,6 +86,13 @@ class Sample(TestCase):
         fields = {field.name: field for field in attrs.fields(cls)}
         self.assertEqual(set(documented), set(fields), name)
         for key, value in documented.items():
+            if "section" in fields[key].metadata:
+                self.compare(f"{name}.{key}", fields[key].metadata["section"], value)
+                continue
+            if "tables" in fields[key].metadata:
+                for named, of_name in value.items():
+                    self.compare(f"{name}.{key}.{named}", fields[key].metadata["tables"], of_name)
+                continue
             default = fields[key].default
             if default is None:
                 continue  # the sample shows an example of what may be set

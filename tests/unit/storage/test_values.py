@@ -116,8 +116,14 @@ class Small(SynchronousTestCase):
 
     @given(st.uuids())
     def test_only_paths_made_by_the_service_name_versions(self, version: UUID) -> None:
-        self.assertEqual(version_at(store_path("b", version)), version)
+        for bucket in ("b", "B", "Old & new", "a?b"):
+            path = store_path(bucket, version)
+            self.assertEqual((version_at(path), path.count("/")), (version, 1))
         for path in (
+            f"~Yg/{version}",
+            f"~Qg=/{version}",
+            f"~/{version}",
+            f"~_w/{version}",
             str(version),
             f"B/{version}",
             f"b/{version}/x",

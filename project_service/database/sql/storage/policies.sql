@@ -1,4 +1,5 @@
--- Row-level security on storage.objects, for buckets in which policies decide, and what policies may call.
+-- Row-level security on storage.objects, for buckets in which policies decide, and on storage.buckets, for clients of
+-- the Supabase family; and what policies may call.
 
 -- The pieces of a key.
 
@@ -20,7 +21,7 @@ create or replace function storage.extension(key text) returns text language sql
 comment on function storage.extension(text) is
     'What follows the last dot of the filename, as it is written: png for a/b/c.png; an empty text without one.';
 
--- Policies are for anon and authenticated, so these need rights on the table. They are good only within the
+-- Policies are for anon and authenticated, so these need rights on the tables. They are good only within the
 -- transactions in which the service asks for what policies allow, also where an operator exposes this schema to the table API:
 -- elsewhere the restrictive policy shows no row and lets none be written.
 --
@@ -40,6 +41,11 @@ grant select, insert, update, delete on storage.objects to anon, authenticated;
 -- A policy cannot be replaced, and altering one cannot make it.
 drop policy if exists through_the_service on storage.objects;
 create policy through_the_service on storage.objects as restrictive to anon, authenticated
+    using (storage.through_the_service());
+alter table storage.buckets enable row level security;
+grant select, insert, update, delete on storage.buckets to anon, authenticated;
+drop policy if exists through_the_service on storage.buckets;
+create policy through_the_service on storage.buckets as restrictive to anon, authenticated
     using (storage.through_the_service());
 
 revoke all on all functions in schema storage from public;

@@ -1,0 +1,273 @@
+"""Codes and links by e-mail: they are asked for, and answered. Everybody gets the same answer, whether or not there
+is such a user."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+from attrs import frozen
+
+from project_service import redirects
+from project_service.auth import errors
+from project_service.auth.accounts import Accounts
+from project_service.auth.challenges import Challenges
+from project_service.auth.context import Context
+from project_service.auth.limits import Throttle
+from project_service.auth.routes import CHANGES, origin_of
+from project_service.auth.values import Email, IssuedSession, Purpose
+from project_service.errors import ApiError, rate_limited, validation_failed
+from project_service.http.describe import JSON, STRING, Answer, Parameter, RequestBody, obj
+from project_service.http.request import Request
+from project_service.http.response import NO_STORE, Reply
+from project_service.supabase import errors as theirs
+from project_service.supabase.auth import page
+from project_service.supabase.auth.common import (
+    MAILED,
+    NOTHING,
+    Links,
+    body_of,
+    declare,
+    read,
+    reply,
+    validation_failed_missing,
+)
+from project_service.supabase.errors import translated
+from project_service.supabase.users import SESSION, Otp, Recover, Resend, Verify, session_view
+
+# What each type may be an answer to, and in which order that is tried.
+_PURPOSES: dict[str, tuple[Purpose, ...]] = {
+    "signup": ("confirmation",),
+    "email": ("confirmation", "magic_link"),
+    "magiclink": ("magic_link", "confirmation"),
+    "recovery": ("recovery",),
+    "invite": ("invitation",),
+    "email_change": ("email_change", "email_change_current"),
+}
+_RESENT: dict[str, Purpose] = {"signup": "confirmation", "email_change": "email_change"}
+_HALF = "Confirmation link accepted. Please proceed to confirm link sent to the other email"
+_FORM = "application/x-www-form-urlencoded"
+_MAX_FORM_BYTES = 8 * 1024
+
+
+@frozen
+class Mails:
+    accounts: Accounts
+    throttle: Throttle
+    challenges: Challenges
+    links: Links
+
+    @declare(
+        "POST",
+        "/otp",
+        "Otp",
+        "E-mail a code and a link that sign in, to a new user too unless create_user is false",
+        NOTHING,
+        body=Otp,
+        admission=CHANGES,
+        errors=(*MAILED, theirs.phone_provider_disabled()),
+    )
+    async def otp(self, request: Request) -> Reply:
+        return await self._mail_code(request)
+
+    @declare(
+        "POST",
+        "/magiclink",
+        "MagicLink",
+        "As /otp, under the name that it had before",
+        NOTHING,
+        body=Otp,
+        admission=CHANGES,
+        errors=(*MAILED, theirs.phone_provider_disabled()),
+    )
+    async def magic_link(self, request: Request) -> Reply:
+        return await self._mail_code(request)
+
+    async def _mail_code(self, request: Request) -> Reply:
+        body = await read(request, Otp)
+        if not body.email:
+            raise theirs.phone_provider_disabled() if body.phone else validation_failed_missing("email")
+        await self.accounts.mail_code(
+            body.email,
+            origin_of(request),
+            self.links.asked(request, body),
+            create_user=body.create_user,
+            metadata=body.data,
+        )
+        return reply({})
+
+    @declare(
+        "POST",
+        "/recover",
+        "Recover",
+        "E-mail a code and a link that sign in, to set a new password then",
+        NOTHING,
+        body=Recover,
+        errors=MAILED,
+    )
+    async def recover(self, request: Request) -> Reply:
+        body = await read(request, Recover)
+        if not body.email:
+            raise validation_failed_missing("email")
+        await self._mail(request, body.email, "recovery", body)
+        return reply({})
+
+    @declare(
+        "POST",
+        "/resend",
+        "Resend",
+        "E-mail another code and link for the confirmation of an address",
+        NOTHING,
+        body=Resend,
+        errors=(*MAILED, theirs.phone_provider_disabled()),
+    )
+    async def resend(self, request: Request) -> Reply:
+        body = await read(request, Resend)
+        if body.phone or body.type in ("sms", "phone_change"):
+            raise theirs.phone_provider_disabled()
+        if body.type not in _RESENT:
+            raise validation_failed({"type": "must be signup or email_change"})
+        if not body.email:
+            raise validation_failed_missing("email")
+        await self._mail(request, body.email, _RESENT[body.type], body)
+        return reply({})
+
+    async def _mail(self, request: Request, email: str, purpose: Purpose, body: Recover | Resend) -> None:
+        self.challenges.require_mailer()
+        address, origin = Email.parse(email), origin_of(request)
+        await self.throttle.count_mail(address, origin)
+        asked = self.links.asked(request, body)
+        if purpose == "email_change":
+            await self.challenges.mail_change_again(address, origin, asked)
+        else:
+            await self.challenges.mail(address, purpose, origin, asked)
+
+
+@frozen
+class Verification:
+    accounts: Accounts
+    challenges: Challenges
+    throttle: Throttle
+    context: Context
+    links: Links
+
+    @declare(
+        "POST",
+        "/verify",
+        "Verify",
+        "Sign in, or confirm an address, by an e-mailed code or token",
+        Answer(
+            200,
+            "The session; without one if the other address has to confirm a change too",
+            {JSON: {"anyOf": [SESSION, obj(("msg", "code"), msg=STRING, code={"const": "200"})]}},
+            {"Cache-Control": "no-store"},
+        ),
+        Answer(
+            303, "For the form of the page: where the link leads.", headers={"Location": "The application."}
+        ),
+        body=RequestBody({**body_of(Verify).content, _FORM: {"type": "object"}}),
+        admission=CHANGES,
+        errors=(errors.invalid_one_time_token(), errors.email_taken(), rate_limited(1)),
+    )
+    async def verify(self, request: Request) -> Reply:
+        if _is_form(request):
+            fields = dict(parse_qsl((await request.read(_MAX_FORM_BYTES)).decode("utf-8", "replace")))
+            return await self._follow(request, fields.get("type", ""), fields.get("token", ""))
+        body, origin = await read(request, Verify), origin_of(request)
+        if body.phone or body.type in ("sms", "phone_change"):
+            raise theirs.phone_provider_disabled()
+        purposes = _purposes(body.type)
+        if body.token_hash:
+            answer = self.challenges.by_token(body.token_hash, *purposes)
+        elif body.email and body.token:
+            answer = self.challenges.by_code(Email.parse(body.email), body.token, *purposes)
+        else:
+            raise validation_failed_missing("token_hash")
+        await self.throttle.count_verification(origin)
+        begun = await self.challenges.redeem(answer, origin)
+        if isinstance(begun, IssuedSession):
+            profile = await self.accounts.profile(begun.user.id)
+            return reply(session_view(begun, profile, self.context.clock()))
+        return reply({"msg": _HALF, "code": "200"})
+
+    @declare(
+        "GET",
+        "/verify",
+        "OpenLink",
+        "What the link of an e-mail opens: a page with one button",
+        Answer(200, "The page", {"text/html": STRING}, {"Cache-Control": "no-store"}),
+        Answer(
+            303,
+            "Where the link leads, if it is not valid, or auth.verify_by_get is set.",
+            headers={"Location": "."},
+        ),
+        parameters=(
+            Parameter("token", "The token of the e-mail."),
+            Parameter("type", "What it is for.", {"enum": [*_PURPOSES]}),
+            Parameter("redirect_to", "Where to go if the token is not valid."),
+        ),
+    )
+    async def open_link(self, request: Request) -> Reply:
+        kind, token = request.query_value("type") or "", request.query_value("token") or ""
+        if self.context.settings.verify_by_get:
+            return await self._follow(request, kind, token)
+        try:
+            pending = await self.challenges.pending(self.challenges.by_token(token, *_purposes(kind)))
+        except ApiError as refusal:
+            return self._failed(request, refusal)
+        target = redirects.Address.parse(pending.get("redirect_to", ""))
+        return page.question(kind, token, request.raw_path.decode("latin-1"), target)
+
+    async def _follow(self, request: Request, kind: str, token: str) -> Reply:
+        """Use the token of a link up, and lead on with what came of it."""
+        origin = origin_of(request)
+        try:
+            answer = self.challenges.by_token(token, *_purposes(kind))
+            await self.throttle.count_verification(origin)
+            redeemed, begun = await self.challenges.redeem_link(answer, origin)
+        except ApiError as refusal:
+            return self._failed(request, refusal)
+        target = redirects.Address.parse(redeemed.data.get("redirect_to", ""))
+        if target is None:
+            return page.told(200, _HALF if redeemed.half else "Done")
+        if isinstance(begun, IssuedSession):
+            return _to(target.with_fragment(self._tokens(begun, kind)))
+        if begun is not None:
+            return _to(target.with_query({"code": begun.text}))
+        return _to(target.with_fragment({"message": _HALF, "type": kind}))
+
+    def _tokens(self, session: IssuedSession, kind: str) -> dict[str, str]:
+        return {
+            "access_token": session.access_token,
+            "expires_at": str(session.expires_at),
+            "expires_in": str(max(1, session.expires_at - int(self.context.clock()))),
+            "refresh_token": session.refresh_token,
+            "token_type": "bearer",
+            "type": kind,
+        }
+
+    def _failed(self, request: Request, refusal: ApiError) -> Reply:
+        error = translated(refusal)
+        target = self.links.target(request.query_value("redirect_to") or "")
+        if target is None:
+            return page.told(error.status, "The link is not valid, or no longer valid")
+        message = "Email link is invalid or has expired" if error.code == "otp_expired" else error.message
+        return _to(
+            target.with_fragment(
+                {"error": "access_denied", "error_code": error.code, "error_description": message}
+            )
+        )
+
+
+def _purposes(kind: str) -> tuple[Purpose, ...]:
+    purposes = _PURPOSES.get(kind)
+    if purposes is None:
+        raise validation_failed({"type": f"must be one of {', '.join(_PURPOSES)}"})
+    return purposes
+
+
+def _is_form(request: Request) -> bool:
+    return (request.headers.text(b"content-type") or "").partition(";")[0].strip().lower() == _FORM
+
+
+def _to(address: str) -> Reply:
+    return Reply(303, (("Location", address), NO_STORE, ("Referrer-Policy", "no-referrer")))

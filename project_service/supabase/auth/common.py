@@ -1,0 +1,142 @@
+"""What the endpoints of ``/auth/v1`` have in common: how bodies are read, and how endpoints are described."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from attrs import AttrsInstance, fields_dict, frozen
+
+from project_service import redirects
+from project_service.auth import errors
+from project_service.auth.challenges import Asked
+from project_service.auth.context import Context
+from project_service.auth.values import Purpose
+from project_service.errors import ApiError, rate_limited, validation_failed
+from project_service.http import json_body
+from project_service.http.caller import BearerDemand, KeyDemand
+from project_service.http.describe import JSON, Answer, Named, Operation, RequestBody, Schema
+from project_service.http.request import Request
+from project_service.http.response import NO_STORE, Reply, json_reply
+from project_service.http.routing import endpoint
+from project_service.supabase.users import USER, Pkce
+
+TAG = "supabase"
+BASE = "/auth/v1"
+M = TypeVar("M", bound=AttrsInstance)
+
+GUESSED = (errors.invalid_credentials(), rate_limited(1))
+MAILED = (rate_limited(1), errors.email_not_configured())
+# What links call the purposes.
+TYPES: dict[Purpose, str] = {
+    "confirmation": "signup",
+    "magic_link": "magiclink",
+    "recovery": "recovery",
+    "invitation": "invite",
+    "email_change": "email_change",
+    "email_change_current": "email_change",
+}
+
+
+def reply(value: Any) -> Reply:
+    return json_reply(value, headers=(NO_STORE,))
+
+
+async def read(request: Request, model: type[M]) -> M:
+    """The body as a ``model``, without members that it does not have."""
+    return of_members(model, await request.json_object())
+
+
+def of_members(model: type[M], given: dict[str, Any]) -> M:
+    known = fields_dict(model)
+    return json_body.read(
+        model, {name: value for name, value in given.items() if name in known and value is not None}
+    )
+
+
+def body_of(model: type[AttrsInstance]) -> RequestBody:
+    """What ``/openapi.json`` says of a body that ``read`` takes."""
+    members = fields_dict(model).items()
+    nullable = {name: {"anyOf": [one.metadata["kind"].schema, {"type": "null"}]} for name, one in members}
+    return RequestBody({JSON: {"type": "object", "properties": nullable, "additionalProperties": True}})
+
+
+def validation_failed_missing(name: str) -> ApiError:
+    return validation_failed({name: "is required"})
+
+
+def declare(
+    method: str,
+    path: str,
+    name: str,
+    summary: str,
+    *answers: Answer,
+    body: type[AttrsInstance] | RequestBody | None = None,
+    admission: str | None = None,
+    key: KeyDemand = "optional",
+    bearer: BearerDemand = "own",
+    **more: Any,
+) -> Callable[[Any], Any]:
+    """An endpoint at ``path`` below each base."""
+    sent = body_of(body) if isinstance(body, type) else body
+    described = Operation(name, TAG, summary, answers, body=sent, **more)
+    return endpoint(method, path, described, key=key, bearer=bearer, admission=admission)
+
+
+def answer(summary: str, schema: Schema | Named, **headers: str) -> Answer:
+    return Answer(200, summary, {JSON: schema}, {"Cache-Control": "no-store", **headers})
+
+
+NOTHING = answer("Done.", {"type": "object"})
+ONE_USER = answer("The user", USER)
+
+
+@frozen
+class Links:
+    """The links of mails. ``public_url`` is that of the service, if it is configured."""
+
+    context: Context
+    public_url: str | None
+
+    def asked(self, request: Request, pkce: Pkce | None = None, redirect_to: str = "") -> Asked:
+        """How a challenge was asked for: where its link leads in the end, and the client's code challenge."""
+        given = request.query_value("redirect_to") or redirect_to
+        target = self.target(given)
+        data = {} if target is None else {"redirect_to": target.text}
+        if pkce is not None and pkce.code_challenge:
+            method = (pkce.code_challenge_method or "plain").lower()
+            if method not in ("s256", "plain"):
+                raise validation_failed({"code_challenge_method": "must be s256 or plain"})
+            data["code_challenge"] = f"{method} {pkce.code_challenge}"
+        base = self._base(request)
+        return Asked(lambda token, purpose: self._link(base, token, purpose, data.get("redirect_to")), data)
+
+    def target(self, redirect_to: str) -> redirects.Address | None:
+        """``redirect_to`` if it is allowed, else the site; None without ``auth.site_url``."""
+        settings = self.context.settings
+        site = () if settings.site_url is None else (settings.site_url,)
+        allowed = redirects.allowed(redirect_to, (*site, *settings.redirect_urls)) if redirect_to else None
+        return allowed or (None if settings.site_url is None else redirects.Address.parse(settings.site_url))
+
+    def _base(self, request: Request) -> str | None:
+        """Mails must not link to what a stranger's header ``Host`` says, but to this machine they may."""
+        if self.public_url is not None:
+            return self.public_url
+        return request.base_url if _is_loopback(urlsplit(request.base_url).hostname or "") else None
+
+    def _link(self, base: str | None, token: str, purpose: Purpose, redirect_to: str | None) -> str | None:
+        if base is None or purpose not in TYPES:
+            return None
+        parameters = {"token": token, "type": TYPES[purpose]}
+        if redirect_to is not None:
+            parameters["redirect_to"] = redirect_to
+        return f"{base}{BASE}/verify?{urlencode(parameters)}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
