@@ -170,12 +170,11 @@ async def clean(repository: Repository, context: Context) -> None:
     )
     if not is_ours:
         return
-    for user_id in await repository.unused_anonymous_users(
-        now - timedelta(days=context.settings.anonymous_days)
-    ):
+    before = now - timedelta(days=context.settings.anonymous_days)
+    for user_id in await repository.unused_anonymous_users(before):
         event = Event(now, "delete_anonymous_user", actor="service", user_id=user_id)
         try:
-            await repository.delete_user(user_id, event)
+            await repository.delete_user(user_id, event, unused_since=before)
         except ApiError as refusal:
             # Rows of the project's own keep the user, or a trigger of its does.
             if refusal.code not in ("user_in_use", "refused_by_project"):

@@ -64,6 +64,11 @@ class Asked:
     link: Callable[[str, Purpose], str | None] | None = None
     data: Mapping[str, Any] = {}
 
+    def taking_over(self) -> Asked:
+        """As ``self``, for whoever answers without having signed up: whoever had done so before, and never confirmed
+        the address, may be somebody else (``Repository.redeem``)."""
+        return evolve(self, data={**self.data, "takes_over": True})
+
 
 # From ``/auth``.
 PLAIN = Asked()

@@ -20,6 +20,7 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
+    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
@@ -134,6 +135,9 @@ a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
 
+# Nothing that was sent to a user, or kept for a client of theirs, is good for anything any more.
+_FORGET = """delete from auth.challenges where (user_id = %(id)s::uuid
+    or user_id is null and purpose = 'pkce' and data ->> 'user' = %(id)s)"""
 # Each statement of a message has a snapshot of its own. So the later ones see all sessions that were started before
 # the first statement locked the user's row.
 _END_SESSIONS = """update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
@@ -144,11 +148,12 @@ _PROVEN = """(%(known_hash)s is null or coalesce(password_hash, '') = %(known_ha
         and not exists (select from auth.sessions where id = %(keep)s::uuid and ended_at is not null))"""
 # Hashes are salted, so this cannot be true because of somebody else's change.
 _IS_SET = "exists (select from auth.users where id = %(id)s::uuid and password_hash = %(hash)s)"
-# A new password ends the other sessions, and guesses at the old one do not count any more.
+# A new password ends the other sessions, and guesses at the old one do not count any more. Of what was sent only that
+# stays by which a new user confirms the address: whoever knew the old password may have begun the rest.
 _SET_PASSWORD = f"""
 update auth.users set password_hash = %(hash)s, updated_at = %(at)s where id = %(id)s::uuid and {_PROVEN};
 {_END_SESSIONS} and {_IS_SET} and not %(keep_sessions)s;
-delete from auth.challenges where user_id = %(id)s::uuid and purpose = 'recovery' and {_IS_SET};
+{_FORGET} and purpose not in ('confirmation', 'invitation') and {_IS_SET};
 update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid) and {_IS_SET};
 {RECORD} where {_IS_SET};
@@ -169,9 +174,15 @@ with u as (
 a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
+# Somebody anonymous who has had no session for long.
+_UNUSED = """is_anonymous and coalesce(last_login_at, created_at) < %(before)s
+    and not exists (select from auth.sessions s
+        where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)"""
 # Deletes a user; sessions and tokens go too, and the workers are notified.
 _DELETE = f"""
-with u as (delete from auth.users where id = %(id)s::uuid and {_PROVEN} returning id),
+with u as (
+    delete from auth.users u where id = %(id)s::uuid and {_PROVEN} and (%(before)s is null or {_UNUSED})
+    returning id),
 a as ({RECORD} from u)
 select id::text from u
 """
@@ -272,11 +283,21 @@ t as (
         from u where due is not null
     on conflict (user_id, purpose) do update set
         token_hash = excluded.token_hash, created_at = excluded.created_at, expires_at = excluded.expires_at,
-        email_key = excluded.email_key, code_hash = excluded.code_hash, data = excluded.data, tries = 0
+        email_key = excluded.email_key, code_hash = excluded.code_hash, tries = 0,
+        data = excluded.data
+            || case when known.data ? 'takes_over' then '{{"takes_over": true}}'::jsonb else '{{}}' end
         where known.created_at <= %(at)s - %(pause)s
+            or known.data ->> 'email_key' is distinct from excluded.data ->> 'email_key'
     returning user_id, purpose),
 a as ({AUDIT.format(user_id="(select id from u)", result="%(result)s")})
 select {USER}, t.purpose from u join t on t.user_id = u.id
+"""
+# Before _ISSUE, for one that takes an account over: so does the challenge that is there, if it is too young to be
+# replaced. Whoever asked for that one may be somebody else.
+_LET_TAKE_OVER = """
+select from auth.users where email_key = %(email_key)s for key share;
+update auth.challenges set data = data || '{"takes_over": true}'
+    where purpose = %(purpose)s and user_id = (select id from auth.users where email_key = %(email_key)s);
 """
 _OWNER = f"""
 select {USER} from auth.challenges t join auth.users u on u.id = t.user_id
@@ -288,14 +309,14 @@ where purpose = any(%(purposes)s) and expires_at > %(now)s
     and (token_hash = %(digest)s or %(digest)s is null and email_key = %(email_key)s)
 """
 # What an answer may be for. The users' rows are locked before those of challenges, as everywhere else, to avoid
-# deadlocks.
+# deadlocks; wholly, since an answer may change an address, for which whoever issues a challenge would have to end.
 _ANSWERABLE = f"""purpose = any(%(purposes)s) and expires_at > %(now)s
     and (%(user)s is null or user_id = %(user)s::uuid)
     and (token_hash = %(digest)s
         or %(digest)s is null and email_key = %(email_key)s and code_hash is not null and tries < {MAX_TRIES})"""
 _LOCK_OWNERS = f"""
 select from auth.users where id in (select user_id from auth.challenges where {_ANSWERABLE}) order by id
-for no key update
+for update
 """
 # Uses a challenge up; of two answers at once only one gets it, because they wait for the user's row. A wrong code
 # counts as a try of each that it could have been for.
@@ -328,6 +349,11 @@ _KEEP_FOR_CLIENT = """
 insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
 values (%(digest)s, 'pkce', %(at)s, %(expires)s, %(data)s::jsonb)
 """
+_LOCK_EXCHANGER = """
+select from auth.users where id = (
+    select (data ->> 'user')::uuid from auth.challenges where token_hash = %(digest)s and purpose = 'pkce')
+for update
+"""
 _EXCHANGE = """
 with known as (
     select * from auth.challenges where token_hash = %(digest)s and purpose = 'pkce' and expires_at > %(now)s for
@@ -337,14 +363,14 @@ taken as (
         select token_hash from known where data ->> 'code_challenge' = any(%(challenges)s)) returning data)
 select (select data::text from taken) from known
 """
-# One of two addresses has confirmed a change of address. No row: the other's confirmation has expired.
+# One of two addresses has confirmed a change to a new one, and not to any other.
 _CONFIRM_HALF = """
 update auth.challenges set data = data || '{"half": true}'
-where user_id = %(id)s::uuid and purpose = %(other)s and expires_at > %(now)s returning 1
+where user_id = %(id)s::uuid and purpose = %(other)s and expires_at > %(now)s and data ->> 'email_key' = %(email_key)s
 """
 # What was sent to the address before is good for nothing any more.
 _CHANGE_EMAIL = f"""
-delete from auth.challenges where user_id = %(id)s::uuid;
+{_FORGET};
 with u as (
     update auth.users set email = %(email)s, email_key = %(email_key)s, is_anonymous = false, confirmed_at = %(at)s,
         updated_at = %(at)s
@@ -352,7 +378,8 @@ with u as (
 select {USER} from u
 """
 _SET_EMAIL = f"""
-delete from auth.challenges where user_id = %(id)s::uuid;
+select from auth.users where id = %(id)s::uuid for update;
+{_FORGET};
 with u as (
     update auth.users set email = %(email)s, email_key = %(email_key)s, is_anonymous = false, confirmed_at = null,
         updated_at = %(at)s
@@ -360,13 +387,24 @@ with u as (
 a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
-# A new password by e-mail ends all sessions and other challenges; whoever reads the e-mail owns the address.
+# Whoever reads the e-mail owns the address. Who had signed up with it before had not shown that, so nothing of theirs
+# stays that lets them in.
+_VOID = f"""
+update auth.users set password_hash = null where id = %(id)s::uuid;
+update auth.sessions set ended_at = %(at)s, end_reason = 'address_proven'
+    where user_id = %(id)s::uuid and ended_at is null;
+delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email';
+{_FORGET}
+"""
+# A new password by e-mail ends all sessions and other challenges.
 _RESET = f"""
+delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email'
+    and exists (select from auth.users where id = %(id)s::uuid and confirmed_at is null);
 update auth.users set password_hash = %(hash)s, confirmed_at = coalesce(confirmed_at, %(at)s), updated_at = %(at)s
     where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
     where user_id = %(id)s::uuid and ended_at is null;
-delete from auth.challenges where user_id = %(id)s::uuid;
+{_FORGET};
 update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid);
 {RECORD}
@@ -376,13 +414,7 @@ update auth.throttle set failed = '{{}}'
 # What has expired.
 
 # Some, and not always the same ones, since rows of the project's own may keep them.
-_UNUSED_ANONYMOUS = """
-select id::text from auth.users u
-where is_anonymous and coalesce(last_login_at, created_at) < %(before)s
-    and not exists (select from auth.sessions s
-        where s.user_id = u.id and s.ended_at is null and s.refreshed_at >= %(before)s)
-order by random() limit 100
-"""
+_UNUSED_ANONYMOUS = f"select id::text from auth.users u where {_UNUSED} order by random() limit 100"
 # One worker at a time; the lock goes with the transaction.
 _LOCK = "select pg_try_advisory_xact_lock(%(lock)s)"
 # How many rows are removed at a time, so that no statement runs long, however much there is to remove.
@@ -554,10 +586,18 @@ class Repository:
         sql = _DISABLE if disabled else _ENABLE
         return _account(await self._row(sql, id=user_id, keep=None, until=until, **_event_params(event)))
 
-    async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
-        """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``. Raises
+    async def delete_user(
+        self,
+        user_id: str,
+        event: Event,
+        proof: Proof | None = None,
+        *,
+        unused_since: datetime | None = None,
+    ) -> bool:
+        """False if there is no such user or the ``proof`` does not hold any more, as for ``set_password``; or if it
+        is none of ``unused_anonymous_users`` any more, where ``unused_since`` says since when. Raises
         ``user_in_use`` if rows of the project's own tables refer to the user."""
-        params = _proof_params(proof) | _event_params(event)
+        params = _proof_params(proof) | _event_params(event) | {"before": unused_since}
         try:
             return await self._changed("delete", _DELETE, id=user_id, **params) is not None
         except (ForeignKeyViolation, RestrictViolation, NotNullViolation):
@@ -716,11 +756,14 @@ class Repository:
     ) -> tuple[User, Purpose] | None:
         """Store a challenge, in place of an older one of its purpose; whose it is, and its purpose. None if there is
         nobody to send it to: no such user, a disabled one, one who does not get this, or whose last one is younger
-        than ``pause``.
+        than ``pause``. Of a change to another address than the last one there is no pause.
+
+        If it takes over (``takes_over`` in its data) all do that replace it, and so does the one that it is too early
+        to replace.
         """
         email = challenge.email
         row = await self._row(
-            _ISSUE,
+            _LET_TAKE_OVER + _ISSUE if "takes_over" in challenge.data else _ISSUE,
             purpose=challenge.purpose,
             if_confirmed=challenge.if_confirmed,
             user=challenge.user_id,
@@ -759,12 +802,12 @@ class Repository:
             answered = await _answered(transaction, Answer(("recovery",), digest), event.at)
             if answered is None:
                 return None
-            owner = await _locked(transaction, answered[1])
+            owner = (await _locked(transaction, answered[1])).user
             params = {"id": owner.id, "hash": password_hash.decode("ascii"), **_event_params(event)}
             await transaction.query(_RESET, {**params, "audit_user": owner.id, "audit_email": owner.email})
             return owner
 
-        return await self.database.transaction(reset)
+        return await self._pool_for("update").transaction(reset)
 
     async def redeem(
         self, answer: Answer, session: NewSession | None, auth_code: AuthCode | None, event: Event
@@ -772,9 +815,11 @@ class Repository:
         """Use up a challenge. None if the answer is wrong, which counts as a try if it is a code.
 
         A change of address is made, once both addresses have confirmed it if both have to: raises ``email_taken``.
-        Otherwise the address to which the challenge was sent is confirmed. Then ``session`` starts, if there is one;
-        or, if the client that had asked for the challenge sent a code challenge, ``auth_code`` is kept for it, if
-        there is one.
+        Otherwise the address to which the challenge was sent is confirmed. If nobody had confirmed it before, and
+        the challenge is of ``TAKING_OVER`` or its data has ``takes_over``, all that let anybody in before is void:
+        password, sessions, challenges, and identities of providers. Then ``session`` starts, if there is one; or, if
+        the client that had asked for the challenge sent a code challenge, ``auth_code`` is kept for it, if there is
+        one.
         """
 
         async def redeemed(transaction: Transaction) -> Redeemed | None:
@@ -782,18 +827,20 @@ class Repository:
             if answered is None:
                 return None
             purpose, user_id, data = answered
+            owner = await _locked(transaction, user_id)
+            if owner.disabled_at is not None:
+                return None
+            own = {"id": user_id, "at": event.at}
             if purpose in OF_CHANGE:
+                new = {**own, "email": data["email"], "email_key": data["email_key"]}
                 if data.get("both") and not data.get("half"):
-                    other = {"id": user_id, "other": OF_CHANGE[purpose], "now": event.at}
-                    await transaction.query(_CONFIRM_HALF, other)
-                    return Redeemed(purpose, await _locked(transaction, user_id), data, half=True)
-                change = {
-                    "id": user_id,
-                    "email": data["email"],
-                    "email_key": data["email_key"],
-                    "at": event.at,
-                }
-                await transaction.query(_CHANGE_EMAIL, change)
+                    await transaction.query(
+                        _CONFIRM_HALF, {**new, "other": OF_CHANGE[purpose], "now": event.at}
+                    )
+                    return Redeemed(purpose, owner.user, data, half=True)
+                await transaction.query(_CHANGE_EMAIL, new)
+            elif owner.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+                await transaction.query(_VOID, own)
             keeps = auth_code is not None and "code_challenge" in data
             started = None if session is None or keeps else _begun(session, purpose, answer)
             action = ANSWERED[purpose][1]
@@ -833,6 +880,7 @@ class Repository:
 
         async def exchanged(transaction: Transaction) -> Redeemed | None:
             params = {"digest": digest, "challenges": list(challenges), "now": event.at}
+            await transaction.query(_LOCK_EXCHANGER, params)
             row = _first(await transaction.query(_EXCHANGE, params))
             if row is None:
                 return None
@@ -843,7 +891,7 @@ class Repository:
             user = await _entered(transaction, data["user"], started, event, proven=False)
             return None if user is None else Redeemed("pkce", user, data, started)
 
-        return await self.database.transaction(exchanged)
+        return await self._pool_for("update").transaction(exchanged)
 
     # What has expired.
 
@@ -911,10 +959,10 @@ async def _answered(
     return None if row is None else (row[0], row[1], json.loads(row[2]))
 
 
-async def _locked(transaction: Transaction, user_id: str) -> User:
-    user = _user(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
-    assert user is not None
-    return user
+async def _locked(transaction: Transaction, user_id: str) -> Account:
+    account = _account(_first(await transaction.query(_FIND_AND_LOCK, {"id": user_id})))
+    assert account is not None
+    return account
 
 
 async def _entered(

@@ -67,6 +67,10 @@ OF_CHANGE: Mapping[Purpose, Purpose] = {
     "email_change": "email_change_current",
     "email_change_current": "email_change",
 }
+# Whoever answers one of these, where nobody has confirmed the address, is the first to show whose it is: who signed
+# up with it before may be somebody else. A confirmation is that of the sign-up itself, unless its data has
+# ``takes_over``.
+TAKING_OVER: frozenset[Purpose] = frozenset({"magic_link", "recovery", "invitation"})
 # Wrong codes after which a challenge cannot be answered by a code any more.
 MAX_TRIES = 5
 # Sessions of one user that are listed. Each login starts one, for a month, so a client that never refreshes has any

@@ -23,6 +23,7 @@ from project_service.auth.values import (
     MAX_LISTED_SESSIONS,
     MAX_TRIES,
     OF_CHANGE,
+    TAKING_OVER,
     Account,
     Answer,
     AuthCode,
@@ -279,7 +280,13 @@ class MemoryRepository:
             return None
         if not keep_sessions:
             self._end_all(user_id, event.at, but=proof.session_id if proof else None)
-        self._forget(user_id, "recovery")
+        kept = [
+            one
+            for one in self.challenges
+            if one.user_id == user_id and one.purpose in ("confirmation", "invitation")
+        ]
+        self._forget(user_id)
+        self.challenges += kept
         self.counters["login", folded(account.user.email)].failed = []
         return self._changed(evolve(account, password_hash=password_hash), event)
 
@@ -303,9 +310,18 @@ class MemoryRepository:
         is_current = account.disabled_at is None and not (session and session.ended)
         return is_current and account.password_hash == proof.password_hash
 
-    async def delete_user(self, user_id: str, event: Event, proof: Proof | None = None) -> bool:
+    async def delete_user(
+        self,
+        user_id: str,
+        event: Event,
+        proof: Proof | None = None,
+        *,
+        unused_since: datetime | None = None,
+    ) -> bool:
         account = self.accounts.get(user_id)
         if account is None or not self._proven(account, proof):
+            return False
+        if unused_since is not None and user_id not in await self.unused_anonymous_users(unused_since):
             return False
         if user_id in self.in_use:
             raise errors.user_in_use()
@@ -464,7 +480,9 @@ class MemoryRepository:
 
     def _forget(self, user_id: str, purpose: Purpose | None = None) -> None:
         self.challenges = [
-            one for one in self.challenges if one.user_id != user_id or purpose not in (None, one.purpose)
+            one
+            for one in self.challenges
+            if user_id not in (one.user_id, one.data.get("user")) or purpose not in (None, one.purpose)
         ]
 
     async def issue(
@@ -477,10 +495,17 @@ class MemoryRepository:
             return None
         purpose = challenge.if_confirmed if account.confirmed_at else challenge.purpose
         same = [one for one in self.challenges if (one.user_id, one.purpose) == (account.user.id, purpose)]
-        if purpose is None or any(one.new.created_at > event.at - pause for one in same):
+        data = dict(challenge.data)
+        for one in same:
+            if "takes_over" in {**one.data, **data}:
+                one.data["takes_over"] = data["takes_over"] = True
+        if purpose is None or any(
+            one.new.created_at > event.at - pause and one.data.get("email_key") == data.get("email_key")
+            for one in same
+        ):
             return None
         self._forget(account.user.id, purpose)
-        self.challenges.append(Waiting(challenge, account.user.id, purpose, dict(challenge.data)))
+        self.challenges.append(Waiting(challenge, account.user.id, purpose, data))
         return account.user, purpose
 
     async def owner_of_token(self, digest: bytes, purpose: Purpose, now: datetime) -> User | None:
@@ -527,10 +552,13 @@ class MemoryRepository:
             return None
         account, purpose, data = self.accounts[met.user_id or ""], met.purpose, met.data
         user_id = account.user.id
+        if account.disabled_at is not None:
+            return None
         if purpose in OF_CHANGE:
             if data.get("both") and not data.get("half"):
                 for one in self.challenges:
-                    if (one.user_id, one.purpose) == (user_id, OF_CHANGE[purpose]):
+                    same = one.data.get("email_key") == data["email_key"]
+                    if (one.user_id, one.purpose, same) == (user_id, OF_CHANGE[purpose], True):
                         one.data["half"] = True
                 return Redeemed(purpose, account.user, data, half=True)
             if self._by_key(data["email_key"]) is not None:
@@ -539,8 +567,10 @@ class MemoryRepository:
             self._forget(user_id)
             account = _with(account, email=data["email"], is_anonymous=False, confirmed_at=event.at)
             self.accounts[user_id] = account
-        if account.disabled_at is not None:
-            return None
+        elif account.confirmed_at is None and (purpose in TAKING_OVER or "takes_over" in data):
+            account = evolve(account, password_hash=b"")
+            self._end_all(user_id, event.at)
+            self._forget(user_id)
         keeps = auth_code is not None and "code_challenge" in data
         method: Method = "otp" if purpose == "magic_link" and answer.digest is None else ANSWERED[purpose][0]
         begun = None if session is None else evolve(session, method=method)
@@ -637,12 +667,13 @@ def in_place_of_sql(fake: MemoryRepository) -> Repository:
 
 
 class InlineHashes:
-    """``Hashes`` without threads. ``checks`` counts the checks; ``failure`` is raised, and ``gate`` waited for, if
-    set."""
+    """``Hashes`` without threads. ``checks`` counts the checks, ``work`` them and the hashes; ``failure`` is raised,
+    and ``gate`` waited for, if set."""
 
     def __init__(self, cost: int = 4) -> None:
         self.bcrypt = Bcrypt(cost)
         self.checks: list[tuple[Candidates, bytes | None]] = []
+        self.work = 0
         self.failure: Exception | None = None
         self.gate: Deferred[None] | None = None
 
@@ -651,12 +682,14 @@ class InlineHashes:
             raise self.failure
         if self.gate is not None:
             await self.gate
+        self.work += 1
         return self.bcrypt.hash(password)
 
     async def matches(self, passwords: Candidates, stored: bytes | None) -> bool:
         if self.failure is not None:
             raise self.failure
         self.checks.append((passwords, stored))
+        self.work += 1
         if self.gate is not None:
             await self.gate
         return self.bcrypt.matches(passwords, stored)
