@@ -309,15 +309,17 @@ where purpose = any(%(purposes)s) and expires_at > %(now)s
     and (token_hash = %(digest)s or %(digest)s is null and email_key = %(email_key)s)
 """
 # What an answer may be for. The users' rows are locked before those of challenges, as everywhere else, to avoid
-# deadlocks; wholly, since an answer may change an address, for which whoever issues a challenge would have to end.
+# deadlocks.
 _ANSWERABLE = f"""purpose = any(%(purposes)s) and expires_at > %(now)s
     and (%(user)s is null or user_id = %(user)s::uuid)
     and (token_hash = %(digest)s
         or %(digest)s is null and email_key = %(email_key)s and code_hash is not null and tries < {MAX_TRIES})"""
 _LOCK_OWNERS = f"""
 select from auth.users where id in (select user_id from auth.challenges where {_ANSWERABLE}) order by id
-for update
+for no key update
 """
+# An address is a key: whoever issues a challenge meanwhile, or refers to the user, has to end before it changes.
+_LOCK_CHANGING = _LOCK_OWNERS.replace("no key update", "update")
 # Uses a challenge up; of two answers at once only one gets it, because they wait for the user's row. A wrong code
 # counts as a try of each that it could have been for.
 _ANSWER = f"""
@@ -352,7 +354,7 @@ values (%(digest)s, 'pkce', %(at)s, %(expires)s, %(data)s::jsonb)
 _LOCK_EXCHANGER = """
 select from auth.users where id = (
     select (data ->> 'user')::uuid from auth.challenges where token_hash = %(digest)s and purpose = 'pkce')
-for update
+for no key update
 """
 _EXCHANGE = """
 with known as (
@@ -954,7 +956,8 @@ async def _answered(
         "user": answer.user_id,
         "now": now,
     }
-    await transaction.query(_LOCK_OWNERS, params)
+    changes = not OF_CHANGE.keys().isdisjoint(answer.purposes)
+    await transaction.query(_LOCK_CHANGING if changes else _LOCK_OWNERS, params)
     row = _first(await transaction.query(_ANSWER, params))
     return None if row is None else (row[0], row[1], json.loads(row[2]))
 

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from project_service.auth import postgres
 from project_service.auth.postgres import BATCH, Repository
 from project_service.auth.sessions import CHANNEL
-from project_service.auth.values import Event, Limit, NewChallenge, Origin
+from project_service.auth.values import Answer, Event, Limit, NewChallenge, Origin
 from project_service.database.listener import AUTH_UPKEEP
 from project_service.database.pool import Pool
 from project_service.lifecycle import start
@@ -355,6 +355,30 @@ async def test_a_session_that_begins_does_not_keep_a_reset_waiting(database: str
         with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
             cursor.execute("select from auth.users for key share")
             assert await repository.reset_password(token, OTHER_HASH, event()) is not None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_change_of_address_waits_for_a_mail_that_is_sent_again(database: str) -> None:
+    """Whoever issues a challenge locks the user's row as this statement does, and then that of the challenge."""
+    email, new, key = address(), address(), digest()
+    async with repository_on(database) as repository:
+        account = await made(repository, email)
+        data = {"email": new.address, "email_key": new.key, "both": False}
+        asked = NewChallenge(
+            "email_change", "email_change", key, NOW, NOW + HOUR, new, account.user.id, data=data
+        )
+        await repository.issue(asked, MINUTE, event())
+        for change in (
+            lambda: repository.redeem(Answer(("email_change",), key), None, None, event()),
+            lambda: repository.change_email(account.user.id, address(), event()),
+        ):
+            with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+                cursor.execute("select from auth.users for key share")
+                changed = start(change())
+                await until(waiting(database, 1))
+                cursor.execute("update auth.challenges set tries = tries")
+                other.commit()
+                assert await changed is not None
 
 
 @pytest_twisted.ensureDeferred
