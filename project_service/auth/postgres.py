@@ -390,11 +390,13 @@ a as ({RECORD} from u)
 select {ACCOUNT} from u
 """
 # Whoever reads the e-mail owns the address. Who had signed up with it before had not shown that, so nothing of theirs
-# stays that lets them in.
+# stays that lets them in. Then the address is a way in, if it was none before (``identities.sql`` adds what it says).
 _VOID = f"""
 update auth.users set password_hash = null where id = %(id)s::uuid;
 update auth.sessions set ended_at = %(at)s, end_reason = 'address_proven'
     where user_id = %(id)s::uuid and ended_at is null;
+insert into auth.identities (user_id, provider, provider_id, created_at, updated_at)
+    values (%(id)s::uuid, 'email', %(id)s, %(at)s, %(at)s) on conflict do nothing;
 delete from auth.identities where user_id = %(id)s::uuid and provider <> 'email';
 {_FORGET}
 """

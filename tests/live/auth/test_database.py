@@ -358,6 +358,35 @@ async def test_a_session_that_begins_does_not_keep_a_reset_waiting(database: str
 
 
 @pytest_twisted.ensureDeferred
+async def test_accounts_with_providers_end_when_the_address_is_proven(database: str) -> None:
+    """Whoever had signed up with the address before could have added them."""
+    async with repository_on(database) as repository:
+        for by_email in (True, False):
+            for how in ("magic_link", "recovery"):
+                account = await made(repository, email := address())
+                user = account.user.id
+                if not by_email:
+                    run_sql(database, "delete from auth.identities where user_id = %s", user)
+                run_sql(
+                    database,
+                    "insert into auth.identities (user_id, provider, provider_id) values (%s, 'github', %s)",
+                    user,
+                    user,
+                )
+                key, _ = await issue(repository, email, purpose=how)
+                if how == "recovery" and by_email:
+                    assert await repository.reset_password(key, OTHER_HASH, event()) is not None
+                else:
+                    assert await repository.redeem(Answer((how,), key), None, None, event()) is not None
+                profile = await repository.profile(user)
+                assert profile is not None
+                assert [(one.provider, one.data["email"]) for one in profile.identities] == [
+                    ("email", email.address)
+                ]
+                assert profile.user.app_metadata == {"provider": "email", "providers": ["email"]}
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_change_of_address_waits_for_a_mail_that_is_sent_again(database: str) -> None:
     """Whoever issues a challenge locks the user's row as this statement does, and then that of the challenge."""
     email, new, key = address(), address(), digest()
