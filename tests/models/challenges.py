@@ -1,5 +1,5 @@
-"""What authentication must know of challenges, as a few dictionaries, written from ``docs/supabase.rst``. Times are Unix
-seconds. What was issued once is never removed, so that it can be asked for again."""
+"""What authentication must know of challenges, as a few dictionaries, written from ``docs/supabase.rst``. Times are
+Unix seconds. What was issued once is never removed, so that it can be asked for again."""
 
 from __future__ import annotations
 
