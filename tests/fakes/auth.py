@@ -235,7 +235,7 @@ class MemoryRepository:
             account,
             (by_email,) if user.email else (),
             {one.purpose: one.new.created_at for one in waiting},
-            next((one.data["email"] for one in waiting if one.purpose == "email_change"), ""),
+            next((one.data["email"] for one in waiting if one.purpose in OF_CHANGE), ""),
             self.invited.get(user.id),
         )
 
