@@ -130,9 +130,11 @@ class Accounts:
         # This takes the time of one hash too.
         stored = None if known is None else known.password_hash
         same = await self.throttle.during(reservation, self.hashes.matches((raw,), stored))
-        # An attempt with a taken address counts too, because it tells who has an account.
+        # An attempt with a taken address counts too, because it tells who has an account. It is recorded by itself,
+        # so that there are as many commits as for a new user.
         event = Event(self.context.now(), "signup", "email_taken", email=address.address, origin=origin)
-        await self.throttle.finish(reservation, "failed", event)
+        await self.throttle.finish(evolve(reservation, mark=None), "released", event)
+        await self.throttle.finish(reservation, "failed")
         return _Taken(same)
 
     @shielded

@@ -817,7 +817,7 @@ class Repository:
     async def redeem(
         self, answer: Answer, session: NewSession | None, auth_code: AuthCode | None, event: Event
     ) -> Redeemed | None:
-        """Use up a challenge. None if the answer is wrong, which counts as a try if it is a code.
+        """Use up a challenge. None if the answer is wrong, which is recorded and counts as a try if it is a code.
 
         A change of address is made, once both addresses have confirmed it if both have to: raises ``email_taken``.
         Otherwise the address to which the challenge was sent is confirmed. If nobody had confirmed it before, and
@@ -830,6 +830,10 @@ class Repository:
         async def redeemed(transaction: Transaction) -> Redeemed | None:
             answered = await _answered(transaction, answer, event.at)
             if answered is None:
+                if answer.digest is None:
+                    # For an address that nothing was sent to, too, so that both take the time of a commit.
+                    wrong = evolve(event, result="invalid_one_time_token", email=answer.email_key)
+                    await transaction.query(RECORD, _event_params(wrong))
                 return None
             purpose, user_id, data = answered
             owner = await _locked(transaction, user_id)

@@ -549,6 +549,9 @@ class MemoryRepository:
     ) -> Redeemed | None:
         met = self._use_up(answer, event.at)
         if met is None:
+            if answer.digest is None:
+                wrong = evolve(event, result="invalid_one_time_token", email=answer.email_key)
+                self.events.append(wrong)
             return None
         account, purpose, data = self.accounts[met.user_id or ""], met.purpose, met.data
         user_id = account.user.id

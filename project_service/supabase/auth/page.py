@@ -27,8 +27,8 @@ _WORDS = {
 
 
 def question(kind: str, token: str, target: Address | None) -> Reply:
-    """Asks whoever opened a link of ``kind`` to go on. The form posts to the address of the page, whatever a proxy has
-    made of it, from where it leads to ``target``."""
+    """Asks whoever opened a link of ``kind`` to go on. The form posts to the address of the page, whatever a proxy
+    has made of it, from where it leads to ``target``."""
     words, button = _WORDS.get(kind, _WORDS["magiclink"])
     form = (
         '<form method="post">'

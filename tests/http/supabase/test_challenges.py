@@ -213,6 +213,8 @@ class SigningUpBeforeTheOwner(Challenging):
             before = self.app.hashes.work
             self.app.begin_session(email, OTHER)
             assert self.app.hashes.work == before + 1
+        last = [(one.action, one.result) for one in self.app.repository.events if one.email == EMAIL]
+        assert last[-2:] == [("signup", "email_taken"), ("mail_confirmation", "ok")]
 
     def test_the_mails_are_limited(self) -> None:
         self.app.reload(confirm_email=True, emails_max_per_account=1)
@@ -450,8 +452,11 @@ class ChangingTheAddress(Challenging):
         first, second = self.app.mails
         assert second.recipient == OTHERS and code_of(second) != code_of(first)
         assert self.verify("email_change", code_of(second), OTHERS).body["user"]["email"] == OTHERS
-        assert self.post("/resend", type="email_change", email="nobody@example.test").body == {}
+        nobody = "nobody@example.test"
+        assert self.post("/resend", type="email_change", email=nobody).body == {}
         assert len(self.app.mails) == 2
+        # It is recorded, so that it takes the time of a commit too.
+        assert self.app.repository.events[-1].email == nobody
 
     def test_how_often_somebody_can_ask_which_addresses_are_taken_is_limited(self) -> None:
         self.app.reload(emails_max_per_address=2)

@@ -120,6 +120,21 @@ async def test_a_mail_to_a_user_who_is_being_deleted_is_not_sent(database: str, 
 
 
 @pytest_twisted.ensureDeferred
+async def test_wrong_codes_are_recorded_also_for_addresses_of_nobody(database: str, pool: Pool) -> None:
+    """By the time of a commit one could tell whose address is known."""
+    repository, known, unknown = Repository(pool), address(), address()
+    await made(repository, known)
+    await issue(repository, known, purpose="magic_link", code_hash=digest())
+    for email in (known, unknown):
+        wrong = Answer(("magic_link",), None, email.key, (digest(),))
+        assert await repository.redeem(wrong, None, None, event("answer")) is None
+    query = "select email, result, user_id from auth.audit where action = 'answer' order by id"
+    assert run_sql(database, query) == [
+        (email.key, "invalid_one_time_token", None) for email in (known, unknown)
+    ]
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_audit_log_has_what_was_done_and_nothing_else(database: str, pool: Pool) -> None:
     repository, nobody, first = Repository(pool), str(uuid.uuid4()), session()
     email = address()
