@@ -297,8 +297,8 @@ select {USER}, t.purpose from u join t on t.user_id = u.id
 # replaced. Whoever asked for that one may be somebody else.
 _LET_TAKE_OVER = """
 select from auth.users where email_key = %(email_key)s for key share;
-update auth.challenges set data = data || '{"takes_over": true}'
-    where purpose = %(purpose)s and user_id = (select id from auth.users where email_key = %(email_key)s);
+update auth.challenges set data = data || '{"takes_over": true}' where purpose = %(purpose)s
+    and user_id = (select id from auth.users where email_key = %(email_key)s and disabled_at is null);
 """
 _OWNER = f"""
 select {USER} from auth.challenges t join auth.users u on u.id = t.user_id
