@@ -270,17 +270,19 @@ update auth.throttle set failed = '{{}}', pending = '{{}}'
 
 # A challenge for the user of an address or an id, if there is one. An entry of the audit is written for an unknown
 # address too, so that both responses take the time of a commit. Without the lock a user who is being deleted would be
-# seen, and the challenge would violate its foreign key.
+# seen, and the challenge would violate its foreign key; a weaker one could deadlock with a change of address.
+# The hash of a code is bound to its token, since 0.1.0, which has no codes, replaces only the token.
 _ISSUE = f"""
 with u as (
     select *, case when confirmed_at is null then %(purpose)s else %(if_confirmed)s end as due
     from auth.users
     where (%(user)s is null and email_key = %(email_key)s or id = %(user)s::uuid) and disabled_at is null
-    for key share),
+    for no key update),
 t as (
     insert into auth.challenges as known
         (token_hash, user_id, purpose, created_at, expires_at, email_key, code_hash, data)
-    select %(digest)s, id, due, %(at)s, %(expires)s, %(email_key)s, %(code_hash)s, %(data)s::jsonb
+    select %(digest)s, id, due, %(at)s, %(expires)s, %(email_key)s, sha256(%(digest)s::bytea || %(code_hash)s),
+            %(data)s::jsonb
         from u where due is not null
     on conflict (user_id, purpose) do update set
         token_hash = excluded.token_hash, created_at = excluded.created_at, expires_at = excluded.expires_at,
@@ -326,7 +328,9 @@ _LOCK_CHANGING = _LOCK_OWNERS.replace("no key update", "update")
 _ANSWER = f"""
 with asked as (select * from auth.challenges where {_ANSWERABLE}),
 met as (
-    select token_hash from asked where %(digest)s is not null or code_hash = any(%(code_hashes)s)
+    select token_hash from asked
+    where %(digest)s is not null
+        or code_hash in (select sha256(token_hash || h) from unnest(%(code_hashes)s::bytea[]) h)
     order by array_position(%(purposes)s, purpose) limit 1),
 answered as (
     delete from auth.challenges where token_hash in (select token_hash from met)
@@ -380,6 +384,7 @@ with u as (
     where id = %(id)s::uuid returning *)
 select {USER} from u
 """
+# The user is locked first, as everywhere else, so that a challenge that is issued meanwhile is seen.
 _SET_EMAIL = f"""
 select from auth.users where id = %(id)s::uuid for update;
 {_FORGET};
