@@ -18,6 +18,7 @@ from project_service.auth.accounts import Accounts
 from project_service.auth.admin import Administration
 from project_service.auth.challenges import Challenges
 from project_service.auth.context import Context
+from project_service.auth.factors import Factors
 from project_service.auth.invitations import Invitations
 from project_service.auth.limits import Throttle
 from project_service.auth.mail_server import MailServer
@@ -56,6 +57,7 @@ class Auth:
     services: tuple[Service, ...]
     accounts: Accounts
     challenges: Challenges
+    factors: Factors
     throttle: Throttle
     sessions: SessionService
     administration: Administration
@@ -151,6 +153,7 @@ def put_together(
         (upkeep,),
         accounts,
         challenges,
+        Factors(repository, throttle, revoked.add, context),
         throttle,
         sessions,
         administration,

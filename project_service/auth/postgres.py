@@ -25,6 +25,9 @@ from project_service.auth.values import (
     AuthCode,
     Email,
     Event,
+    Factor,
+    FactorProof,
+    FactorType,
     Identity,
     Limit,
     Method,
@@ -35,6 +38,7 @@ from project_service.auth.values import (
     Profile,
     Proof,
     Purpose,
+    Raised,
     Redeemed,
     Reservation,
     Rotation,
@@ -47,6 +51,7 @@ from project_service.database.acting import Actor
 from project_service.database.connection import Row
 from project_service.database.listener import AUTH_UPKEEP, Listener
 from project_service.database.pool import Pool, Transaction
+from project_service.errors import session_revoked
 
 Change = Literal["insert", "update", "delete"]
 
@@ -56,11 +61,15 @@ USER = """u.id::text, coalesce(u.email, ''), u.created_at, u.metadata::text, u.r
 USER_COLUMNS = 9
 ACCOUNT = f"{USER}, u.password_hash, u.disabled_at, u.disabled_until"
 ACCOUNT_COLUMNS = USER_COLUMNS + 3
-# And those of ``_profile``.
+# Those of ``_factor``, from a table called f, and those of ``_profile``.
+FACTOR = """f.id::text, f.user_id::text, f.friendly_name, f.factor_type, f.status = 'verified', f.created_at,
+    f.updated_at"""
 PROFILE = f"""{ACCOUNT},
     (select json_agg(json_build_array(i.id, i.user_id, i.provider, i.provider_id, i.identity_data, i.last_sign_in_at,
         i.created_at, i.updated_at) order by i.created_at, i.provider)::text
         from auth.identities i where i.user_id = u.id),
+    (select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text
+        from auth.mfa_factors f where f.user_id = u.id),
     (select json_object_agg(c.purpose, c.created_at)::text from auth.challenges c where c.user_id = u.id),
     (select c.data ->> 'email' from auth.challenges c where c.user_id = u.id and c.purpose = 'email_change'),
     u.invited_at"""
@@ -371,6 +380,105 @@ update auth.throttle set failed = '{{}}'
     where scope = 'login' and subject = (select email_key from auth.users where id = %(id)s::uuid);
 {RECORD}
 """
+
+
+# Further factors. The user's row is locked first, so that what ends by one change is seen by the next.
+
+_LOCK_ACTIVE = "select 1 from auth.users where id = %(user)s::uuid and disabled_at is null for no key update"
+# Whoever has begun to enrol a factor and has not gone on enrols it anew.
+_ENROL = f"""
+delete from auth.mfa_factors
+    where user_id = %(user)s::uuid and status = 'unverified' and created_at <= %(stale)s;
+with f as (
+    insert into auth.mfa_factors (id, user_id, friendly_name, factor_type, created_at, updated_at)
+    select %(factor)s::uuid, %(user)s::uuid, %(name)s, %(type)s, %(at)s, %(at)s
+    where (select count(*) from auth.mfa_factors where user_id = %(user)s::uuid) < %(maximum)s
+        or exists (select from auth.mfa_factors where user_id = %(user)s::uuid and friendly_name = %(name)s)
+    on conflict (user_id, friendly_name) do nothing
+    returning id),
+s as (insert into auth.totp_secrets (factor_id, secret) select id, %(secret)s from f where %(secret)s is not null),
+a as ({RECORD} from f)
+select (select count(*) from f),
+    exists (select from auth.mfa_factors where user_id = %(user)s::uuid and friendly_name = %(name)s)
+"""
+_OWN_FACTOR = "f.id = %(factor)s::uuid and f.user_id = %(user)s::uuid"
+_TOTP_SECRET = f"""
+select f.status = 'verified', t.secret from auth.mfa_factors f join auth.totp_secrets t on t.factor_id = f.id
+where {_OWN_FACTOR}
+"""
+_CHALLENGE_FACTOR = f"""
+with f as (
+    update auth.mfa_factors f set last_challenged_at = %(at)s where {_OWN_FACTOR} returning f.factor_type),
+c as (
+    insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
+    select %(digest)s, 'factor', %(at)s, %(expires)s,
+        jsonb_build_object('factor', %(factor)s::text, 'session', %(session)s::text) from f)
+select factor_type from f
+"""
+_MEET_CHALLENGE = """
+delete from auth.challenges
+where token_hash = %(challenge)s and purpose = 'factor' and expires_at > %(at)s
+    and data ->> 'factor' = %(factor)s and data ->> 'session' = %(session)s
+returning 1
+"""
+# Of two at once with the code of one time step the second finds it used.
+_USE_STEP = """
+update auth.totp_secrets set used_step = %(step)s where factor_id = %(factor)s::uuid and used_step < %(step)s
+returning 1
+"""
+_USE_RECOVERY_CODE = """
+delete from auth.recovery_codes where user_id = %(user)s::uuid and digest = %(recovery)s
+    and exists (select from auth.mfa_factors f where f.id = %(factor)s::uuid and f.status = 'verified')
+returning 1
+"""
+_VERIFY_FACTOR = f"""
+update auth.mfa_factors f set status = 'verified', updated_at = %(at)s where {_OWN_FACTOR} returning 1
+"""
+# The session goes on with another refresh token, which is not derived from the one before: whoever has that one has
+# not shown the factor.
+_RAISE_SESSION = """
+update auth.sessions set factor = %(method)s, factor_at = %(at)s, factor_id = %(factor)s::uuid,
+    previous_hash = current_hash, current_hash = %(digest)s, salt = null, rotated_at = %(at)s, refreshed_at = %(at)s,
+    expires_at = %(expires)s, access_expires_at = greatest(access_expires_at, %(access_expires)s),
+    address = %(address)s
+where id = %(session)s::uuid and user_id = %(user)s::uuid and ended_at is null and expires_at > %(at)s
+returning created_at, method, factor, factor_at
+"""
+_ADD_TO_REFRESH = """
+insert into auth.refresh_tokens (token_hash, session_id, issued_at) values (%(digest)s, %(session)s::uuid, %(at)s)
+"""
+# Sessions that were begun without the factor end, and so does what was not enrolled to its end.
+_END_LESSER = f"""
+delete from auth.mfa_factors where user_id = %(user)s::uuid and status = 'unverified' and factor_type = (
+    select factor_type from auth.mfa_factors where id = %(factor)s::uuid);
+with ended as (
+    update auth.sessions set ended_at = %(at)s, end_reason = %(action)s
+    where user_id = %(user)s::uuid and ended_at is null and factor is null
+    returning id, access_expires_at),
+a as ({RECORD})
+select id::text, extract(epoch from access_expires_at + interval '1 minute')::float8 from ended
+"""
+_DELETE_FACTORS = f"""
+with f as (
+    delete from auth.mfa_factors where user_id = %(user)s::uuid and (%(factor)s is null or id = %(factor)s::uuid)
+    returning id),
+a as ({RECORD} where exists (select from f))
+select count(*) from f
+"""
+_REPLACE_RECOVERY_CODES = f"""
+delete from auth.recovery_codes where user_id = %(user)s::uuid;
+insert into auth.recovery_codes (user_id, digest, created_at)
+    select %(user)s::uuid, digest, %(at)s from unnest(%(digests)s::bytea[]) digest;
+{RECORD}
+"""
+_NEEDS_FACTOR = """
+select 1 where exists (select from auth.mfa_factors where user_id = %(user)s::uuid and status = 'verified')
+    and not exists (select from auth.sessions
+        where id = %(session)s::uuid and user_id = %(user)s::uuid and ended_at is null and factor is not null)
+"""
+_FACTORS = (
+    f"select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text from auth.mfa_factors f"
+)
 
 
 # What has expired.
@@ -845,6 +953,137 @@ class Repository:
 
         return await self.database.transaction(exchanged)
 
+    # Further factors.
+
+    async def enrol_factor(
+        self, factor: Factor, secret: bytes | None, stale: datetime, maximum: int, event: Event
+    ) -> None:
+        """Store a factor that is not verified yet, with the secret of its codes if it has one; those that were
+        enrolled until ``stale`` and never verified are deleted. Raises ``factor_name_taken``,
+        ``too_many_factors`` (the user has ``maximum``) and ``session_revoked`` (the user is gone or disabled)."""
+        params = {
+            "user": factor.user_id,
+            "factor": factor.id,
+            "name": factor.name,
+            "type": factor.type,
+            "secret": secret,
+            "stale": stale,
+            "maximum": maximum,
+            **_event_params(event),
+        }
+
+        async def enrolled(transaction: Transaction) -> Row | None:
+            if not await transaction.query(_LOCK_ACTIVE, params):
+                raise session_revoked()
+            return _first(await transaction.query(_ENROL, params))
+
+        row = await self.database.transaction(enrolled)
+        assert row is not None
+        added, name_taken = row
+        if not added:
+            raise errors.factor_name_taken() if name_taken else errors.too_many_factors()
+
+    async def totp_secret(self, user_id: str, factor_id: str) -> tuple[bool, bytes] | None:
+        """Whether the user's factor is verified, and the secret of its codes; None if there is no such factor."""
+        row = await self._row(_TOTP_SECRET, user=user_id, factor=factor_id)
+        return None if row is None else (row[0], bytes(row[1]))
+
+    async def challenge_factor(
+        self,
+        user_id: str,
+        session_id: str,
+        factor_id: str,
+        digest: bytes,
+        at: datetime,
+        expires_at: datetime,
+    ) -> FactorType | None:
+        """Store the digest of a challenge, which the session can answer by the factor; the type of the factor. None
+        if there is no such factor."""
+        row = await self._row(
+            _CHALLENGE_FACTOR,
+            user=user_id,
+            session=session_id,
+            factor=factor_id,
+            digest=digest,
+            at=at,
+            expires=expires_at,
+        )
+        return None if row is None else row[0]
+
+    async def prove_factor(self, proof: FactorProof, renewed: NewSession, event: Event) -> Raised:
+        """Use up the challenge and the code of ``proof``: the factor is verified, the session goes on as shown by it,
+        with the refresh token and times of ``renewed``, and the user's sessions that are shown by none end. So do
+        other factors of its type that were never verified.
+
+        Raises ``session_revoked`` if the session has ended, ``factor_challenge_expired``,
+        ``factor_verification_failed`` (a code that was used) and ``factor_not_found``; then nothing is changed.
+        """
+        params = {
+            "user": proof.user_id,
+            "session": proof.session_id,
+            "factor": proof.factor_id,
+            "challenge": proof.challenge,
+            "step": proof.step,
+            "recovery": proof.recovery,
+            "method": proof.method,
+            "digest": renewed.digest,
+            "expires": renewed.expires_at,
+            "access_expires": renewed.access_expires_at,
+            **_event_params(event),
+        }
+
+        async def proven(transaction: Transaction) -> Raised:
+            if not await transaction.query(_LOCK_ACTIVE, params):
+                raise session_revoked()
+            if not await transaction.query(_MEET_CHALLENGE, params):
+                raise errors.factor_challenge_expired()
+            used = _USE_STEP if proof.recovery is None else _USE_RECOVERY_CODE
+            if not await transaction.query(used, params):
+                raise errors.factor_verification_failed()
+            if not await transaction.query(_VERIFY_FACTOR, params):
+                raise errors.factor_not_found()
+            began = _first(await transaction.query(_RAISE_SESSION, params))
+            if began is None:
+                raise session_revoked()
+            await transaction.query(_ADD_TO_REFRESH, params)
+            ended = await transaction.query(_END_LESSER, params)
+            user = await _locked(transaction, proof.user_id)
+            return Raised(user, SignIn(*began), [(row[0], row[1]) for row in ended])
+
+        return await self.database.transaction(proven)
+
+    async def delete_factors(self, user_id: str, event: Event, factor_id: str | None = None) -> int:
+        """Delete the user's factors, or only that of ``factor_id``: how many there were. Sessions that were shown by
+        it are not any more."""
+        params = {"user": user_id, "factor": factor_id, **_event_params(event)}
+
+        async def deleted(transaction: Transaction) -> Row | None:
+            await transaction.query(_LOCK_ACTIVE, params)
+            return _first(await transaction.query(_DELETE_FACTORS, params))
+
+        row = await self.database.transaction(deleted)
+        return 0 if row is None else row[0]
+
+    async def replace_recovery_codes(self, user_id: str, digests: list[bytes], event: Event) -> None:
+        """Store the digests of the user's recovery codes, in place of all that there were."""
+        params = {"user": user_id, "digests": digests, **_event_params(event)}
+
+        async def replaced(transaction: Transaction) -> None:
+            if not await transaction.query(_LOCK_ACTIVE, params):
+                raise session_revoked()
+            await transaction.query(_REPLACE_RECOVERY_CODES, params)
+
+        await self.database.transaction(replaced)
+
+    async def needs_factor(self, user_id: str, session_id: str) -> bool:
+        """Whether the user has a factor that counts, and the session has been shown by none."""
+        return await self._row(_NEEDS_FACTOR, user=user_id, session=session_id) is not None
+
+    async def all_factors(self) -> list[Factor]:
+        """The factors of all users."""
+        row = await self._row(_FACTORS)
+        return [] if row is None else [_factor(one) for one in json.loads(row[0] or "[]")]
+
     # What has expired.
 
     async def delete_expired(
@@ -968,10 +1207,11 @@ def _profile(row: Row | None) -> Profile | None:
     account = _account(row)
     if row is None or account is None:
         return None
-    identities, sent, new_email, invited_at = row[ACCOUNT_COLUMNS:]
+    identities, factors, sent, new_email, invited_at = row[ACCOUNT_COLUMNS:]
     return Profile(
         account,
         tuple(_identity(one) for one in json.loads(identities or "[]")),
+        tuple(_factor(one) for one in json.loads(factors or "[]")),
         {purpose: datetime.fromisoformat(at) for purpose, at in json.loads(sent or "{}").items()},
         new_email or "",
         invited_at,
@@ -982,6 +1222,13 @@ def _identity(values: list[Any]) -> Identity:
     *texts, last, created, updated = values
     moments = (None if at is None else datetime.fromisoformat(at) for at in (last, created, updated))
     return Identity(*texts, *moments)
+
+
+def _factor(values: list[Any]) -> Factor:
+    """The factor in the columns ``FACTOR``, in JSON."""
+    factor_id, user_id, name, kind, is_verified, *times = values
+    created, updated = map(datetime.fromisoformat, times)
+    return Factor(factor_id, user_id, name, kind, is_verified, created, updated)
 
 
 def _jsonb(value: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ MailName = Literal[
     "already_registered",
 ]
 # What a challenge is for. A change of address is confirmed from the new address, and from the current one too.
-Purpose = MailName | Literal["email_change_current", "pkce"]
+Purpose = MailName | Literal["email_change_current", "pkce", "factor"]
 # How somebody signed in, as the claim ``amr`` names it: "otp" is a code, or a token that confirms an address.
 Method = Literal[
     "password",
@@ -237,12 +237,41 @@ class Identity:
     updated_at: datetime
 
 
+FactorType = Literal["totp", "webauthn"]
+
+
+@frozen
+class Factor:
+    """What besides the way in shows who a user is. It counts once it ``is_verified``."""
+
+    id: str
+    user_id: str
+    name: str
+    type: FactorType
+    is_verified: bool
+    created_at: datetime
+    updated_at: datetime
+
+    def view(self) -> dict[str, Any]:
+        """What clients and operators see of it."""
+        return {
+            "id": self.id,
+            **({"friendly_name": self.name} if self.name else {}),
+            "factor_type": self.type,
+            "status": "verified" if self.is_verified else "unverified",
+            "created_at": timestamp(self.created_at),
+            "updated_at": timestamp(self.updated_at),
+        }
+
+
 @frozen
 class Profile:
-    """An account with the user's ways in. ``sent`` says when something was mailed that can still be answered."""
+    """An account with the user's ways in and further factors. ``sent`` says when something was mailed that can still
+    be answered."""
 
     account: Account
     identities: tuple[Identity, ...] = ()
+    factors: tuple[Factor, ...] = ()
     sent: Mapping[str, datetime] = field(factory=dict)
     new_email: str = ""
     invited_at: datetime | None = None
@@ -404,6 +433,30 @@ class Redeemed:
     data: Mapping[str, Any]
     session: NewSession | None = None
     half: bool = False
+
+
+@frozen
+class FactorProof:
+    """What shows that a user has the factor of ``factor_id``, besides the answer to the challenge of ``challenge``:
+    the code of a time step, or a recovery code of the digest ``recovery``."""
+
+    user_id: str
+    session_id: str
+    factor_id: str
+    challenge: bytes = field(repr=False)
+    method: Method
+    step: int | None = None
+    recovery: bytes | None = field(repr=False, default=None)
+
+
+@frozen
+class Raised:
+    """A session whose user was recognised by a further factor. ``ended`` are the user's other sessions that ended,
+    each with the Unix time until which access tokens of it may be valid."""
+
+    user: User
+    began: SignIn
+    ended: list[tuple[str, float]]
 
 
 @frozen

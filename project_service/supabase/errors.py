@@ -91,6 +91,13 @@ THEIRS: Mapping[str, Theirs] = {
     "invalid_id_token": Theirs(400, "invalid_id_token"),
     "hook_refused": Theirs(None, "hook_refused"),
     "hook_failed": Theirs(None, "hook_failed"),
+    # Further factors.
+    "factor_not_found": Theirs(404, "mfa_factor_not_found", "Factor not found"),
+    "factor_name_taken": Theirs(422, "mfa_factor_name_conflict"),
+    "too_many_factors": Theirs(422, "too_many_enrolled_mfa_factors"),
+    "factor_challenge_expired": Theirs(422, "mfa_challenge_expired"),
+    "factor_verification_failed": Theirs(422, "mfa_verification_failed", "Invalid TOTP code entered"),
+    "insufficient_aal": Theirs(403, "insufficient_aal"),
     "user_not_found": Theirs(404, "user_not_found", "User not found"),
     "user_in_use": Theirs(409, "conflict"),
     # What is not the client's fault, or only in part.
@@ -159,12 +166,12 @@ def invalid_credentials_unsupported_grant() -> ApiError:
     return _refused(400, "invalid_credentials", "unsupported_grant_type")
 
 
-def mfa_totp_enroll_not_enabled() -> ApiError:
-    return _refused(422, "mfa_totp_enroll_not_enabled", "MFA enroll is disabled for TOTP")
+def mfa_phone_enroll_not_enabled() -> ApiError:
+    return _refused(422, "mfa_phone_enroll_not_enabled", "MFA enroll is disabled for Phone")
 
 
-def mfa_factor_not_found() -> ApiError:
-    return _refused(404, "mfa_factor_not_found", "Factor not found")
+def mfa_webauthn_enroll_not_enabled() -> ApiError:
+    return _refused(422, "mfa_webauthn_enroll_not_enabled", "MFA enroll is disabled for WebAuthn")
 
 
 def translated(error: ApiError, exceptions: Mapping[str, Theirs] = {}) -> AuthError:

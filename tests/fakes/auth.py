@@ -28,6 +28,9 @@ from project_service.auth.values import (
     AuthCode,
     Email,
     Event,
+    Factor,
+    FactorProof,
+    FactorType,
     Identity,
     Limit,
     Method,
@@ -38,6 +41,7 @@ from project_service.auth.values import (
     Profile,
     Proof,
     Purpose,
+    Raised,
     Redeemed,
     Reservation,
     Rotation,
@@ -46,6 +50,7 @@ from project_service.auth.values import (
     folded,
 )
 from project_service.database.listener import Listener
+from project_service.errors import session_revoked
 
 MINUTE = timedelta(minutes=1)
 
@@ -66,6 +71,7 @@ class SessionRow:
     # For tokens older than the previous one: the salt, and when the token was replaced.
     older: dict[bytes, tuple[bytes, datetime]] = field(factory=dict)
     ended: bool = False
+    factor_id: str | None = None
 
 
 @define
@@ -115,6 +121,10 @@ class MemoryRepository:
         self.issued: dict[bytes, datetime] = {}
         self.challenges: list[Waiting] = []
         self.invited: dict[str, datetime] = {}
+        self.factors: dict[str, Factor] = {}
+        # The secret of a factor's codes, and the last time step whose code was used.
+        self.totp: dict[str, tuple[bytes, int]] = {}
+        self.recovery_codes: dict[str, set[bytes]] = {}
         # Users to whom rows of the project's own refer.
         self.in_use: set[str] = set()
         self.counters: defaultdict[tuple[str, str], Counter] = defaultdict(Counter)
@@ -233,6 +243,7 @@ class MemoryRepository:
         return Profile(
             account,
             (by_email,) if user.email else (),
+            tuple(sorted(self._factors_of(user.id), key=lambda one: (one.created_at, one.id))),
             {one.purpose: one.new.created_at for one in waiting},
             next((one.data["email"] for one in waiting if one.purpose == "email_change"), ""),
             self.invited.get(user.id),
@@ -313,6 +324,7 @@ class MemoryRepository:
         self._end_all(user_id, event.at)
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.user_id != user_id}
         self._forget(user_id)
+        self._drop(self._factors_of(user_id))
         self.events.append(event)
         return True
 
@@ -597,6 +609,146 @@ class MemoryRepository:
         for one in asked:
             one.tries += 1
         return None
+
+    # Further factors.
+
+    def _factors_of(self, user_id: str) -> list[Factor]:
+        return [one for one in self.factors.values() if one.user_id == user_id]
+
+    def _own_factor(self, user_id: str, factor_id: str) -> Factor | None:
+        factor = self.factors.get(factor_id)
+        return factor if factor is not None and factor.user_id == user_id else None
+
+    def _drop(self, factors: list[Factor]) -> None:
+        for factor in factors:
+            del self.factors[factor.id]
+            self.totp.pop(factor.id, None)
+            for session in self.session_rows.values():
+                if session.factor_id == factor.id:
+                    session.factor_id = None
+                    session.new = evolve(session.new, factor=None, factor_at=None)
+            if not any(one.is_verified for one in self._factors_of(factor.user_id)):
+                self.recovery_codes.pop(factor.user_id, None)
+
+    def _active(self, user_id: str) -> Account:
+        account = self.accounts.get(user_id)
+        if account is None or account.disabled_at is not None:
+            raise session_revoked()
+        return account
+
+    async def enrol_factor(
+        self, factor: Factor, secret: bytes | None, stale: datetime, maximum: int, event: Event
+    ) -> None:
+        self._active(factor.user_id)
+        own = self._factors_of(factor.user_id)
+        self._drop([one for one in own if not one.is_verified and one.created_at <= stale])
+        own = self._factors_of(factor.user_id)
+        if any(one.name == factor.name for one in own):
+            raise errors.factor_name_taken()
+        if len(own) >= maximum:
+            raise errors.too_many_factors()
+        self.factors[factor.id] = factor
+        if secret is not None:
+            self.totp[factor.id] = secret, -1
+        self.events.append(event)
+
+    async def totp_secret(self, user_id: str, factor_id: str) -> tuple[bool, bytes] | None:
+        factor = self._own_factor(user_id, factor_id)
+        if factor is None or factor_id not in self.totp:
+            return None
+        return factor.is_verified, self.totp[factor_id][0]
+
+    async def challenge_factor(
+        self,
+        user_id: str,
+        session_id: str,
+        factor_id: str,
+        digest: bytes,
+        at: datetime,
+        expires_at: datetime,
+    ) -> FactorType | None:
+        factor = self._own_factor(user_id, factor_id)
+        if factor is None:
+            return None
+        challenge = NewChallenge("factor", "factor", digest, at, expires_at)
+        data = {"factor": factor_id, "session": session_id}
+        self.challenges.append(Waiting(challenge, None, "factor", data))
+        return factor.type
+
+    async def prove_factor(self, proof: FactorProof, renewed: NewSession, event: Event) -> Raised:
+        account = self._active(proof.user_id)
+        data = {"factor": proof.factor_id, "session": proof.session_id}
+        met = [
+            one
+            for one in self.challenges
+            if (one.new.digest, one.purpose, one.data) == (proof.challenge, "factor", data)
+            and one.new.expires_at > event.at
+        ]
+        if not met:
+            raise errors.factor_challenge_expired()
+        factor, secret = self.factors.get(proof.factor_id), self.totp.get(proof.factor_id)
+        kept = self.recovery_codes.get(proof.user_id, set())
+        if proof.recovery is None:
+            is_right = secret is not None and proof.step is not None and secret[1] < proof.step
+        else:
+            is_right = factor is not None and factor.is_verified and proof.recovery in kept
+        if not is_right:
+            raise errors.factor_verification_failed()
+        factor = self._own_factor(proof.user_id, proof.factor_id)
+        if factor is None:
+            raise errors.factor_not_found()
+        session = self.session_rows.get(proof.session_id)
+        is_current = session is not None and session.user_id == proof.user_id and not session.ended
+        if session is None or not is_current or session.expires_at <= event.at:
+            raise session_revoked()
+        self.challenges.remove(met[0])
+        if secret is not None and proof.step is not None:
+            self.totp[factor.id] = secret[0], proof.step
+        if proof.recovery is not None:
+            kept.remove(proof.recovery)
+        self.factors[factor.id] = evolve(factor, is_verified=True, updated_at=event.at)
+        self._raise(session, proof, renewed, event.at)
+        lesser = [
+            one for one in self._factors_of(proof.user_id) if not one.is_verified and one.type == factor.type
+        ]
+        self._drop(lesser)
+        ended = [
+            self._end_one(one, event.at)
+            for one in self.session_rows.values()
+            if one.user_id == proof.user_id and not one.ended and one.new.factor is None
+        ]
+        self.events.append(event)
+        return Raised(account.user, session.new.began, ended)
+
+    def _raise(self, session: SessionRow, proof: FactorProof, renewed: NewSession, at: datetime) -> None:
+        session.new = evolve(session.new, factor=proof.method, factor_at=at)
+        session.factor_id = proof.factor_id
+        session.previous, session.current, session.salt = session.current, renewed.digest, b""
+        session.rotated_at = session.refreshed_at = at
+        session.expires_at, session.address = renewed.expires_at, renewed.origin.address
+        session.access_expires_at = max(session.access_expires_at, renewed.access_expires_at)
+        self.by_digest[renewed.digest] = session.id
+        self.issued[renewed.digest] = at
+
+    async def delete_factors(self, user_id: str, event: Event, factor_id: str | None = None) -> int:
+        gone = [one for one in self._factors_of(user_id) if factor_id in (None, one.id)]
+        self._drop(gone)
+        if gone:
+            self.events.append(event)
+        return len(gone)
+
+    async def replace_recovery_codes(self, user_id: str, digests: list[bytes], event: Event) -> None:
+        self._active(user_id)
+        self.recovery_codes[user_id] = set(digests)
+        self.events.append(event)
+
+    async def needs_factor(self, user_id: str, session_id: str) -> bool:
+        session = self.session_rows.get(session_id)
+        is_shown = session is not None and not session.ended and session.new.factor is not None
+        return not is_shown and any(one.is_verified for one in self._factors_of(user_id))
+
+    async def all_factors(self) -> list[Factor]:
+        return sorted(self.factors.values(), key=lambda one: (one.created_at, one.id))
 
     # What has expired.
 
