@@ -23,6 +23,7 @@ from project_service.auth.invitations import Invitations
 from project_service.auth.limits import Throttle
 from project_service.auth.mail_server import MailServer
 from project_service.auth.mail_templates import MailTemplates
+from project_service.auth.passkeys import Passkeys
 from project_service.auth.passwords import Bcrypt, Hashes, Hashing, common_passwords
 from project_service.auth.postgres import Repository
 from project_service.auth.routes import AdminRoutes, AuthRoutes, KeyRoutes
@@ -58,6 +59,7 @@ class Auth:
     accounts: Accounts
     challenges: Challenges
     factors: Factors
+    passkeys: Passkeys
     throttle: Throttle
     sessions: SessionService
     administration: Administration
@@ -154,6 +156,7 @@ def put_together(
         accounts,
         challenges,
         Factors(repository, throttle, revoked.add, context),
+        Passkeys(repository, throttle, context),
         throttle,
         sessions,
         administration,

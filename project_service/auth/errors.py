@@ -186,3 +186,34 @@ def insufficient_aal() -> ApiError:
     return ApiError(
         403, "insufficient_aal", "This needs the second factor first: verify one, then try again (aal2)."
     )
+
+
+def passkey_disabled() -> ApiError:
+    return ApiError(404, "passkey_disabled", "Passkeys are switched off here (auth.passkeys).")
+
+
+def passkey_not_found() -> ApiError:
+    return ApiError(404, "passkey_not_found", "There is no such passkey.")
+
+
+def passkey_taken() -> ApiError:
+    return ApiError(422, "passkey_taken", "This passkey is known here already.")
+
+
+def too_many_passkeys() -> ApiError:
+    return ApiError(
+        422, "too_many_passkeys", "The user has as many passkeys as there may be; remove one first."
+    )
+
+
+def passkey_challenge_expired() -> ApiError:
+    """The challenge is unknown, used, expired, or another user's; the response does not say which."""
+    return ApiError(
+        400, "passkey_challenge_expired", "The challenge is not valid, or no longer valid; ask for a new one."
+    )
+
+
+def passkey_verification_failed() -> ApiError:
+    """The passkey is unknown, of another user or origin, or has not signed this challenge; or its counter has not
+    gone up, so there may be a copy of it. The response does not say which."""
+    return ApiError(400, "passkey_verification_failed", "The passkey could not be verified.")

@@ -23,6 +23,7 @@ from project_service.auth.values import (
     Account,
     Answer,
     AuthCode,
+    Credential,
     Email,
     Event,
     Factor,
@@ -35,6 +36,8 @@ from project_service.auth.values import (
     NewSession,
     Origin,
     Outcome,
+    OwnFactor,
+    Passkey,
     Profile,
     Proof,
     Purpose,
@@ -384,6 +387,11 @@ update auth.throttle set failed = '{{}}'
 
 # Further factors. The user's row is locked first, so that what ends by one change is seen by the next.
 
+# The columns of ``_credential``, from a table called c.
+CREDENTIAL = "c.credential_id, c.public_key, c.sign_count, c.aaguid::text, c.transports, c.backed_up"
+# A counter that has not gone up may be that of a copy. Devices that do not count say 0 always.
+_GOES_UP = "(sign_count < %(count)s or sign_count = 0 and %(count)s = 0)"
+_COUNTED = "sign_count = %(count)s, last_used_at = %(at)s, updated_at = %(at)s"
 _LOCK_ACTIVE = "select 1 from auth.users where id = %(user)s::uuid and disabled_at is null for no key update"
 # Whoever has begun to enrol a factor and has not gone on enrols it anew.
 _ENROL = f"""
@@ -402,8 +410,10 @@ select (select count(*) from f),
     exists (select from auth.mfa_factors where user_id = %(user)s::uuid and friendly_name = %(name)s)
 """
 _OWN_FACTOR = "f.id = %(factor)s::uuid and f.user_id = %(user)s::uuid"
-_TOTP_SECRET = f"""
-select f.status = 'verified', t.secret from auth.mfa_factors f join auth.totp_secrets t on t.factor_id = f.id
+_FIND_FACTOR = f"""
+select f.factor_type, f.status = 'verified', t.secret, {CREDENTIAL} from auth.mfa_factors f
+left join auth.totp_secrets t on t.factor_id = f.id
+left join auth.webauthn_credentials c on c.factor_id = f.id
 where {_OWN_FACTOR}
 """
 _CHALLENGE_FACTOR = f"""
@@ -411,8 +421,7 @@ with f as (
     update auth.mfa_factors f set last_challenged_at = %(at)s where {_OWN_FACTOR} returning f.factor_type),
 c as (
     insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
-    select %(digest)s, 'factor', %(at)s, %(expires)s,
-        jsonb_build_object('factor', %(factor)s::text, 'session', %(session)s::text) from f)
+    select %(digest)s, 'factor', %(at)s, %(expires)s, %(data)s::jsonb from f)
 select factor_type from f
 """
 _MEET_CHALLENGE = """
@@ -430,6 +439,16 @@ _USE_RECOVERY_CODE = """
 delete from auth.recovery_codes where user_id = %(user)s::uuid and digest = %(recovery)s
     and exists (select from auth.mfa_factors f where f.id = %(factor)s::uuid and f.status = 'verified')
 returning 1
+"""
+_USE_CREDENTIAL = f"""
+update auth.webauthn_credentials set {_COUNTED} where factor_id = %(factor)s::uuid and {_GOES_UP} returning 1
+"""
+_ADD_CREDENTIAL = """
+insert into auth.webauthn_credentials (id, user_id, factor_id, credential_id, public_key, sign_count, aaguid,
+    transports, backed_up, friendly_name, created_at, updated_at)
+values (%(key)s::uuid, %(user)s::uuid, %(factor)s::uuid, %(credential)s, %(public_key)s, %(count)s, %(aaguid)s::uuid,
+    %(transports)s::text[], %(backed_up)s, %(name)s, %(at)s, %(at)s)
+on conflict do nothing returning 1
 """
 _VERIFY_FACTOR = f"""
 update auth.mfa_factors f set status = 'verified', updated_at = %(at)s where {_OWN_FACTOR} returning 1
@@ -475,6 +494,36 @@ _NEEDS_FACTOR = """
 select 1 where exists (select from auth.mfa_factors where user_id = %(user)s::uuid and status = 'verified')
     and not exists (select from auth.sessions
         where id = %(session)s::uuid and user_id = %(user)s::uuid and ended_at is null and factor is not null)
+"""
+# Passkeys: what their users sign in with.
+PASSKEY = f"c.id::text, c.user_id::text, c.friendly_name, c.created_at, c.last_used_at, {CREDENTIAL}"
+_OF_SIGN_IN = "auth.webauthn_credentials c where c.factor_id is null"
+_PASSKEYS = f"select {PASSKEY} from {_OF_SIGN_IN} and c.user_id = %(user)s::uuid order by c.created_at, c.id"
+_FIND_PASSKEY = f"select {PASSKEY} from {_OF_SIGN_IN} and c.credential_id = %(credential)s"
+_OWN_PASSKEY = "id = %(key)s::uuid and user_id = %(user)s::uuid and factor_id is null"
+_RENAME_PASSKEY = f"""
+with c as (
+    update auth.webauthn_credentials set friendly_name = %(name)s, updated_at = %(at)s where {_OWN_PASSKEY}
+    returning *),
+a as ({RECORD} from c)
+select {PASSKEY} from c
+"""
+_DELETE_PASSKEY = f"""
+with c as (delete from auth.webauthn_credentials where {_OWN_PASSKEY} returning id),
+a as ({RECORD} from c)
+select 1 from c
+"""
+_USE_PASSKEY = f"""
+update auth.webauthn_credentials set {_COUNTED} where {_OWN_PASSKEY} and {_GOES_UP} returning 1
+"""
+# Challenges that are nobody's until they are answered.
+_KEEP_CHALLENGE = """
+insert into auth.challenges (token_hash, purpose, created_at, expires_at, data)
+values (%(digest)s, %(purpose)s, %(at)s, %(expires)s, %(data)s::jsonb)
+"""
+_TAKE_CHALLENGE = """
+delete from auth.challenges where token_hash = %(digest)s and purpose = %(purpose)s and expires_at > %(now)s
+returning data::text
 """
 _FACTORS = (
     f"select json_agg(json_build_array({FACTOR}) order by f.created_at, f.id)::text from auth.mfa_factors f"
@@ -983,10 +1032,14 @@ class Repository:
         if not added:
             raise errors.factor_name_taken() if name_taken else errors.too_many_factors()
 
-    async def totp_secret(self, user_id: str, factor_id: str) -> tuple[bool, bytes] | None:
-        """Whether the user's factor is verified, and the secret of its codes; None if there is no such factor."""
-        row = await self._row(_TOTP_SECRET, user=user_id, factor=factor_id)
-        return None if row is None else (row[0], bytes(row[1]))
+    async def find_factor(self, user_id: str, factor_id: str) -> OwnFactor | None:
+        row = await self._row(_FIND_FACTOR, user=user_id, factor=factor_id)
+        if row is None:
+            return None
+        kind, is_verified, secret, *credential = row
+        return OwnFactor(
+            kind, is_verified, None if secret is None else bytes(secret), _credential(tuple(credential))
+        )
 
     async def challenge_factor(
         self,
@@ -996,9 +1049,10 @@ class Repository:
         digest: bytes,
         at: datetime,
         expires_at: datetime,
+        data: Mapping[str, Any] = {},
     ) -> FactorType | None:
-        """Store the digest of a challenge, which the session can answer by the factor; the type of the factor. None
-        if there is no such factor."""
+        """Store the digest of a challenge, which the session can answer by the factor, with ``data``; the type of the
+        factor. None if there is no such factor."""
         row = await self._row(
             _CHALLENGE_FACTOR,
             user=user_id,
@@ -1007,6 +1061,7 @@ class Repository:
             digest=digest,
             at=at,
             expires=expires_at,
+            data=_jsonb({**data, "factor": factor_id, "session": session_id}),
         )
         return None if row is None else row[0]
 
@@ -1016,7 +1071,8 @@ class Repository:
         other factors of its type that were never verified.
 
         Raises ``session_revoked`` if the session has ended, ``factor_challenge_expired``,
-        ``factor_verification_failed`` (a code that was used) and ``factor_not_found``; then nothing is changed.
+        ``factor_verification_failed`` (a code that was used), ``passkey_verification_failed`` (a counter that has not
+        gone up), ``passkey_taken`` and ``factor_not_found``; then nothing is changed.
         """
         params = {
             "user": proof.user_id,
@@ -1026,6 +1082,7 @@ class Repository:
             "step": proof.step,
             "recovery": proof.recovery,
             "method": proof.method,
+            **_credential_params(proof.factor_id, "", proof.credential),
             "digest": renewed.digest,
             "expires": renewed.expires_at,
             "access_expires": renewed.access_expires_at,
@@ -1037,9 +1094,7 @@ class Repository:
                 raise session_revoked()
             if not await transaction.query(_MEET_CHALLENGE, params):
                 raise errors.factor_challenge_expired()
-            used = _USE_STEP if proof.recovery is None else _USE_RECOVERY_CODE
-            if not await transaction.query(used, params):
-                raise errors.factor_verification_failed()
+            await _use_proof(transaction, proof, params)
             if not await transaction.query(_VERIFY_FACTOR, params):
                 raise errors.factor_not_found()
             began = _first(await transaction.query(_RAISE_SESSION, params))
@@ -1083,6 +1138,82 @@ class Repository:
         """The factors of all users."""
         row = await self._row(_FACTORS)
         return [] if row is None else [_factor(one) for one in json.loads(row[0] or "[]")]
+
+    # Passkeys.
+
+    async def passkeys(self, user_id: str) -> list[Passkey]:
+        """What the user signs in with, the oldest first."""
+        rows = await self.database.query(_PASSKEYS, {"user": user_id})
+        return [_passkey(row) for row in rows]
+
+    async def find_passkey(self, credential_id: bytes) -> Passkey | None:
+        row = await self._row(_FIND_PASSKEY, credential=credential_id)
+        return None if row is None else _passkey(row)
+
+    async def add_passkey(self, passkey: Passkey, maximum: int, event: Event) -> None:
+        """Raises ``passkey_taken``, ``too_many_passkeys`` (the user has ``maximum``) and ``session_revoked`` (the
+        user is gone or disabled)."""
+        params = {
+            "user": passkey.user_id,
+            "factor": None,
+            **_credential_params(passkey.id, passkey.name, passkey.credential),
+            **_event_params(event),
+        }
+
+        async def added(transaction: Transaction) -> None:
+            if not await transaction.query(_LOCK_ACTIVE, params):
+                raise session_revoked()
+            if len(await transaction.query(_PASSKEYS, params)) >= maximum:
+                raise errors.too_many_passkeys()
+            if not await transaction.query(_ADD_CREDENTIAL, params):
+                raise errors.passkey_taken()
+            await transaction.query(RECORD, params)
+
+        await self.database.transaction(added)
+
+    async def rename_passkey(self, user_id: str, passkey_id: str, name: str, event: Event) -> Passkey | None:
+        """The passkey with its new name; None if the user has no such passkey."""
+        params = {"user": user_id, "key": passkey_id, "name": name, **_event_params(event)}
+        row = await self._row(_RENAME_PASSKEY, **params)
+        return None if row is None else _passkey(row)
+
+    async def delete_passkey(self, user_id: str, passkey_id: str, event: Event) -> bool:
+        params = {"user": user_id, "key": passkey_id, **_event_params(event)}
+        return await self._row(_DELETE_PASSKEY, **params) is not None
+
+    async def begin_by_passkey(self, passkey: Passkey, session: NewSession, event: Event) -> User | None:
+        """Start a session by a passkey, which has signed with the counter that it has in ``passkey``. None if the
+        user is gone or disabled; raises ``passkey_verification_failed`` if the passkey is gone, or its counter has
+        not gone up."""
+        params = {
+            "user": passkey.user_id,
+            "key": passkey.id,
+            "count": passkey.credential.sign_count,
+            "at": event.at,
+        }
+
+        async def begun(transaction: Transaction) -> User | None:
+            if not await transaction.query(_LOCK_ACTIVE, params):
+                return None
+            if not await transaction.query(_USE_PASSKEY, params):
+                raise errors.passkey_verification_failed()
+            return await _entered(transaction, passkey.user_id, session, event, proven=False)
+
+        return await self.database.transaction(begun)
+
+    async def keep_challenge(
+        self, purpose: Purpose, digest: bytes, at: datetime, expires_at: datetime, data: Mapping[str, Any]
+    ) -> None:
+        """Store a challenge that is nobody's until it is answered."""
+        params = {"purpose": purpose, "digest": digest, "at": at, "expires": expires_at}
+        await self.database.query(_KEEP_CHALLENGE, {**params, "data": _jsonb(data)})
+
+    async def take_challenge(
+        self, purpose: Purpose, digest: bytes, now: datetime
+    ) -> Mapping[str, Any] | None:
+        """Use up a challenge of ``keep_challenge``: its data."""
+        row = await self._row(_TAKE_CHALLENGE, purpose=purpose, digest=digest, now=now)
+        return None if row is None else json.loads(row[0])
 
     # What has expired.
 
@@ -1148,6 +1279,21 @@ async def _answered(
     await transaction.query(_LOCK_OWNERS, params)
     row = _first(await transaction.query(_ANSWER, params))
     return None if row is None else (row[0], row[1], json.loads(row[2]))
+
+
+async def _use_proof(transaction: Transaction, proof: FactorProof, params: dict[str, Any]) -> None:
+    """Use up a code, or take over the credential as it is after a signature; the first is kept."""
+    if proof.credential is None:
+        used = _USE_STEP if proof.recovery is None else _USE_RECOVERY_CODE
+        if not await transaction.query(used, params):
+            raise errors.factor_verification_failed()
+        return
+    known = await transaction.query(_FIND_FACTOR, params)
+    if known and _credential(known[0][3:]) is None:
+        if not await transaction.query(_ADD_CREDENTIAL, params):
+            raise errors.passkey_taken()
+    elif not await transaction.query(_USE_CREDENTIAL, params):
+        raise errors.passkey_verification_failed()
 
 
 async def _locked(transaction: Transaction, user_id: str) -> User:
@@ -1229,6 +1375,36 @@ def _factor(values: list[Any]) -> Factor:
     factor_id, user_id, name, kind, is_verified, *times = values
     created, updated = map(datetime.fromisoformat, times)
     return Factor(factor_id, user_id, name, kind, is_verified, created, updated)
+
+
+def _credential(row: Row) -> Credential | None:
+    """The credential in the columns ``CREDENTIAL``, or None if they are empty."""
+    if row[0] is None:
+        return None
+    key, public_key, count, aaguid, transports, backed_up = row
+    return Credential(bytes(key), bytes(public_key), count, aaguid, tuple(transports), backed_up)
+
+
+def _passkey(row: Row) -> Passkey:
+    """The passkey in the columns ``PASSKEY``."""
+    passkey_id, user_id, name, created_at, last_used_at, *columns = row
+    credential = _credential(tuple(columns))
+    assert credential is not None
+    return Passkey(passkey_id, user_id, name, credential, created_at, last_used_at)
+
+
+def _credential_params(key: str, name: str, credential: Credential | None) -> dict[str, Any]:
+    """The parameters of ``_ADD_CREDENTIAL``, besides whose it is."""
+    return {
+        "key": key,
+        "name": name,
+        "credential": credential and credential.id,
+        "public_key": credential and credential.public_key,
+        "count": credential and credential.sign_count,
+        "aaguid": credential and credential.aaguid,
+        "transports": credential and list(credential.transports),
+        "backed_up": credential and credential.is_backed_up,
+    }
 
 
 def _jsonb(value: Mapping[str, Any]) -> str:

@@ -98,6 +98,13 @@ THEIRS: Mapping[str, Theirs] = {
     "factor_challenge_expired": Theirs(422, "mfa_challenge_expired"),
     "factor_verification_failed": Theirs(422, "mfa_verification_failed", "Invalid TOTP code entered"),
     "insufficient_aal": Theirs(403, "insufficient_aal"),
+    # Passkeys.
+    "passkey_disabled": Theirs(404, "passkey_disabled", "Passkeys are disabled"),
+    "passkey_not_found": Theirs(404, "validation_failed", "Passkey not found"),
+    "passkey_taken": Theirs(422, "webauthn_credential_exists"),
+    "too_many_passkeys": Theirs(422, "too_many_passkeys"),
+    "passkey_challenge_expired": Theirs(400, "webauthn_challenge_not_found"),
+    "passkey_verification_failed": Theirs(400, "webauthn_verification_failed"),
     "user_not_found": Theirs(404, "user_not_found", "User not found"),
     "user_in_use": Theirs(409, "conflict"),
     # What is not the client's fault, or only in part.
@@ -146,10 +153,6 @@ def saml_provider_disabled() -> ApiError:
 
 def manual_linking_disabled() -> ApiError:
     return _refused(404, "manual_linking_disabled", "Manual linking is disabled")
-
-
-def passkey_disabled() -> ApiError:
-    return _refused(404, "passkey_disabled", "Passkeys are disabled")
 
 
 def feature_disabled() -> ApiError:

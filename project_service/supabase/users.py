@@ -20,6 +20,7 @@ from project_service.auth.values import (
     check_app_metadata,
     check_metadata,
 )
+from project_service.errors import validation_failed
 from project_service.http.describe import BOOLEAN, MOMENT, STRING, UUID, Named, array, obj
 from project_service.http.json_body import FLAG, TEXT, Kind, member, text
 from project_service.lifecycle import timestamp
@@ -248,10 +249,35 @@ class NewFactor:
     issuer: str = member(TEXT, default="", schema={"description": "What applications show beside the code."})
 
 
+def _object(name: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise validation_failed({name: "must be an object"})
+    return value
+
+
+_OBJECT = Kind({"type": "object"}, _object)
+
+
 @frozen
 class FactorAnswer:
     challenge_id: str = member(TEXT, default="")
     code: str = member(TEXT, default="", schema={"description": "Of the factor, or a recovery code."})
+    webauthn: Mapping[str, Any] = member(
+        _OBJECT, default={}, schema={"description": "For a key: credential_response, what the page got."}
+    )
+
+
+@frozen
+class PasskeyAnswer:
+    challenge_id: str = member(TEXT, default="")
+    credential: Mapping[str, Any] = member(
+        _OBJECT, default={}, schema={"description": "What navigator.credentials gave, as JSON."}
+    )
+
+
+@frozen
+class PasskeyName:
+    friendly_name: str = member(TEXT, default="")
 
 
 @frozen

@@ -26,6 +26,7 @@ from project_service.auth.values import (
     Account,
     Answer,
     AuthCode,
+    Credential,
     Email,
     Event,
     Factor,
@@ -38,6 +39,8 @@ from project_service.auth.values import (
     NewSession,
     Origin,
     Outcome,
+    OwnFactor,
+    Passkey,
     Profile,
     Proof,
     Purpose,
@@ -103,6 +106,10 @@ class Waiting:
         )
 
 
+def _goes_up(known: Credential, used: Credential) -> bool:
+    return known.sign_count < used.sign_count or known.sign_count == used.sign_count == 0
+
+
 def _with(account: Account, **changes: Any) -> Account:
     return evolve(account, user=evolve(account.user, **changes))
 
@@ -125,6 +132,9 @@ class MemoryRepository:
         # The secret of a factor's codes, and the last time step whose code was used.
         self.totp: dict[str, tuple[bytes, int]] = {}
         self.recovery_codes: dict[str, set[bytes]] = {}
+        self.factor_keys: dict[str, Credential] = {}
+        # Passkeys, by their ids.
+        self.keys: dict[str, Passkey] = {}
         # Users to whom rows of the project's own refer.
         self.in_use: set[str] = set()
         self.counters: defaultdict[tuple[str, str], Counter] = defaultdict(Counter)
@@ -325,6 +335,7 @@ class MemoryRepository:
         self.session_rows = {key: one for key, one in self.session_rows.items() if one.user_id != user_id}
         self._forget(user_id)
         self._drop(self._factors_of(user_id))
+        self.keys = {key: one for key, one in self.keys.items() if one.user_id != user_id}
         self.events.append(event)
         return True
 
@@ -623,6 +634,7 @@ class MemoryRepository:
         for factor in factors:
             del self.factors[factor.id]
             self.totp.pop(factor.id, None)
+            self.factor_keys.pop(factor.id, None)
             for session in self.session_rows.values():
                 if session.factor_id == factor.id:
                     session.factor_id = None
@@ -652,11 +664,12 @@ class MemoryRepository:
             self.totp[factor.id] = secret, -1
         self.events.append(event)
 
-    async def totp_secret(self, user_id: str, factor_id: str) -> tuple[bool, bytes] | None:
+    async def find_factor(self, user_id: str, factor_id: str) -> OwnFactor | None:
         factor = self._own_factor(user_id, factor_id)
-        if factor is None or factor_id not in self.totp:
+        if factor is None:
             return None
-        return factor.is_verified, self.totp[factor_id][0]
+        secret = self.totp[factor_id][0] if factor_id in self.totp else None
+        return OwnFactor(factor.type, factor.is_verified, secret, self.factor_keys.get(factor_id))
 
     async def challenge_factor(
         self,
@@ -666,34 +679,28 @@ class MemoryRepository:
         digest: bytes,
         at: datetime,
         expires_at: datetime,
+        data: Mapping[str, Any] = {},
     ) -> FactorType | None:
         factor = self._own_factor(user_id, factor_id)
         if factor is None:
             return None
-        challenge = NewChallenge("factor", "factor", digest, at, expires_at)
-        data = {"factor": factor_id, "session": session_id}
-        self.challenges.append(Waiting(challenge, None, "factor", data))
+        kept = {**data, "factor": factor_id, "session": session_id}
+        await self.keep_challenge("factor", digest, at, expires_at, kept)
         return factor.type
 
     async def prove_factor(self, proof: FactorProof, renewed: NewSession, event: Event) -> Raised:
         account = self._active(proof.user_id)
-        data = {"factor": proof.factor_id, "session": proof.session_id}
+        of_it = {"factor": proof.factor_id, "session": proof.session_id}.items()
         met = [
             one
             for one in self.challenges
-            if (one.new.digest, one.purpose, one.data) == (proof.challenge, "factor", data)
+            if (one.new.digest, one.purpose) == (proof.challenge, "factor")
+            and of_it <= one.data.items()
             and one.new.expires_at > event.at
         ]
         if not met:
             raise errors.factor_challenge_expired()
-        factor, secret = self.factors.get(proof.factor_id), self.totp.get(proof.factor_id)
-        kept = self.recovery_codes.get(proof.user_id, set())
-        if proof.recovery is None:
-            is_right = secret is not None and proof.step is not None and secret[1] < proof.step
-        else:
-            is_right = factor is not None and factor.is_verified and proof.recovery in kept
-        if not is_right:
-            raise errors.factor_verification_failed()
+        self._check_proof(proof)
         factor = self._own_factor(proof.user_id, proof.factor_id)
         if factor is None:
             raise errors.factor_not_found()
@@ -702,10 +709,12 @@ class MemoryRepository:
         if session is None or not is_current or session.expires_at <= event.at:
             raise session_revoked()
         self.challenges.remove(met[0])
-        if secret is not None and proof.step is not None:
-            self.totp[factor.id] = secret[0], proof.step
+        if proof.step is not None:
+            self.totp[factor.id] = self.totp[factor.id][0], proof.step
         if proof.recovery is not None:
-            kept.remove(proof.recovery)
+            self.recovery_codes[proof.user_id].remove(proof.recovery)
+        if proof.credential is not None:
+            self.factor_keys[factor.id] = proof.credential
         self.factors[factor.id] = evolve(factor, is_verified=True, updated_at=event.at)
         self._raise(session, proof, renewed, event.at)
         lesser = [
@@ -719,6 +728,27 @@ class MemoryRepository:
         ]
         self.events.append(event)
         return Raised(account.user, session.new.began, ended)
+
+    def _check_proof(self, proof: FactorProof) -> None:
+        if proof.credential is not None:
+            known = self.factor_keys.get(proof.factor_id)
+            if known is None and self._is_known(proof.credential.id):
+                raise errors.passkey_taken()
+            if known is not None and not _goes_up(known, proof.credential):
+                raise errors.passkey_verification_failed()
+            return
+        factor, secret = self.factors.get(proof.factor_id), self.totp.get(proof.factor_id)
+        if proof.recovery is None:
+            is_right = secret is not None and proof.step is not None and secret[1] < proof.step
+        else:
+            kept = self.recovery_codes.get(proof.user_id, set())
+            is_right = factor is not None and factor.is_verified and proof.recovery in kept
+        if not is_right:
+            raise errors.factor_verification_failed()
+
+    def _is_known(self, credential_id: bytes) -> bool:
+        keys = [*self.factor_keys.values(), *(one.credential for one in self.keys.values())]
+        return any(one.id == credential_id for one in keys)
 
     def _raise(self, session: SessionRow, proof: FactorProof, renewed: NewSession, at: datetime) -> None:
         session.new = evolve(session.new, factor=proof.method, factor_at=at)
@@ -749,6 +779,69 @@ class MemoryRepository:
 
     async def all_factors(self) -> list[Factor]:
         return sorted(self.factors.values(), key=lambda one: (one.created_at, one.id))
+
+    # Passkeys.
+
+    async def passkeys(self, user_id: str) -> list[Passkey]:
+        own = [one for one in self.keys.values() if one.user_id == user_id]
+        return sorted(own, key=lambda one: (one.created_at, one.id))
+
+    async def find_passkey(self, credential_id: bytes) -> Passkey | None:
+        return next((one for one in self.keys.values() if one.credential.id == credential_id), None)
+
+    async def add_passkey(self, passkey: Passkey, maximum: int, event: Event) -> None:
+        self._active(passkey.user_id)
+        if len(await self.passkeys(passkey.user_id)) >= maximum:
+            raise errors.too_many_passkeys()
+        if self._is_known(passkey.credential.id):
+            raise errors.passkey_taken()
+        self.keys[passkey.id] = passkey
+        self.events.append(event)
+
+    async def rename_passkey(self, user_id: str, passkey_id: str, name: str, event: Event) -> Passkey | None:
+        passkey = self.keys.get(passkey_id)
+        if passkey is None or passkey.user_id != user_id:
+            return None
+        self.keys[passkey_id] = evolve(passkey, name=name)
+        self.events.append(event)
+        return self.keys[passkey_id]
+
+    async def delete_passkey(self, user_id: str, passkey_id: str, event: Event) -> bool:
+        passkey = self.keys.get(passkey_id)
+        if passkey is None or passkey.user_id != user_id:
+            return False
+        del self.keys[passkey_id]
+        self.events.append(event)
+        return True
+
+    async def begin_by_passkey(self, passkey: Passkey, session: NewSession, event: Event) -> User | None:
+        account = self.accounts.get(passkey.user_id)
+        if account is None or account.disabled_at is not None:
+            return None
+        known = self.keys.get(passkey.id)
+        if known is None or known.user_id != passkey.user_id:
+            raise errors.passkey_verification_failed()
+        if not _goes_up(known.credential, passkey.credential):
+            raise errors.passkey_verification_failed()
+        counted = evolve(known.credential, sign_count=passkey.credential.sign_count)
+        self.keys[passkey.id] = evolve(known, credential=counted, last_used_at=event.at)
+        event = evolve(event, user_id=account.user.id, email=account.user.email)
+        return self._enter(account, session, event)
+
+    async def keep_challenge(
+        self, purpose: Purpose, digest: bytes, at: datetime, expires_at: datetime, data: Mapping[str, Any]
+    ) -> None:
+        challenge = NewChallenge(purpose, purpose, digest, at, expires_at)
+        self.challenges.append(Waiting(challenge, None, purpose, dict(data)))
+
+    async def take_challenge(
+        self, purpose: Purpose, digest: bytes, now: datetime
+    ) -> Mapping[str, Any] | None:
+        for one in self.challenges:
+            if (one.purpose, one.new.digest) == (purpose, digest) and one.new.expires_at > now:
+                self.challenges.remove(one)
+                return one.data
+        return None
 
     # What has expired.
 

@@ -36,11 +36,11 @@ class OwnFactors:
         "Enroll",
         "Begin to use a second factor, which counts once a code of it is verified",
         answer(
-            "The secret of its codes, once, as a text, an address and a picture",
+            "The secret of its codes, once, as a text, an address and a picture; for a key nothing yet",
             obj(
-                ("id", "type", "friendly_name", "totp"),
+                ("id", "type", "friendly_name"),
                 id=UUID,
-                type={"const": "totp"},
+                type=_TYPE,
                 friendly_name=STRING,
                 totp=obj(("qr_code", "secret", "uri"), qr_code=STRING, secret=STRING, uri=STRING),
             ),
@@ -61,7 +61,10 @@ class OwnFactors:
         if body.factor_type == "phone":
             raise theirs.mfa_phone_enroll_not_enabled()
         if body.factor_type == "webauthn":
-            raise theirs.mfa_webauthn_enroll_not_enabled()
+            if not self.context.settings.passkeys:
+                raise theirs.mfa_webauthn_enroll_not_enabled()
+            key = await self.factors.enrol_key(signed_in(request), body.friendly_name, origin_of(request))
+            return reply({"id": key.id, "type": "webauthn", "friendly_name": key.name})
         if body.factor_type != "totp":
             raise validation_failed({"factor_type": "needs to be totp, phone, or webauthn"})
         made = await self.factors.enrol_totp(
@@ -88,20 +91,32 @@ class OwnFactors:
                 id=UUID,
                 type=_TYPE,
                 expires_at={"type": "integer", "description": "Unix seconds."},
+                webauthn=obj(
+                    ("type", "credential_options"),
+                    type={"enum": ["create", "request"]},
+                    credential_options={
+                        "type": "object",
+                        "description": "For navigator.credentials, as JSON.",
+                    },
+                ),
             ),
         ),
-        errors=(_NOT_FOUND,),
+        errors=(_NOT_FOUND, errors.passkey_disabled()),
         **_ONE,
     )
     async def challenge(self, request: Request) -> Reply:
         made = await self.factors.challenge(signed_in(request), request.path_args["factor_id"])
-        return reply({"id": made.id, "type": made.type, "expires_at": made.expires_at})
+        told: dict[str, Any] = {"id": made.id, "type": made.type, "expires_at": made.expires_at}
+        if made.ceremony:
+            options = {"publicKey": made.options}
+            told["webauthn"] = {"type": made.ceremony, "credential_options": options}
+        return reply(told)
 
     @declare(
         "POST",
         "/factors/<factor_id>/verify",
         "VerifyFactor",
-        "Show a factor by a code, or by a recovery code",
+        "Show a factor by a code, by a recovery code, or by a key",
         answer("The session, at aal2 from now on; those at aal1 end", SESSION),
         body=FactorAnswer,
         admission=CHANGES,
@@ -110,17 +125,26 @@ class OwnFactors:
             _LESSER,
             errors.factor_challenge_expired(),
             errors.factor_verification_failed(),
+            errors.passkey_verification_failed(),
+            errors.passkey_taken(),
+            errors.passkey_disabled(),
             rate_limited(1),
         ),
         **_ONE,
     )
     async def verify(self, request: Request) -> Reply:
         caller, body = signed_in(request), await read(request, FactorAnswer)
-        for name, value in (("challenge_id", body.challenge_id), ("code", body.code)):
-            if not value:
-                raise validation_failed_missing(name)
+        given = body.webauthn.get("credential_response")
+        if not body.challenge_id:
+            raise validation_failed_missing("challenge_id")
+        if not body.code and not isinstance(given, dict):
+            raise validation_failed_missing("code")
         session = await self.factors.verify(
-            caller, request.path_args["factor_id"], body.challenge_id, body.code, origin_of(request)
+            caller,
+            request.path_args["factor_id"],
+            body.challenge_id,
+            given if isinstance(given, dict) else body.code,
+            origin_of(request),
         )
         profile = await self.accounts.profile(session.user.id)
         return reply(session_view(session, profile, self.context.clock()))

@@ -23,6 +23,7 @@ from project_service.supabase.auth.challenges import Mails, Verification
 from project_service.supabase.auth.common import BASE, TAG, Links
 from project_service.supabase.auth.factors import OwnFactors
 from project_service.supabase.auth.operators import Operators
+from project_service.supabase.auth.passkeys import OwnPasskeys
 from project_service.supabase.auth.sessions import Sessions
 from project_service.supabase.auth.user import OwnUser
 from project_service.supabase.databases import OF_DATABASE, of_known
@@ -49,7 +50,6 @@ _MISSING = tuple(
         ("authorize|callback", theirs.provider_disabled),
         ("sso(/.*)?", theirs.saml_provider_disabled),
         ("user/identities/.+", theirs.manual_linking_disabled, True),
-        ("passkeys(/.*)?|admin/users/[^/]+/passkeys(/.*)?", theirs.passkey_disabled),
         ("(oauth|user/oauth|admin)(/.*)?", theirs.feature_disabled),
     )
 )
@@ -76,6 +76,7 @@ class ClientAuth:
             ({}, Verification(auth.accounts, auth.challenges, auth.throttle, context, links)),
             (FOR_USERS, OwnUser(auth.accounts, links)),
             ({}, OwnFactors(auth.accounts, auth.factors, context)),
+            ({}, OwnPasskeys(auth.accounts, auth.passkeys, auth.administration, context)),
             ({}, About(auth.verifier, context)),
             (FOR_USERS, Operators(auth.administration, auth.invitations, links)),
         ):

@@ -10,7 +10,16 @@ import pytest
 from attrs import evolve
 
 from project_service.auth.postgres import Repository
-from project_service.auth.values import Answer, Factor, FactorProof, NewSession, SignIn
+from project_service.auth.values import (
+    Answer,
+    Credential,
+    Factor,
+    FactorProof,
+    NewSession,
+    OwnFactor,
+    Passkey,
+    SignIn,
+)
 from project_service.errors import ApiError
 from tests.contracts.auth.users import (
     HOUR,
@@ -86,7 +95,7 @@ async def test_a_factor_counts_once_it_is_verified(repository: Repository) -> No
     user = (await made(repository, first=first)).user
     factor = await enrolled(repository, user.id, "phone")
     assert await factors(repository, user.id) == (factor,)
-    assert await repository.totp_secret(user.id, factor.id) == (False, SECRET)
+    assert await repository.find_factor(user.id, factor.id) == OwnFactor("totp", False, SECRET)
     assert not await repository.needs_factor(user.id, first.id)
     raised = await prove(repository, await challenged(repository, factor, first.id), NOW + SECOND)
     assert raised.user.id == user.id
@@ -103,7 +112,7 @@ async def test_a_factor_is_its_users_alone(repository: Repository) -> None:
     mine, others = session(), session()
     user, other = (await made(repository, first=mine)).user, (await made(repository, first=others)).user
     factor = await enrolled(repository, user.id)
-    assert await repository.totp_secret(other.id, factor.id) is None
+    assert await repository.find_factor(other.id, factor.id) is None
     none = await repository.challenge_factor(other.id, others.id, factor.id, digest(), NOW, NOW + HOUR)
     assert none is None
     assert await repository.delete_factors(other.id, event(), factor.id) == 0
@@ -279,7 +288,7 @@ async def test_sessions_are_not_raised_by_a_factor_that_is_gone(repository: Repo
     assert await factors(repository, user.id) == ()
     rotated = await rotate(repository, renewed.digest, digest())
     assert rotated.began == SignIn(NOW)
-    assert await repository.totp_secret(user.id, two.id) is None
+    assert await repository.find_factor(user.id, two.id) is None
 
 
 @contract
@@ -345,3 +354,143 @@ async def test_a_deleted_user_leaves_no_factor(repository: Repository) -> None:
     factor = await enrolled(repository, user.id)
     assert await repository.delete_user(user.id, event())
     assert factor.id not in {one.id for one in await repository.all_factors()}
+
+
+# Passkeys, and keys as factors.
+
+
+def new_key(count: int = 1) -> Credential:
+    return Credential(digest(), b"public", count, str(uuid.uuid4()), ("internal", "usb"), True)
+
+
+async def key_factor(repository: Repository, user_id: str, session_id: str) -> FactorProof:
+    """A new factor that is a key, which does not exist yet, with what answers its challenge but for the key."""
+    factor = evolve(new_factor(user_id, digest().hex()), type="webauthn")
+    await repository.enrol_factor(factor, None, STALE, 10, event())
+    return await key_challenged(repository, user_id, session_id, factor.id)
+
+
+async def key_challenged(
+    repository: Repository, user_id: str, session_id: str, factor_id: str
+) -> FactorProof:
+    key, until = digest(), NOW + 5 * MINUTE
+    data = {"ceremony": "create"}
+    kind = await repository.challenge_factor(user_id, session_id, factor_id, key, NOW, until, data)
+    assert kind == "webauthn"
+    pending = await repository.pending(("factor",), NOW, digest=key)
+    assert pending is not None
+    assert pending[1] == {"ceremony": "create", "factor": factor_id, "session": session_id}
+    return FactorProof(user_id, session_id, factor_id, key, "webauthn")
+
+
+@contract
+async def test_a_key_of_a_factor_is_kept_and_its_counter_goes_up(repository: Repository) -> None:
+    first = session()
+    user = (await made(repository, first=first)).user
+    proof, key = await key_factor(repository, user.id, first.id), new_key()
+    assert await repository.find_factor(user.id, proof.factor_id) == OwnFactor("webauthn", False)
+    raised = await prove(repository, evolve(proof, credential=key))
+    assert raised.began.factor == "webauthn"
+    known = OwnFactor("webauthn", True, None, key)
+    assert await repository.find_factor(user.id, proof.factor_id) == known
+    again = await key_challenged(repository, user.id, first.id, proof.factor_id)
+    await refused("passkey_verification_failed", prove(repository, evolve(again, credential=key)))
+    await prove(repository, evolve(again, credential=evolve(key, sign_count=3)))
+    known = OwnFactor("webauthn", True, None, evolve(key, sign_count=3))
+    assert await repository.find_factor(user.id, proof.factor_id) == known
+    # It shows the factor, and does not sign in.
+    assert await repository.find_passkey(key.id) is None
+    assert await repository.passkeys(user.id) == []
+
+
+@contract
+async def test_a_key_is_for_one_factor_or_passkey(repository: Repository) -> None:
+    first = session()
+    user = (await made(repository, first=first)).user
+    one = await key_factor(repository, user.id, first.id)
+    key = new_key()
+    await prove(repository, evolve(one, credential=key))
+    three = await key_factor(repository, user.id, first.id)
+    await refused("passkey_taken", prove(repository, evolve(three, credential=key)))
+    passkey = Passkey(str(uuid.uuid4()), user.id, "Passkey", key, NOW)
+    await refused("passkey_taken", repository.add_passkey(passkey, 10, event()))
+    # Nor has it a step or a code.
+    await refused("factor_verification_failed", prove(repository, evolve(three, step=7)))
+
+
+@contract
+async def test_passkeys_are_their_users(repository: Repository) -> None:
+    user, other = (await made(repository)).user, (await made(repository)).user
+    passkey = Passkey(str(uuid.uuid4()), user.id, "Passkey", new_key(), NOW)
+    await repository.add_passkey(passkey, 2, event())
+    later = Passkey(str(uuid.uuid4()), user.id, "Later", new_key(), NOW + SECOND)
+    await repository.add_passkey(later, 2, event(at=NOW + SECOND))
+    more = Passkey(str(uuid.uuid4()), user.id, "More", new_key(), NOW)
+    await refused("too_many_passkeys", repository.add_passkey(more, 2, event()))
+    gone = evolve(more, user_id=str(uuid.uuid4()))
+    await refused("session_revoked", repository.add_passkey(gone, 2, event()))
+    assert await repository.passkeys(user.id) == [passkey, later]
+    assert await repository.passkeys(other.id) == []
+    assert await repository.find_passkey(passkey.credential.id) == passkey
+    assert await repository.find_passkey(digest()) is None
+    assert await repository.rename_passkey(other.id, passkey.id, "stolen", event()) is None
+    renamed = await repository.rename_passkey(user.id, passkey.id, "laptop", event())
+    assert renamed == evolve(passkey, name="laptop")
+    assert not await repository.delete_passkey(other.id, passkey.id, event())
+    assert await repository.delete_passkey(user.id, passkey.id, event())
+    assert not await repository.delete_passkey(user.id, passkey.id, event())
+    assert await repository.passkeys(user.id) == [later]
+    assert await repository.delete_user(user.id, event())
+    assert await repository.find_passkey(later.credential.id) is None
+
+
+@contract
+async def test_a_passkey_begins_a_session_if_its_counter_goes_up(repository: Repository) -> None:
+    user = (await made(repository)).user
+    for counts in ((4, [5]), (0, [0, 0])):
+        passkey = Passkey(str(uuid.uuid4()), user.id, "Passkey", new_key(counts[0]), NOW)
+        await repository.add_passkey(passkey, 10, event())
+        for count in counts[1]:
+            begun = evolve(session(NOW + HOUR), method="webauthn")
+            used = evolve(passkey, credential=evolve(passkey.credential, sign_count=count))
+            entered = await repository.begin_by_passkey(used, begun, event("login", NOW + HOUR))
+            assert entered is not None
+            assert (entered.id, entered.last_login_at, entered.confirmed_at) == (user.id, NOW + HOUR, None)
+            assert begun.id in {one.id for one in await repository.list_sessions(user.id, NOW)}
+            known = await repository.find_passkey(passkey.credential.id)
+            assert known == evolve(used, last_used_at=NOW + HOUR)
+    low = evolve(passkey, credential=evolve(passkey.credential, sign_count=5))
+    await repository.begin_by_passkey(low, session(), event())
+    for count in (5, 4, 0):
+        copied = evolve(passkey, credential=evolve(passkey.credential, sign_count=count))
+        await refused("passkey_verification_failed", repository.begin_by_passkey(copied, session(), event()))
+    await repository.set_disabled(user.id, True, event())
+    high = evolve(passkey, credential=evolve(passkey.credential, sign_count=9))
+    assert await repository.begin_by_passkey(high, session(), event()) is None
+
+
+@contract
+async def test_of_two_at_once_with_one_counter_one_signs_in(repository: Repository) -> None:
+    user = (await made(repository)).user
+    passkey = Passkey(str(uuid.uuid4()), user.id, "Passkey", new_key(1), NOW)
+    await repository.add_passkey(passkey, 10, event())
+    used = evolve(passkey, credential=evolve(passkey.credential, sign_count=2))
+
+    async def outcome() -> bool:
+        try:
+            return await repository.begin_by_passkey(used, session(), event()) is not None
+        except ApiError:
+            return False
+
+    assert sum(await all_of(*(outcome() for _ in range(4)))) == 1
+
+
+@contract
+async def test_a_kept_challenge_is_taken_once_in_time_and_for_its_purpose(repository: Repository) -> None:
+    key = digest()
+    await repository.keep_challenge("passkey", key, NOW, NOW + MINUTE, {"challenge": "x"})
+    assert await repository.take_challenge("passkey_new", key, NOW) is None
+    assert await repository.take_challenge("passkey", digest(), NOW) is None
+    assert await repository.take_challenge("passkey", key, NOW + MINUTE) is None
+    taken = await all_of(*(repository.take_challenge("passkey", key, NOW) for _ in range(3)))
+    assert sorted(taken, key=bool) == [None, None, {"challenge": "x"}]

@@ -618,6 +618,8 @@ class Operators(Base):
             ("DELETE", "/admin/users/x"),
             ("GET", "/admin/users/x/factors"),
             ("DELETE", "/admin/users/x/factors/y"),
+            ("GET", "/admin/users/x/passkeys"),
+            ("DELETE", "/admin/users/x/passkeys/y"),
             ("POST", "/invite"),
             ("POST", "/admin/generate_link"),
         ):
@@ -647,7 +649,6 @@ class WhatIsNotThere(Base):
             ("POST", "/passkeys/authentication/options", 404, "passkey_disabled"),
             ("GET", "/admin/oauth/clients", 404, "feature_disabled"),
             ("GET", "/oauth/authorizations/1", 404, "feature_disabled"),
-            ("GET", "/admin/users/1/passkeys", 404, "passkey_disabled"),
             ("GET", "/nothing", 404, "not_found"),
             ("GET", "/otp/more", 404, "not_found"),
             ("GET", "/", 404, "not_found"),
