@@ -145,6 +145,24 @@ def invalid_id_token(why: str) -> ApiError:
     return ApiError(400, "invalid_id_token", f"The ID token cannot be used: {why}.")
 
 
+def identity_taken() -> ApiError:
+    return ApiError(409, "identity_taken", "This account of the provider belongs to a user already.")
+
+
+def identity_not_found() -> ApiError:
+    return ApiError(404, "identity_not_found", "The user has no such identity.")
+
+
+def last_identity() -> ApiError:
+    return ApiError(422, "last_identity", "This is the user's last way in, so it cannot be removed.")
+
+
+def address_identity() -> ApiError:
+    return ApiError(
+        422, "address_identity", "The address is a way in as long as the user has it; change it instead."
+    )
+
+
 def hook_refused(status: int, message: str) -> ApiError:
     """A hook of the project refuses, with a status (4xx) and a message of its own."""
     return ApiError(status, "hook_refused", message)
